@@ -1,0 +1,104 @@
+"""Connections to Redis that never resend on their own.
+
+redis-py retries a lost command up to 10 times by default: one XADD whose reply was lost would be sent 11 times.
+Here every command is sent once; whoever sends it knows what a repetition would mean.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from countersink.stream.errors import StreamMisconfigured, translate
+
+SOCKET_TIMEOUT: Final = 5.0
+"""Seconds until a silent server counts as gone; a BLOCK must stay below it."""
+
+_SCHEMES = ("redis", "rediss", "unix")
+_RAW_REPLIES = ("XREADGROUP", "XAUTOCLAIM", "XRANGE", "XPENDING")
+"""Commands whose replies stay lists: redis-py's dicts would drop all but one of a repeated field."""
+
+
+def connect(
+    url: str, *, socket_timeout: float = SOCKET_TIMEOUT, client_name: str | None = None
+) -> redis.Redis:
+    """A client for ``url`` (``redis://``, ``rediss://`` with the certificate verified, ``unix://``).
+
+    Nothing is sent until the first command. Replies are bytes (RESP 2); those of XREADGROUP, XAUTOCLAIM, XRANGE and
+    XPENDING are the nested lists of the protocol. No command is ever sent twice.
+
+    Raises:
+        StreamMisconfigured: the URL cannot be used; the message says why, without the password.
+    """
+    scheme = url.partition("://")[0] if "://" in url else ""
+    if scheme == "redis+cluster":
+        raise StreamMisconfigured(
+            "redis+cluster:// is reserved and not supported by this version: use redis:// to one server"
+        )
+    if scheme not in _SCHEMES:
+        raise StreamMisconfigured(
+            f"{redact(url)!r} is not a Redis URL: it begins with redis://, rediss:// or unix://"
+        )
+    try:
+        client = redis.Redis.from_url(
+            url,
+            socket_timeout=socket_timeout,
+            socket_connect_timeout=socket_timeout,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_timeout=False,
+            protocol=2,
+            decode_responses=False,
+            health_check_interval=0,
+            client_name=client_name,
+        )
+    except (ValueError, TypeError) as error:
+        raise StreamMisconfigured(f"the Redis URL {redact(url)!r} is malformed") from error
+    for command in _RAW_REPLIES:
+        client.set_response_callback(command, _raw)
+    return client
+
+
+def _raw(reply: Any, **_: Any) -> Any:
+    return reply
+
+
+@contextmanager
+def mapped() -> Iterator[None]:
+    """Raise redis-py's errors inside the block as ours, cause kept.
+
+    Raises:
+        StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
+    """
+    try:
+        yield
+    except (redis.RedisError, OSError) as error:
+        raise translate(error) from error
+
+
+def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
+    """Send one command as it is written in Redis's documentation; the reply is what the client's callbacks make of it.
+
+    Raises:
+        StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
+    """
+    execute: Any = client.execute_command  # redis-py leaves this one untyped
+    with mapped():
+        return execute(*arguments)
+
+
+def redact(url: str) -> str:
+    """``url`` with its password, and any in its query, replaced by ``***``."""
+    try:
+        parts = urlsplit(url)
+        secret = parts.password
+    except ValueError:
+        return url.partition("://")[0] + "://***"
+    if secret is not None:
+        userinfo, _, rest = parts.netloc.rpartition("@")
+        parts = parts._replace(netloc=f"{userinfo.partition(':')[0]}:***@{rest}")
+    return re.sub(r"(?i)(password=)[^&]*", r"\1***", parts.geturl())

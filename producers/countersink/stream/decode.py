@@ -1,0 +1,220 @@
+"""Reading entries back, with everything wrong in them set apart.
+
+Only what reads the stream (worker, reads, dead-letter retry) imports this module: it needs msgspec, which a producing
+app does not take on.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from countersink.stream import limits
+from countersink.stream.entry import VERSION, derived_id
+from countersink.stream.group import Delivery
+
+MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
+"""A larger ``rows`` field is refused: no flush of 1,000 rows comes near it."""
+MAX_AT: Final = limits.MAX_MINUTE * 60_000
+WHOLE_ENTRY: Final = -1
+"""The position of a :class:`Bad` that stands for an entry of which no row could be read."""
+
+NumberedRow = tuple[int, str, str, int, int]
+"""(position in the entry from 0, counter, key, minute, amount)."""
+
+_decode_rows = msgspec.json.Decoder(list[tuple[str, str, int, int]]).decode
+_known_counters: set[str] = set()
+_KNOWN_COUNTERS_LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A row, or a whole entry, that cannot be counted.
+
+    Attributes:
+        position: the row's place in the entry from 0, or :data:`WHOLE_ENTRY`.
+        reason: a code for machines (``bad_key``, ``newer_version``, …).
+        detail: a sentence for people.
+        payload: the row's JSON, or the entry's ``rows`` field (all fields where there is none).
+    """
+
+    position: int
+    reason: str
+    detail: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An entry, read.
+
+    Attributes:
+        id: 32 lower-case hex digits; names the guard row and the acknowledgement.
+        at: Unix ms of the first attempt to send.
+        rows: the good rows.
+        bad: the others.
+    """
+
+    id: str
+    at: int
+    rows: list[NumberedRow]
+    bad: list[Bad]
+
+
+class _Fault(Exception):
+    """The whole entry cannot be read."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+def decode(delivery: Delivery) -> Decoded:
+    """Read one entry. Never raises for what the entry holds: the bad parts are in ``Decoded.bad``."""
+    fields: dict[bytes, bytes] = {}
+    for name, value in delivery.fields:
+        fields.setdefault(name, value)  # the first of a repeated field, as scripts/acknowledge.lua
+    entry_id = derived_id(delivery.stream, delivery.stream_id, delivery.fields)
+    at = min(int(delivery.stream_id.partition("-")[0]), MAX_AT)
+    try:
+        _check_version(fields.get(b"v"))
+        if b"id" in fields:
+            entry_id = _read_id(fields[b"id"])
+        if b"at" in fields:
+            at = _read_at(fields[b"at"])
+        if b"rows" not in fields:
+            raise _Fault("no_rows", "the entry has no field 'rows': not an entry of ours")
+    except _Fault as fault:
+        # Its id is taken where it has a good one: the newer version that wrote it will have sent it once too.
+        if fault.reason != "bad_id" and b"id" in fields:
+            entry_id = _id_or(fields[b"id"], entry_id)
+        bad = Bad(WHOLE_ENTRY, fault.reason, fault.detail, _whole_payload(delivery, fields))
+        return Decoded(entry_id, at, [], [bad])
+    rows, bad_rows = decode_rows(fields[b"rows"])
+    return Decoded(entry_id, at, rows, bad_rows)
+
+
+def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
+    """Read a ``rows`` field: the good rows, and the bad ones (one for the whole field if it is no list)."""
+    if len(raw) > MAX_ROWS_BYTES:
+        detail = f"'rows' has {len(raw)} bytes; at most {MAX_ROWS_BYTES} are read"
+        return [], [Bad(WHOLE_ENTRY, "too_large", detail, raw)]
+    items: list[Any]
+    try:
+        items = _decode_rows(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        try:
+            items = _decode_loosely(raw)
+        except _Fault as fault:
+            return [], [Bad(WHOLE_ENTRY, fault.reason, fault.detail, raw)]
+    rows: list[NumberedRow] = []
+    bad: list[Bad] = []
+    known = _known_counters
+    for position, item in enumerate(items):
+        try:
+            counter, key, minute, amount = item
+            if not (
+                counter in known
+                and type(key) is str
+                and len(key) <= limits.MAX_KEY_BYTES
+                and key.isascii()
+                and type(minute) is int
+                and limits.MIN_MINUTE <= minute <= limits.MAX_MINUTE
+                and type(amount) is int
+                and limits.MIN_AMOUNT <= amount <= limits.MAX_AMOUNT
+            ):
+                _check_row(item)
+        except (TypeError, ValueError) as error:
+            bad.append(_bad_row(position, item, error))
+        else:
+            rows.append((position, counter, key, minute, amount))
+    return rows, bad
+
+
+def _check_row(item: Any) -> None:
+    counter, key, minute, amount = item
+    limits.check_counter(counter)
+    limits.check_key(key)
+    limits.check_minute(minute)
+    limits.check_amount(amount)
+    if len(_known_counters) < _KNOWN_COUNTERS_LIMIT:
+        _known_counters.add(counter)
+
+
+_ROW_CHECKS = (
+    ("bad_counter", limits.check_counter),
+    ("bad_key", limits.check_key),
+    ("bad_minute", limits.check_minute),
+    ("bad_amount", limits.check_amount),
+)
+
+
+def _bad_row(position: int, item: Any, error: Exception) -> Bad:
+    payload = json.dumps(
+        item, separators=(",", ":")
+    ).encode()  # ASCII: lone surrogates stay escaped
+    if isinstance(item, list | tuple) and len(item) == 4:
+        for value, (reason, check) in zip(item, _ROW_CHECKS, strict=True):
+            try:
+                check(value)
+            except (TypeError, ValueError) as cause:
+                return Bad(position, reason, str(cause), payload)
+    detail = f"a row is [counter, key, minute, amount]: {error}"
+    return Bad(position, "not_a_row", detail, payload)
+
+
+def _decode_loosely(raw: bytes) -> list[Any]:
+    """The items of ``rows``, whatever they are, so that one bad row can be told from the others."""
+    try:
+        items = json.loads(raw.decode("utf-8", "surrogateescape"))
+    except RecursionError:
+        raise _Fault("not_json", "'rows' is nested too deeply") from None
+    except ValueError as error:
+        raise _Fault("not_json", f"'rows' is not JSON: {error}") from None
+    if not isinstance(items, list):
+        raise _Fault("not_rows", f"'rows' is a JSON {type(items).__name__}, not a list of rows")
+    return items
+
+
+def _check_version(raw: bytes | None) -> None:
+    if raw is None or raw == b"%d" % VERSION:
+        return
+    if not raw.isdigit() or len(raw) > 9 or int(raw) < 1:
+        raise _Fault("bad_version", f"'v' is {raw[:40]!r}, not a format version")
+    if int(raw) > VERSION:
+        raise _Fault(
+            "newer_version",
+            f"the entry has format {int(raw)}, this worker knows {VERSION}: upgrade it, then 'countersink dead retry'",
+        )
+
+
+def _read_id(raw: bytes) -> str:
+    text = raw.decode("ascii", "replace").lower()
+    if len(text) != 32 or not set(text) <= set("0123456789abcdef"):
+        raise _Fault("bad_id", f"'id' is {raw[:40]!r}, not 32 hex digits")
+    return text
+
+
+def _id_or(raw: bytes, otherwise: str) -> str:
+    try:
+        return _read_id(raw)
+    except _Fault:
+        return otherwise
+
+
+def _read_at(raw: bytes) -> int:
+    if not (raw.isdigit() and len(raw) <= 15 and int(raw) <= MAX_AT):
+        raise _Fault("bad_at", f"'at' is {raw[:40]!r}, not a time in Unix ms")
+    return int(raw)
+
+
+def _whole_payload(delivery: Delivery, fields: dict[bytes, bytes]) -> bytes:
+    if b"rows" in fields:
+        return fields[b"rows"]
+    pairs = [
+        [name.decode("utf-8", "backslashreplace"), value.decode("utf-8", "backslashreplace")]
+        for name, value in delivery.fields
+    ]
+    return json.dumps(pairs).encode()

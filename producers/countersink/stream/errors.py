@@ -1,0 +1,63 @@
+"""What can go wrong with the queue.
+
+::
+
+    StreamError
+    ├── StreamUnavailable      Redis cannot be reached, is loading, frozen, full or read-only: try again
+    └── StreamMisconfigured    Redis answered and will go on refusing (password, rights, wrong type, URL): a person must act
+
+redis-py's exceptions end here: :func:`translate` maps each of them, and keeps it as ``__cause__``.
+"""
+
+import redis.exceptions as driver
+
+
+class StreamError(Exception):
+    """Base of every error of the queue."""
+
+
+class StreamUnavailable(StreamError):
+    """Redis does not serve at the moment; the outcome of the command may be unknown."""
+
+
+class StreamMisconfigured(StreamError):
+    """Redis refuses, and will until somebody changes a setting; the message says which."""
+
+
+_PERMANENT = (
+    driver.AuthenticationError,
+    driver.AuthorizationError,
+    driver.NoPermissionError,
+    driver.ModuleError,
+    driver.DataError,
+)
+_TRANSIENT_PREFIXES = (
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOREPLICAS",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+    "UNBLOCKED",
+    "max number of clients",
+)
+
+
+def translate(error: Exception) -> StreamError:
+    """Our error for redis-py's ``error``; the caller raises it ``from error``.
+
+    Anything unknown counts as unavailable: a producer then keeps its rows and a worker waits.
+    """
+    text = str(error) or type(error).__name__
+    if isinstance(error, _PERMANENT):
+        return StreamMisconfigured(f"Redis refuses: {text}")
+    if isinstance(error, driver.ResponseError) and not isinstance(
+        error, (driver.BusyLoadingError, driver.ReadOnlyError, driver.OutOfMemoryError)
+    ):
+        if text.startswith(_TRANSIENT_PREFIXES):
+            return StreamUnavailable(f"Redis does not serve: {text}")
+        return StreamMisconfigured(f"Redis refuses: {text}")
+    return StreamUnavailable(f"Redis cannot be reached: {text}")

@@ -1,0 +1,36 @@
+-- Acknowledge entries of one stream and remove them, but only where the stream id still holds the entry we applied:
+-- after a failover the same stream id may have been given to another event.
+-- KEYS[1]   the stream
+-- ARGV[1]   the consumer group
+-- ARGV[2…]  pairs: stream id, our entry id (32 hex digits; see entry.py, derived_id, for entries that came without)
+-- Returns   how many entries were removed.
+local function derived(stream_id, fields)
+  local parts = { #KEYS[1] .. ':' .. KEYS[1], #stream_id .. ':' .. stream_id }
+  for i = 1, #fields do
+    parts[#parts + 1] = #fields[i] .. ':' .. fields[i]
+  end
+  return string.sub(redis.sha1hex(table.concat(parts)), 1, 32)
+end
+
+local function is_ours(stream_id, fields, ours)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'id' and string.lower(fields[i + 1]) == ours then
+      return true
+    end
+  end
+  return derived(stream_id, fields) == ours
+end
+
+local removed = 0
+for i = 2, #ARGV, 2 do
+  local stream_id, ours = ARGV[i], ARGV[i + 1]
+  local found = redis.call('XRANGE', KEYS[1], stream_id, stream_id)
+  if #found == 0 then
+    -- Trimmed or deleted by somebody else after we read it: nothing to lose, and nobody else's.
+    redis.pcall('XACK', KEYS[1], ARGV[1], stream_id)
+  elseif is_ours(stream_id, found[1][2], ours) then
+    redis.pcall('XACK', KEYS[1], ARGV[1], stream_id)
+    removed = removed + redis.call('XDEL', KEYS[1], stream_id)
+  end
+end
+return removed
