@@ -1,0 +1,1 @@
+"""What an application imports to count: the producer, its buffer and its spool."""

@@ -1,0 +1,1 @@
+"""Scheduled jobs: compaction, retention, pruning, checks. Empty for now."""

@@ -1,0 +1,1 @@
+"""One module per command, each with its click command as ``command``; listed in ``cli/app.py``."""

@@ -1,0 +1,1 @@
+"""Totals together with what is still in the queue."""

@@ -1,0 +1,1 @@
+"""MySQL: connections, dialects, migrations, applying batches, totals, dead letters."""

@@ -1,0 +1,1 @@
+"""The consumer loop: Redis streams into MySQL, every entry exactly once."""
