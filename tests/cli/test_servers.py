@@ -1,0 +1,326 @@
+"""The private servers: own data, own port, clean end, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pymysql
+import pytest
+import redis
+
+from countersink.cli.servers import (
+    Kind,
+    MySQLServer,
+    RedisServer,
+    ServerFailed,
+    ServerMissing,
+    programs,
+)
+from countersink.cli.servers import base as servers_base
+from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.templates import template
+from tests.support.waiting import eventually
+
+
+def sql(server: MySQLServer, statement: str) -> list[tuple[object, ...]]:
+    connection = pymysql.connect(
+        host="127.0.0.1",
+        port=server.port,
+        user="root",
+        password=server.password,
+        autocommit=True,
+        read_timeout=20,
+    )
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+    finally:
+        connection.close()
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is more than a zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_redis_keeps_its_data_and_port_through_a_clean_restart(
+    own_redis_server: RedisFactory,
+) -> None:
+    server = own_redis_server()
+    port = server.port
+    with redis.Redis.from_url(server.url) as client:
+        client.set("kept", "1")
+        server.restart()
+        assert server.port == port
+        assert client.get("kept") == b"1"
+
+
+def test_redis_with_appendfsync_always_keeps_its_data_through_a_kill(
+    own_redis_server: RedisFactory,
+) -> None:
+    server = own_redis_server(appendfsync="always")
+    with redis.Redis.from_url(server.url) as client:
+        client.set("kept", "1")
+        server.kill()
+        assert not server.running
+        server.start()
+        assert client.get("kept") == b"1"
+
+
+def test_redis_never_evicts_and_writes_an_append_only_file(own_redis_server: RedisFactory) -> None:
+    with redis.Redis.from_url(own_redis_server().url, decode_responses=True) as client:
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert client.config_get("appendonly") == {"appendonly": "yes"}
+        assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+
+
+def test_extra_options_win(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server(extra=("--maxmemory", "10mb", "--appendonly", "no"))
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        assert client.config_get("appendonly") == {"appendonly": "no"}
+        assert client.config_get("maxmemory") == {"maxmemory": str(10 * 1024 * 1024)}
+
+
+def test_redis_asks_for_its_password(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server()
+    with (
+        redis.Redis(host="127.0.0.1", port=server.port) as stranger,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        stranger.ping()
+
+
+def test_mysql_keeps_its_data_and_port_through_kill_and_restart(
+    own_mysql_server: MySQLFactory,
+) -> None:
+    server = own_mysql_server()
+    port = server.port
+    sql(server, "CREATE DATABASE kept")
+    server.kill()
+    server.start()
+    assert server.port == port
+    assert ("kept",) in sql(server, "SHOW DATABASES")
+    server.restart()
+    assert ("kept",) in sql(server, "SHOW DATABASES")
+
+
+def test_mysql_commits_are_durable_unless_a_test_asks_for_speed(
+    own_mysql_server: MySQLFactory,
+) -> None:
+    ask = "SELECT @@innodb_flush_log_at_trx_commit"
+    assert sql(own_mysql_server(), ask) == [(1,)]
+    assert sql(own_mysql_server(fast=True), ask) == [(0,)]
+
+
+def test_mysql_listens_on_loopback_and_asks_for_its_password(mysql_server: MySQLServer) -> None:
+    assert sql(mysql_server, "SELECT @@bind_address") == [("127.0.0.1",)]
+    with pytest.raises(pymysql.err.OperationalError, match="Access denied"):
+        pymysql.connect(host="127.0.0.1", port=mysql_server.port, user="root", password="")
+    with pytest.raises(pymysql.err.OperationalError, match="Access denied"):
+        pymysql.connect(unix_socket=str(mysql_server.socket), user="root", password="")
+
+
+def test_each_mysql_has_its_own_directory_for_temporary_tables(
+    mysql_server: MySQLServer, own_mysql_server: MySQLFactory
+) -> None:
+    other = own_mysql_server(fast=True)
+    assert sql(mysql_server, "SELECT @@tmpdir") != sql(other, "SELECT @@tmpdir")
+
+
+def test_the_server_is_of_the_kind_that_was_asked_for(
+    mysql_server: MySQLServer, server_kind: Kind
+) -> None:
+    [(version,)] = sql(mysql_server, "SELECT VERSION()")
+    assert ("mariadb" in str(version).lower()) == (server_kind == "mariadb")
+
+
+def test_a_new_data_directory_is_made_without_a_template(
+    tmp_path: Path, server_kind: Kind
+) -> None:
+    with MySQLServer(tmp_path / "new", kind=server_kind) as server:
+        assert sql(server, "SELECT 1") == [(1,)]
+    assert not server.running
+
+
+def test_a_frozen_server_does_not_answer_until_it_is_thawed(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server()
+    with redis.Redis.from_url(server.url, socket_timeout=0.2, retry=None) as client:
+        client.ping()
+        server.freeze()
+        with pytest.raises(redis.TimeoutError):
+            client.ping()
+        server.thaw()
+        assert eventually(lambda: answers(client))
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def test_a_frozen_server_can_be_stopped_and_killed(own_redis_server: RedisFactory) -> None:
+    for end in (RedisServer.stop, RedisServer.kill):
+        server = own_redis_server()
+        pid = server.pid
+        server.freeze()
+        end(server)
+        assert not is_running(pid)
+
+
+def test_stopping_twice_and_killing_a_stopped_server_do_nothing(
+    own_redis_server: RedisFactory,
+) -> None:
+    server = own_redis_server()
+    server.stop()
+    server.stop()
+    server.kill()
+    assert not server.running
+
+
+def test_a_password_is_readable_by_its_owner_alone_and_not_shown(
+    own_redis_server: RedisFactory, own_mysql_server: MySQLFactory
+) -> None:
+    for server in (own_redis_server(), own_mysql_server(fast=True)):
+        shown = repr(server) + Path(f"/proc/{server.pid}/cmdline").read_text()
+        assert server.password not in shown
+        secrets = [f for f in server.directory.iterdir() if f.is_file() and f.suffix != ".log"]
+        holding = [f for f in secrets if server.password in f.read_text(errors="replace")]
+        assert holding
+        assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in holding)
+
+
+def test_a_drawn_port_that_was_taken_meanwhile_is_drawn_again(
+    own_redis_server: RedisFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = own_redis_server().port
+    drawn = iter([taken, taken])
+    draw = servers_base.free_port
+    monkeypatch.setattr(servers_base, "free_port", lambda: next(drawn, None) or draw())
+    with RedisServer(tmp_path) as server:
+        assert server.port != taken
+
+
+def test_a_given_port_that_is_taken_is_an_error_that_says_so(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> None:
+    taken = own_redis_server().port
+    with pytest.raises(ServerFailed, match="Address already in use"):
+        RedisServer(tmp_path, port=taken).start()
+
+
+def test_a_mysql_port_that_is_taken_is_an_error_that_says_so(
+    tmp_path: Path, server_kind: Kind
+) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        server = MySQLServer(
+            tmp_path, kind=server_kind, port=port, template=template(server_kind)
+        )
+        with pytest.raises(ServerFailed, match="ended while starting"):
+            server.start()
+    server.start()  # free now: a failed start leaves a directory that works
+    server.stop()
+
+
+def test_a_data_directory_with_a_long_path_still_gets_a_socket(tmp_path: Path) -> None:
+    long = tmp_path / ("a" * 60) / ("b" * 60)
+    with RedisServer(long) as server:
+        assert len(os.fsencode(server.socket)) < 108
+        assert server.socket.exists()
+        used = server.socket.parent
+    assert not used.exists()
+
+
+def test_a_server_started_from_a_short_lived_thread_outlives_it(
+    own_redis_server: RedisFactory,
+) -> None:
+    made: list[RedisServer] = []
+    thread = threading.Thread(target=lambda: made.append(own_redis_server()))
+    thread.start()
+    thread.join()
+    with redis.Redis.from_url(made[0].url) as client:
+        assert client.ping()
+
+
+@pytest.mark.parametrize("kind", ["redis", "mysql"])
+def test_a_killed_process_leaves_no_server_behind(
+    tmp_path: Path, kind: str, server_kind: Kind
+) -> None:
+    program = f"""
+        import signal
+        from countersink.cli.servers import MySQLServer, RedisServer
+        from tests.support.templates import template
+        if {kind!r} == "redis":
+            server = RedisServer({str(tmp_path)!r})
+        else:
+            server = MySQLServer(
+                {str(tmp_path)!r}, kind={server_kind!r}, template=template({server_kind!r})
+            )
+        print(server.start().pid, flush=True)
+        signal.pause()
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert is_running(pid)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    eventually(lambda: not is_running(pid))
+
+
+def test_a_missing_program_is_one_line_that_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "find", lambda program: None)
+    with pytest.raises(ServerMissing, match="install the package redis-server"):
+        RedisServer(tmp_path / "r").start()
+    with pytest.raises(ServerMissing, match="install the package mariadb-server-core"):
+        MySQLServer(tmp_path / "m").start()
+    monkeypatch.delenv("COUNTERSINK_MYSQLD", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(ServerMissing, match="make test-mysql"):
+        MySQLServer(tmp_path / "y", kind="mysql").start()
+
+
+def test_the_program_named_in_the_environment_is_used_for_mysql(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = tmp_path / "mysqld"
+    wrapper.write_text("#!/bin/sh\nexit 3\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("COUNTERSINK_MYSQLD", str(wrapper))
+    assert programs.mysqld() == [str(wrapper)]
+    with pytest.raises(ServerFailed, match="could not make the data directory"):
+        MySQLServer(tmp_path / "y", kind="mysql").start()
+    monkeypatch.setenv("COUNTERSINK_MYSQLD", str(tmp_path / "absent"))
+    with pytest.raises(ServerMissing, match="not a program"):
+        programs.mysqld()
+
+
+def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path: Path) -> None:
+    with pytest.raises(ServerFailed, match="nonsense"):
+        RedisServer(tmp_path, extra=("--nonsense", "1")).start()

@@ -1,0 +1,122 @@
+"""Real servers for the tests: each test process has its own, on free ports, in its own directory.
+
+`redis_server` and `mysql_server` live for the session and are shared by the tests of one process:
+never stop, kill, freeze or reconfigure those. A test that does so makes its own with
+`own_redis_server` and `own_mysql_server`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+
+from countersink.cli.servers import FAST, Kind, MySQLServer, RedisServer
+from countersink.store import migrations
+from countersink.store.connection import connect
+from countersink.stream.connection import connect as connect_redis
+from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.templates import SMALL, template
+
+settings.register_profile(
+    "countersink",
+    deadline=None,  # a shared machine is slow at times: no test may depend on its speed
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("countersink")
+
+
+@pytest.fixture(scope="session")
+def server_kind() -> Kind:
+    """Which of the two the tests run on: $COUNTERSINK_TEST_SERVER, else MariaDB."""
+    asked = os.environ.get("COUNTERSINK_TEST_SERVER") or "mariadb"
+    for kind in get_args(Kind):
+        if asked == kind:
+            return kind
+    raise pytest.UsageError(f"COUNTERSINK_TEST_SERVER={asked}: mariadb or mysql")
+
+
+@pytest.fixture(scope="session")
+def servers_directory() -> Iterator[Path]:
+    """For the servers' data: short, since the paths of unix sockets are, and gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="csk-"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def redis_server(servers_directory: Path) -> Iterator[RedisServer]:
+    """One Redis for all tests of this process."""
+    with RedisServer(servers_directory / "redis") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql_server(servers_directory: Path, server_kind: Kind) -> Iterator[MySQLServer]:
+    """One MySQL or MariaDB for all tests of this process; a crash of it would lose data."""
+    server = MySQLServer(
+        servers_directory / "mysql",
+        kind=server_kind,
+        template=template(server_kind),
+        extra=(*FAST, *SMALL[server_kind]),
+    )
+    with server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of an empty Redis."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()  # of our own private server
+    return redis_server.url
+
+
+@pytest.fixture
+def redis_client(redis_url: str) -> Iterator[redis.Redis]:
+    """A client of the Redis at `redis_url`, made as countersink makes its own (replies in bytes)."""
+    client = connect_redis(redis_url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def empty_mysql_url(mysql_server: MySQLServer) -> Iterator[str]:
+    """The URL of a database that does not exist yet; dropped afterwards."""
+    database = f"test_{uuid.uuid4().hex[:12]}"
+    yield mysql_server.url_for(database)
+    session = connect(mysql_server.url, database=False)
+    try:
+        session.execute(f"DROP DATABASE IF EXISTS {database}")
+    finally:
+        session.close()
+
+
+@pytest.fixture
+def mysql_url(empty_mysql_url: str) -> str:
+    """The URL of a freshly migrated database; dropped afterwards."""
+    migrations.migrate(empty_mysql_url)
+    return empty_mysql_url
+
+
+@pytest.fixture
+def own_redis_server(servers_directory: Path) -> Iterator[RedisFactory]:
+    """Makes started Redis servers that the test may stop, kill and freeze."""
+    with RedisFactory(servers_directory) as factory:
+        yield factory
+
+
+@pytest.fixture
+def own_mysql_server(servers_directory: Path, server_kind: Kind) -> Iterator[MySQLFactory]:
+    """Makes started MySQL or MariaDB servers that the test may stop, kill and freeze."""
+    with MySQLFactory(servers_directory, server_kind) as factory:
+        yield factory

@@ -1,0 +1,217 @@
+"""What private servers of either kind have in common."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from countersink.cli.servers.errors import ServerFailed
+from countersink.cli.servers.ports import free_port
+from countersink.cli.servers.process import ServerProcess
+
+READY_POLL_SECONDS = 0.02
+PORT_ATTEMPTS = 10
+SOCKET_PATH_BYTES = 100
+"""Linux allows 107 bytes for the path of a unix socket."""
+
+
+class PrivateServer(ABC):
+    """A server on 127.0.0.1 whose data, sockets, logs and password live in one directory.
+
+    The port is drawn at the first start and kept afterwards, so that clients find a restarted
+    server again. Not thread-safe, except that any thread may call any method.
+    """
+
+    name: str
+    start_timeout: float = 60.0
+    """Seconds until a server that does not answer counts as failed."""
+    stop_timeout: float = 60.0
+    stop_signal = signal.SIGTERM
+    port_taken: tuple[str, ...]
+    """What the server's log says when its port is in use."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        port: int | None = None,
+        extra: Sequence[str] = (),
+        death_signal: signal.Signals = signal.SIGKILL,
+    ) -> None:
+        self.directory = Path(directory).absolute()
+        self.extra = tuple(extra)
+        self._port = port
+        self._death_signal = death_signal
+        self._process: ServerProcess | None = None
+        self._socket_directory: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.directory} port={self._port}>"
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def port(self) -> int:
+        """The TCP port. Raises ServerFailed before the first start."""
+        if self._port is None:
+            raise ServerFailed(f"{self.name} has no port before its first start")
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise ServerFailed(f"{self.name} is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether our process is there (also when frozen)."""
+        return self._process is not None and self._process.alive()
+
+    @property
+    def log(self) -> Path:
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def socket(self) -> Path:
+        """The unix socket, in the data directory or, where that path is too long, in /tmp."""
+        wanted = self.directory / f"{self.name}.sock"
+        if len(os.fsencode(wanted)) <= SOCKET_PATH_BYTES:
+            return wanted
+        if self._socket_directory is None:
+            self._socket_directory = Path(tempfile.mkdtemp(prefix="countersink-", dir="/tmp"))
+        return self._socket_directory / f"{self.name}.sock"
+
+    @property
+    def password(self) -> str:
+        """Drawn once per data directory and kept there, readable by its owner alone."""
+        file = self.directory / f"{self.name}.password"
+        try:
+            return file.read_text().strip()
+        except FileNotFoundError:
+            self._make_directory()
+            drawn = secrets.token_urlsafe(18)
+            write_private(file, drawn + "\n")
+            return drawn
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """What clients connect to, password included: not for logs."""
+
+    def start(self) -> Self:
+        """Start, prepare the data directory when it is empty, and wait until it answers.
+
+        Raises ServerMissing (program not installed) or ServerFailed (with the log's end).
+        """
+        if self.running:
+            return self
+        self._make_directory()
+        self._prepare()
+        for attempt in range(PORT_ATTEMPTS):
+            drawn = self._port is None
+            if self._port is None:
+                self._port = free_port()
+            self.socket.unlink(missing_ok=True)
+            process = ServerProcess(self._command(), self.log, self._death_signal)
+            self._process = process
+            try:
+                self._wait_until_ready(process)
+            except ServerFailed:
+                process.kill()
+                self._process = None
+                lost_race = any(text in process.log_text() for text in self.port_taken)
+                if drawn and lost_race and attempt < PORT_ATTEMPTS - 1:
+                    self._port = None
+                    continue
+                raise
+            return self
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def stop(self) -> None:
+        """Shut down cleanly (a frozen server is thawed first); no effect when it is down."""
+        try:
+            if self._process is not None:
+                self._process.stop(self.stop_signal, self.stop_timeout)
+        finally:
+            self._process = None
+            if self._socket_directory is not None:
+                shutil.rmtree(self._socket_directory, ignore_errors=True)
+                self._socket_directory = None
+
+    def kill(self) -> None:
+        """SIGKILL: what a power cut leaves in the files is what the next start finds."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def restart(self) -> Self:
+        """Stop cleanly if it runs, then start on the same port and data."""
+        self.stop()
+        return self.start()
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open, nothing is answered."""
+        if self._process is not None:
+            self._process.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT after `freeze`."""
+        if self._process is not None:
+            self._process.signal(signal.SIGCONT)
+
+    def _make_directory(self) -> None:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _wait_until_ready(self, process: ServerProcess) -> None:
+        deadline = time.monotonic() + self.start_timeout
+        while not self._answers():
+            if not process.alive():
+                raise ServerFailed(f"{self.name} ended while starting\n{process.log_tail()}")
+            if time.monotonic() > deadline:
+                raise ServerFailed(
+                    f"{self.name} did not answer within {self.start_timeout:g} s\n"
+                    f"{process.log_tail()}"
+                )
+            time.sleep(READY_POLL_SECONDS)
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make the files the server needs, once."""
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """The program and its arguments."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Whether it serves requests: asked through its own unix socket, so that another server
+        that won the race for the port is never taken for ours."""
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a file that only its owner can read, whole or not at all."""
+    temporary = file.with_name(file.name + ".new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as output:
+        output.write(text)
+    temporary.replace(file)

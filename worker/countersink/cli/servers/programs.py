@@ -1,0 +1,92 @@
+"""Where the server programs are, and what to do when they are not there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from countersink.cli.servers.errors import ServerMissing
+
+# Debian keeps servers in sbin, which is not on the PATH of ordinary users.
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/usr/libexec:/sbin:/bin"
+
+
+def find(program: str) -> str | None:
+    """The path of a program, on the PATH or where systems keep their servers."""
+    path = os.pathsep.join(filter(None, [os.environ.get("PATH", ""), _SYSTEM_PATH]))
+    return shutil.which(program, path=path)
+
+
+def redis_server() -> list[str]:
+    """The command that runs Redis. Raises ServerMissing."""
+    if found := find("redis-server"):
+        return [found]
+    raise ServerMissing("redis-server is not installed: install the package redis-server")
+
+
+def mariadbd() -> list[str]:
+    """The command that runs MariaDB. Raises ServerMissing."""
+    if found := find("mariadbd"):
+        return [found]
+    raise ServerMissing("mariadbd is not installed: install the package mariadb-server-core")
+
+
+def mariadb_install_db() -> list[str]:
+    """The command that makes a MariaDB data directory. Raises ServerMissing."""
+    if found := find("mariadb-install-db"):
+        return [found]
+    raise ServerMissing(
+        "mariadb-install-db is not installed: install the package mariadb-server-core"
+    )
+
+
+def mysql_tree() -> Path:
+    """Where `make test-mysql` puts a MySQL of its own: a file system tree, not an installation."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "countersink" / "mysql"
+
+
+def mysqld() -> list[str]:
+    """The command that runs MySQL: $COUNTERSINK_MYSQLD, the cached tree, or the system's own.
+
+    Raises ServerMissing.
+    """
+    if configured := os.environ.get("COUNTERSINK_MYSQLD"):
+        if found := shutil.which(configured):
+            return [found]
+        raise ServerMissing(f"COUNTERSINK_MYSQLD is {configured!r}, which is not a program")
+    tree = mysql_tree()
+    if (tree / "usr/sbin/mysqld").exists():
+        return _from_tree(tree)
+    installed = find("mysqld")
+    if installed and not is_mariadb(installed):
+        return [installed]
+    raise ServerMissing("MySQL is not installed: `make test-mysql` sets up a private one")
+
+
+def is_mariadb(program: str) -> bool:
+    """Whether a program called mysqld is MariaDB in truth."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    return re.search("mariadb", said.stdout, re.IGNORECASE) is not None
+
+
+def _from_tree(tree: Path) -> list[str]:
+    """Run mysqld with the C library of its own tree, by that tree's loader: no chroot, no root."""
+    loaders = sorted([*tree.glob("lib64/ld-linux-*.so.*"), *tree.glob("usr/lib/ld-linux*.so.*")])
+    if not loaders:
+        raise ServerMissing(f"{tree} is incomplete: remove it, then run `make test-mysql`")
+    usr = tree / "usr"
+    libraries = [*sorted(usr.glob("lib/*-linux-gnu")), usr / "lib/mysql/private", usr / "lib"]
+    return [
+        str(loaders[0]),
+        "--library-path",
+        ":".join(map(str, libraries)),
+        str(usr / "sbin/mysqld"),
+        # must come before all other options
+        "--no-defaults",
+        f"--basedir={usr}",
+        f"--lc-messages-dir={usr / 'share/mysql'}",
+    ]

@@ -1,0 +1,81 @@
+"""A private Redis server."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import redis
+
+from countersink.cli.servers import programs
+from countersink.cli.servers.base import PrivateServer, write_private
+from countersink.cli.servers.ports import LOOPBACK
+
+AppendFsync = Literal["always", "everysec", "no"]
+
+
+class RedisServer(PrivateServer):
+    """Redis with an append-only file and ``noeviction``: what the queue needs.
+
+    ``extra`` are further lines of redis.conf, given as on its command line
+    (``("--appendonly", "no")``); the last one of a name wins.
+    """
+
+    name = "redis"
+    port_taken = ("Address already in use",)
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        port: int | None = None,
+        appendfsync: AppendFsync = "everysec",
+        extra: Sequence[str] = (),
+        death_signal: signal.Signals = signal.SIGKILL,
+    ) -> None:
+        super().__init__(directory, port=port, extra=extra, death_signal=death_signal)
+        self._appendfsync = appendfsync
+
+    @property
+    def url(self) -> str:
+        return self.url_for(0)
+
+    def url_for(self, database: int) -> str:
+        """The URL of one numbered database."""
+        return f"redis://:{self.password}@{LOOPBACK}:{self.port}/{database}"
+
+    def _prepare(self) -> None:
+        programs.redis_server()
+
+    def _command(self) -> list[str]:
+        # in a file, since a command line shows its password to every user of the machine
+        config = self.directory / "redis.conf"
+        write_private(
+            config,
+            f'requirepass "{self.password}"\n'
+            f"bind {LOOPBACK}\n"
+            f"port {self.port}\n"
+            f"unixsocket {self.socket}\n"
+            "unixsocketperm 700\n"
+            f"dir {self.directory}\n"
+            "daemonize no\n"
+            "appendonly yes\n"
+            f"appendfsync {self._appendfsync}\n"
+            "maxmemory-policy noeviction\n"
+            'save ""\n',
+        )
+        return [*programs.redis_server(), str(config), *self.extra]
+
+    def _answers(self) -> bool:
+        client = redis.Redis(
+            unix_socket_path=str(self.socket), password=self.password, socket_timeout=1.0
+        )
+        try:
+            client.ping()
+        except (redis.ConnectionError, redis.TimeoutError):
+            return False  # not listening yet, or still loading its data
+        finally:
+            client.close()
+        return True
