@@ -45,6 +45,9 @@ def connect(
             f"{redact(url)!r} is not a Redis URL: it begins with redis://, rediss:// or unix://"
         )
     try:
+        if scheme != "unix" and re.fullmatch(r"/?\d*", urlsplit(url).path) is None:
+            # redis-py would use database 0 without a word.
+            raise ValueError("the path of a Redis URL is the number of a database")
         client = redis.Redis.from_url(
             url,
             socket_timeout=socket_timeout,

@@ -1,0 +1,145 @@
+"""The wire format, as a producer writes it and a worker reads it back."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersink.stream.decode import WHOLE_ENTRY, Decoded, decode, decode_rows
+from countersink.stream.entry import Sealed, encode_rows, id_for, new_entry_id
+from countersink.stream.group import Delivery
+from countersink.stream.limits import MAX_AMOUNT, MAX_MINUTE, MIN_AMOUNT
+
+STREAM = "{countersink:0}:events"
+
+
+def delivered(fields: dict[bytes, bytes]) -> Decoded:
+    return decode(Delivery(STREAM, "1700000000000-0", tuple(fields.items())))
+
+
+def whole_fault(fields: dict[bytes, bytes]) -> str:
+    decoded = delivered(fields)
+    assert decoded.rows == []
+    (bad,) = decoded.bad
+    assert bad.position == WHOLE_ENTRY
+    return bad.reason
+
+
+rows = st.lists(
+    st.tuples(
+        st.from_regex(r"[A-Za-z0-9_.:\-]{1,64}", fullmatch=True),
+        st.text(max_size=63),
+        st.integers(0, MAX_MINUTE),
+        st.integers(MIN_AMOUNT, MAX_AMOUNT),
+    )
+)
+
+
+@given(rows)
+def test_rows_come_back_as_they_were_sent(sent: list[tuple[str, str, int, int]]) -> None:
+    good, bad = decode_rows(encode_rows(sent))
+    assert [row[1:] for row in good] == sent
+    assert [row[0] for row in good] == list(range(len(sent)))
+    assert bad == []
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_any_bytes_for_rows_are_read_or_set_apart(raw: bytes) -> None:
+    good, bad = decode_rows(raw)
+    assert good or bad or json.loads(raw) == []
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@given(st.lists(json_values | rows.flatmap(lambda r: st.sampled_from([*r, None])), max_size=8))
+def test_every_item_is_either_a_row_or_set_apart_at_its_position(items: list[object]) -> None:
+    good, bad = decode_rows(json.dumps(items).encode())
+    assert sorted([row[0] for row in good] + [b.position for b in bad]) == list(range(len(items)))
+
+
+@given(st.dictionaries(st.sampled_from([b"v", b"id", b"at", b"rows", b"x"]), st.binary()))
+def test_no_entry_makes_decoding_fail(fields: dict[bytes, bytes]) -> None:
+    decoded = delivered(fields)
+    assert len(decoded.id) == 32
+
+
+def test_one_bad_row_leaves_the_others() -> None:
+    raw = rb'[["a","",1,1],["a","\ud800",1,1],["a","",-1,1],["a","",1,1.5],["",1],["a","",1,2]]'
+    good, bad = decode_rows(raw)
+    assert good == [(0, "a", "", 1, 1), (5, "a", "", 1, 2)]
+    assert [(b.position, b.reason) for b in bad] == [
+        (1, "bad_key"),
+        (2, "bad_minute"),
+        (3, "bad_amount"),
+        (4, "not_a_row"),
+    ]
+    assert bad[0].payload == rb'["a","\ud800",1,1]'
+
+
+def test_undecodable_bytes_in_one_row_leave_the_others() -> None:
+    good, bad = decode_rows(b'[["a","\xff",1,1],["a","",1,2]]')
+    assert good == [(1, "a", "", 1, 2)]
+    assert [b.reason for b in bad] == ["bad_key"]
+
+
+def test_whole_entry_faults_have_their_reason() -> None:
+    rows = b'[["a","",1,1]]'
+    assert whole_fault({b"foo": b"bar"}) == "no_rows"
+    assert whole_fault({b"rows": b"[["}) == "not_json"
+    assert whole_fault({b"rows": b"[" * 200_000}) == "not_json"
+    assert whole_fault({b"rows": b"{}"}) == "not_rows"
+    assert whole_fault({b"rows": b" " * (4 * 1024 * 1024 + 1)}) == "too_large"
+    assert whole_fault({b"rows": rows, b"v": b"2"}) == "newer_version"
+    assert whole_fault({b"rows": rows, b"v": b"x"}) == "bad_version"
+    assert whole_fault({b"rows": rows, b"id": b"12"}) == "bad_id"
+    assert whole_fault({b"rows": rows, b"at": b"-1"}) == "bad_at"
+    assert whole_fault({b"rows": rows, b"at": b"9" * 15}) == "bad_at"
+
+
+def test_an_entry_of_a_newer_version_keeps_its_id() -> None:
+    assert delivered({b"v": b"2", b"id": b"ab" * 16}).id == "ab" * 16
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert delivered({b"rows": b"[]", b"trace": b"x"}).bad == []
+
+
+def test_missing_fields_have_their_defaults() -> None:
+    decoded = delivered({b"rows": b'[["a","k",5,7]]'})
+    assert decoded.at == 1_700_000_000_000
+    assert decoded.rows == [(0, "a", "k", 5, 7)]
+    assert decoded.id == delivered({b"rows": b'[["a","k",5,7]]'}).id
+    assert decoded.id != delivered({b"rows": b'[["a","k",5,8]]'}).id
+
+
+def test_an_upper_case_id_is_the_same_id() -> None:
+    assert delivered({b"rows": b"[]", b"id": b"AB" * 16}).id == "ab" * 16
+
+
+def test_the_bytes_of_a_sealed_entry_never_change() -> None:
+    sealed = Sealed(new_entry_id(1), 2, encode_rows([("a", "é", 3, 4)]))
+    assert sealed.fields() == sealed.fields()
+    assert sealed.fields()["rows"] == '[["a","é",3,4]]'.encode()
+
+
+def test_entry_ids_are_ordered_by_time_and_never_repeat() -> None:
+    ids = [new_entry_id(ms) for ms in (1, 2, 2, 3)]
+    assert ids[0] < min(ids[1:3]) <= max(ids[1:3]) < ids[3]
+    assert len({new_entry_id(5) for _ in range(10_000)}) == 10_000
+
+
+def test_an_id_of_the_apps_own_depends_on_all_its_parts() -> None:
+    assert id_for("s", "c", "1") == id_for("s", "c", "1")
+    parts = [
+        ("s", "c", "1"),
+        ("sc", "", "1"),
+        ("", "sc", "1"),
+        ("s", "c1", ""),
+        ("s", "c", "\ud800"),
+    ]
+    assert len({id_for(*p) for p in parts}) == len(parts)

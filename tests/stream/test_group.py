@@ -1,0 +1,201 @@
+"""The consumer group: nothing is skipped, nobody else's entry is removed."""
+
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from countersink.stream.connection import command, connect
+from countersink.stream.decode import decode
+from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from countersink.stream.group import Delivery, Group, pages
+from countersink.stream.names import GROUP, stream_key
+
+STREAM = stream_key(0)
+MakeGroup = Callable[[str], Group]
+
+
+@pytest.fixture
+def client(redis_url: str) -> redis.Redis:
+    return connect(redis_url)
+
+
+@pytest.fixture
+def group(redis_url: str) -> MakeGroup:
+    def make(consumer: str) -> Group:
+        made = Group(connect(redis_url), [STREAM], consumer)
+        made.ensure()
+        return made
+
+    return make
+
+
+def send(client: redis.Redis, key: str = "k", stream_id: str = "*") -> str:
+    sealed = Sealed(new_entry_id(1), 1, encode_rows([("c", key, 1, 1)]))
+    added = client.xadd(STREAM, sealed.fields(), id=stream_id)
+    assert isinstance(added, bytes)
+    return added.decode()
+
+
+def ids(deliveries: list[Delivery]) -> list[str]:
+    return [delivery.stream_id for delivery in deliveries]
+
+
+def acknowledge(group: Group, deliveries: list[Delivery]) -> int:
+    return group.acknowledge((d.stream, d.stream_id, decode(d).id) for d in deliveries)
+
+
+def test_what_lay_there_before_the_group_is_read(client: redis.Redis, group: MakeGroup) -> None:
+    first = send(client)
+    assert ids(group("w").read(10, 0)) == [first]
+
+
+def test_ensure_may_be_repeated(group: MakeGroup) -> None:
+    group("w").ensure()
+
+
+def test_acknowledged_entries_are_removed(client: redis.Redis, group: MakeGroup) -> None:
+    send(client), send(client)
+    worker = group("w")
+    assert acknowledge(worker, worker.read(10, 0)) == 2
+    assert client.xlen(STREAM) == 0
+    assert worker.claim(0, 10).deliveries == []
+
+
+def test_an_entry_of_others_at_the_same_stream_id_is_left_alone(
+    client: redis.Redis, group: MakeGroup
+) -> None:
+    send(client, stream_id="5-1")
+    worker = group("w")
+    ours = worker.read(10, 0)
+    client.delete(STREAM)
+    worker.ensure()
+    send(client, "somebody else's", stream_id="5-1")
+    assert acknowledge(worker, ours) == 0
+    assert client.xlen(STREAM) == 1
+
+
+def test_an_entry_without_an_id_is_acknowledged_by_its_hash(
+    client: redis.Redis, group: MakeGroup
+) -> None:
+    client.xadd(STREAM, {"rows": '[["c","é\\u0000",1,1]]', "x": b"\xff\x00"})
+    command(client, "XADD", STREAM, "*", "rows", "[]", "rows", "[]")
+    worker = group("w")
+    assert acknowledge(worker, worker.read(10, 0)) == 2
+
+
+def test_an_entry_without_an_id_is_told_from_another(client: redis.Redis, group: MakeGroup) -> None:
+    client.xadd(STREAM, {"rows": "[]"}, id="5-1")
+    worker = group("w")
+    ours = worker.read(10, 0)
+    client.delete(STREAM)
+    worker.ensure()
+    client.xadd(STREAM, {"rows": '[["c","",1,1]]'}, id="5-1")
+    assert acknowledge(worker, ours) == 0
+    assert client.xlen(STREAM) == 1
+
+
+def test_a_dead_consumers_entries_are_claimed(client: redis.Redis, group: MakeGroup) -> None:
+    sent = [send(client) for _ in range(5)]
+    group("dead").read(10, 0)
+    worker = group("w")
+    found: list[str] = []
+    while len(found) < 5:
+        page = worker.claim(0, 2).deliveries
+        assert page
+        found += ids(page)
+    assert sorted(found) == sorted(sent)
+
+
+def test_entries_touched_lately_are_not_claimed(client: redis.Redis, group: MakeGroup) -> None:
+    send(client)
+    group("alive").read(10, 0)
+    assert group("w").claim(60_000, 10).deliveries == []
+
+
+def test_trimmed_pending_entries_are_reported_lost(client: redis.Redis, group: MakeGroup) -> None:
+    lost = send(client)
+    group("dead").read(10, 0)
+    client.xtrim(STREAM, maxlen=0)
+    claimed = group("w").claim(0, 10)
+    assert (claimed.deliveries, claimed.lost) == ([], [lost])
+
+
+def test_entries_pending_with_nobody_are_found(client: redis.Redis, group: MakeGroup) -> None:
+    sent = [send(client) for _ in range(3)]
+    group("deleted").read(2, 0)
+    client.xgroup_delconsumer(STREAM, GROUP, "deleted")
+    worker = group("w")
+    assert ids(worker.orphans(0, 10)) == sent[:2]
+    assert ids(worker.orphans(0, 1)) == sent[:1]
+    assert worker.orphans(3_600_000, 10) == []
+    acknowledge(worker, worker.orphans(0, 10))
+    assert worker.orphans(0, 10) == []
+    assert ids(worker.read(10, 0)) == sent[2:]
+
+
+def test_pending_entries_are_no_orphans(client: redis.Redis, group: MakeGroup) -> None:
+    send(client)
+    group("alive").read(10, 0)
+    assert group("w").orphans(0, 10) == []
+
+
+def test_orphans_of_a_stream_that_is_not_there_are_none(redis_url: str) -> None:
+    assert Group(connect(redis_url), [STREAM], "w").orphans(0, 10) == []
+
+
+@pytest.mark.parametrize("missing", ["group", "stream"])
+def test_a_group_that_was_deleted_is_made_again_at_0(
+    client: redis.Redis, group: MakeGroup, missing: str
+) -> None:
+    worker = group("w")
+    if missing == "group":
+        first = send(client)
+        worker.read(10, 0)
+        client.xgroup_destroy(STREAM, GROUP)
+    else:
+        client.delete(STREAM)
+        first = send(client)
+    assert worker.read(10, 0) == []
+    assert ids(worker.read(10, 0)) == [first]
+
+
+def test_claiming_survives_a_missing_group(client: redis.Redis, group: MakeGroup) -> None:
+    worker = group("w")
+    client.delete(STREAM)
+    assert worker.claim(0, 10).deliveries == []
+
+
+def test_a_consumer_with_pending_entries_is_not_deleted(
+    client: redis.Redis, group: MakeGroup
+) -> None:
+    send(client)
+    worker = group("w")
+    pending = worker.read(10, 0)
+    assert worker.delete_consumer() is False
+    acknowledge(worker, pending)
+    assert worker.delete_consumer() is True
+    assert client.xinfo_consumers(STREAM, GROUP) == []
+
+
+def test_deleting_a_consumer_of_a_missing_stream_is_done(redis_url: str) -> None:
+    assert Group(connect(redis_url), [STREAM], "w").delete_consumer() is True
+
+
+def test_several_streams_are_read_together(client: redis.Redis, redis_url: str) -> None:
+    streams = [stream_key(0), stream_key(1)]
+    for stream in streams:
+        client.xadd(stream, {"rows": "[]"})
+    worker = Group(connect(redis_url), streams, "w")
+    worker.ensure()
+    deliveries = worker.read(10, 0)
+    assert sorted(d.stream for d in deliveries) == streams
+    assert acknowledge(worker, deliveries) == 2
+
+
+def test_pages_hold_every_entry_once(client: redis.Redis) -> None:
+    sent = [send(client) for _ in range(7)]
+    found = list(pages(client, STREAM, size=3))
+    assert [len(page) for page in found] == [3, 3, 1]
+    assert [i for page in found for i in ids(page)] == sent
+    assert list(pages(client, "nothing")) == []
