@@ -1,7 +1,7 @@
 """The difference between this machine's clock and Redis's.
 
-All of a deployment's ``at`` fields and default event times are on one clock, Redis's, so that a producer whose own
-clock is a year off does not count into the wrong year.
+All of a deployment's ``at`` fields and default event times are on one clock, Redis's, so that a
+producer whose own clock is a year off does not count into the wrong year.
 """
 
 import time

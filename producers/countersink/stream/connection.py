@@ -1,7 +1,7 @@
 """Connections to Redis that never resend on their own.
 
-redis-py retries a lost command up to 10 times by default: one XADD whose reply was lost would be sent 11 times.
-Here every command is sent once; whoever sends it knows what a repetition would mean.
+redis-py retries a lost command up to 10 times by default: one XADD whose reply was lost would be
+sent 11 times. Here every command is sent once; whoever sends it knows what a repetition would mean.
 """
 
 import re
@@ -21,7 +21,7 @@ SOCKET_TIMEOUT: Final = 5.0
 
 _SCHEMES = ("redis", "rediss", "unix")
 _RAW_REPLIES = ("XREADGROUP", "XAUTOCLAIM", "XRANGE", "XPENDING")
-"""Commands whose replies stay lists: redis-py's dicts would drop all but one of a repeated field."""
+"""Commands whose replies stay lists: redis-py's dicts would drop a repeated field."""
 
 
 def connect(
@@ -29,8 +29,9 @@ def connect(
 ) -> redis.Redis:
     """A client for ``url`` (``redis://``, ``rediss://`` with the certificate verified, ``unix://``).
 
-    Nothing is sent until the first command. Replies are bytes (RESP 2); those of XREADGROUP, XAUTOCLAIM, XRANGE and
-    XPENDING are the nested lists of the protocol. No command is ever sent twice.
+    Nothing is sent until the first command. Replies are bytes (RESP 2); those of XREADGROUP,
+    XAUTOCLAIM, XRANGE and XPENDING are the nested lists of the protocol. No command is ever sent
+    twice.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message says why, without the password.
@@ -38,7 +39,7 @@ def connect(
     scheme = url.partition("://")[0] if "://" in url else ""
     if scheme == "redis+cluster":
         raise StreamMisconfigured(
-            "redis+cluster:// is reserved and not supported by this version: use redis:// to one server"
+            "redis+cluster:// is not supported by this version: use redis:// to one server"
         )
     if scheme not in _SCHEMES:
         raise StreamMisconfigured(
@@ -84,7 +85,8 @@ def mapped() -> Iterator[None]:
 
 
 def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
-    """Send one command as it is written in Redis's documentation; the reply is what the client's callbacks make of it.
+    """Send one command as it is written in Redis's documentation; the reply is what the client's
+    callbacks make of it.
 
     Raises:
         StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.

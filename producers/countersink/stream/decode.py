@@ -1,7 +1,7 @@
 """Reading entries back, with everything wrong in them set apart.
 
-Only what reads the stream (worker, reads, dead-letter retry) imports this module: it needs msgspec, which a producing
-app does not take on.
+Only what reads the stream (worker, reads, dead-letter retry) imports this module: it needs msgspec,
+which a producing app does not take on.
 """
 
 import json
@@ -72,7 +72,7 @@ class _Fault(Exception):
 
 
 def decode(delivery: Delivery) -> Decoded:
-    """Read one entry. Never raises for what the entry holds: the bad parts are in ``Decoded.bad``."""
+    """Read one entry. Never raises for what it holds: the bad parts are in ``Decoded.bad``."""
     fields: dict[bytes, bytes] = {}
     for name, value in delivery.fields:
         fields.setdefault(name, value)  # the first of a repeated field, as scripts/acknowledge.lua
@@ -87,7 +87,8 @@ def decode(delivery: Delivery) -> Decoded:
         if b"rows" not in fields:
             raise _Fault("no_rows", "the entry has no field 'rows': not an entry of ours")
     except _Fault as fault:
-        # Its id is taken where it has a good one: the newer version that wrote it will have sent it once too.
+        # Its id is taken where it has a good one: the newer version that wrote it will have sent it
+        # once too.
         if fault.reason != "bad_id" and b"id" in fields:
             entry_id = _id_or(fields[b"id"], entry_id)
         bad = Bad(WHOLE_ENTRY, fault.reason, fault.detail, _whole_payload(delivery, fields))
@@ -97,7 +98,9 @@ def decode(delivery: Delivery) -> Decoded:
 
 
 def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
-    """Read a ``rows`` field: the good rows, and the bad ones (one for the whole field if it is no list)."""
+    """Read a ``rows`` field: the good rows, and the bad ones (one for the whole field if it is no
+    list).
+    """
     if len(raw) > MAX_ROWS_BYTES:
         detail = f"'rows' has {len(raw)} bytes; at most {MAX_ROWS_BYTES} are read"
         return [], [Bad(WHOLE_ENTRY, "too_large", detail, raw)]
@@ -186,7 +189,8 @@ def _check_version(raw: bytes | None) -> None:
     if int(raw) > VERSION:
         raise _Fault(
             "newer_version",
-            f"the entry has format {int(raw)}, this worker knows {VERSION}: upgrade it, then 'countersink dead retry'",
+            f"the entry has format {int(raw)}, this worker knows {VERSION}: "
+            "upgrade it, then 'countersink dead retry'",
         )
 
 

@@ -3,8 +3,8 @@
 ::
 
     StreamError
-    ├── StreamUnavailable      Redis cannot be reached, is loading, frozen, full or read-only: try again
-    └── StreamMisconfigured    Redis answered and will go on refusing (password, rights, wrong type, URL): a person must act
+    ├── StreamUnavailable     Redis is away, loading, frozen, full or read-only: try again
+    └── StreamMisconfigured   Redis refuses (password, rights, wrong type, URL): a person must act
 
 redis-py's exceptions end here: :func:`translate` maps each of them, and keeps it as ``__cause__``.
 """

@@ -2,10 +2,11 @@
 
 What can go wrong with consumer groups, and what this module does about it:
 
-* the group or the stream is gone (deleted, or Redis restarted empty): made again at 0, so that nothing is skipped;
+* the group or the stream is gone (deleted, or Redis restarted empty): made again at 0, so that
+  nothing is skipped;
 * a consumer died with entries pending: :meth:`Group.claim`;
-* an entry lies at or below the group's position and is pending with nobody (its consumer was deleted, or the group's
-  position outlived its pending list): :meth:`Group.orphans`;
+* an entry lies at or below the group's position and is pending with nobody (its consumer was
+  deleted, or the group's position outlived its pending list): :meth:`Group.orphans`;
 * a stream id that now belongs to another event: :meth:`Group.acknowledge` compares entry ids.
 """
 
@@ -42,7 +43,8 @@ class Claimed:
 
     Attributes:
         deliveries: entries that are now pending with us.
-        lost: stream ids that were pending but had been trimmed from the stream: their counts are gone.
+        lost: stream ids that were pending but had been trimmed from the stream: their counts are
+            gone.
     """
 
     deliveries: list[Delivery]
@@ -52,7 +54,8 @@ class Claimed:
 class Group:
     """The consumer group on a set of streams, seen as one consumer. Not thread-safe.
 
-    Every method raises :class:`~countersink.stream.errors.StreamError` when Redis does not do its part.
+    Every method raises :class:`~countersink.stream.errors.StreamError` when Redis does not do its
+    part.
 
     Args:
         client: from :func:`countersink.stream.connection.connect`.
@@ -69,7 +72,9 @@ class Group:
         self._cursors: dict[str, str] = {}
 
     def ensure(self) -> None:
-        """Make the group, and the stream, wherever one is missing; at 0, so that nothing already there is skipped."""
+        """Make the group, and the stream, wherever one is missing; at 0, so that nothing already
+        there is skipped.
+        """
         for stream in self.streams:
             try:
                 with mapped():
@@ -79,7 +84,8 @@ class Group:
                     raise
 
     def read(self, count: int, block_ms: int) -> list[Delivery]:
-        """Up to ``count`` new entries of each stream, waiting up to ``block_ms`` for the first (0: not at all).
+        """Up to ``count`` new entries of each stream, waiting up to ``block_ms`` for the first (0:
+        not at all).
 
         An empty list also when the group had to be made again.
         """
@@ -101,7 +107,8 @@ class Group:
         ]
 
     def claim(self, min_idle_ms: int, count: int) -> Claimed:
-        """Take over up to ``count`` entries of each stream that were pending, untouched, for ``min_idle_ms``.
+        """Take over up to ``count`` entries of each stream that were pending, untouched, for
+        ``min_idle_ms``.
 
         Goes on where the last call stopped, and begins anew at the end of the pending list.
         """
@@ -134,11 +141,11 @@ class Group:
         return claimed
 
     def orphans(self, min_age_ms: int, count: int) -> list[Delivery]:
-        """Up to ``count`` entries of each stream that the group has passed, older than ``min_age_ms``, pending with
-        nobody.
+        """Up to ``count`` entries of each stream that the group has passed, older than
+        ``min_age_ms``, pending with nobody.
 
-        They are not claimed (nothing would record it): apply and acknowledge them like any other. Two workers that find
-        the same one are kept apart by its guard row.
+        They are not claimed (nothing would record it): apply and acknowledge them like any other.
+        Two workers that find the same one are kept apart by its guard row.
         """
         found: list[Delivery] = []
         for stream in self.streams:
@@ -174,7 +181,8 @@ class Group:
     def acknowledge(self, applied: Iterable[tuple[str, str, str]]) -> int:
         """Acknowledge and remove applied entries: (stream, stream id, entry id of 32 hex digits).
 
-        An entry is left alone where its stream id now holds another entry id. Returns how many were removed.
+        An entry is left alone where its stream id now holds another entry id. Returns how many were
+        removed.
         """
         removed = 0
         for stream, entries in groupby(sorted(applied, key=itemgetter(0)), key=itemgetter(0)):
@@ -203,7 +211,8 @@ class Group:
 def pages(
     client: redis.Redis, stream: str, *, end: str = "+", size: int = _PAGE
 ) -> Iterator[list[Delivery]]:
-    """All entries of ``stream`` from the oldest up to the stream id ``end``, in pages of at most ``size``.
+    """All entries of ``stream`` from the oldest up to the stream id ``end``, in pages of at most
+    ``size``.
 
     Raises:
         StreamError: Redis did not answer.

@@ -17,7 +17,7 @@ MAX_AMOUNT: Final = 2**63 - 1
 MIN_MINUTE: Final = 0
 """1970-01-01 00:00 UTC, in whole Unix minutes."""
 MAX_MINUTE: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) // 60 - 1
-"""The last minute of 9999-12-30 UTC: every time zone's midnight of that day still fits a DATETIME."""
+"""The last minute of 9999-12-30 UTC, so that any time zone's midnight still fits a DATETIME."""
 
 _COUNTER = re.compile(r"[A-Za-z0-9_.:\-]{1,64}", re.ASCII)
 
@@ -27,20 +27,23 @@ def check_counter(counter: object) -> str:
 
     Raises:
         TypeError: not a ``str``.
-        ValueError: empty, longer than 64 characters, or with a character outside ``A-Z a-z 0-9 _ . : -``.
+        ValueError: empty, longer than 64 characters, or with a character outside ``A-Z a-z 0-9 _ .
+            : -``.
     """
     if type(counter) is not str:
         raise TypeError(f"a counter name is a str, not {type(counter).__name__}")
     if _COUNTER.fullmatch(counter) is None:
         shown = counter if len(counter) <= 80 else counter[:77] + "..."
         raise ValueError(
-            f"counter name {shown!r}: use 1 to {MAX_COUNTER_LENGTH} characters of A-Z a-z 0-9 _ . : -"
+            f"counter name {shown!r}: use 1 to {MAX_COUNTER_LENGTH} characters of "
+            "A-Z a-z 0-9 _ . : -"
         )
     return counter
 
 
 def check_key(key: object) -> str:
-    """Return ``key`` if it is a valid key: any text of at most 255 bytes in UTF-8, the empty one included.
+    """Return ``key`` if it is a valid key: any text of at most 255 bytes in UTF-8, the empty one
+    included.
 
     Raises:
         TypeError: not a ``str``.

@@ -1,14 +1,14 @@
 """Every Redis key countersink uses: its name, type, meaning, and who writes it.
 
-====================================  ======  ============================================================
-key                                   type    meaning
-====================================  ======  ============================================================
-``{countersink:P}:events``            stream  partition P's entries; producers XADD, workers XACK and XDEL
-``countersink:partitions``            string  the number of partitions, default 1; set by the operator
-``countersink:partitions:used``       string  the largest number of partitions ever used; workers raise it
-``{countersink:P}:tail:HASH``         hash    how far ``countersink tail`` has read a log; ``tail`` writes it
-``countersink:worker:CONSUMER``       hash    a worker's figures for ``info``; expires; the worker writes it
-====================================  ======  ============================================================
+==============================  ======  ==========================================================
+key                             type    meaning; who writes it
+==============================  ======  ==========================================================
+``{countersink:P}:events``      stream  partition P's entries; producers XADD, workers XACK, XDEL
+``countersink:partitions``      string  the number of partitions, default 1; the operator
+``countersink:partitions:used`` string  the largest number ever used; workers raise it
+``{countersink:P}:tail:HASH``   hash    how far a log has been read; ``countersink tail``
+``countersink:worker:CONSUMER`` hash    a worker's figures for ``info``, expires; the worker
+==============================  ======  ==========================================================
 
 The part in braces is a Redis Cluster hash tag: everything of one partition lives in one slot.
 """
@@ -31,7 +31,8 @@ def stream_key(partition: int) -> str:
 def tail_key(partition: int, source: str) -> str:
     """The hash that holds how far ``source`` (any text that names a log and its options) was read.
 
-    It lies in the hash slot of the partition's stream, so that rows and position move in one transaction.
+    It lies in the hash slot of the partition's stream, so that rows and position move in one
+    transaction.
     """
     digest = sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return f"{{countersink:{partition}}}:tail:{digest}"

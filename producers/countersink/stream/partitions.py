@@ -12,7 +12,8 @@ MAX_PARTITIONS: Final = 1024
 
 
 def partitions(client: redis.Redis) -> int:
-    """The number of partitions that producers spread over, 1 unless ``countersink:partitions`` says otherwise.
+    """The number of partitions that producers spread over, 1 unless ``countersink:partitions`` says
+    otherwise.
 
     Raises:
         StreamMisconfigured: the key does not hold a number from 1 to 1024.
@@ -22,7 +23,8 @@ def partitions(client: redis.Redis) -> int:
 
 
 def stream_keys(client: redis.Redis) -> list[str]:
-    """The streams a worker has to read: every partition that was ever used, also after their number was lowered.
+    """The streams a worker has to read: every partition that was ever used, also after their number
+    was lowered.
 
     The largest number seen is kept in ``countersink:partitions:used``; this call raises it.
 
