@@ -1,0 +1,107 @@
+"""What the tables say, read by plain SQL without a line of the product's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+
+from tests.support.traffic import Cell
+
+SLOTS = """
+    SELECT counter, DATE(bucket), counter_key, CAST(SUM(amount) AS CHAR)
+    FROM counter_slot GROUP BY counter, bucket, counter_key
+"""
+LEDGER = "SELECT counter, CAST(SUM(amount) AS CHAR) FROM counter_ledger GROUP BY counter"
+
+
+def connect(mysql_url: str) -> pymysql.Connection[Any]:
+    """A plain autocommitting connection of the test's own."""
+    parts = urlsplit(mysql_url)
+    return pymysql.connect(
+        host=parts.hostname or "127.0.0.1",
+        port=parts.port or 3306,
+        user=unquote(parts.username or "root"),
+        password=unquote(parts.password or ""),
+        database=parts.path.lstrip("/") or None,
+        autocommit=True,
+        charset="utf8mb4",
+        read_timeout=30,
+    )
+
+
+class Oracle:
+    """Reads totals, ledger, guards and dead rows of one database; a context manager."""
+
+    def __init__(self, mysql_url: str) -> None:
+        self.connection = connect(mysql_url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.connection.close()
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    def totals(self) -> dict[Cell, int]:
+        """The sum over slots per counter, day and key."""
+        return {
+            (_text(counter), day, bytes(key)): int(total)
+            for counter, day, key, total in self.rows(SLOTS)
+        }
+
+    def ledger(self) -> dict[str, int]:
+        """The ledger's sum per counter."""
+        return {_text(counter): int(total) for counter, total in self.rows(LEDGER)}
+
+    def guards(self) -> int:
+        """How many entries are on record as applied."""
+        return int(self.rows("SELECT COUNT(*) FROM applied_entry")[0][0])
+
+    def differences(self, expected: Mapping[Cell, int]) -> list[str]:
+        """Where the tables differ from the dictionary (or from each other), a line each."""
+        totals = self.totals()
+        lines = [
+            f"{counter} {day} {key!r}: sent {expected.get((counter, day, key), 'nothing')}, "
+            f"counted {totals.get((counter, day, key), 'nothing')}"
+            for counter, day, key in sorted(expected.keys() | totals.keys())
+            if expected.get((counter, day, key)) != totals.get((counter, day, key))
+        ]
+        sums = per_counter(totals)
+        ledger = self.ledger()
+        lines += [
+            f"{counter}: ledger {ledger.get(counter)}, slots {sums.get(counter)}"
+            for counter in sorted(sums.keys() | ledger.keys())
+            if sums.get(counter) != ledger.get(counter)
+        ]
+        return lines
+
+    def check(self, expected: Mapping[Cell, int], note: str = "") -> None:
+        """Assert that every total is exactly what was sent, and that the ledger agrees."""
+        lines = self.differences(expected)
+        assert not lines, "\n".join([f"{len(lines)} differences {note}", *lines[:40]])
+
+
+def per_counter(totals: Mapping[Cell, int]) -> dict[str, int]:
+    """The sum of a dictionary of totals per counter."""
+    sums: dict[str, int] = {}
+    for (counter, _day, _key), total in totals.items():
+        sums[counter] = sums.get(counter, 0) + total
+    return sums
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,183 @@
+"""Processes of the product, started by tests: signalled by their own pid, always reaped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+PROJECT = Path(__file__).resolve().parents[2]
+SOURCE_ROOTS = ("producers", "worker", "schedules")
+COUNTERSINK = (
+    sys.executable,
+    "-c",
+    "import sys; from countersink.cli.entry import main; sys.exit(main())",
+)
+"""The `countersink` command, without the console script: works in a bare checkout too."""
+
+
+class Child:
+    """One subprocess with its output in a file; to be started from the main thread."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        name: str = "child",
+        directory: Path = PROJECT,
+        lines_in: bool = False,
+    ) -> None:
+        self.name = name
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by reap)
+        wrapper: list[str] = []
+        if setpriv := shutil.which("setpriv"):  # it ends with the test run, however that ends
+            wrapper = [setpriv, "--pdeathsig", "KILL", "--"]
+        self._process = subprocess.Popen(
+            [*wrapper, *arguments],
+            stdin=subprocess.PIPE if lines_in else subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env={**child_environment(), **(environment or {})},
+            start_new_session=True,  # a Ctrl-C at the terminal is for the test run alone
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id; ours until reaped."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        self._process.send_signal(number)
+
+    def say(self, line: str) -> None:
+        """Write a line to its standard input (for children started with `lines_in`)."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self.send(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self.send(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self, timeout: float = 60.0) -> int:
+        """Its exit status (negative: the signal's number).
+
+        Raises:
+            AssertionError: it still runs after `timeout` seconds; its output is in the message.
+        """
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{self.name} did not end within {timeout} s\n{self.output()}"
+            ) from None
+
+    def output(self) -> str:
+        """What it has written to stdout and stderr so far."""
+        size = os.fstat(self._output.fileno()).st_size
+        return os.pread(self._output.fileno(), size, 0).decode("utf-8", "replace")
+
+    def reap(self) -> None:
+        """Make sure that it is gone, and close its files."""
+        if self.running:
+            self.kill()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._output.close()
+
+
+class Children:
+    """All processes of one test; a context manager that leaves none behind."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for child in self._children:
+            if kind is not None:
+                print(f"--- output of {child.name}:\n{child.output()[-4000:]}")
+            child.reap()
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        name: str = "child",
+        directory: Path = PROJECT,
+        lines_in: bool = False,
+    ) -> Child:
+        """Start a process."""
+        child = Child(
+            arguments,
+            environment=environment,
+            name=name,
+            directory=directory,
+            lines_in=lines_in,
+        )
+        self._children.append(child)
+        return child
+
+    def countersink(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
+        """Start the `countersink` command."""
+        return self.start(
+            [*COUNTERSINK, *arguments],
+            environment=environment,
+            name=f"countersink {' '.join(arguments[:1])}",
+        )
+
+    def worker(self, redis_url: str, mysql_url: str, **options: object) -> Child:
+        """Start a worker process; `options` are fields of WorkerOptions."""
+        fields = {"redis_url": redis_url, "mysql_url": mysql_url, **options}
+        return self.start(
+            [sys.executable, "-m", "tests.support.run_worker", json.dumps(fields)], name="worker"
+        )
+
+
+def child_environment() -> dict[str, str]:
+    """This process's environment with the source roots on the path and no settings of ours."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("COUNTERSINK_")
+    }
+    roots = [str(PROJECT / root) for root in SOURCE_ROOTS]
+    known = os.environ.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = os.pathsep.join([*roots, str(PROJECT), *known.split(os.pathsep)])
+    environment["PYTHONFAULTHANDLER"] = "1"
+    return environment

@@ -1,0 +1,336 @@
+"""The part of a fault-injecting proxy that knows nothing of the protocol.
+
+A proxy listens on a free loopback port, connects each client to the server behind it, and hands the
+pair to a thread which passes requests and replies along one at a time. Before a request is
+forwarded and after its reply was read, the rules decide what happens: so a test can name a point
+in a conversation ("COMMIT was executed, its reply not delivered") without a hook in the product.
+"""
+
+from __future__ import annotations
+
+import enum
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+Address = tuple[str, int] | str
+"""Where the server listens: (host, port), or the path of a Unix socket."""
+
+RECEIVE_BYTES = 1 << 16
+POLL_SECONDS = 0.02
+REMEMBERED = 10_000
+
+
+class Cut(Exception):
+    """The connection between client and server is over."""
+
+
+class Phase(enum.Enum):
+    """When a rule acts."""
+
+    BEFORE = "before"
+    """The request was read whole; the server has not seen it."""
+    AFTER = "after"
+    """The server has answered; the client has not seen the reply."""
+
+
+class Deed(enum.Enum):
+    """What a rule does once its call has returned."""
+
+    PASS = "pass"
+    """Go on as if there were no rule (for rules that only call)."""
+    CUT = "cut"
+    """Close both sides: before = the request never ran, after = it ran and nobody knows."""
+    HOLD = "hold"
+    """Hang until `Rule.release` is set or the client gives up, then go on."""
+    ERROR = "error"
+    """Answer with the rule's error and do not forward the request (phase BEFORE only)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as the rules see it."""
+
+    kind: str
+    """What it is for, by the protocol's own classification."""
+    text: str
+    """The statement, or the command with its arguments; undecodable bytes replaced."""
+    connection: int
+    """Number of the client connection, from 1."""
+
+
+@dataclass(eq=False)
+class Rule:
+    """One thing to do at one point; made by `Proxy.when`."""
+
+    kind: str
+    phase: Phase
+    deed: Deed
+    call: Callable[[Request], object] | None
+    skip: int
+    """Matches to let pass first."""
+    times: int
+    """Matches to act on after that; 0 = all."""
+    error: int | str
+    where: Callable[[Request, bytes], bool] | None
+    matched: int = 0
+    reached: threading.Event = field(default_factory=threading.Event)
+    """Set as soon as the rule acts (before `call`)."""
+    done: threading.Event = field(default_factory=threading.Event)
+    """Set when `call` has returned and the deed has begun."""
+    release: threading.Event = field(default_factory=threading.Event)
+    """Set by the test to let a held request go on."""
+
+    @property
+    def acted(self) -> int:
+        """How many times the rule has acted."""
+        acted = max(0, self.matched - self.skip)
+        return min(acted, self.times) if self.times else acted
+
+    def takes(self, request: Request, phase: Phase, reply: bytes) -> bool:
+        """Count a match, and tell whether it is one to act on."""
+        if self.phase is not phase or self.kind not in ("*", request.kind):
+            return False
+        if self.where is not None and not self.where(request, reply):
+            return False
+        self.matched += 1
+        acted = self.matched - self.skip
+        return acted > 0 and (not self.times or acted <= self.times)
+
+
+class Link:
+    """A client's socket and a server's, each with the bytes read from it and not yet used."""
+
+    def __init__(self, client: socket.socket, server: socket.socket, number: int) -> None:
+        self.client = client
+        self.server = server
+        self.number = number
+        self._read = {client: bytearray(), server: bytearray()}
+
+    def take(self, side: socket.socket, size: int) -> bytes:
+        """The next `size` bytes from `side`; Cut if either side ends first."""
+        read = self._read[side]
+        while len(read) < size:
+            self._wait_for(side)
+        taken = bytes(read[:size])
+        del read[:size]
+        return taken
+
+    def take_line(self, side: socket.socket) -> bytes:
+        """The next line from `side` with its CRLF; Cut if either side ends first."""
+        read = self._read[side]
+        searched = 0
+        while (end := read.find(b"\r\n", searched)) < 0:
+            searched = max(0, len(read) - 1)
+            self._wait_for(side)
+        taken = bytes(read[: end + 2])
+        del read[: end + 2]
+        return taken
+
+    def waiting(self, side: socket.socket) -> bool:
+        """Whether bytes of a further message have been read from `side` already."""
+        return bool(self._read[side])
+
+    def send(self, side: socket.socket, data: bytes) -> None:
+        """Send all of `data`; Cut if that side is gone."""
+        try:
+            side.sendall(data)
+        except OSError as error:
+            raise Cut from error
+
+    def hold(self, release: threading.Event, closing: threading.Event) -> None:
+        """Wait for `release`; Cut if a side goes or the proxy closes meanwhile."""
+        while not release.wait(POLL_SECONDS):
+            if closing.is_set():
+                raise Cut
+            self._poll(0)
+
+    def rest_to_client(self) -> None:
+        """Hand over what the server said last, unasked (an error before it closed)."""
+        rest = self._read[self.server]
+        if rest:
+            self.send(self.client, bytes(rest))
+
+    def close(self) -> None:
+        """Close both sides at once; safe from any thread."""
+        for side in (self.client, self.server):
+            try:
+                side.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # gone already
+            side.close()
+
+    def _wait_for(self, side: socket.socket) -> None:
+        before = len(self._read[side])
+        while len(self._read[side]) == before:
+            self._poll(None)
+
+    def _poll(self, timeout: float | None) -> None:
+        try:
+            ready, _, _ = select.select([self.client, self.server], [], [], timeout)
+            for side in ready:
+                data = side.recv(RECEIVE_BYTES)
+                if not data:
+                    raise Cut
+                self._read[side] += data
+        except (OSError, ValueError) as error:  # ValueError: closed by another thread
+            raise Cut from error
+
+
+class Proxy:
+    """Base of the proxies: threads, rules, and what was seen. Use as a context manager."""
+
+    def __init__(self, upstream: Address) -> None:
+        self.upstream = upstream
+        """The server behind; may be changed for connections to come (a failover)."""
+        self.refusing = False
+        """Close new connections at once, as a server that is away does."""
+        self.seen: deque[Request] = deque(maxlen=REMEMBERED)
+        """The last requests, oldest first."""
+        self._rules: list[Rule] = []
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._links: set[Link] = set()
+        self._threads: list[threading.Thread] = []
+        self._count = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._acceptor = threading.Thread(target=self._accept, name="proxy-accept", daemon=True)
+        self._acceptor.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def when(
+        self,
+        kind: str,
+        phase: Phase,
+        deed: Deed,
+        *,
+        call: Callable[[Request], object] | None = None,
+        skip: int = 0,
+        times: int = 1,
+        error: int | str = 0,
+        where: Callable[[Request, bytes], bool] | None = None,
+    ) -> Rule:
+        """Add a rule; `where(request, reply)` narrows it, `call` runs before the deed."""
+        rule = Rule(kind, phase, deed, call, skip, times, error, where)
+        with self._lock:
+            self._rules.append(rule)
+        return rule
+
+    def forget(self, *rules: Rule) -> None:
+        """Take these rules away (all without arguments) and let go what they hold."""
+        with self._lock:
+            gone = list(rules) or list(self._rules)
+            self._rules = [rule for rule in self._rules if rule not in gone]
+        for rule in gone:
+            rule.release.set()
+
+    def cut_all(self) -> None:
+        """Close every connection there is; new ones are accepted."""
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.close()
+
+    def close(self) -> None:
+        """Close the listener and every connection, and join the threads."""
+        self._closing.set()
+        # shutdown wakes accept(); close alone would leave it waiting
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._listener.close()
+        self._acceptor.join()
+        self.forget()
+        self.cut_all()
+        for thread in self._threads:
+            thread.join()
+
+    def decide(self, request: Request, phase: Phase, reply: bytes = b"") -> Rule | None:
+        """The first rule that acts here, if any."""
+        with self._lock:
+            for rule in self._rules:
+                if rule.takes(request, phase, reply):
+                    rule.reached.set()
+                    return rule
+        return None
+
+    def perform(
+        self, link: Link, request: Request, phase: Phase, reply: bytes = b""
+    ) -> Rule | None:
+        """Do what the rules say at this point; a rule is returned if it wants an error sent."""
+        rule = self.decide(request, phase, reply)
+        if rule is None:
+            return None
+        if rule.call is not None:
+            rule.call(request)
+        rule.done.set()
+        if rule.deed is Deed.CUT:
+            raise Cut
+        if rule.deed is Deed.HOLD:
+            link.hold(rule.release, self._closing)
+        return rule if rule.deed is Deed.ERROR else None
+
+    def serve(self, link: Link) -> None:
+        """Pass one connection's messages along until Cut."""
+        raise NotImplementedError
+
+    def _connect(self) -> socket.socket:
+        if isinstance(self.upstream, str):
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            server.connect(self.upstream)
+            return server
+        return socket.create_connection(self.upstream)
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._count += 1
+            thread = threading.Thread(
+                target=self._run, args=(client, self._count), name="proxy-link", daemon=True
+            )
+            self._threads = [known for known in self._threads if known.is_alive()]
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self, client: socket.socket, number: int) -> None:
+        try:
+            if self.refusing or self._closing.is_set():
+                raise ConnectionRefusedError
+            server = self._connect()
+        except OSError:
+            client.close()
+            return
+        for side in (client, server):
+            if side.family is not socket.AF_UNIX:
+                side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = Link(client, server, number)
+        with self._lock:
+            self._links.add(link)
+        try:
+            self.serve(link)
+        except Cut:
+            pass
+        finally:
+            with self._lock:
+                self._links.discard(link)
+            link.close()
