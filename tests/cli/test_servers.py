@@ -15,6 +15,8 @@ from pathlib import Path
 import pymysql
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from countersink.cli.servers import (
     Kind,
@@ -24,10 +26,12 @@ from countersink.cli.servers import (
     ServerMissing,
     programs,
 )
-from countersink.cli.servers import base as servers_base
+from countersink.cli.servers.ports import free_port
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.templates import template
 from tests.support.waiting import eventually
+
+NO_RETRY = Retry(NoBackoff(), 0)
 
 
 def sql(server: MySQLServer, statement: str) -> list[tuple[object, ...]]:
@@ -97,7 +101,7 @@ def test_extra_options_win(own_redis_server: RedisFactory) -> None:
 def test_redis_asks_for_its_password(own_redis_server: RedisFactory) -> None:
     server = own_redis_server()
     with (
-        redis.Redis(host="127.0.0.1", port=server.port) as stranger,
+        redis.Redis(host="127.0.0.1", port=server.port, retry=NO_RETRY) as stranger,
         pytest.raises(redis.AuthenticationError),
     ):
         stranger.ping()
@@ -147,9 +151,7 @@ def test_the_server_is_of_the_kind_that_was_asked_for(
     assert ("mariadb" in str(version).lower()) == (server_kind == "mariadb")
 
 
-def test_a_new_data_directory_is_made_without_a_template(
-    tmp_path: Path, server_kind: Kind
-) -> None:
+def test_a_new_data_directory_is_made_without_a_template(tmp_path: Path, server_kind: Kind) -> None:
     with MySQLServer(tmp_path / "new", kind=server_kind) as server:
         assert sql(server, "SELECT 1") == [(1,)]
     assert not server.running
@@ -157,7 +159,7 @@ def test_a_new_data_directory_is_made_without_a_template(
 
 def test_a_frozen_server_does_not_answer_until_it_is_thawed(own_redis_server: RedisFactory) -> None:
     server = own_redis_server()
-    with redis.Redis.from_url(server.url, socket_timeout=0.2, retry=None) as client:
+    with redis.Redis.from_url(server.url, socket_timeout=0.2, retry=NO_RETRY) as client:
         client.ping()
         server.freeze()
         with pytest.raises(redis.TimeoutError):
@@ -209,8 +211,9 @@ def test_a_drawn_port_that_was_taken_meanwhile_is_drawn_again(
 ) -> None:
     taken = own_redis_server().port
     drawn = iter([taken, taken])
-    draw = servers_base.free_port
-    monkeypatch.setattr(servers_base, "free_port", lambda: next(drawn, None) or draw())
+    monkeypatch.setattr(
+        "countersink.cli.servers.base.free_port", lambda: next(drawn, None) or free_port()
+    )
     with RedisServer(tmp_path) as server:
         assert server.port != taken
 
@@ -230,9 +233,7 @@ def test_a_mysql_port_that_is_taken_is_an_error_that_says_so(
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        server = MySQLServer(
-            tmp_path, kind=server_kind, port=port, template=template(server_kind)
-        )
+        server = MySQLServer(tmp_path, kind=server_kind, port=port, template=template(server_kind))
         with pytest.raises(ServerFailed, match="ended while starting"):
             server.start()
     server.start()  # free now: a failed start leaves a directory that works

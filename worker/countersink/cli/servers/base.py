@@ -171,12 +171,12 @@ class PrivateServer(ABC):
     def freeze(self) -> None:
         """SIGSTOP: connections stay open, nothing is answered."""
         if self._process is not None:
-            self._process.signal(signal.SIGSTOP)
+            self._process.send(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """SIGCONT after `freeze`."""
         if self._process is not None:
-            self._process.signal(signal.SIGCONT)
+            self._process.send(signal.SIGCONT)
 
     def _make_directory(self) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

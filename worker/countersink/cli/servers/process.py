@@ -95,7 +95,7 @@ class ServerProcess:
         """Whether the process still runs (a frozen one does)."""
         return self._popen.poll() is None
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Send a signal to the server and to whatever it started; no effect when it has ended."""
         if self.alive():
             try:
@@ -110,8 +110,8 @@ class ServerProcess:
         """
         if not self.alive():
             return
-        self.signal(signal.SIGCONT)  # a frozen process hears nothing else
-        self.signal(number)
+        self.send(signal.SIGCONT)  # a frozen process hears nothing else
+        self.send(number)
         try:
             self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -122,7 +122,7 @@ class ServerProcess:
 
     def kill(self) -> None:
         """SIGKILL, and wait until the process is gone."""
-        self.signal(signal.SIGKILL)
+        self.send(signal.SIGKILL)
         self._popen.wait()
 
     def log_text(self) -> str:
