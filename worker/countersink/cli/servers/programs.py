@@ -75,7 +75,11 @@ def is_mariadb(program: str) -> bool:
 
 def _from_tree(tree: Path) -> list[str]:
     """Run mysqld with the C library of its own tree, by that tree's loader: no chroot, no root."""
-    loaders = sorted([*tree.glob("lib64/ld-linux-*.so.*"), *tree.glob("usr/lib/ld-linux*.so.*")])
+    loaders = sorted(
+        loader
+        for place in ("lib64", "usr/lib64", "usr/lib")
+        for loader in tree.glob(f"{place}/ld-linux*.so.*")
+    )
     if not loaders:
         raise ServerMissing(f"{tree} is incomplete: remove it, then run `make test-mysql`")
     usr = tree / "usr"

@@ -1,0 +1,60 @@
+# Everything works on a bare Debian with Python 3.11 (and its venv module), git and make:
+# what is missing is installed into .venv, or by apt when root or sudo may.
+
+SHELL := /bin/sh
+MAKEFLAGS += --no-print-directory
+BIN := .venv/bin
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+
+# what runs again on MySQL: what talks to the database
+MYSQL_TESTS := tests/store tests/worker tests/reads tests/faults tests/end_to_end
+
+# `make soak`
+SECONDS ?= 300
+SERVER ?= mariadb
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check test-mariadb test-mysql bench soak up clean lock
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                /' | sed 's/^\(.\{20\}\) */\1/'
+
+install: .venv/.complete ## make .venv, and install redis-server and mariadb when they are missing
+	@scripts/servers.sh
+
+.venv/.complete: pyproject.toml constraints.txt scripts/venv.sh
+	@scripts/venv.sh
+
+demo: install ## half a million increments, two workers, one of them killed; LOG=FILE counts a real access log
+	@$(BIN)/python -m demo $(if $(LOG),--log '$(LOG)')
+
+test: install ## all checks, all tests on MariaDB, then those of the database on MySQL 9
+	@scripts/test.sh
+
+check: .venv/.complete ## lint, format, types, import rules
+	@scripts/checks.sh
+
+test-mariadb: install ## all tests, on MariaDB
+	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) $(ARGS) </dev/null
+
+test-mysql: install ## store, worker, fault and end-to-end tests, on a MySQL 9 of their own
+	@scripts/mysql-tree.sh
+	@COUNTERSINK_TEST_SERVER=mysql $(PYTEST) $(wildcard $(MYSQL_TESTS)) $(ARGS) </dev/null
+
+bench: install ## the benchmarks; writes benchmarks/results.json
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+soak: install ## faults at random for SECONDS=300 on SERVER=mariadb|mysql; SEED=N replays a run
+	@[ '$(SERVER)' != mysql ] || scripts/mysql-tree.sh
+	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --server $(SERVER) $(if $(SEED),--seed $(SEED))
+
+up: install ## private servers and a worker, with data kept in DATA=countersink-data
+	@$(BIN)/countersink up $(if $(DATA),--data '$(DATA)')
+
+clean: ## remove .venv, caches and build results; data and downloads stay
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+lock: ## pin the newest allowed versions in constraints.txt
+	@scripts/lock.sh
