@@ -19,6 +19,8 @@ import redis
 from hypothesis import HealthCheck, settings
 
 from countersink.cli.servers import FAST, Kind, MySQLServer, RedisServer
+from countersink.store.connection import connect
+from countersink.store.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.templates import SMALL, template
@@ -91,8 +93,6 @@ def empty_mysql_url(mysql_server: MySQLServer) -> Iterator[str]:
     """The URL of a database that does not exist yet; dropped afterwards."""
     database = f"test_{uuid.uuid4().hex[:12]}"
     yield mysql_server.url_for(database)
-    from countersink.store.connection import connect  # noqa: PLC0415  (until store is there)
-
     session = connect(mysql_server.url, database=False)
     try:
         session.execute(f"DROP DATABASE IF EXISTS {database}")
@@ -103,9 +103,7 @@ def empty_mysql_url(mysql_server: MySQLServer) -> Iterator[str]:
 @pytest.fixture
 def mysql_url(empty_mysql_url: str) -> str:
     """The URL of a freshly migrated database; dropped afterwards."""
-    from countersink.store import migrations  # noqa: PLC0415  (until store is there)
-
-    migrations.migrate(empty_mysql_url)
+    migrate(empty_mysql_url)
     return empty_mysql_url
 
 

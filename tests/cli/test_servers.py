@@ -325,3 +325,38 @@ def test_the_program_named_in_the_environment_is_used_for_mysql(
 def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path: Path) -> None:
     with pytest.raises(ServerFailed, match="nonsense"):
         RedisServer(tmp_path, extra=("--nonsense", "1")).start()
+
+
+def test_the_next_process_on_a_directory_gets_the_same_port_and_password(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as first:
+        url = first.url
+    with RedisServer(tmp_path) as second:
+        assert second.url == url
+
+
+def test_a_kept_port_that_was_taken_meanwhile_is_drawn_anew(tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "a") as first:
+        port = first.port
+    with RedisServer(tmp_path / "other", port=port), RedisServer(tmp_path / "a") as second:
+        assert second.port != port
+
+
+def test_no_second_server_starts_on_data_that_is_in_use(
+    own_redis_server: RedisFactory, own_mysql_server: MySQLFactory
+) -> None:
+    for running in (own_redis_server(), own_mysql_server(fast=True)):
+        second = type(running)(running.directory)
+        second.stop_timeout = 0.1
+        with pytest.raises(ServerFailed, match=f"process {running.pid}\\) still runs"):
+            second.start()
+        assert running.running
+
+
+def test_a_start_waits_for_the_end_of_the_server_before_it(own_redis_server: RedisFactory) -> None:
+    first = own_redis_server()
+    second = RedisServer(first.directory)
+    ending = threading.Timer(0.2, first.stop)
+    ending.start()
+    with second:
+        assert not first.running
+    ending.join()

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from countersink.cli.servers.errors import ServerFailed
-from countersink.cli.servers.ports import free_port
+from countersink.cli.servers.ports import free_port, is_free
 from countersink.cli.servers.process import ServerProcess
 
 READY_POLL_SECONDS = 0.02
@@ -27,8 +27,11 @@ SOCKET_PATH_BYTES = 100
 class PrivateServer(ABC):
     """A server on 127.0.0.1 whose data, sockets, logs and password live in one directory.
 
-    The port is drawn at the first start and kept afterwards, so that clients find a restarted
-    server again. Not thread-safe, except that any thread may call any method.
+    The port is drawn at the first start and kept, also by the next process that starts a server
+    on this directory, so that clients find a restarted server again; when another program has
+    taken it meanwhile, that next process draws a new one. Not thread-safe.
+
+    When this process dies without `stop`, the server gets ``death_signal``.
     """
 
     name: str
@@ -47,7 +50,7 @@ class PrivateServer(ABC):
         extra: Sequence[str] = (),
         death_signal: signal.Signals = signal.SIGKILL,
     ) -> None:
-        self.directory = Path(directory).absolute()
+        self.directory = Path(directory).resolve()
         self.extra = tuple(extra)
         self._port = port
         self._death_signal = death_signal
@@ -125,22 +128,26 @@ class PrivateServer(ABC):
         if self.running:
             return self
         self._make_directory()
+        self._wait_for_predecessor()
         self._prepare()
         for attempt in range(PORT_ATTEMPTS):
             drawn = self._port is None
             if self._port is None:
-                self._port = free_port()
+                self._port = (self._last_port() if attempt == 0 else None) or free_port()
             self.socket.unlink(missing_ok=True)
             process = ServerProcess(self._command(), self.log, self._death_signal)
             self._process = process
             try:
+                write_private(self._notes, f"{process.pid} {self._port}\n")
                 self._wait_until_ready(process)
-            except ServerFailed:
+            except BaseException as failure:
                 process.kill()
                 self._process = None
                 lost_race = any(text in process.log_text() for text in self.port_taken)
-                if drawn and lost_race and attempt < PORT_ATTEMPTS - 1:
+                retry = drawn and lost_race and attempt < PORT_ATTEMPTS - 1
+                if drawn:
                     self._port = None
+                if retry and isinstance(failure, ServerFailed):
                     continue
                 raise
             return self
@@ -177,6 +184,46 @@ class PrivateServer(ABC):
         """SIGCONT after `freeze`."""
         if self._process is not None:
             self._process.send(signal.SIGCONT)
+
+    @property
+    def _notes(self) -> Path:
+        """Process id and port of the last start."""
+        return self.directory / f"{self.name}.started"
+
+    def _read_notes(self) -> tuple[int, int] | None:
+        try:
+            pid, port = self._notes.read_text().split()
+            return int(pid), int(port)
+        except (OSError, ValueError):
+            return None
+
+    def _last_port(self) -> int | None:
+        """The port of the last start, when nobody listens there now."""
+        notes = self._read_notes()
+        return notes[1] if notes and is_free(notes[1]) else None
+
+    def _wait_for_predecessor(self) -> None:
+        """Wait until the server of an earlier process on this directory has ended.
+
+        When `up` is killed its servers shut down by themselves, which takes a moment; two Redis
+        on one append-only file would ruin it. Known by its working directory, not by its number
+        alone: that may belong to another process by now. Raises ServerFailed.
+        """
+        notes = self._read_notes()
+        deadline = time.monotonic() + self.stop_timeout
+        while notes is not None and self._works_here(notes[0]):
+            if time.monotonic() > deadline:
+                raise ServerFailed(
+                    f"a {self.name} server (process {notes[0]}) still runs in {self.directory}"
+                )
+            time.sleep(READY_POLL_SECONDS)
+
+    def _works_here(self, pid: int) -> bool:
+        try:
+            place = Path(os.readlink(f"/proc/{pid}/cwd"))
+        except OSError:
+            return False  # ended, not ours, or a system without /proc
+        return place.is_relative_to(self.directory)
 
     def _make_directory(self) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
