@@ -1,1 +1,10 @@
-"""The consumer loop: Redis streams into MySQL, every entry exactly once."""
+"""The consumer loop: from the streams into MySQL, every entry once.
+
+``run(WorkerOptions(redis_url=…, mysql_url=…))`` is a worker process.
+"""
+
+from countersink.worker.options import WorkerOptions
+from countersink.worker.run import run
+from countersink.worker.stopping import Stop
+
+__all__ = ["Stop", "WorkerOptions", "run"]

@@ -1,0 +1,104 @@
+"""Workers on a thread of the test's own process: the same code as the command's, stoppable without
+a signal.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+from countersink.worker import Stop, WorkerOptions, run
+from countersink.worker.logs import LOGGER
+
+
+class Running:
+    """A worker on a thread; a context manager that stops it."""
+
+    def __init__(self, redis_url: str, mysql_url: str, **options: Any) -> None:
+        self.options = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
+        self.stop = Stop()
+        self.status: int | None = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="worker under test", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.status = run(self.options, stop=self.stop)
+        except BaseException as error:  # shown by join()
+            self.error = error
+
+    def start(self) -> Self:
+        """Start it."""
+        self._thread.start()
+        return self
+
+    def join(self, timeout: float = 60.0) -> int:
+        """Wait for its end; its exit status."""
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), f"the worker did not end within {timeout} s"
+        if self.error is not None:
+            raise self.error
+        assert self.status is not None
+        return self.status
+
+    def end(self) -> int:
+        """Ask it to stop and wait for its end; its exit status."""
+        self.stop.request()
+        return self.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop.request()
+        self._thread.join(60.0)
+        if kind is None and self.error is not None:
+            raise self.error
+
+
+def drain(redis_url: str, mysql_url: str, **options: Any) -> int:
+    """Run a worker until nothing is left; its exit status."""
+    return Running(redis_url, mysql_url, drain=True, **options).start().join()
+
+
+class Records:
+    """The records that workers log inside the block."""
+
+    def __init__(self) -> None:
+        self.records: list[logging.LogRecord] = []
+        self._handler = logging.Handler(logging.DEBUG)
+        self._handler.emit = self.records.append  # type: ignore[method-assign, assignment]
+
+    def actions(self) -> list[str]:
+        """Their actions, in order."""
+        return [str(getattr(record, "action", None)) for record in list(self.records)]
+
+    def fields(self, action: str) -> list[dict[str, Any]]:
+        """The fields of the records with this action."""
+        return [
+            getattr(record, "fields", {})
+            for record in list(self.records)
+            if getattr(record, "action", None) == action
+        ]
+
+    def __enter__(self) -> Self:
+        self._level = LOGGER.level
+        LOGGER.setLevel(logging.DEBUG)
+        LOGGER.addHandler(self._handler)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        LOGGER.removeHandler(self._handler)
+        LOGGER.setLevel(self._level)

@@ -1,0 +1,166 @@
+"""What a worker does for the queue besides reading it: every few seconds, on the reading thread."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from countersink.stream.connection import command, mapped
+from countersink.stream.errors import StreamError
+from countersink.stream.group import Delivery, Group
+from countersink.stream.names import GROUP
+from countersink.stream.partitions import stream_keys
+from countersink.worker.logs import Action, Log
+from countersink.worker.options import WorkerOptions
+
+PARTITIONS_EVERY_S: Final = 5.0
+CONSUMERS_EVERY_S: Final = 60.0
+
+
+class _Every:
+    """True at the first call, then again once ``seconds`` have passed since it was."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = time.monotonic()
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + self._seconds
+        return True
+
+    def at_once(self) -> None:
+        """Be due at the next call."""
+        self._next = time.monotonic()
+
+
+class Housekeeping:
+    """Keeps the list of streams current, and finds what other workers left behind. For one thread.
+
+    Args:
+        group: its ``streams`` are replaced when the number of partitions changes.
+        options: the worker's.
+        claim_every_s: seconds between two looks for entries left behind.
+        log: the worker's.
+    """
+
+    def __init__(
+        self, group: Group, options: WorkerOptions, claim_every_s: float, log: Log
+    ) -> None:
+        self._group = group
+        self._options = options
+        self._log = log
+        self._partitions = _Every(PARTITIONS_EVERY_S)
+        self._claims = _Every(claim_every_s)
+        self._orphans = _Every(claim_every_s)
+        self._consumers = _Every(CONSUMERS_EVERY_S)
+        self.lost = 0
+
+    def run(self, found: deque[Delivery]) -> None:
+        """Do the chores that are due; entries to apply that others left behind are appended to
+        ``found``.
+
+        Raises:
+            StreamError: Redis did not do its part; what was due is done at the next call.
+        """
+        self._do(self._partitions, self._follow_partitions)
+        self._do(self._claims, lambda: self._claim(found))
+        self._do(self._orphans, lambda: self._sweep(found))
+        self._do(self._consumers, self._forget_consumers)
+
+    @staticmethod
+    def _do(every: _Every, chore: Callable[[], None]) -> None:
+        if every.due():
+            try:
+                chore()
+            except StreamError:
+                every.at_once()
+                raise
+
+    def _follow_partitions(self) -> None:
+        streams = stream_keys(self._group.client)
+        if streams != self._group.streams:
+            before = len(self._group.streams)
+            self._group.streams = streams
+            self._group.ensure()
+            self._log(
+                Action.PARTITIONS,
+                "the number of streams changed",
+                streams=len(streams),
+                before=before,
+            )
+
+    def _claim(self, found: deque[Delivery]) -> None:
+        claimed = self._group.claim(self._options.claim_idle_ms, self._options.batch_entries)
+        if claimed.lost:
+            self.lost += len(claimed.lost)
+            self._log(
+                Action.LOST,
+                "entries were trimmed before they were applied: their counts are gone",
+                level=logging.ERROR,
+                entries=len(claimed.lost),
+                first=claimed.lost[0],
+            )
+        if claimed.deliveries:
+            found.extend(claimed.deliveries)
+            self._claims.at_once()  # there may be more
+            self._log(
+                Action.CLAIMED,
+                "took over entries that another worker had left untouched",
+                entries=len(claimed.deliveries),
+            )
+
+    def _sweep(self, found: deque[Delivery]) -> None:
+        orphans = self._group.orphans(self._options.claim_idle_ms, self._options.batch_entries)
+        if orphans:
+            found.extend(orphans)
+            self._log(
+                Action.ORPHANS,
+                "found old entries that were pending with nobody",
+                level=logging.WARNING,
+                entries=len(orphans),
+            )
+
+    def _forget_consumers(self) -> None:
+        idle: set[str] = set()
+        for stream in self._group.streams:
+            with mapped():
+                if not self._group.client.exists(stream):
+                    continue
+            for consumer in command(self._group.client, "XINFO", "CONSUMERS", stream, GROUP):
+                name = consumer["name"].decode("utf-8", "surrogateescape")
+                if (
+                    consumer["pending"] == 0
+                    and consumer["idle"] >= self._options.consumer_idle_ms
+                    and name != self._group.consumer
+                ):
+                    idle.add(name)
+        for name in sorted(idle):
+            # The script looks again at what is pending; a worker that is merely quiet is made anew
+            # when it reads.
+            if self._group.delete_consumer(name):
+                self._log(Action.CONSUMER_REMOVED, "forgot an idle consumer", removed=name)
+
+
+def is_empty(group: Group) -> bool:
+    """Whether every stream is empty and nothing is pending with anybody.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    with mapped():
+        if any(group.client.xlen(stream) for stream in group.streams):
+            return False
+    return not any(_pending(group, stream) for stream in group.streams)
+
+
+def _pending(group: Group, stream: str) -> int:
+    try:
+        return int(command(group.client, "XPENDING", stream, GROUP)[0])
+    except StreamError as error:
+        if str(error.__cause__).startswith("NOGROUP"):
+            return 0  # an empty stream without a group: nothing can be pending
+        raise

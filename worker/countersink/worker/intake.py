@@ -1,0 +1,95 @@
+"""From the streams to batches: new entries, those of dead workers, and those that nobody has.
+
+Runs on a thread of its own, one batch ahead of the transaction: reading and decoding (Python)
+overlap with MySQL's work.
+"""
+
+from collections import Counter, deque
+from typing import Final
+
+from countersink.stream.group import Delivery, Group
+from countersink.worker.batch import Batch, InHand
+from countersink.worker.decoding import incoming
+from countersink.worker.housekeeping import Housekeeping, is_empty
+from countersink.worker.logs import Log
+from countersink.worker.options import WorkerOptions
+
+_DRAIN_CLAIM_EVERY_S: Final = 1.0
+_FIRST_COUNT: Final = 32
+_READ_BYTES: Final = 4 * 1024 * 1024
+"""Undecoded bytes after which no more is read for a batch: with :attr:`WorkerOptions.batch_rows`
+this bounds memory.
+"""
+
+
+class Intake:
+    """Reads, claims, sweeps and decodes. For one thread.
+
+    Args:
+        group: the consumer's own; its streams are kept up to date.
+        in_hand: what was taken from here and is not yet acknowledged.
+        options: the worker's.
+        log: the worker's.
+    """
+
+    def __init__(self, group: Group, in_hand: InHand, options: WorkerOptions, log: Log) -> None:
+        self._group = group
+        self._in_hand = in_hand
+        self._options = options
+        self._log = log
+        every = options.claim_every_s
+        if options.drain:
+            every = min(every, _DRAIN_CLAIM_EVERY_S)
+        self._housekeeping = Housekeeping(group, options, every, log)
+        self._raw: deque[Delivery] = deque()
+
+    @property
+    def lost(self) -> int:
+        """Entries that were trimmed before anyone applied them, as far as this worker found out."""
+        return self._housekeeping.lost
+
+    def next(self, *, fresh: bool = True) -> Batch:
+        """The next batch; empty when nothing came within ``batch_wait_ms``.
+
+        Args:
+            fresh: read new entries, too; else only what was read before and is not in a batch yet.
+
+        Raises:
+            StreamError: Redis did not do its part. Nothing that was read is lost: the next call
+            hands it out.
+        """
+        if fresh and not self._raw:
+            self._housekeeping.run(self._raw)
+            if not self._raw:
+                self._read()
+        batch = self._decode()
+        if fresh and self._options.drain and not batch.deliveries and not self._in_hand:
+            batch.drained = is_empty(self._group)
+        return batch
+
+    def _read(self) -> None:
+        """Take what is there, up to a batch; wait only when nothing is."""
+        streams = len(self._group.streams)
+        count = max(1, min(_FIRST_COUNT, self._options.batch_entries // streams))
+        wait_ms, size = self._options.batch_wait_ms, 0
+        while True:
+            got = self._group.read(count, wait_ms)
+            self._raw.extend(got)
+            size += sum(len(value) for delivery in got for _, value in delivery.fields)
+            left = self._options.batch_entries - len(self._raw)
+            more = count in Counter(delivery.stream for delivery in got).values()
+            if not more or left <= 0 or size >= _READ_BYTES:
+                return
+            count = max(1, min(2 * count, left // streams))
+            wait_ms = 0
+
+    def _decode(self) -> Batch:
+        batch = Batch()
+        while self._raw and batch.rows < self._options.batch_rows:
+            delivery = self._raw.popleft()
+            entry_id, entry = incoming(delivery, self._log)
+            held = delivery.stream, delivery.stream_id, entry_id
+            if held not in self._in_hand:
+                self._in_hand.take(held)
+                batch.add(held, entry)
+        return batch

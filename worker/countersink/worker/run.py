@@ -1,0 +1,185 @@
+"""One worker process, from its options to its exit status."""
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import redis
+
+from countersink.store.settings import Settings
+from countersink.stream.connection import connect as connect_redis
+from countersink.stream.errors import StreamError
+from countersink.stream.group import Group
+from countersink.stream.partitions import stream_keys
+from countersink.worker.applying import Applying
+from countersink.worker.batch import InHand
+from countersink.worker.figures import Figures, Publisher
+from countersink.worker.intake import Intake
+from countersink.worker.logs import Action, Log, error_text, set_up, take_down
+from countersink.worker.loop import Loop, ReadAhead
+from countersink.worker.options import WorkerOptions
+from countersink.worker.patience import Abandoned, Patience
+from countersink.worker.report import Reporter
+from countersink.worker.slot import Slot
+from countersink.worker.stopping import Stop, signals
+from countersink.worker.tables import SchemaTooNew, open_tables, passes
+
+DONE: Final = 0
+FAILED: Final = 1
+
+
+def consumer_name() -> str:
+    """A consumer name that no other process has, or ever had: host, pid, random."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def run(
+    options: WorkerOptions,
+    *,
+    stop: Stop | None = None,
+    reached: Callable[[str], object] = lambda point: None,
+) -> int:
+    """Run a worker until it is told to stop (SIGTERM, SIGINT or ``stop``) or, when draining, until
+    nothing is left.
+
+    Servers that are away, now or later, are waited for. In the main thread the signals' handlers
+    are set and put back.
+
+    Args:
+        options: the settings.
+        stop: to stop it from another thread.
+        reached: called at each named point of a batch: ``read``, those of
+            :data:`countersink.store.apply.POINTS`, ``acknowledged``. For tests that kill the
+            process there.
+
+    Returns:
+        0 when all that was read was applied and acknowledged; 1 when entries stay pending (they are
+        redelivered to other workers), or the tables are too new for this program.
+
+    Raises:
+        StreamMisconfigured, Misconfigured: one of the URLs cannot be used.
+    """
+    settings = Settings.parse(options.mysql_url)
+    client = connect_redis(options.redis_url, client_name="countersink-worker")
+    consumer = consumer_name()
+    log, stop = Log(consumer), stop or Stop()
+    handler = set_up(options.log_format)
+    try:
+        with signals(stop, log, options.stop_within_s):
+            return _Process(options, settings, client, consumer, stop, log, reached).run()
+    finally:
+        take_down(handler)
+        client.close()
+
+
+class _Process:
+    """The parts of a worker, put together."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        settings: Settings,
+        client: redis.Redis,
+        consumer: str,
+        stop: Stop,
+        log: Log,
+        reached: Callable[[str], object],
+    ) -> None:
+        self._options = options
+        self._client = client
+        self._consumer = consumer
+        self._stop = stop
+        self._log = log
+        self._reached = reached
+        self._in_hand = InHand()
+        self._figures = Figures()
+        self._publisher = Publisher(client, consumer, self._figures)
+        self._redis = Patience("Redis", _is_stream_error, stop, log, self._note)
+        self._mysql = Patience("MySQL", passes, stop, log, self._note_and_publish)
+        self._connect = lambda: open_tables(settings)
+        self._slot = Slot(self._connect, consumer, log)
+
+    def run(self) -> int:
+        """Consume, then leave nothing behind that need not stay."""
+        self._log(Action.STARTED, "a worker starts", pid=os.getpid(), drain=self._options.drain)
+        status = DONE
+        try:
+            drained = self._consume()
+            if drained:
+                self._log(Action.DRAINED, "the streams are empty and nothing is pending")
+        except SchemaTooNew as error:
+            self._log(Action.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
+            status = FAILED
+        except Abandoned:
+            status = FAILED if self._in_hand else DONE
+        self._leave()
+        self._log(
+            Action.STOPPED,
+            "a worker ends; what it leaves pending is redelivered"
+            if self._in_hand
+            else "a worker ends; it leaves nothing pending",
+            level=logging.WARNING if self._in_hand else logging.INFO,
+            pending=len(self._in_hand),
+            entries=self._figures.entries,
+            rows=self._figures.rows,
+        )
+        return status
+
+    def _consume(self) -> bool:
+        # MySQL first: nothing is read, and so nothing made to wait, before it could be applied.
+        slot = self._mysql.call(self._slot.take)
+        self._figures.slot = slot
+        streams = self._redis.call(lambda: stream_keys(self._client))
+        reading = Group(self._client, streams, self._consumer)
+        self._redis.call(reading.ensure)
+        self._log(Action.READY, "reading", slot=slot, streams=len(streams))
+        intake = Intake(reading, self._in_hand, self._options, self._log)
+        applying = Applying(self._connect, slot, self._mysql, self._log, self._reached)
+        with ReadAhead(intake, self._stop) as ahead:
+            try:
+                return Loop(
+                    ahead=ahead,
+                    applying=applying,
+                    group=Group(self._client, streams, self._consumer),
+                    in_hand=self._in_hand,
+                    patience=self._redis,
+                    slot=self._slot,
+                    stop=self._stop,
+                    figures=self._figures,
+                    publisher=self._publisher,
+                    reporter=Reporter(self._figures, self._log),
+                    reached=self._reached,
+                ).run()
+            finally:
+                applying.close()
+
+    def _leave(self) -> None:
+        self._figures.state = "stopping"
+        self._slot.release()
+        try:
+            streams = stream_keys(self._client)
+            Group(self._client, streams, self._consumer).delete_consumer()
+        except StreamError as error:
+            # With nothing pending any other worker forgets it later; with something pending it has
+            # to stay.
+            self._log(
+                Action.LEFT_CONSUMER,
+                "the consumer stays: Redis does not serve",
+                error=error_text(error),
+            )
+        else:
+            self._publisher.withdraw()
+
+    def _note(self, error: Exception) -> None:
+        self._figures.failed(error_text(error))
+
+    def _note_and_publish(self, error: Exception) -> None:
+        self._note(error)
+        self._publisher.publish()
+
+
+def _is_stream_error(error: Exception) -> bool:
+    return isinstance(error, StreamError)

@@ -1,0 +1,50 @@
+"""The worker's connections to MySQL: each checks that the tables are ones this program knows."""
+
+from countersink.store.connection import Session, connect
+from countersink.store.errors import (
+    Conflict,
+    Refused,
+    SchemaMismatch,
+    StoreError,
+    Unavailable,
+)
+from countersink.store.migrate import known_version, require_schema, schema_version
+from countersink.store.settings import Settings
+
+
+class SchemaTooNew(Exception):
+    """A newer version has migrated the tables: waiting would not help, this program has to be
+    upgraded.
+    """
+
+
+def open_tables(settings: Settings) -> Session:
+    """A session in which the tables are as this program needs them.
+
+    Raises:
+        SchemaTooNew: they are newer.
+        SchemaMismatch: there are none, or older ones: ``countersink migrate`` helps.
+        StoreError: as :func:`countersink.store.connection.connect`.
+    """
+    session = connect(settings)
+    try:
+        found = schema_version(session)
+        if found > known_version():
+            raise SchemaTooNew(
+                f"the tables have version {found}, this countersink knows up to {known_version()}:"
+                " upgrade countersink"
+            )
+        require_schema(session)
+    except (StoreError, SchemaTooNew):
+        session.close()
+        raise
+    return session
+
+
+def passes(error: Exception) -> bool:
+    """Whether ``error`` may go away by itself or by an operator's hand, so that the worker waits.
+
+    BadData and DuplicateKey are none of these: the store deals with them, so one that gets out is a
+    bug.
+    """
+    return isinstance(error, (Unavailable, Conflict, Refused, SchemaMismatch))
