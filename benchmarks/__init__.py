@@ -1,0 +1,1 @@
+"""What countersink costs and carries, beside what people build by hand: see README.md."""

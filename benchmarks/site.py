@@ -1,0 +1,90 @@
+"""The private servers of a run, and a fresh database for every measurement."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import redis
+
+from benchmarks.database import connect, server_version
+from countersink.cli.servers import Kind, MySQLServer, RedisServer
+
+MYSQL_OPTIONS: Final = (
+    "--innodb-flush-log-at-trx-commit=1",
+    "--innodb-buffer-pool-size=1G",
+    "--max-connections=200",
+)
+"""Durable commits, and a buffer pool that holds the benchmarks' tables; the rest is as shipped."""
+APPENDFSYNC: Final = "everysec"
+
+
+class Site:
+    """One Redis and one MySQL or MariaDB, used by all rows of a run."""
+
+    def __init__(self, redis_server: RedisServer, mysql_server: MySQLServer) -> None:
+        self.redis_url = redis_server.url
+        self._mysql = mysql_server
+        self._numbers = count(1)
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[str]:
+        """The URL of an empty database, dropped afterwards; Redis is emptied before and after."""
+        name = f"benchmark_{next(self._numbers)}"
+        self._execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+        self._empty_redis()
+        try:
+            yield self._mysql.url_for(name)
+        finally:
+            self._execute(f"DROP DATABASE {name}")
+            self._empty_redis()
+
+    @contextlib.contextmanager
+    def redis_client(self) -> Iterator[redis.Redis]:
+        """A client of the private Redis."""
+        client = redis.Redis.from_url(self.redis_url)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def redis_version(self) -> str:
+        """As the server says it."""
+        with self.redis_client() as client:
+            return str(client.info("server")["redis_version"])
+
+    def mysql_version(self) -> str:
+        """As the server says it."""
+        connection = connect(self._mysql.url)
+        try:
+            return server_version(connection)
+        finally:
+            connection.close()
+
+    def _empty_redis(self) -> None:
+        with self.redis_client() as client:
+            client.flushall()
+
+    def _execute(self, statement: str) -> None:
+        connection = connect(self._mysql.url, autocommit=True)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+        finally:
+            connection.close()
+
+
+@contextlib.contextmanager
+def open_site(directory: Path, kind: Kind) -> Iterator[Site]:
+    """Start the servers in ``directory``, and stop them at the end.
+
+    Raises ServerMissing, ServerFailed.
+    """
+    with (
+        RedisServer(directory / "redis", appendfsync=APPENDFSYNC) as redis_server,
+        MySQLServer(directory / kind, kind=kind, extra=MYSQL_OPTIONS) as mysql_server,
+    ):
+        yield Site(redis_server, mysql_server)
