@@ -1,0 +1,104 @@
+"""The ``countersink`` group: its commands, the settings file, and what every error becomes."""
+
+import sys
+from typing import Final
+
+import click
+
+from countersink.cli import config_file, exits, failures
+from countersink.cli.lazy import Lazy, LazyGroup
+
+COMMANDS: Final[dict[str, Lazy]] = {
+    "up": Lazy(
+        "countersink.cli.commands.up:command",
+        "Run everything here: private servers, where no URL is configured, and a worker.",
+    ),
+    "migrate": Lazy(
+        "countersink.cli.commands.migrate:command",
+        "Create the database and its tables, or bring them up to date.",
+    ),
+    "worker": Lazy(
+        "countersink.cli.commands.worker:command",
+        "Move increments from Redis into MySQL until stopped.",
+    ),
+    "increment": Lazy(
+        "countersink.cli.commands.increment:command",
+        "Add to a counter, through the same queue as an app.",
+    ),
+    "totals": Lazy(
+        "countersink.cli.commands.totals:command",
+        "Show totals: by day, by key, by counter, or one figure.",
+    ),
+    "tail": Lazy(
+        "countersink.cli.commands.tail:command",
+        "Count the lines of a web server's access log.",
+    ),
+    "dead": Lazy(
+        "countersink.cli.commands.dead:command",
+        "List, retry or drop rows that could not be counted.",
+    ),
+    "info": Lazy(
+        "countersink.cli.commands.info:command",
+        "Show the backlog, the workers and how far behind they are.",
+    ),
+    "doctor": Lazy(
+        "countersink.cli.commands.doctor:command",
+        "Check the servers and their settings, and say what to do.",
+    ),
+}
+"""Every command; its module must define it under the name behind the colon."""
+
+
+class App(LazyGroup):
+    """The group; Ctrl-C ends a command without a word."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that the arguments name, and return what it returns: its exit status."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(exits.INTERRUPTED)
+
+
+@click.group(
+    cls=App,
+    commands_table=COMMANDS,
+    context_settings={
+        "auto_envvar_prefix": "COUNTERSINK",
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+    epilog="Settings come from a flag, else the environment, else countersink.toml: "
+    "see docs/configuration.md.",
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=config_file.apply,
+    envvar="COUNTERSINK_CONFIG",
+    show_envvar=True,
+    help="Settings file; countersink.toml in the working directory, where there is one.",
+)
+@click.version_option(
+    package_name="countersink",
+    message="countersink %(version)s",
+)
+def app() -> None:
+    """Counters that are fast to write and exact to read: increments go through Redis into MySQL,
+    each one counted exactly once."""
+
+
+def run(args: list[str] | None = None) -> int:
+    """Run the command line ``args`` (default: the process's own) and return its exit status.
+
+    Whatever went wrong was said on stderr in one sentence.
+    """
+    try:
+        result = app.main(args=args, prog_name="countersink", standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:
+        return failures.report(error)
+    return result if isinstance(result, int) else exits.DONE

@@ -1,0 +1,27 @@
+"""``countersink migrate``."""
+
+import json
+
+import click
+
+from countersink.cli import settings
+
+
+@click.command("migrate", cls=settings.Command)
+@settings.mysql_url
+@settings.output_format("text", "json")
+def command(mysql_url: str | None, output: str) -> None:
+    """Create the database and its tables, or bring them up to date.
+
+    Safe to run at any time, also by several at once; a schema that is newer than this program
+    is refused.
+    """
+    from countersink.store.migrate import migrate
+
+    applied = migrate(settings.needed(mysql_url, "mysql"))
+    if output == "json":
+        click.echo(json.dumps({"applied": applied}))
+        return
+    for name in applied:
+        click.echo(f"applied {name}")
+    click.echo("The schema is up to date.")

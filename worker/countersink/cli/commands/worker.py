@@ -1,0 +1,57 @@
+"""``countersink worker``."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Final
+
+import click
+
+from countersink.cli import settings
+from countersink.cli.failures import Misuse
+from countersink.worker import WorkerOptions, run
+
+DEFAULTS: Final[dict[str, Any]] = {field.name: field.default for field in fields(WorkerOptions)}
+
+
+def _number(name: str, kind: type, help: str) -> Callable[[settings.Decorated], settings.Decorated]:
+    return settings.setting(
+        f"--{name.replace('_', '-')}",
+        type=kind,
+        default=DEFAULTS[name],
+        show_default=True,
+        metavar="N" if kind is int else "SECONDS",
+        help=help,
+    )
+
+
+@click.command("worker", cls=settings.Command)
+@settings.one_off("--drain", is_flag=True, help="Stop when everything in the queue is applied.")
+@_number("batch_entries", int, "Entries read at once, from each stream.")
+@_number("batch_rows", int, "Rows after which a transaction is big enough.")
+@_number("batch_wait_ms", int, "Milliseconds that one read waits for entries.")
+@_number("claim_idle_ms", int, "Milliseconds after which another worker's entries are taken over.")
+@_number("claim_every_s", float, "Seconds between two looks for such entries.")
+@_number("consumer_idle_ms", int, "Milliseconds after which a silent consumer is forgotten.")
+@_number("stop_within_s", float, "Seconds after SIGTERM in which the worker ends, come what may.")
+@settings.setting(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default=DEFAULTS["log_format"],
+    show_default=True,
+    help="Logs, on stderr: for people or for machines.",
+)
+@settings.redis_url
+@settings.mysql_url
+def command(redis_url: str | None, mysql_url: str | None, **options: Any) -> int:
+    """Move increments from Redis into MySQL until stopped.
+
+    Run one per core; each takes a slot of its own. SIGTERM and Ctrl-C finish the batch at hand.
+    While a server is away the worker waits, says so, and goes on by itself.
+    """
+    redis_url = settings.needed(redis_url, "redis")
+    mysql_url = settings.needed(mysql_url, "mysql")
+    try:
+        chosen = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
+    except ValueError as error:
+        raise Misuse(str(error), click.get_current_context()) from error
+    return run(chosen)
