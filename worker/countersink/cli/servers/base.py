@@ -16,7 +16,7 @@ from typing import Self
 
 from countersink.cli.servers.errors import ServerFailed
 from countersink.cli.servers.ports import free_port, is_free
-from countersink.cli.servers.process import ServerProcess
+from countersink.cli.servers.process import ChildProcess
 
 READY_POLL_SECONDS = 0.02
 PORT_ATTEMPTS = 10
@@ -54,7 +54,7 @@ class PrivateServer(ABC):
         self.extra = tuple(extra)
         self._port = port
         self._death_signal = death_signal
-        self._process: ServerProcess | None = None
+        self._process: ChildProcess | None = None
         self._socket_directory: Path | None = None
 
     def __repr__(self) -> str:
@@ -88,6 +88,10 @@ class PrivateServer(ABC):
     def running(self) -> bool:
         """Whether our process is there (also when frozen)."""
         return self._process is not None and self._process.alive()
+
+    def how_it_ended(self) -> str:
+        """For people: how the process of the last start ended."""
+        return self._process.how_it_ended() if self._process is not None else "was stopped"
 
     @property
     def log(self) -> Path:
@@ -135,7 +139,7 @@ class PrivateServer(ABC):
             if self._port is None:
                 self._port = (self._last_port() if attempt == 0 else None) or free_port()
             self.socket.unlink(missing_ok=True)
-            process = ServerProcess(self._command(), self.log, self._death_signal)
+            process = ChildProcess(self._command(), log=self.log, death_signal=self._death_signal)
             self._process = process
             try:
                 write_private(self._notes, f"{process.pid} {self._port}\n")
@@ -228,7 +232,7 @@ class PrivateServer(ABC):
     def _make_directory(self) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def _wait_until_ready(self, process: ServerProcess) -> None:
+    def _wait_until_ready(self, process: ChildProcess) -> None:
         deadline = time.monotonic() + self.start_timeout
         while not self._answers():
             if not process.alive():

@@ -107,7 +107,12 @@ class MySQLServer(PrivateServer):
             ]
         with self.log.open("ab") as log:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C must not leave it half done
+                check=False,
             )
         if done.returncode != 0:
             said = self.log.read_text(errors="replace")[-2000:].strip()

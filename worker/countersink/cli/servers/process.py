@@ -11,12 +11,18 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from countersink.cli.servers.errors import ServerFailed
 
 LOG_TAIL_BYTES = 2000
 """How much of a failed server's log goes into the error."""
+
+
+class _Job(NamedTuple):
+    command: list[str]
+    log: BinaryIO | None
+    environment: Mapping[str, str] | None
 
 
 class _Launcher:
@@ -29,30 +35,32 @@ class _Launcher:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = 0  # of the process the thread belongs to: a fork does not copy threads
-        self._jobs: queue.SimpleQueue[tuple[list[str], BinaryIO, Future[subprocess.Popen[bytes]]]]
-        self._environment: Mapping[str, str] | None = None
+        self._jobs: queue.SimpleQueue[tuple[_Job, Future[subprocess.Popen[bytes]]]]
 
-    def start(self, command: list[str], log: BinaryIO) -> subprocess.Popen[bytes]:
+    def start(
+        self, command: list[str], log: BinaryIO | None, environment: Mapping[str, str] | None
+    ) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._pid != os.getpid():
                 self._jobs = queue.SimpleQueue()
                 threading.Thread(target=self._run, name="server-launcher", daemon=True).start()
                 self._pid = os.getpid()
         done: Future[subprocess.Popen[bytes]] = Future()
-        self._jobs.put((command, log, done))
+        self._jobs.put((_Job(command, log, environment), done))
         return done.result()
 
     def _run(self) -> None:
         jobs = self._jobs
         while True:
-            command, log, done = jobs.get()
+            job, done = jobs.get()
             try:
                 done.set_result(
                     subprocess.Popen(
-                        command,
+                        job.command,
                         stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
+                        stdout=job.log,
+                        stderr=job.log,
+                        env=job.environment,
                         # its own session: Ctrl-C in the terminal is for us alone to pass on
                         start_new_session=True,
                     )
@@ -72,20 +80,31 @@ def _reset_after_fork() -> None:
 os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-class ServerProcess:
-    """One run of a server program; output goes to ``log``.
+class ChildProcess:
+    """One run of a program; its output goes to the file ``log``, or where ours goes.
 
-    ``death_signal`` reaches the server when this process dies without having stopped it.
+    ``death_signal`` reaches the child when this process dies without having stopped it.
     """
 
-    def __init__(self, command: Sequence[str], log: Path, death_signal: signal.Signals) -> None:
-        self.log = log
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path | None,
+        death_signal: signal.Signals,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._log = log
         wrapper: list[str] = []
         if setpriv := shutil.which("setpriv"):
             wrapper = [setpriv, "--pdeathsig", death_signal.name.removeprefix("SIG"), "--"]
-        self._log_start = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as output:
-            self._popen = _launcher.start([*wrapper, *command], output)
+        full = [*wrapper, *command]
+        if log is None:
+            self._popen = _launcher.start(full, None, environment)
+        else:
+            self._log_start = log.stat().st_size if log.exists() else 0
+            with log.open("ab") as output:
+                self._popen = _launcher.start(full, output, environment)
 
     @property
     def pid(self) -> int:
@@ -95,8 +114,17 @@ class ServerProcess:
         """Whether the process still runs (a frozen one does)."""
         return self._popen.poll() is None
 
+    def how_it_ended(self) -> str:
+        """For people: "ended with status 1", "was killed by SIGKILL"."""
+        status = self._popen.poll()
+        if status is None:
+            return "runs"
+        if status < 0:
+            return f"was killed by {signal.Signals(-status).name}"
+        return f"ended with status {status}"
+
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the server and to whatever it started; no effect when it has ended."""
+        """Send a signal to the process and to whatever it started; no effect when it has ended."""
         if self.alive():
             try:
                 os.killpg(self.pid, number)
@@ -127,8 +155,10 @@ class ServerProcess:
 
     def log_text(self) -> str:
         """What this run has written to the log."""
+        if self._log is None:
+            return ""
         try:
-            with self.log.open("rb") as file:
+            with self._log.open("rb") as file:
                 file.seek(self._log_start)
                 return file.read().decode(errors="replace")
         except OSError:

@@ -1,0 +1,299 @@
+"""`countersink up`: one command from nothing to totals, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pymysql
+import pytest
+import redis
+
+from countersink.cli.up.keeper import Keeper
+from countersink.cli.up.stopping import stop_signals
+from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.waiting import eventually
+
+MARIADB_ONLY = pytest.mark.skipif(
+    os.environ.get("COUNTERSINK_TEST_SERVER") == "mysql", reason="`up` starts MariaDB"
+)
+
+
+def environment(**variables: str) -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("COUNTERSINK_")}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+
+
+def countersink(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "countersink.cli.entry", *arguments],
+        env=environment(**variables),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Up:
+    """A running `countersink up`."""
+
+    def __init__(self, directory: Path, arguments: list[str], variables: dict[str, str]) -> None:
+        self.data = directory / "data"
+        self._output = directory / "output"
+        with self._output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "countersink.cli.entry", "up", *arguments],
+                cwd=directory,
+                env=environment(**variables),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def output(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    def wait_for(self, pattern: str, times: int = 1) -> str:
+        def found() -> str | None:
+            matches = re.findall(pattern, self.output())
+            if len(matches) >= times:
+                return str(matches[times - 1]) or "found"
+            assert self.process.poll() is None, f"it ended:\n{self.output()}"
+            return None
+
+        result = eventually(found, timeout=60, message=self.output)
+        assert result is not None
+        return result
+
+    def urls(self) -> dict[str, str]:
+        """What its environment file exports."""
+        words = shlex.split((self.data / "environment.sh").read_text(), comments=True)
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def server_pids(self) -> list[int]:
+        files = [self.data / "redis/redis.started", self.data / "mysql/mysql.started"]
+        return [int(file.read_text().split()[0]) for file in files if file.exists()]
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+Start = Callable[..., Up]
+
+
+@pytest.fixture
+def start_up(tmp_path: Path) -> Iterator[Start]:
+    """Starts `countersink up`, by default on data in the test's directory."""
+    made: list[Up] = []
+
+    def start(*arguments: str, **variables: str) -> Up:
+        up = Up(tmp_path, ["--data", str(tmp_path / "data"), *arguments], variables)
+        made.append(up)
+        return up
+
+    yield start
+    for up in made:
+        if up.process.poll() is None:
+            up.stop()
+
+
+@MARIADB_ONLY
+def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start) -> None:
+    first = start_up()
+    first.wait_for(r"countersink is up\.")
+    urls = first.urls()
+    assert countersink("increment", "page_views", "/home", **urls).returncode == 0
+    pids = first.server_pids()
+    assert len(pids) == 2
+    eventually(lambda: total(urls) == 1)
+    assert first.stop() == 0
+    assert not any(map(alive, pids))
+
+    second = start_up()
+    second.wait_for(r"countersink is up\.", times=2)
+    assert second.urls() == urls  # the same ports and passwords
+    assert total(urls) == 1
+    assert second.stop(signal.SIGINT) == 0
+    assert not any(map(alive, second.server_pids()))
+
+
+def total(urls: dict[str, str]) -> int | None:
+    done = countersink("totals", "page_views", "--by", "total", "--format", "json", **urls)
+    if done.returncode != 0:
+        return None  # an unknown counter, so far
+    return int(json.loads(done.stdout)["rows"][0]["total"])
+
+
+@MARIADB_ONLY
+def test_what_dies_is_started_again_and_it_says_so(start_up: Start) -> None:
+    up = start_up()
+    up.wait_for(r"countersink is up\.")
+    worker = int(up.wait_for(r"pid=(\d+)"))
+    os.kill(worker, signal.SIGKILL)
+    up.wait_for(r"the worker was killed by SIGKILL; starting it again in 1 s")
+    up.wait_for(r"the worker runs again")
+    redis_pid = up.server_pids()[0]
+    os.kill(redis_pid, signal.SIGKILL)
+    up.wait_for(r"the redis was killed by SIGKILL; starting it again")
+    up.wait_for(r"the redis runs again")
+    assert up.stop() == 0
+
+
+@MARIADB_ONLY
+def test_a_second_up_on_the_same_data_is_refused(start_up: Start, tmp_path: Path) -> None:
+    first = start_up()
+    first.wait_for(r"countersink is up\.")
+    second = countersink("up", "--data", str(tmp_path / "data"))
+    assert second.returncode == 1
+    assert f"process {first.process.pid}) is using {tmp_path / 'data'}" in second.stderr
+    assert all(map(alive, first.server_pids()))
+
+
+@MARIADB_ONLY
+def test_passwords_are_kept_from_others_and_out_of_the_output(start_up: Start) -> None:
+    up = start_up()
+    up.wait_for(r"countersink is up\.")
+    up.wait_for(r"pid=(\d+)")
+    data = up.data
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+    assert stat.S_IMODE((data / "environment.sh").stat().st_mode) == 0o600
+    passwords = [url.split("@")[0].rpartition(":")[2] for url in up.urls().values()]
+    assert len(passwords) == 2
+    up.stop()
+    for password in passwords:
+        assert password not in up.output()
+
+
+@MARIADB_ONLY
+def test_when_it_is_killed_its_servers_and_its_worker_end_too(start_up: Start) -> None:
+    up = start_up()
+    up.wait_for(r"countersink is up\.")
+    pids = [*up.server_pids(), int(up.wait_for(r"pid=(\d+)"))]
+    up.process.kill()
+    up.process.wait()
+    eventually(lambda: not any(map(alive, pids)))
+
+
+def test_configured_servers_are_used_and_never_stopped(
+    start_up: Start, own_redis_server: RedisFactory, own_mysql_server: MySQLFactory
+) -> None:
+    queue, tables = own_redis_server(), own_mysql_server(fast=True)
+    urls = {
+        "COUNTERSINK_REDIS_URL": queue.url,
+        "COUNTERSINK_MYSQL_URL": tables.url_for("configured"),
+    }
+    up = start_up(**urls)
+    up.wait_for(r"countersink is up\.")
+    assert countersink("increment", "page_views", **urls).returncode == 0
+    eventually(lambda: total(urls) == 1)
+    assert up.stop() == 0
+    assert not up.data.exists()
+    assert queue.running
+    assert tables.running
+    with redis.Redis.from_url(queue.url) as client:
+        assert client.ping()
+    pymysql.connect(
+        host="127.0.0.1", port=tables.port, user="root", password=tables.password
+    ).close()
+
+
+@MARIADB_ONLY
+def test_only_what_is_not_configured_is_started(
+    start_up: Start, own_redis_server: RedisFactory
+) -> None:
+    queue = own_redis_server()
+    up = start_up(COUNTERSINK_REDIS_URL=queue.url)
+    up.wait_for(r"countersink is up\.")
+    assert list(up.urls()) == ["COUNTERSINK_MYSQL_URL"]
+    assert not (up.data / "redis").exists()
+    assert up.stop() == 0
+    assert queue.running
+
+
+def test_a_missing_server_program_is_one_line_that_says_what_to_install(tmp_path: Path) -> None:
+    program = (
+        "from countersink.cli.servers import programs; programs.find = lambda name: None; "
+        "from countersink.cli.entry import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "up", "--data", str(tmp_path / "data")],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "countersink: redis-server is not installed: install the package redis-server"
+    )
+
+
+class Fragile:
+    """A part that dies when told to."""
+
+    name = "worker"
+
+    def __init__(self) -> None:
+        self.running = True
+        self.starts = 0
+
+    def how_it_ended(self) -> str:
+        return "ended with status 1"
+
+    def start(self) -> object:
+        self.starts += 1
+        self.running = True
+        return self
+
+
+def test_the_pauses_between_restarts_grow_and_shrink_after_a_steady_minute() -> None:
+    now = 0.0
+    said: list[str] = []
+    part = Fragile()
+    keeper = Keeper([part], said.append, clock=lambda: now)
+    pauses = []
+    for _ in range(7):
+        part.running = False
+        keeper.look()
+        pauses.append(float(re.findall(r"again in (\S+) s", said[-1])[0]))
+        now += pauses[-1] - 0.1
+        keeper.look()
+        assert not part.running
+        now += 0.1
+        keeper.look()
+        assert part.running
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    now += 61
+    part.running = False
+    keeper.look()
+    assert "again in 1 s" in said[-1]
+
+
+def test_a_stop_signal_is_heard_and_the_handlers_are_put_back() -> None:
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    with stop_signals() as stopping:
+        assert not stopping.asked()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopping.wait(20)
+        assert stopping.asked()
+    after = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    assert after == before

@@ -1,0 +1,1 @@
+"""`countersink up`: private servers, the tables and a worker, kept running until it is stopped."""
