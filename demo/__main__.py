@@ -1,0 +1,38 @@
+"""`python -m demo [--log FILE]`: exit status 0 only when the difference is 0."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from countersink.cli.servers import ServerError
+from demo.report import Report
+from demo.show import Failed, of_log, of_traffic
+
+
+def main() -> int:
+    """Run the demo in a temporary directory, which is gone afterwards."""
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="count this web server's access log"
+    )
+    log: Path | None = parser.parse_args().log
+    report = Report()
+    if log is not None and not log.is_file():
+        report.error(f"{log} is not a file")
+        return 2
+    with tempfile.TemporaryDirectory(prefix="countersink-demo-") as directory:
+        try:
+            show = of_traffic if log is None else of_log
+            return show(Path(directory), report, log)
+        except (Failed, ServerError) as failure:
+            report.error(str(failure))
+            return 1
+        except KeyboardInterrupt:
+            return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""The two demos: traffic of two applications, or a real access log."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from countersink.producers import Producer
+from countersink.store import Store
+from demo.app import COUNTER
+from demo.killing import STREAM, kill_in_mid_batch
+from demo.report import Report
+from demo.stage import Stage, stop_worker
+
+APPS = 2
+INCREMENTS_PER_APP = 300_000
+KILL_AT_ENTRY = 250
+"""Entries that went through the stream before the kill: of about 600."""
+LONGEST_SECONDS = 100
+
+NEXT = [
+    "make up                       Redis, MariaDB and a worker of your own; the data stays",
+    ". countersink-data/environment.sh                in another shell: where they are",
+    ".venv/bin/countersink increment page_views /home",
+    ".venv/bin/countersink totals page_views --by key",
+    ".venv/bin/countersink info --watch",
+    "README.md                     how to count from your own application",
+]
+
+
+class Failed(Exception):
+    """The demo could not be shown to its end; the message says why."""
+
+
+def of_traffic(directory: Path, report: Report, _: Path | None) -> int:
+    """Two applications, two workers, one of them killed midway. The exit status."""
+    report.title(
+        "countersink: two applications count, a worker is killed, nothing is lost or doubled"
+    )
+    with Stage(directory) as stage, Store(stage.mysql_url) as store:
+        _prepare(stage, store, report)
+        workers = [stage.worker(number) for number in (1, 2)]
+        today = datetime.now(UTC).date().isoformat()
+        apps = [
+            stage.run(*("demo.app", str(n), str(INCREMENTS_PER_APP), today), output=subprocess.PIPE)
+            for n in range(APPS)
+        ]
+        report.step(f"two applications count {APPS * INCREMENTS_PER_APP:,} page views of 7 days")
+        _kill_and_replace(stage, workers, report, after=KILL_AT_ENTRY)
+        told = [_result(app) for app in apps]
+        report.step("both applications are done, and all they sent is in MariaDB")
+        _stop(stage, workers, report)
+        asked: Counter[date] = Counter()
+        for each in told:
+            asked.update({date.fromisoformat(day): n for day, n in each["by_day"].items()})
+        accepted = sum(each["accepted"] for each in told)
+        figures = [("accepted by the two producers", accepted)]
+        return _tell(store, report, figures, accepted, dict(asked))
+
+
+def of_log(directory: Path, report: Report, log: Path | None) -> int:
+    """A real access log through `countersink tail`, a worker killed midway. The exit status."""
+    assert log is not None
+    report.title(
+        f"countersink: {log.name} is counted, a worker is killed, nothing is lost or doubled"
+    )
+    with Stage(directory) as stage, Store(stage.mysql_url) as store:
+        _prepare(stage, store, report)
+        # the second worker starts later, so that the first is sure to have something in its hands
+        workers = [stage.worker(1)]
+        tail = stage.run(
+            *("countersink.cli.entry", "tail", str(log), "--counter", COUNTER, "--format", "json"),
+            output=subprocess.PIPE,
+        )
+        report.step(f"countersink tail {log} --counter {COUNTER}")
+        _kill_and_replace(stage, workers, report, after=1)
+        workers.append(stage.worker(2))
+        told = _result(tail, statuses=(0, 3))  # 3: some lines were rejected
+        report.step("the log is read")
+        with Producer(stage.redis.url) as producer:
+            if not producer.flush(timeout=LONGEST_SECONDS, applied=True):
+                raise Failed("what was sent did not reach MariaDB in time")
+        _wait_until_empty(stage)
+        report.step("all of it is in MariaDB")
+        _stop(stage, workers, report)
+        if told["rejected"]:
+            report.lines(
+                f"rejected lines: {told['rejected']}",
+                [f"line {each['line']}: {each['reason']}" for each in told["rejected_lines"]],
+            )
+        lines = told["counted"] + told["rejected"]
+        figures = [("lines in the log", lines), ("rejected", told["rejected"])]
+        figures.append(("accepted", told["counted"]))
+        return _tell(store, report, figures, told["counted"], None)
+
+
+def _prepare(stage: Stage, store: Store, report: Report) -> None:
+    report.step(
+        "a private Redis and a private MariaDB run, on free ports, in a temporary directory"
+    )
+    applied = store.migrate()
+    report.step(f"countersink migrate: {', '.join(applied)}")
+
+
+def _kill_and_replace(
+    stage: Stage, workers: list[subprocess.Popen[str]], report: Report, after: int
+) -> None:
+    """Kill the first worker in mid-batch when ``after`` entries have been sent; start another."""
+    with redis.Redis.from_url(stage.redis.url) as client:
+        _wait_for_entries(client, workers[0], after)
+        victim = workers.pop(0)
+        held = kill_in_mid_batch(client, victim)
+    if held is None:
+        raise Failed("the worker was never caught with a batch in its hands")
+    report.step(
+        f"[red]SIGKILL[/red] for worker 1 (process {victim.pid}), in the middle of a batch: "
+        f"it held {held} unacknowledged entries"
+    )
+    workers.append(stage.worker(3))
+    report.step(f"worker 3 (process {workers[-1].pid}) takes its place, and what it held")
+
+
+def _wait_for_entries(client: redis.Redis, worker: subprocess.Popen[str], wanted: int) -> None:
+    """Wait until the stream has seen that many entries; blocks in the server, without polling."""
+    seen, last = 0, "0-0"
+    while seen < wanted:
+        replies: Any = client.xread({STREAM: last}, block=2000, count=wanted)
+        if not replies and worker.poll() is not None:
+            raise Failed(f"worker 1 ended with status {worker.returncode}")
+        for _, entries in replies:
+            seen, last = seen + len(entries), entries[-1][0]
+
+
+def _wait_until_empty(stage: Stage) -> None:
+    """Wait until the stream holds nothing: entries are deleted when they are acknowledged."""
+    with redis.Redis.from_url(stage.redis.url) as client:
+        while client.xlen(STREAM):
+            client.xread({STREAM: "$"}, block=50)
+
+
+def _result(process: subprocess.Popen[str], statuses: tuple[int, ...] = (0,)) -> dict[str, Any]:
+    """The JSON document that a child prints in the end."""
+    try:
+        output, _ = process.communicate(timeout=LONGEST_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise Failed("a process did not end in time") from None
+    if process.returncode not in statuses:
+        raise Failed(f"a process ended with status {process.returncode}")
+    document: dict[str, Any] = json.loads(output)
+    return document
+
+
+def _stop(stage: Stage, workers: list[subprocess.Popen[str]], report: Report) -> None:
+    statuses = [stop_worker(worker) for worker in workers]
+    if any(statuses):
+        raise Failed(f"the workers ended with {statuses}:\n{stage.worker_log(3)}")
+    report.step("both workers stopped on SIGTERM, with nothing left pending")
+
+
+def _tell(
+    store: Store,
+    report: Report,
+    figures: list[tuple[str, int]],
+    accepted: int,
+    asked: dict[date, int] | None,
+) -> int:
+    """Read the totals, and print everything. 0 when nothing differs."""
+    span = store.totals.span(COUNTER)
+    if span is None:
+        raise Failed("nothing was counted")
+    counted = store.totals.total(COUNTER)
+    daily = store.totals.daily(COUNTER, start=span[0], end=span[1])
+    difference = counted - accepted
+    report.figures([*figures, ("counted in MariaDB", counted)], difference)
+    report.days(COUNTER, daily)
+    report.top(COUNTER, store.totals.top(COUNTER, start=span[0], end=span[1], n=10))
+    if asked is not None and {day: n for day, n in daily if n} != asked:
+        report.error("a day's total is not what the applications asked for")
+        return 1
+    if difference:
+        report.error("accepted and counted differ")
+        return 1
+    report.lines("How to go on", NEXT)
+    return 0

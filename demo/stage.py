@@ -1,0 +1,101 @@
+"""The demo's private servers and processes; all of them are gone when it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from countersink.cli.servers import MySQLServer, RedisServer
+
+WORKER_STOP_SECONDS = 15
+
+
+class Stage:
+    """Redis and MariaDB in ``directory``, and processes that are connected to them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.redis = RedisServer(directory / "redis")
+        self.mysql = MySQLServer(directory / "mysql")
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:  # a failing start of the second stops the first
+            stack.enter_context(self.redis)
+            stack.enter_context(self.mysql)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def mysql_url(self) -> str:
+        return self.mysql.url_for("countersink")
+
+    def environment(self) -> Mapping[str, str]:
+        """What `. environment.sh` sets in a shell: all that a process of countersink needs."""
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("COUNTERSINK_")}
+        return {
+            **ours,
+            "PYTHONUNBUFFERED": "1",
+            "COUNTERSINK_REDIS_URL": self.redis.url,
+            "COUNTERSINK_MYSQL_URL": self.mysql_url,
+        }
+
+    def run(self, *arguments: str, output: int | None = None) -> subprocess.Popen[str]:
+        """Start ``python -m ARGUMENTS``; it is killed with the stage if it is still there."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            text=True,
+        )
+        self._stack.callback(_end, process)
+        return process
+
+    def worker(self, number: int) -> subprocess.Popen[str]:
+        """Start a worker; its log goes to a file."""
+        with (self.directory / f"worker-{number}.log").open("w") as log:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "countersink.cli.entry", "worker"),
+                    # small batches, and an early take-over of what a dead worker held: a minute,
+                    # the default, is right for production and long for an audience
+                    *("--batch-entries", "20", "--claim-idle-ms", "2000", "--claim-every-s", "1"),
+                ],
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
+        self._stack.callback(_end, process)
+        return process
+
+    def worker_log(self, number: int) -> str:
+        return (self.directory / f"worker-{number}.log").read_text(errors="replace")
+
+
+def stop_worker(process: subprocess.Popen[str]) -> int:
+    """SIGTERM, as a process manager sends it; the exit status."""
+    process.terminate()
+    return process.wait(WORKER_STOP_SECONDS)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
