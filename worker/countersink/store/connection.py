@@ -1,0 +1,257 @@
+"""Connections that behave the same whatever the server's settings are.
+
+Everything on which exactness depends is set on each session of ours and never taken from the
+server: strict ``sql_mode`` (else a sum beyond BIGINT is clipped in silence), UTC, the isolation
+level, short lock waits, and ``wait_timeout`` (a half-dead client would keep its row locks for the
+default of 8 hours).
+"""
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+import pymysql
+
+from countersink.store.dialect import Dialect, parse_version
+from countersink.store.errors import Misconfigured, StoreError, Unavailable, translate
+from countersink.store.settings import Settings
+
+Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
+Connect = Callable[[], "Session"]
+"""Makes a new session; raises StoreError."""
+
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds for the TCP connection, and for each reply while logging in."""
+READ_TIMEOUT: Final = 15.0
+"""Seconds until a silent server counts as gone: above the lock waits, below anybody's patience."""
+LOCK_WAIT: Final = 5
+"""Seconds a statement waits for a row lock or a metadata lock."""
+IDLE_SECONDS: Final = 30
+"""The server ends a session, with its locks, after so many idle seconds."""
+
+SQL_MODE: Final = (
+    "STRICT_ALL_TABLES,STRICT_TRANS_TABLES,ONLY_FULL_GROUP_BY,NO_ZERO_IN_DATE,NO_ZERO_DATE,"
+    "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+)
+
+_ASK: Final = (
+    "SHOW VARIABLES WHERE Variable_name IN ('version', 'max_allowed_packet',"
+    " 'innodb_snapshot_isolation', 'transaction_isolation', 'tx_isolation')"
+)
+
+
+class Session:
+    """One connection with our settings on it. Not for two threads at once, but for :meth:`abort`.
+
+    Outside a transaction every statement commits by itself. Every method raises only
+    :class:`~countersink.store.errors.StoreError`; after Unavailable the session is closed.
+
+    Attributes:
+        dialect: which server it is.
+        max_allowed_packet: bytes the server takes in one statement.
+    """
+
+    def __init__(
+        self,
+        connection: "pymysql.connections.Connection[Any]",
+        dialect: Dialect,
+        max_allowed_packet: int,
+    ) -> None:
+        self._connection = connection
+        self.dialect = dialect
+        self.max_allowed_packet = max_allowed_packet
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is known to be gone."""
+        return not self._connection.open
+
+    def execute(self, sql: str, args: Sequence[object] | None = None) -> int:
+        """Run a statement; the number of rows it changed (an upsert counts 1 for a new row, 2 for a changed one)."""
+        with self._translated(), self._connection.cursor() as cursor:
+            return cursor.execute(sql, args or None)
+
+    def query(self, sql: str, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
+        """Run a query; all its rows. Binary columns are bytes, DATETIME is naive UTC, DECIMAL is Decimal."""
+        with self._translated(), self._connection.cursor() as cursor:
+            cursor.execute(sql, args or None)
+            return list(cursor.fetchall())
+
+    def literal(self, text: str) -> str:
+        """``text`` as a quoted SQL literal, by the driver, for statements that are put together in bulk."""
+        return self._connection.escape(text)
+
+    def begin(self, *, snapshot: bool = False) -> None:
+        """Begin a transaction; with ``snapshot`` a read-only one that sees the database as of now (REPEATABLE READ)."""
+        self.execute(
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+            if snapshot
+            else "START TRANSACTION"
+        )
+
+    def commit(self) -> None:
+        """Commit. If it raises, the outcome is unknown: rerun, and let the guards decide."""
+        with self._translated():
+            self._connection.commit()
+
+    def rollback(self) -> None:
+        """Undo the open transaction, if any. On a closed session the server has done it."""
+        if self.closed:
+            return
+        with self._translated():
+            self._connection.rollback()
+
+    @contextmanager
+    def transaction(self, *, snapshot: bool = False) -> Iterator[None]:
+        """BEGIN, the block, COMMIT; ROLLBACK on any error, whatever the server undid on its own."""
+        self.begin(snapshot=snapshot)
+        try:
+            yield
+            self.commit()
+        except BaseException:
+            self.rollback_or_close()
+            raise
+
+    def rollback_or_close(self) -> None:
+        """Undo the open transaction; where that fails close the connection, which undoes it too. Never raises."""
+        try:
+            self.rollback()
+        except StoreError:
+            self.close(hard=True)
+
+    def close(self, *, hard: bool = False) -> None:
+        """Close the connection; ``hard`` without a word to the server. The server rolls back. Never raises."""
+        if self.closed:
+            return
+        if hard:
+            self.abort()
+        try:
+            self._connection.close()
+        except Exception as error:  # whatever it was, the socket is closed
+            translate(error)
+
+    def abort(self) -> None:
+        """Break the connection from another thread: whoever waits in it gets Unavailable at once. Never raises."""
+        sock = getattr(self._connection, "_sock", None)
+        if isinstance(sock, socket.socket):
+            try:
+                # Not sock.shutdown(): on a TLS socket that also drops state another thread is
+                # using.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            except OSError:
+                return  # not connected any more
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            ours = translate(error)
+            if isinstance(ours, Unavailable):
+                self.close(hard=True)
+            raise ours from error
+        except BaseException:
+            self.close(
+                hard=True
+            )  # interrupted, maybe in mid-reply: nothing more can be said on this connection
+            raise
+
+
+def connect(
+    where: Settings | str,
+    *,
+    isolation: Isolation = "READ COMMITTED",
+    database: bool = True,
+    read_timeout: float = READ_TIMEOUT,
+    lock_wait: int = LOCK_WAIT,
+    idle_seconds: int = IDLE_SECONDS,
+) -> Session:
+    """Log in and pin the session's settings.
+
+    Args:
+        where: a URL (see :meth:`Settings.parse`) or what was read from one.
+        isolation: of every transaction on it.
+        database: whether to use the URL's database; False where it may not exist yet.
+        read_timeout: seconds until a silent server counts as gone.
+        lock_wait: seconds a statement waits for a lock.
+        idle_seconds: the server ends the session after so many idle seconds.
+
+    Raises:
+        Misconfigured: the URL, or that it names no database.
+        SchemaMismatch: the database does not exist.
+        Refused: wrong password, a certificate that does not verify, too old a server.
+        Unavailable: nobody answers.
+    """
+    settings = Settings.parse(where) if isinstance(where, str) else where
+    if database and settings.database is None:
+        raise Misconfigured("the MySQL URL names no database: add /name to it")
+    connection = _open(settings, database)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(_ASK)
+            found = dict(cursor.fetchall())
+            dialect = parse_version(found.get("version", ""))
+            cursor.execute(
+                _pin(found),
+                (SQL_MODE, isolation.replace(" ", "-"), idle_seconds, lock_wait, lock_wait),
+            )
+    except StoreError:
+        connection.close()
+        raise
+    except Exception as error:
+        connection.close()
+        raise translate(error) from error
+    # Logging in is bounded by the short timeout (the driver reads with read_timeout there too),
+    # work by the long one.
+    connection._read_timeout = connection._write_timeout = read_timeout  # type: ignore[attr-defined]
+    return Session(connection, dialect, int(found.get("max_allowed_packet", 1024)))
+
+
+def _open(settings: Settings, database: bool) -> "pymysql.connections.Connection[Any]":
+    tls: dict[str, Any] = {}
+    context = settings.ssl_context()
+    if context is not None:
+        tls["ssl"] = context
+    elif settings.tls == "off":
+        tls["ssl_disabled"] = True
+    try:
+        return pymysql.connect(
+            host=settings.host,
+            port=settings.port,
+            user=settings.user,
+            # As bytes: the driver would encode a str as Latin-1.
+            password=settings.password.encode(),
+            database=settings.database if database else None,
+            unix_socket=settings.unix_socket,
+            charset="utf8mb4",
+            autocommit=None,  # set with the rest
+            connect_timeout=CONNECT_TIMEOUT,
+            read_timeout=CONNECT_TIMEOUT,
+            write_timeout=CONNECT_TIMEOUT,
+            **tls,
+        )
+    except Exception as error:
+        raise translate(error) from error
+
+
+def _pin(found: dict[str, str]) -> str:
+    isolation = "transaction_isolation" if "transaction_isolation" in found else "tx_isolation"
+    pins = [
+        "sql_mode = %s",
+        f"{isolation} = %s",
+        "wait_timeout = %s",
+        "innodb_lock_wait_timeout = %s",
+        "lock_wait_timeout = %s",
+        "time_zone = '+00:00'",
+        "autocommit = 1",
+    ]
+    if "innodb_snapshot_isolation" in found:
+        pins.append("innodb_snapshot_isolation = OFF")
+    return "SET " + ", ".join(f"SESSION {pin}" for pin in pins)

@@ -1,0 +1,203 @@
+"""What can go wrong with the database.
+
+::
+
+    StoreError ├── Unavailable      no server to talk to: refused, lost, frozen, shutting down,
+    read-only: connect again, rerun ├── Conflict         another transaction was in the way: roll
+    back, rerun ├── BadData          a value that no attempt will ever store: isolate it ├──
+    DuplicateKey     the row is there already ├── Refused          everything else (disk full,
+    revoked grant, bad password): say so, wait, try again ├── SchemaMismatch   the tables are older
+    or newer than this program; the message says what to run ├── Misconfigured    the URL or a TLS
+    file cannot be used; also a ValueError └── UnknownCounter   a read of a counter that was never
+    counted; also a LookupError
+
+Every error keeps the driver's as ``__cause__`` and the server's number as ``code``. After
+Unavailable the outcome of the statement, and of a COMMIT above all, is unknown. After Conflict,
+BadData, DuplicateKey and Refused the transaction may still be open with a part of its work done:
+roll back, whatever the server claims to have done already.
+
+Only this module and :mod:`countersink.store.connection` see the driver's exceptions. The numbers
+are those of the MySQL and MariaDB error references (server errors from 1000, client errors from
+2000).
+"""
+
+import struct
+from typing import Final
+
+import pymysql.err as driver
+
+
+class StoreError(Exception):
+    """Base of every error of the database.
+
+    Attributes:
+        code: the server's or the driver's error number; 0 where there is none.
+    """
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unavailable(StoreError):
+    """The connection is of no use any more, or was never made: connect again and rerun. The outcome is unknown."""
+
+
+class Conflict(StoreError):
+    """A deadlock, a lock wait, a lost race: roll back and rerun the whole transaction."""
+
+
+class BadData(StoreError):
+    """The server will never take this value: one of the closed list :data:`BAD_DATA`, or seen before it was sent.
+
+    Attributes:
+        reason: a code for machines: ``out_of_range``, ``too_long``, ``wrong_encoding`` or
+            ``invalid_value``.
+    """
+
+    def __init__(self, message: str, *, code: int = 0, reason: str = "invalid_value") -> None:
+        super().__init__(message, code=code)
+        self.reason = BAD_DATA.get(code, reason)
+
+
+class DuplicateKey(StoreError):
+    """A plain INSERT met a row with the same key."""
+
+
+class Refused(StoreError):
+    """The server answered and said no, and not for the data's sake."""
+
+
+class SchemaMismatch(StoreError):
+    """The tables do not fit this program; the message names the command that helps."""
+
+
+class Misconfigured(StoreError, ValueError):
+    """The URL, or a file that it names, cannot be used."""
+
+
+class UnknownCounter(StoreError, LookupError):
+    """Nothing was ever counted under this name."""
+
+
+BAD_DATA: Final = {
+    1264: "out_of_range",  # Out of range value for column
+    1690: "out_of_range",  # BIGINT value is out of range in an expression
+    1406: "too_long",  # Data too long for column
+    1366: "wrong_encoding",  # Incorrect string value
+    1300: "wrong_encoding",  # Invalid character string
+    3854: "wrong_encoding",  # Cannot convert string between character sets (MySQL)
+    1292: "invalid_value",  # Incorrect DATETIME value
+    1411: "invalid_value",  # Incorrect value for a function
+    1441: "invalid_value",  # Datetime function overflow
+}
+"""Closed list of the codes that speak of the data itself, with the reason they get among the dead rows."""
+
+DUPLICATE_KEY: Final = frozenset({1022, 1062, 1586})
+
+CONFLICT: Final = frozenset(
+    {
+        1020,  # Record has changed since last read (MariaDB's innodb_snapshot_isolation)
+        1205,  # Lock wait timeout: only the statement was undone
+        1213,  # Deadlock; on Galera also a lost certification, at COMMIT too
+        1317,  # Query execution was interrupted (KILL QUERY)
+        1614,  # XA_RBDEADLOCK
+        1637,  # Too many active concurrent transactions
+        1969,  # max_statement_time exceeded (MariaDB)
+        3024,  # max_execution_time exceeded (MySQL)
+        3101,  # The plugin instructed the server to roll back (group replication)
+        3572,  # NOWAIT met a lock (MySQL; MariaDB says 1205)
+    }
+)
+
+UNAVAILABLE: Final = frozenset(
+    {
+        0,  # InterfaceError(0, ''): the driver closed the connection earlier
+        1040,  # Too many connections
+        1047,  # WSREP has not yet prepared node for application use (Galera)
+        1053,  # Server shutdown in progress
+        1077,  # Normal shutdown
+        1079,  # Shutdown complete
+        1152,  # Aborted connection
+        *range(1153, 1162),  # packet too large, network errors: the server has hung up
+        1180,  # Got an error during COMMIT: the outcome is unknown
+        1181,  # Got an error during ROLLBACK
+        1184,  # Aborted connection
+        1203,  # max_user_connections
+        1226,  # A resource limit of the user is reached
+        1290,  # read_only: the connection leads to what is now a replica
+        1792,  # Cannot execute statement in a READ ONLY transaction
+        1836,  # Running in read-only mode
+        1927,  # Connection was killed (MariaDB)
+        2002,
+        2003,
+        2005,
+        2006,
+        2012,
+        2013,
+        2014,
+        2027,
+        2055,
+        3168,  # Server isn't available
+        3169,  # Session was killed
+        4031,  # Disconnected for inactivity (MySQL)
+        9001,  # ProxySQL: no backend reached in time
+    }
+)
+
+UNKNOWN_DATABASE: Final = 1049
+NO_SUCH_TABLE: Final = 1146
+
+_ADVICE: Final = {
+    1044: "grant this user its rights on the database",
+    1045: "check the user and the password in the URL",
+    UNKNOWN_DATABASE: "run `countersink migrate`",
+    NO_SUCH_TABLE: "run `countersink migrate`",
+    1142: "grant this user its rights on the database",
+    1370: "grant this user its rights on the database",
+}
+
+
+def translate(error: BaseException) -> StoreError:
+    """Our error for whatever the driver raised; the caller raises it ``from error``."""
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error, driver.MySQLError):
+        return _from_driver(error)
+    if isinstance(error, (OSError, EOFError, struct.error, IndexError, AttributeError)):
+        # A broken socket, or bytes that are no MySQL packet: the driver's parser raises whatever it
+        # stumbles over.
+        return Unavailable(f"the database cannot be reached: {_text(error)}")
+    return Refused(f"the database driver failed: {_text(error)}")
+
+
+def _from_driver(error: driver.MySQLError) -> StoreError:
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else None
+    message = str(error.args[1]) if code is not None and len(error.args) > 1 else _text(error)
+    cause = getattr(error, "original_exception", None)
+    if cause is not None and type(cause).__name__ == "SSLCertVerificationError":
+        return Refused(f"the server's certificate does not verify: {cause}", code=code or 0)
+    if code is None:
+        # "Already closed" and the like: the driver's own, about a connection that is gone. Misuse
+        # has other classes.
+        gone = not isinstance(error, (driver.ProgrammingError, driver.NotSupportedError))
+        return (Unavailable if gone else Refused)(message or "the connection is closed")
+    if code == 0:
+        return Unavailable("the connection to the database is closed")
+    described = f"{message} (error {code})"
+    if code in BAD_DATA:
+        return BadData(described, code=code)
+    if code in DUPLICATE_KEY:
+        return DuplicateKey(described, code=code)
+    if code in CONFLICT:
+        return Conflict(described, code=code)
+    if code in UNAVAILABLE:
+        return Unavailable(described, code=code)
+    if code in (UNKNOWN_DATABASE, NO_SUCH_TABLE):
+        return SchemaMismatch(f"{described}: {_ADVICE[code]}", code=code)
+    advice = f": {_ADVICE[code]}" if code in _ADVICE else ""
+    return Refused(f"{described}{advice}", code=code)
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
