@@ -1,0 +1,187 @@
+"""Bringing the tables to the version that this program knows.
+
+Migrations are numbered SQL files. DDL commits by itself, so a crash can leave one half done: every
+statement can be run again, and the number is recorded last. Two programs that migrate at once take
+turns on a row lock, held by a connection of its own: it goes away with whoever held it.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from countersink.store.connection import Session, connect
+from countersink.store.errors import (
+    UNKNOWN_DATABASE,
+    Conflict,
+    Misconfigured,
+    Refused,
+    SchemaMismatch,
+)
+from countersink.store.settings import Settings
+
+DDL_SECONDS: Final = 24 * 3600.0
+"""Seconds a single statement of a migration may take: a column added to a large table is no frozen server."""
+TURN_SECONDS: Final = 50
+"""Seconds to wait for another program's migration, per attempt."""
+_TURNS: Final = 72
+
+_VERSION_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS schema_version (
+    version    SMALLINT UNSIGNED NOT NULL COMMENT '0 is no version but the row that migrating
+    programs lock', name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    applied_at DATETIME(3) NOT NULL COMMENT 'UTC', PRIMARY KEY (version)
+) ENGINE = InnoDB"""
+_RECORD: Final = "INSERT IGNORE INTO schema_version (version, name, applied_at) VALUES (%s, %s, UTC_TIMESTAMP(3))"
+
+_ALREADY_DONE: Final = frozenset(
+    {
+        1050,  # Table already exists
+        1060,  # Duplicate column name
+        1061,  # Duplicate key name
+        1091,  # Can't DROP; check that it exists
+    }
+)
+"""What a statement says that an interrupted run got done: MySQL has no IF NOT EXISTS for columns and keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file ``NNNN_name.sql``."""
+
+    version: int
+    name: str
+    statements: tuple[str, ...]
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """All migrations that this program knows, in order."""
+    found = []
+    for file in (resources.files("countersink.store") / "migrations").iterdir():
+        named = re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name)
+        if named:
+            found.append(
+                Migration(int(named[1]), named[2], split_statements(file.read_text("utf-8")))
+            )
+    return tuple(sorted(found, key=lambda migration: migration.version))
+
+
+def known_version() -> int:
+    """The schema's version that this program works with."""
+    return migrations()[-1].version
+
+
+def split_statements(sql: str) -> tuple[str, ...]:
+    """The statements of a file: each ends with ``;`` at the end of a line. Comment lines begin with ``--``."""
+    code = "\n".join(line for line in sql.splitlines() if not line.lstrip().startswith("--"))
+    return tuple(part.strip() for part in re.split(r";[ \t]*$", code, flags=re.M) if part.strip())
+
+
+def schema_version(session: Session) -> int:
+    """The version of the tables; 0 where there are none."""
+    try:
+        rows = session.query("SELECT COALESCE(MAX(version), 0) FROM schema_version")
+    except SchemaMismatch:
+        return 0
+    return int(rows[0][0])
+
+
+def require_schema(session: Session) -> None:
+    """Check that the tables are of the version that this program knows.
+
+    Raises:
+        SchemaMismatch: older (run ``countersink migrate``) or newer (upgrade countersink).
+    """
+    found, known = schema_version(session), known_version()
+    if found > known:
+        raise SchemaMismatch(
+            f"the tables have version {found}, this countersink knows up to {known}: upgrade countersink"
+        )
+    if found < known:
+        what = f"the tables have version {found}" if found else "there are no tables yet"
+        raise SchemaMismatch(
+            f"{what}, this countersink needs version {known}: run `countersink migrate`"
+        )
+
+
+def migrate(where: Settings | str) -> list[str]:
+    """Create the database and bring its tables up to date; safe to run by several programs at once, and again.
+
+    Returns:
+        what was applied, such as ``["0001_initial"]``; empty where there was nothing to do.
+
+    Raises:
+        SchemaMismatch: the tables are newer than this program.
+        Conflict: another program has been migrating for an hour.
+        StoreError: as :func:`countersink.store.connection.connect`.
+    """
+    settings = Settings.parse(where) if isinstance(where, str) else where
+    if settings.database is None:
+        raise Misconfigured("the MySQL URL names no database: add /name to it")
+    with _session(settings) as session, _turn(settings, session):
+        if schema_version(session) > known_version():
+            require_schema(session)
+        done = {int(version) for (version,) in session.query("SELECT version FROM schema_version")}
+        applied = []
+        for migration in migrations():
+            if migration.version in done:
+                continue
+            for statement in migration.statements:
+                _run(session, statement)
+            session.execute(_RECORD, (migration.version, migration.name))
+            applied.append(f"{migration.version:04d}_{migration.name}")
+        return applied
+
+
+def _session(settings: Settings) -> Session:
+    """A session for DDL in the settings' database, which it creates if need be."""
+    try:
+        return _connect(settings)
+    except SchemaMismatch as error:
+        if error.code != UNKNOWN_DATABASE or settings.database is None:
+            raise
+    with connect(settings, database=False) as session:
+        # An identifier cannot be bound; quoted like this any name is one.
+        name = settings.database.replace("`", "``")
+        session.execute(
+            f"CREATE DATABASE IF NOT EXISTS `{name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+        )
+    return _connect(settings)
+
+
+def _connect(settings: Settings) -> Session:
+    """A session that may be busy, or waiting for its turn, for long."""
+    return connect(
+        settings, read_timeout=DDL_SECONDS, lock_wait=TURN_SECONDS, idle_seconds=int(DDL_SECONDS)
+    )
+
+
+@contextmanager
+def _turn(settings: Settings, session: Session) -> Iterator[None]:
+    """Hold the row that says whose turn it is, on a second connection: DDL on the first would commit it away."""
+    session.execute(_VERSION_TABLE)
+    session.execute(_RECORD, (0, "lock"))
+    with _connect(settings) as holder:
+        for attempt in range(1, _TURNS + 1):
+            try:
+                holder.begin()
+                holder.query("SELECT version FROM schema_version WHERE version = 0 FOR UPDATE")
+                break
+            except Conflict:
+                holder.rollback()
+                if attempt == _TURNS:
+                    raise
+        yield
+        holder.rollback()
+
+
+def _run(session: Session, statement: str) -> None:
+    try:
+        session.execute(statement)
+    except Refused as error:
+        if error.code not in _ALREADY_DONE:
+            raise
