@@ -1,0 +1,206 @@
+"""Applying entries, each exactly once.
+
+One READ COMMITTED transaction does it all: the share lock on control, a guard row per entry, the
+sums into the worker's own slot, the ledger, the dead rows. Whatever goes wrong, everything is
+undone and can simply be run again, even where the outcome of the COMMIT is unknown: the guards
+decide what is new.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from countersink.store import dead, guards
+from countersink.store.connection import IDLE_SECONDS, Connect, Session, connect
+from countersink.store.dead import WHOLE_ENTRY, DeadRow
+from countersink.store.errors import BadData, Conflict, DuplicateKey, StoreError
+from countersink.store.guards import Control
+from countersink.store.merge import Incoming
+from countersink.store.migrate import require_schema
+from countersink.store.rerun import rerun
+from countersink.store.upserts import Upserts, dead_row
+
+TOO_OLD: Final = "too_old"
+MAX_SLOT: Final = 65_535
+POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")
+"""Where ``reached`` is called, in this order; for tests that kill the process there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a batch; all of it is committed, and may be acknowledged.
+
+    Attributes:
+        applied: entries counted now.
+        duplicates: entries that were counted before, or twice in the batch.
+        rows: rows counted.
+        cells: rows of counter_slot that were written: one per (counter, bucket, key).
+        dead: dead rows written.
+        too_old: entries put among the dead rows because they may have been counted before.
+    """
+
+    applied: int = 0
+    duplicates: int = 0
+    rows: int = 0
+    cells: int = 0
+    dead: int = 0
+    too_old: int = 0
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """The entries of a batch by what is to be done with them."""
+
+    young: list[Incoming] = field(default_factory=list)
+    old: list[Incoming] = field(default_factory=list)
+
+
+class Applier:
+    """Applies batches on a connection of its own. Not for two threads at once, but for :meth:`abort`.
+
+    Args:
+        connect: how to get a session (READ COMMITTED), or a URL.
+        slot: where to add; affects speed only. May be changed between two batches.
+        reached: called with each of :data:`POINTS`.
+        pause: how to wait before a rerun, in seconds.
+    """
+
+    def __init__(
+        self,
+        connect: Connect | str,
+        slot: int,
+        *,
+        reached: Callable[[str], object] = lambda point: None,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        if not 0 <= slot <= MAX_SLOT:
+            raise ValueError(f"a slot lies between 0 and {MAX_SLOT}")
+        self._connect = connect
+        self.slot = slot
+        self._reached = reached
+        self._pause = pause
+        self._session: Session | None = None
+        self._used = 0.0
+
+    def apply(self, entries: Sequence[Incoming]) -> Applied:
+        """Count the entries that were not counted before; committed when it returns.
+
+        Reruns by itself what met another transaction. After any error nothing is lost by calling it
+        again with the same entries, and more: it reconnects.
+
+        Raises:
+            Unavailable: no server, or lost; the outcome is unknown.
+            Conflict: others were in the way at every attempt.
+            Refused: the server will not, for a reason somebody has to look into.
+            SchemaMismatch: the tables do not fit this program.
+        """
+        unique: dict[bytes, Incoming] = {}
+        for entry in entries:
+            unique.setdefault(entry.id, entry)
+        repeated = len(entries) - len(unique)
+        try:
+            session = self._open()
+            applied = rerun(partial(self._attempt, session, unique), pause=self._pause)
+        except StoreError:
+            self.close()
+            raise
+        self._used = time.monotonic()
+        # _attempt took those out that were counted before
+        duplicates = len(entries) - applied.applied - applied.too_old
+        assert duplicates >= repeated
+        return Applied(
+            applied.applied, duplicates, applied.rows, applied.cells, applied.dead, applied.too_old
+        )
+
+    def close(self) -> None:
+        """Close the connection; the next :meth:`apply` makes a new one."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def abort(self) -> None:
+        """Break the connection from another thread: an :meth:`apply` that waits for the server raises Unavailable."""
+        session = self._session
+        if session is not None:
+            session.abort()
+
+    def _open(self) -> Session:
+        session = self._session
+        # The server ends idle sessions: do not find out by a failing batch.
+        if session is not None and time.monotonic() - self._used > IDLE_SECONDS / 2:
+            self.close()
+            session = None
+        if session is None or session.closed:
+            session = connect(self._connect) if isinstance(self._connect, str) else self._connect()
+            self._session = session
+            require_schema(session)
+        return session
+
+    def _attempt(self, session: Session, pending: dict[bytes, Incoming]) -> Applied:
+        """One transaction over what is left in ``pending``, from which it takes what was counted before."""
+        while pending:
+            try:
+                with session.transaction():
+                    applied = self._work(session, list(pending.values()))
+                    self._reached("before_commit")
+                self._reached("committed")
+                return applied
+            except DuplicateKey:
+                # Rolled back. What is there now stays there; the others are tried again.
+                counted = guards.known(session, list(pending))
+                for entry_id in counted:
+                    del pending[entry_id]
+                if not counted:
+                    raise Conflict("a guard was there and then was not") from None
+        return Applied()
+
+    def _work(self, session: Session, entries: list[Incoming]) -> Applied:
+        control = guards.read_control(session)
+        self._reached("begun")
+        guards.insert(session, [(entry.id, entry.at) for entry in entries], control)
+        self._reached("guarded")
+        batch = _by_age(entries, control)
+        upserts = Upserts(session, self.slot, batch.young)
+        upserts.apply()
+        self._reached("upserted")
+        upserts.apply_ledger()
+        dead_rows = [row for entry in batch.young for row in entry.dead] + upserts.dead
+        for entry in batch.old:
+            dead_rows += _too_old(entry, control)
+        dead.insert(session, dead_rows)
+        return Applied(
+            applied=len(batch.young),
+            rows=upserts.merged.rows - upserts.failed_rows,
+            cells=upserts.merged.cells,
+            dead=len(dead_rows),
+            too_old=len(batch.old),
+        )
+
+
+def _by_age(entries: Sequence[Incoming], control: Control) -> _Sorted:
+    batch = _Sorted()
+    for entry in entries:
+        (batch.old if entry.at < control.watermark else batch.young).append(entry)
+    return batch
+
+
+def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
+    """Dead letters for an entry whose guard, if it had one, may be gone.
+
+    It gets a new guard all the same: a later delivery must not put it here again after somebody
+    retried it.
+    """
+    detail = (
+        f"first sent at {entry.at} (Unix ms), before the guards that are kept begin ({control.watermark}):"
+        " it may have been counted already"
+    )
+    if any(row.position == WHOLE_ENTRY for row in entry.dead):
+        return list(entry.dead)
+    if entry.payload is not None:
+        return [
+            DeadRow(entry.id, WHOLE_ENTRY, entry.stream, entry.at, TOO_OLD, detail, entry.payload)
+        ]
+    error = BadData(detail, reason=TOO_OLD)
+    return [dead_row(entry, row, error) for row in entry.rows] + list(entry.dead)

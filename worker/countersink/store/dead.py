@@ -1,0 +1,259 @@
+"""Dead rows: what could not be counted, kept with the reason until somebody retries or drops it.
+
+A dead row is written in the transaction that writes its entry's guard, so it is there exactly once
+however often the entry comes back. (entry_id, position) names it; position -1 stands for a whole
+entry.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from countersink.store.connection import Session
+from countersink.store.rerun import rerun
+
+WHOLE_ENTRY: Final = -1
+MAX_PAYLOAD: Final = 4 * 1024 * 1024
+"""Bytes of a payload that are kept; less on a server with a small max_allowed_packet."""
+MAX_DETAIL: Final = 1000
+"""Characters of a detail that are kept."""
+
+_COLUMNS: Final = "entry_id, position, stream, at, reason, detail, payload, truncated, created"
+_VALUES: Final = "(%s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3))"
+_INSERT: Final = "INSERT INTO dead_row (entry_id, position, stream, at, reason, detail, payload, truncated, created) VALUES "
+_KEEP: Final = " ON DUPLICATE KEY UPDATE reason = reason"
+_ROWS_PER_STATEMENT: Final = 200
+_ROWS_PER_PAGE: Final = 500
+_BIGINT: Final = (-(2**63), 2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRow:
+    """One row, or one whole entry, that could not be counted.
+
+    Attributes:
+        entry_id: the entry's 16 bytes.
+        position: the row's place in the entry from 0; -1 for the whole entry.
+        stream: key of the stream it came from.
+        at: Unix ms of the entry's first attempt to be sent.
+        reason: an ASCII code for machines, at most 64 characters: ``out_of_range``, ``too_old``,
+            ``bad_key``, …
+        detail: a sentence for people.
+        payload: the row as a JSON array, or the entry's ``rows`` field.
+        truncated: the payload was cut off, so it cannot be retried.
+        created: naive UTC; None for one that was not read from the table.
+    """
+
+    entry_id: bytes
+    position: int
+    stream: str
+    at: int
+    reason: str
+    detail: str
+    payload: bytes
+    truncated: bool = False
+    created: datetime | None = None
+
+    @property
+    def ref(self) -> str:
+        """Its name for people: ``<entry id in hex>:<position>``, or the id alone for a whole entry."""
+        return self.entry_id.hex() + ("" if self.position == WHOLE_ENTRY else f":{self.position}")
+
+
+Key = tuple[bytes, int]
+"""(entry id, position): the primary key of a dead row."""
+
+
+def insert(session: Session, rows: Iterable[DeadRow]) -> None:
+    """Store dead rows in the open transaction; those that are there already stay as they are."""
+    # The driver writes bytes as hex, two characters each.
+    room = max(256, session.max_allowed_packet - 4096)
+    limit = min(MAX_PAYLOAD, room // 2 - 8192 if room > 32_768 else 64)
+    ordered = sorted(rows, key=lambda row: (row.entry_id, row.position))
+    batch: list[object] = []
+    count = size = 0
+    for row in ordered:
+        values = _values(row, limit)
+        length = 2 * len(row.payload[:limit]) + 8 * MAX_DETAIL
+        if batch and (count == _ROWS_PER_STATEMENT or size + length > room):
+            _send(session, batch, count)
+            batch, count, size = [], 0, 0
+        batch += values
+        count += 1
+        size += length
+    if batch:
+        _send(session, batch, count)
+
+
+def list_rows(
+    session: Session,
+    *,
+    reason: str | None = None,
+    refs: Sequence[str] | None = None,
+    limit: int = 100,
+) -> list[DeadRow]:
+    """Dead rows, newest first, at most ``limit``; all, those with a reason, or those named (see :func:`parse_ref`).
+
+    Raises:
+        ValueError: not a ref.
+    """
+    if refs is not None:
+        named: dict[Key, DeadRow] = {}
+        for ref in refs:
+            for row in _read(session, *_where_ref(ref), limit=limit):
+                named[row.entry_id, row.position] = row
+        return [row for row in named.values() if reason in (None, row.reason)][:limit]
+    if reason is not None:
+        return _read(session, "reason = %s", (reason,), limit=limit)
+    return _read(session, "TRUE", (), limit=limit)
+
+
+def count(session: Session) -> dict[str, int]:
+    """How many dead rows there are, by reason."""
+    rows = session.query("SELECT reason, COUNT(*) FROM dead_row GROUP BY reason ORDER BY reason")
+    return {reason: int(number) for reason, number in rows}
+
+
+def drop(session: Session, *, reason: str | None = None, refs: Sequence[str] | None = None) -> int:
+    """Delete dead rows for good: all, those with a reason, or those named. Returns how many.
+
+    Raises:
+        ValueError: not a ref.
+    """
+    dropped = 0
+    for page in pages(session, reason=reason, refs=refs):
+        dropped += rerun(partial(_drop_page, session, page))
+    return dropped
+
+
+def _drop_page(session: Session, page: Sequence[Key]) -> int:
+    with session.transaction():
+        return sum(delete(session, key) for key in page)
+
+
+def delete(session: Session, key: Key) -> int:
+    """Delete one dead row in the open transaction; 0 if somebody else did."""
+    return session.execute("DELETE FROM dead_row WHERE entry_id = %s AND position = %s", key)
+
+
+def lock(session: Session, key: Key) -> DeadRow | None:
+    """Read one dead row and lock it for the open transaction; None if it is gone."""
+    rows = session.query(
+        f"SELECT {_COLUMNS} FROM dead_row WHERE entry_id = %s AND position = %s FOR UPDATE", key
+    )
+    return _row(rows[0]) if rows else None
+
+
+def pages(
+    session: Session,
+    *,
+    reason: str | None = None,
+    refs: Sequence[str] | None = None,
+    size: int = _ROWS_PER_PAGE,
+) -> Iterator[list[Key]]:
+    """The keys of the dead rows selected, in order, page by page: each is met once, whatever happens to it meanwhile."""
+    if refs is not None:
+        keys = sorted(
+            {
+                (row.entry_id, row.position)
+                for row in list_rows(session, refs=refs, reason=reason, limit=2**31)
+            }
+        )
+        yield from (keys[start : start + size] for start in range(0, len(keys), size))
+        return
+    after: Key = (b"", 0)
+    while True:
+        # Two ranges of the primary key; a row constructor, (a, b) > (x, y), would read the whole
+        # table.
+        page = (
+            session.query(
+                "SELECT entry_id, position FROM dead_row WHERE entry_id = %s AND position > %s AND (%s IS NULL OR reason = %s)"
+                " ORDER BY entry_id, position LIMIT %s",
+                (*after, reason, reason, size),
+            )
+            if after[0]
+            else []
+        )
+        page += (
+            session.query(
+                "SELECT entry_id, position FROM dead_row WHERE entry_id > %s AND (%s IS NULL OR reason = %s)"
+                " ORDER BY entry_id, position LIMIT %s",
+                (after[0], reason, reason, size),
+            )
+            if len(page) < size
+            else []
+        )
+        page = page[:size]
+        if not page:
+            return
+        yield [(bytes(entry_id), int(position)) for entry_id, position in page]
+        after = bytes(page[-1][0]), int(page[-1][1])
+
+
+def parse_ref(ref: str) -> tuple[bytes, int | None]:
+    """``<32 hex digits>`` (all dead rows of that entry) or ``<32 hex digits>:<position>``.
+
+    Raises:
+        ValueError: neither.
+    """
+    match = re.fullmatch(r"([0-9a-fA-F]{32})(?::(-1|\d{1,9}))?", ref)
+    if match is None:
+        raise ValueError(f"{ref!r} names no dead row: write 32 hex digits, or those and :POSITION")
+    return bytes.fromhex(match[1]), None if match[2] is None else int(match[2])
+
+
+def _where_ref(ref: str) -> tuple[str, tuple[object, ...]]:
+    entry_id, position = parse_ref(ref)
+    if position is None:
+        return "entry_id = %s", (entry_id,)
+    return "entry_id = %s AND position = %s", (entry_id, position)
+
+
+def _read(session: Session, where: str, args: Sequence[object], *, limit: int) -> list[DeadRow]:
+    rows = session.query(
+        f"SELECT {_COLUMNS} FROM dead_row WHERE {where}"
+        " ORDER BY created DESC, entry_id DESC, position DESC LIMIT %s",
+        (*args, limit),
+    )
+    return [_row(row) for row in rows]
+
+
+def _row(columns: Sequence[Any]) -> DeadRow:
+    entry_id, position, stream, at, reason, detail, payload, truncated, created = columns
+    return DeadRow(
+        bytes(entry_id),
+        position,
+        stream,
+        at,
+        reason,
+        detail,
+        bytes(payload),
+        bool(truncated),
+        created,
+    )
+
+
+def _values(row: DeadRow, limit: int) -> tuple[object, ...]:
+    """Column values that no server refuses: a dead row that cannot be stored would hold up its whole batch."""
+    low, high = _BIGINT
+    return (
+        row.entry_id,
+        row.position,
+        _text(row.stream, 255),
+        min(max(row.at, low), high),
+        row.reason.encode("ascii", "replace").decode()[:64],
+        _text(row.detail, MAX_DETAIL),
+        row.payload[:limit],
+        row.truncated or len(row.payload) > limit,
+    )
+
+
+def _text(text: str, length: int) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()[:length]
+
+
+def _send(session: Session, batch: list[object], count: int) -> None:
+    session.execute(_INSERT + ", ".join([_VALUES] * count) + _KEEP, batch)

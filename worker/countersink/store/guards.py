@@ -1,0 +1,164 @@
+"""Guards: one row per entry that was counted, in the transaction that counted it. They decide what is new."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from countersink.store.connection import LOCK_WAIT, Session
+from countersink.store.errors import Refused
+from countersink.store.rerun import rerun
+
+IDS_PER_STATEMENT: Final = 1000
+PRUNE_LOCK_WAIT: Final = 1
+"""Seconds the pruner waits for its exclusive lock on control: while it waits, no worker gets the shared one."""
+_PRUNE_ATTEMPTS: Final = 20
+_MAX_BIGINT: Final = 2**63 - 1
+
+# Not UNIX_TIMESTAMP(), which ends in 2038 on MariaDB 10. Sessions are in UTC.
+NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000"
+"""The server's clock as Unix ms, in SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What every transaction that applies entries reads first.
+
+    Attributes:
+        watermark: Unix ms; the guards of entries that were first sent before it may have been
+            pruned.
+        now: Unix ms, on the server's clock.
+    """
+
+    watermark: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What :func:`prune` did.
+
+    Attributes:
+        watermark: Unix ms; where it is now.
+        deleted: guard rows deleted.
+    """
+
+    watermark: int
+    deleted: int
+
+
+def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
+    """Read the one row of control under a lock that lasts until the transaction ends.
+
+    While an applying transaction holds the share lock the watermark stays where it is, so an entry
+    that was found young enough is still so when its guard is inserted.
+
+    Raises:
+        Refused: the row is gone.
+    """
+    rows = session.query(f"SELECT pruned_before, {NOW_MS} FROM control WHERE id = 1 {lock}")
+    if not rows:
+        raise Refused(
+            "table control has lost its row: restore it, with its pruned_before, from a backup"
+        )
+    return Control(int(rows[0][0]), int(rows[0][1]))
+
+
+def watermark(session: Session) -> int:
+    """Unix ms: the guards of entries first sent before it may have been pruned. Takes no lock."""
+    return read_control(session, lock="").watermark
+
+
+def insert(session: Session, entries: Sequence[tuple[bytes, int]], control: Control) -> None:
+    """Insert the guards of (id, at) in the order of the ids.
+
+    A plain INSERT: it waits for a rival that is inserting the same id and then fails. (A SELECT
+    first, or an INSERT IGNORE, would let both go on and count.)
+
+    Raises:
+        DuplicateKey: at least one is there; roll back and ask :func:`known` which.
+    """
+    ordered = sorted(entries)
+    for start in range(0, len(ordered), IDS_PER_STATEMENT):
+        args: list[object] = []
+        part = ordered[start : start + IDS_PER_STATEMENT]
+        for entry_id, at in part:
+            # Never below `at`: once this guard is pruned the watermark is above `at`, and the entry
+            # is known as old.
+            args += entry_id, min(max(at, control.now, control.watermark), _MAX_BIGINT)
+        values = ", ".join(["(%s, %s)"] * len(part))
+        session.execute(f"INSERT INTO applied_entry (entry_id, keep_from) VALUES {values}", args)
+
+
+def known(session: Session, ids: Sequence[bytes]) -> set[bytes]:
+    """Which of these entries have a guard, so were counted or put among the dead rows."""
+    found: set[bytes] = set()
+    ordered = sorted(ids)
+    for start in range(0, len(ordered), IDS_PER_STATEMENT):
+        part = ordered[start : start + IDS_PER_STATEMENT]
+        marks = ", ".join(["%s"] * len(part))
+        rows = session.query(
+            f"SELECT entry_id FROM applied_entry WHERE entry_id IN ({marks})", part
+        )
+        found.update(bytes(entry_id) for (entry_id,) in rows)
+    return found
+
+
+def prune(
+    session: Session,
+    *,
+    keep_ms: int,
+    not_above_ms: int | None = None,
+    chunk: int = 10_000,
+    pause: Callable[[float], object] = time.sleep,
+) -> Pruned:
+    """Forget the entries of more than ``keep_ms`` milliseconds ago.
+
+    The watermark moves first and is committed: from then on an entry from before it is too old to
+    be counted, so that its guard is no longer needed. It never moves down.
+
+    Args:
+        session: at READ COMMITTED, outside a transaction.
+        keep_ms: age, on the server's clock, below which guards stay.
+        not_above_ms: Unix ms; the time of the oldest entry that is still in a stream or pending,
+            None if there is none.
+        chunk: rows deleted per transaction.
+        pause: how to wait between attempts, in seconds.
+
+    Raises:
+        Conflict: workers held the control row at each of 20 attempts; nothing was pruned.
+        ValueError: a negative age.
+    """
+    if keep_ms < 0 or chunk < 1:
+        raise ValueError("keep_ms is not negative, and chunk is at least 1")
+    session.execute("SET SESSION innodb_lock_wait_timeout = %s", (PRUNE_LOCK_WAIT,))
+    try:
+        before = rerun(
+            partial(_move_watermark, session, keep_ms, not_above_ms),
+            attempts=_PRUNE_ATTEMPTS,
+            pause=pause,
+        )
+    finally:
+        if not session.closed:
+            session.execute("SET SESSION innodb_lock_wait_timeout = %s", (LOCK_WAIT,))
+    deleted = 0
+    while True:
+        gone = session.execute(
+            "DELETE FROM applied_entry WHERE keep_from < %s ORDER BY keep_from LIMIT %s",
+            (before, chunk),
+        )
+        deleted += gone
+        if gone < chunk:
+            return Pruned(before, deleted)
+
+
+def _move_watermark(session: Session, keep_ms: int, not_above_ms: int | None) -> int:
+    with session.transaction():
+        control = read_control(session, lock="FOR UPDATE")
+        wanted = control.now - keep_ms
+        if not_above_ms is not None:
+            wanted = min(wanted, not_above_ms)
+        before = max(control.watermark, wanted)
+        session.execute("UPDATE control SET pruned_before = %s WHERE id = 1", (before,))
+    return before

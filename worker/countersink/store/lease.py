@@ -1,0 +1,125 @@
+"""Leases: who may do what until when, on the database server's clock.
+
+A lease says who *should* act. Whoever was paused may act late all the same, so what must not happen
+twice carries the fencing token, which grows with every change of hands and never falls.
+"""
+
+import random
+from functools import partial
+from typing import Final
+
+from countersink.store.connection import Session
+from countersink.store.errors import DuplicateKey
+from countersink.store.guards import NOW_MS
+from countersink.store.rerun import rerun
+
+FIRST_WORKER_SLOT: Final = 1
+LAST_WORKER_SLOT: Final = 255
+_TRIES: Final = 8
+
+
+def acquire(session: Session, name: str, holder: str, seconds: float) -> int | None:
+    """Take the lease ``name`` if nobody holds it.
+
+    Args:
+        session: outside a transaction.
+        name: of the lease, at most 64 ASCII characters.
+        holder: who takes it: a text that no other process uses.
+        seconds: how long it lasts unless renewed.
+
+    Returns:
+        the fencing token, larger than all before it; None while somebody holds it, the same holder
+        included.
+    """
+    return rerun(partial(_acquire, session, name, holder, seconds))
+
+
+def renew(session: Session, name: str, holder: str, seconds: float) -> bool:
+    """Let the lease last ``seconds`` from now; False if it has expired or changed hands: stop acting."""
+    return _extend(session, name, holder, seconds)
+
+
+def release(session: Session, name: str, holder: str) -> bool:
+    """Give the lease back; False if it was not held any more. The token is kept."""
+    return (
+        session.execute(
+            f"UPDATE lease SET expires_at = {NOW_MS} - 1 WHERE name = %s AND holder = %s AND expires_at > {NOW_MS}",
+            (name, holder),
+        )
+        == 1
+    )
+
+
+def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
+    """Lease one of the slots 1 to 255 for a worker; when all are taken, share one: slower, and just as right."""
+    rows = session.query(
+        f"SELECT name FROM lease WHERE name LIKE 'slot:%%' AND expires_at > {NOW_MS}", ()
+    )
+    taken = {name for (name,) in rows}
+    free = [
+        slot
+        for slot in range(FIRST_WORKER_SLOT, LAST_WORKER_SLOT + 1)
+        if _slot_name(slot) not in taken
+    ]
+    # Drawn, so that workers that start together do not all ask for the same one.
+    for slot in random.sample(free, min(len(free), _TRIES)):
+        if acquire(session, _slot_name(slot), holder, seconds) is not None:
+            return slot
+    return random.randint(FIRST_WORKER_SLOT, LAST_WORKER_SLOT)
+
+
+def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:
+    """Keep a worker's slot; False if it is not this holder's (shared, or expired): lease another one."""
+    return renew(session, _slot_name(slot), holder, seconds)
+
+
+def release_worker_slot(session: Session, slot: int, holder: str) -> bool:
+    """Give a worker's slot back; False if it was not this holder's."""
+    return release(session, _slot_name(slot), holder)
+
+
+def _slot_name(slot: int) -> str:
+    return f"slot:{slot}"
+
+
+def _acquire(session: Session, name: str, holder: str, seconds: float) -> int | None:
+    milliseconds = _milliseconds(seconds)
+    try:
+        with session.transaction():
+            taken = session.execute(
+                f"UPDATE lease SET token = token + 1, holder = %s, expires_at = {NOW_MS} + %s"
+                f" WHERE name = %s AND expires_at <= {NOW_MS}",
+                (holder, milliseconds, name),
+            )
+            if taken:
+                # The row is locked by the update: nobody else's token is read here.
+                return int(session.query("SELECT token FROM lease WHERE name = %s", (name,))[0][0])
+            session.execute(
+                f"INSERT INTO lease (name, holder, token, expires_at) VALUES (%s, %s, 1, {NOW_MS} + %s)",
+                (name, holder, milliseconds),
+            )
+            return 1
+    except DuplicateKey:
+        return None
+
+
+def _extend(session: Session, name: str, holder: str, seconds: float) -> bool:
+    milliseconds = _milliseconds(seconds)
+    with session.transaction():
+        # Read under a lock first: an UPDATE to the value that is there already reports no row.
+        rows = session.query(
+            f"SELECT expires_at > {NOW_MS} FROM lease WHERE name = %s AND holder = %s FOR UPDATE",
+            (name, holder),
+        )
+        if not rows or not rows[0][0]:
+            return False
+        session.execute(
+            f"UPDATE lease SET expires_at = {NOW_MS} + %s WHERE name = %s", (milliseconds, name)
+        )
+    return True
+
+
+def _milliseconds(seconds: float) -> int:
+    if seconds <= 0:
+        raise ValueError("a lease lasts longer than 0 seconds")
+    return max(1, round(seconds * 1000))

@@ -1,0 +1,142 @@
+"""Retrying dead rows: each is deleted and counted in one transaction, so it counts once however many try."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from countersink.store import dead
+from countersink.store.connection import Session
+from countersink.store.dead import WHOLE_ENTRY, DeadRow, Key
+from countersink.store.merge import Incoming, Row
+from countersink.store.rerun import rerun
+from countersink.store.upserts import Upserts
+
+PAGE: int = 100
+"""Dead rows per transaction."""
+
+
+class Undecodable(Protocol):
+    """What a decoder says of a row, or of all of them (position -1), that it cannot read."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def payload(self) -> bytes: ...
+
+
+Decode = Callable[[bytes], tuple[Sequence[Row], Sequence[Undecodable]]]
+"""Reads the ``rows`` field of an entry: its good rows, and the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """What became of the dead rows.
+
+    Attributes:
+        retried: dead rows that are gone, having been counted (a whole entry at least in part).
+        failed: dead rows that stay, or that a whole entry left behind.
+        rows: rows counted.
+    """
+
+    retried: int = 0
+    failed: int = 0
+    rows: int = 0
+
+
+def retry(
+    session: Session,
+    *,
+    slot: int,
+    decode: Decode,
+    reason: str | None = None,
+    refs: Sequence[str] | None = None,
+    pause: Callable[[float], object] = time.sleep,
+) -> Retried:
+    """Count dead rows after all: every one, those with a reason, or those named (see :func:`~dead.parse_ref`).
+
+    What fails again stays, with its new reason. An entry that was too old to prove new is counted:
+    whoever retries it has decided that it is. Rows that another retry takes meanwhile are left to
+    it.
+
+    Args:
+        session: at READ COMMITTED, outside a transaction.
+        slot: where to add.
+        decode: reads payloads; ``countersink.stream.decode.decode_rows``.
+        pause: how to wait before a rerun, in seconds.
+
+    Raises:
+        ValueError: not a ref.
+        StoreError: what is reported as retried before it is committed.
+    """
+    retried = failed = rows = 0
+    for page in dead.pages(session, reason=reason, refs=refs, size=PAGE):
+        part = rerun(partial(_retry_page, session, slot, decode, reason, page), pause=pause)
+        retried += part.retried
+        failed += part.failed
+        rows += part.rows
+    return Retried(retried, failed, rows)
+
+
+def _retry_page(
+    session: Session, slot: int, decode: Decode, reason: str | None, page: Sequence[Key]
+) -> Retried:
+    with session.transaction():
+        found = [row for row in (dead.lock(session, key) for key in page) if row is not None]
+        chosen = [row for row in found if reason in (None, row.reason)]
+        attempts = [(row, *_read(row, decode)) for row in chosen]
+        entries = [_incoming(row, rows) for row, rows, _ in attempts]
+        upserts = Upserts(session, slot, entries)
+        upserts.apply()
+        upserts.apply_ledger()
+        refused: dict[Key, DeadRow] = {(row.entry_id, row.position): row for row in upserts.dead}
+        stay: list[DeadRow] = []
+        for row, rows, bad in attempts:
+            left = [*bad, *(refused.pop(key) for key in _keys(row, rows) if key in refused)]
+            if row.position == WHOLE_ENTRY and left and len(left) >= len(rows) + len(bad):
+                left = [replace(row, reason=left[0].reason, detail=left[0].detail)]
+            stay += left
+        for row in chosen:
+            dead.delete(session, (row.entry_id, row.position))
+        dead.insert(session, stay)
+        gone = {(row.entry_id, row.position) for row in chosen}
+        gone -= {(row.entry_id, row.position) for row in stay}
+        return Retried(len(gone), len(stay), upserts.merged.rows - upserts.failed_rows)
+
+
+def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], list[DeadRow]]:
+    """The rows of a dead row's payload, and what of it stays dead."""
+    if row.truncated:
+        return [], [row]
+    whole = row.position == WHOLE_ENTRY
+    rows, bad = decode(row.payload if whole else b"[" + row.payload + b"]")
+    if whole:
+        return list(rows), [
+            replace(
+                row,
+                position=fault.position,
+                reason=fault.reason,
+                detail=fault.detail,
+                payload=fault.payload,
+            )
+            for fault in bad
+        ]
+    if bad or len(rows) != 1:
+        fault_reason = bad[0].reason if bad else "not_a_row"
+        detail = bad[0].detail if bad else "the payload is not one row"
+        return [], [replace(row, reason=fault_reason, detail=detail)]
+    _, counter, key, minute, amount = rows[0]
+    return [(row.position, counter, key, minute, amount)], []
+
+
+def _incoming(row: DeadRow, rows: Sequence[Row]) -> Incoming:
+    return Incoming(row.entry_id, row.at, rows, stream=row.stream)
+
+
+def _keys(row: DeadRow, rows: Sequence[Row]) -> list[Key]:
+    return [(row.entry_id, position) for position, *_ in rows]

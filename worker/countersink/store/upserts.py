@@ -1,0 +1,164 @@
+"""Adding rows to a slot, with what the server will never take set apart.
+
+A statement holds up to 1,000 cells and is put together here, not by the driver, whose binding of
+single values costs more than half of what the server then needs for the row: keys go as hex
+literals, amounts through ``:d``, the texts of the few counters and days through the driver's own
+quoting, so nothing can be read as SQL.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from countersink.store.connection import Session
+from countersink.store.dead import DeadRow
+from countersink.store.errors import BadData
+from countersink.store.merge import Cell, Incoming, Merged, Row, bucket_text, cell_of
+
+CELLS_PER_STATEMENT: Final = 1000
+_CELL_BYTES: Final = 800
+"""More than any cell takes whose counter and key are as long as they may be."""
+_OVERHEAD_BYTES: Final = 1024
+_INSERT: Final = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
+_LEDGER_ROWS: Final = 500
+
+_Fate = tuple[Incoming, Row, BadData]
+
+
+class Upserts:
+    """The rows of some entries on their way into one slot, inside a transaction that the caller began.
+
+    Attributes:
+        merged: the rows as cells.
+        dead: the rows that were refused, in arrival order of their cells.
+    """
+
+    def __init__(self, session: Session, slot: int, entries: Sequence[Incoming]) -> None:
+        self._session = session
+        self._slot = slot
+        self._entries = entries
+        self._clause = session.dialect.upsert_add("counter_slot", "amount")
+        self._room = session.max_allowed_packet - _OVERHEAD_BYTES
+        self._heads: dict[tuple[str, int], str] = {}
+        self._by_cell: dict[tuple[str, int, str], list[tuple[Incoming, Row]]] | None = None
+        self._failed: list[_Fate] = []
+        self.merged = Merged(entries)
+
+    @property
+    def dead(self) -> list[DeadRow]:
+        """The refused rows as dead rows."""
+        return [dead_row(entry, row, error) for entry, row, error in self._failed]
+
+    @property
+    def failed_rows(self) -> int:
+        """How many rows were refused."""
+        return len(self._failed)
+
+    def apply(self) -> None:
+        """Upsert every cell, in primary-key order.
+
+        Raises:
+            StoreError: anything but BadData, which ends in :attr:`dead`.
+        """
+        size = max(1, min(CELLS_PER_STATEMENT, self._room // _CELL_BYTES))
+        for cells in self.merged.chunks(size):
+            self._upsert(cells)
+
+    def apply_ledger(self) -> None:
+        """Add to the ledger what :meth:`apply` applied, one row per counter."""
+        sums = self.merged.sums()
+        if self._failed:
+            self._correct(sums)
+        clause = self._session.dialect.upsert_add("counter_ledger", "amount")
+        ordered = sorted(sums.items())
+        size = max(1, min(_LEDGER_ROWS, self._room // _CELL_BYTES))
+        for start in range(0, len(ordered), size):
+            args: list[object] = []
+            part = ordered[start : start + size]
+            for counter, amount in part:
+                args += counter, self._slot, amount
+            values = ", ".join(["(%s, %s, %s)"] * len(part))
+            self._session.execute(
+                f"INSERT INTO counter_ledger (counter, slot, amount) VALUES {values}{clause}", args
+            )
+
+    def _correct(self, sums: dict[str, int]) -> None:
+        """Take the refused rows out of the sums, and counters out of which nothing was applied."""
+        rows = Counter(row[1] for entry in self._entries for row in entry.rows)
+        for _, (_, counter, _, _, amount), _ in self._failed:
+            sums[counter] -= amount
+            rows[counter] -= 1
+        for counter in list(sums):
+            if rows[counter] == 0:
+                del sums[counter]
+
+    def _upsert(self, cells: Sequence[Cell]) -> None:
+        """Upsert ``cells``; where they fail, their halves.
+
+        A failing multi-row statement leaves nothing of itself behind, so what was done before stays
+        done.
+        """
+        try:
+            self._send(cells)
+        except BadData as error:
+            if len(cells) > 1:
+                middle = len(cells) // 2
+                self._upsert(cells[:middle])
+                self._upsert(cells[middle:])
+            else:
+                self._row_by_row(cells[0], error)
+
+    def _row_by_row(self, cell: Cell, error: BadData) -> None:
+        counter, day, key, _ = cell
+        rows = self._rows_of(counter, day, key)
+        if len(rows) == 1:
+            self._failed.append((*rows[0], error))
+            return
+        for entry, row in rows:
+            try:
+                self._send([(counter, day, key, row[4])])
+            except BadData as refused:
+                self._failed.append((entry, row, refused))
+
+    def _rows_of(self, counter: str, day: int, key: str) -> list[tuple[Incoming, Row]]:
+        if self._by_cell is None:
+            self._by_cell = defaultdict(list)
+            for entry in self._entries:
+                for row in entry.rows:
+                    self._by_cell[cell_of(row)].append((entry, row))
+        return self._by_cell[counter, day, key]
+
+    def _send(self, cells: Sequence[Cell]) -> None:
+        try:
+            heads = self._heads
+            for counter, day, _, _ in cells:
+                if (counter, day) not in heads:
+                    heads[counter, day] = self._head(counter, day)
+            tail = f"', {self._slot:d}, "
+            values = [
+                f"{heads[counter, day]}{key.encode().hex()}{tail}{amount:d})"
+                for counter, day, key, amount in cells
+            ]
+        except UnicodeEncodeError as error:
+            raise BadData(
+                f"not to be written as UTF-8: {error}", reason="wrong_encoding"
+            ) from error
+        except (ValueError, OverflowError) as error:
+            raise BadData(str(error), reason="out_of_range") from error
+        statement = f"{_INSERT}{', '.join(values)}{self._clause}"
+        if 4 * len(statement) > self._room and len(statement.encode()) > self._room:
+            raise BadData("the row does not fit max_allowed_packet", reason="too_long")
+        self._session.execute(statement)
+
+    def _head(self, counter: str, day: int) -> str:
+        """The first part of a row's literal, up to the key's hex digits."""
+        counter.encode()  # a lone surrogate is found here, not in the driver
+        return f"({self._session.literal(counter)}, '{bucket_text(day)}', X'"
+
+
+def dead_row(entry: Incoming, row: Row, error: BadData) -> DeadRow:
+    """The dead row for a refused row."""
+    position, counter, key, minute, amount = row
+    payload = json.dumps([counter, key, minute, amount], separators=(",", ":")).encode()
+    return DeadRow(entry.id, position, entry.stream, entry.at, error.reason, str(error), payload)
