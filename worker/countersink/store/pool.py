@@ -1,0 +1,86 @@
+"""A few sessions kept open between two reads."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from countersink.store.connection import IDLE_SECONDS, Connect, Session
+from countersink.store.errors import Unavailable
+
+_KEEP: Final = 4
+"""Idle sessions kept; any number can be in use."""
+_FRESH_SECONDS: Final = IDLE_SECONDS / 2
+"""A session idle for longer is not trusted: the server is about to end it."""
+
+Result = TypeVar("Result")
+
+
+class Pool:
+    """Sessions for reading, shared by threads; a forked child makes its own."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._idle: list[tuple[float, Session]] = []
+        self._pid = os.getpid()
+
+    def read(self, work: Callable[[Session], Result]) -> Result:
+        """Run ``work`` in one snapshot of the database.
+
+        A kept session may have died unnoticed (a restarted server): then once more on a new one.
+        ``work`` only reads.
+        """
+        kept = self._take()
+        if kept is not None:
+            try:
+                return self._run(kept, work)
+            except Unavailable:
+                kept.close(hard=True)
+        return self._run(self._connect(), work)
+
+    def close(self) -> None:
+        """Close the kept sessions. The pool can be used again."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+            ours = self._pid == os.getpid()
+        for _, session in idle:
+            # A child must not say goodbye on its parent's connections.
+            if ours:
+                session.close()
+
+    def _run(self, session: Session, work: Callable[[Session], Result]) -> Result:
+        try:
+            with session.transaction(snapshot=True):
+                return work(session)
+        finally:
+            self._give_back(session)
+
+    def _take(self) -> Session | None:
+        with self._lock:
+            if self._pid != os.getpid():
+                _inherited.extend(session for _, session in self._idle)
+                self._idle, self._pid = [], os.getpid()
+            stale = []
+            found = None
+            while self._idle and found is None:
+                since, session = self._idle.pop()
+                if time.monotonic() - since < _FRESH_SECONDS:
+                    found = session
+                else:
+                    stale.append(session)
+        for session in stale:
+            session.close()
+        return found
+
+    def _give_back(self, session: Session) -> None:
+        with self._lock:
+            if not session.closed and self._pid == os.getpid() and len(self._idle) < _KEEP:
+                self._idle.append((time.monotonic(), session))
+                return
+        session.close()
+
+
+_inherited: list[Session] = []
+"""A parent's sessions in a forked child, kept from being collected: that would end the parent's TLS state."""

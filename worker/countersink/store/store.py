@@ -1,0 +1,82 @@
+"""The front door: one object for an app that reads its totals."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from countersink.store import migrate as migrations
+from countersink.store.connection import Session, connect
+from countersink.store.errors import Misconfigured
+from countersink.store.settings import Settings
+from countersink.store.totals import Totals
+
+ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
+READ_SECONDS: Final = 300.0
+"""How long a read may take: a sum over years is no frozen server."""
+
+
+class Store:
+    """The database of counts. Connects when first used; thread-safe and fork-safe.
+
+    Attributes:
+        totals: what was counted.
+    """
+
+    totals: Totals
+
+    def __init__(self, url: str) -> None:
+        """``url``: ``mysql://user:password@host:3306/database``; more in :meth:`Settings.parse`.
+
+        Raises:
+            Misconfigured: the URL cannot be used.
+        """
+        self._settings = Settings.parse(url)
+        if self._settings.database is None:
+            raise Misconfigured("the MySQL URL names no database: add /name to it")
+        self.totals = Totals(partial(_connect, self._settings))
+
+    @classmethod
+    def from_env(cls) -> "Store":
+        """The store at ``COUNTERSINK_MYSQL_URL``, or at the URL in the file ``COUNTERSINK_MYSQL_URL_FILE``.
+
+        Raises:
+            Misconfigured: neither is set, or they cannot be used.
+        """
+        url = os.environ.get(ENVIRONMENT)
+        file = os.environ.get(f"{ENVIRONMENT}_FILE")
+        if not url and file:
+            try:
+                url = Path(file).read_text("utf-8").strip()
+            except (OSError, ValueError) as error:
+                raise Misconfigured(f"{ENVIRONMENT}_FILE cannot be read: {error}") from error
+        if not url:
+            raise Misconfigured(f"set {ENVIRONMENT}, such as mysql://user:password@host/database")
+        return cls(url)
+
+    def migrate(self) -> list[str]:
+        """Create the database and bring its tables up to date; what was applied."""
+        return migrations.migrate(self._settings)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.totals.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({str(self._settings)!r})"
+
+
+def _connect(settings: Settings) -> Session:
+    session = connect(settings, isolation="REPEATABLE READ", read_timeout=READ_SECONDS)
+    try:
+        migrations.require_schema(session)
+    except BaseException:
+        session.close()
+        raise
+    return session
