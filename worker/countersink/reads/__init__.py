@@ -1,1 +1,5 @@
-"""Totals together with what is still in the queue."""
+"""Totals together with what is still in the queue, and how fresh they are."""
+
+from countersink.reads.reads import Read, Reads
+
+__all__ = ["Read", "Reads"]
