@@ -113,7 +113,6 @@ def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
     """Decorator: ``--format``, always the output's; the first choice is the default."""
     return setting(
         "--format",
-        "output",
         type=click.Choice(choices),
         default=choices[0],
         show_default=True,

@@ -1,9 +1,8 @@
 """What ``countersink tail`` says: notices and rejected lines on stderr, the result on stdout."""
 
-import json
-
 import click
 
+from countersink.cli.output import write_json
 from countersink.cli.text import printable
 from countersink.producers.access_log import Rejected
 from countersink.producers.tail_batch import Reporter, Summary
@@ -57,7 +56,7 @@ class Report(Reporter):
                     for path, each in self._kept
                 ],
             }
-            click.echo(json.dumps(document))
+            write_json(document)
             return
         parts = [f"counted {summary.counted:,}", f"rejected {summary.rejected:,}"]
         if summary.left:

@@ -1,16 +1,15 @@
 """``countersink migrate``."""
 
-import json
-
 import click
 
 from countersink.cli import settings
+from countersink.cli.output import write_json
 
 
 @click.command("migrate", cls=settings.Command)
 @settings.mysql_url
 @settings.output_format("text", "json")
-def command(mysql_url: str | None, output: str) -> None:
+def command(mysql_url: str | None, format: str) -> None:
     """Create the database and its tables, or bring them up to date.
 
     Safe to run at any time, also by several at once; a schema that is newer than this program
@@ -19,8 +18,8 @@ def command(mysql_url: str | None, output: str) -> None:
     from countersink.store.migrate import migrate
 
     applied = migrate(settings.needed(mysql_url, "mysql"))
-    if output == "json":
-        click.echo(json.dumps({"applied": applied}))
+    if format == "json":
+        write_json({"applied": applied})
         return
     for name in applied:
         click.echo(f"applied {name}")

@@ -33,7 +33,6 @@ DEFAULT_MAX_STREAM_LENGTH: Final = 10_000
 @settings.setting("--counter", type=COUNTER, required=True, help="The counter to add to.")
 @settings.setting(
     "--key",
-    "kind",
     type=click.Choice(KEY_KINDS),
     default=KEY_KINDS[0],
     show_default=True,
@@ -75,13 +74,13 @@ DEFAULT_MAX_STREAM_LENGTH: Final = 10_000
 def command(
     access_log: str,
     counter: str,
-    kind: str,
+    key: str,
     follow: bool,
     from_start: bool,
     max_stream_length: int,
     rotate_wait: float,
     show_rejected: int,
-    output: str,
+    format: str,
     redis_url: str | None,
 ) -> int:
     """Count the lines of a web server's access log (common or combined format, plain or .gz).
@@ -93,7 +92,7 @@ def command(
     ends with 3.
     """
     report = Report(show_rejected)
-    parser = Parser(cast(KeyKind, kind))
+    parser = Parser(cast(KeyKind, key))
     with _stopped_by_signals() as (stop, stopped_by):
         client = connect(settings.needed(redis_url, "redis"), client_name="countersink-tail")
         sender = Sender(
@@ -110,7 +109,7 @@ def command(
                 )
             else:
                 path = _absolute(access_log)
-                source = f"{counter} {kind} {path}"
+                source = f"{counter} {key} {path}"
                 run = FileTail(
                     sender,
                     sender.patiently(lambda: Ledger(client, source)),
@@ -126,7 +125,7 @@ def command(
         except (LogError, PositionError, TailError) as error:
             report.close()
             raise Failure(str(error)) from error
-    report.result(summary, counter, sender.entries, output)
+    report.result(summary, counter, sender.entries, format)
     return _status(summary, follow, stopped_by)
 
 

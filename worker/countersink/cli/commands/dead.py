@@ -1,0 +1,159 @@
+"""``countersink dead list|retry|drop``."""
+
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from countersink.cli import exits, output, settings
+from countersink.cli.database import session
+from countersink.cli.failures import Misuse
+from countersink.cli.types import Checked
+from countersink.store import dead
+from countersink.store.lease import lease_worker_slot, release_worker_slot
+from countersink.store.retry import retry
+from countersink.stream.decode import decode_rows
+
+COLUMNS: Final = ("ref", "reason", "detail", "stream", "at", "created", "payload", "truncated")
+_SLOT_SECONDS: Final = 60.0
+
+
+def _ref(text: str) -> str:
+    dead.parse_ref(text)
+    return text
+
+
+REF: Final = Checked("ref", _ref)
+
+
+@click.group("dead")
+def command() -> None:
+    """List, retry or drop rows that could not be counted.
+
+    A row that cannot be counted (a bad key, a sum beyond 64 bits, an entry of a newer format) is
+    set aside with its reason; everything else in its batch is counted. REF names one: an entry's
+    id, or the id and :POSITION, as list shows them.
+    """
+
+
+def _selection(function: settings.Decorated) -> settings.Decorated:
+    for decorate in (
+        settings.one_off("--all", "everything", is_flag=True, help="All of them."),
+        settings.one_off("--reason", metavar="CODE", help="All with this reason."),
+        click.argument("refs", nargs=-1, type=REF, metavar="[REF]..."),
+    ):
+        function = decorate(function)
+    return function
+
+
+def _selected(
+    refs: Sequence[str], reason: str | None, everything: bool
+) -> tuple[list[str] | None, str | None]:
+    if sum((bool(refs), reason is not None, everything)) != 1:
+        raise Misuse("say which: REF..., --reason CODE or --all", click.get_current_context())
+    return list(refs) or None, reason
+
+
+@command.command("list", cls=settings.Command)
+@click.argument("refs", nargs=-1, type=REF, metavar="[REF]...")
+@settings.one_off("--reason", metavar="CODE", help="Only those with this reason.")
+@settings.one_off(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many."
+)
+@settings.output_format("table", "json", "csv")
+@settings.mysql_url
+def list_command(
+    refs: Sequence[str], reason: str | None, limit: int, format: str, mysql_url: str | None
+) -> None:
+    """List dead rows, newest first."""
+    with session(mysql_url) as database:
+        rows = dead.list_rows(database, reason=reason, refs=list(refs) or None, limit=limit)
+        by_reason = dead.count(database)
+    shown = [_described(row) for row in rows]
+    if format == "json":
+        output.write_json({"rows": shown, "by_reason": by_reason, "total": sum(by_reason.values())})
+    elif format == "csv":
+        output.write_csv(COLUMNS, shown)
+    else:
+        _print(shown, by_reason)
+
+
+@command.command("retry", cls=settings.Command)
+@_selection
+@settings.output_format("text", "json")
+@settings.mysql_url
+def retry_command(
+    refs: Sequence[str],
+    reason: str | None,
+    everything: bool,
+    format: str,
+    mysql_url: str | None,
+) -> int:
+    """Count dead rows after all, each exactly once.
+
+    What fails again stays; the status is then 3.
+    """
+    chosen, why = _selected(refs, reason, everything)
+    holder = f"dead-retry-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    with session(mysql_url) as database:
+        slot = lease_worker_slot(database, holder, _SLOT_SECONDS)
+        try:
+            done = retry(database, slot=slot, decode=decode_rows, reason=why, refs=chosen)
+        finally:
+            if not database.closed:
+                release_worker_slot(database, slot, holder)
+    if format == "json":
+        output.write_json({"retried": done.retried, "failed": done.failed, "rows": done.rows})
+    else:
+        click.echo(f"retried {done.retried:,} ({done.rows:,} rows counted), failed {done.failed:,}")
+    return exits.DIFFERS if done.failed else exits.DONE
+
+
+@command.command("drop", cls=settings.Command)
+@_selection
+@settings.output_format("text", "json")
+@settings.mysql_url
+def drop_command(
+    refs: Sequence[str],
+    reason: str | None,
+    everything: bool,
+    format: str,
+    mysql_url: str | None,
+) -> None:
+    """Delete dead rows for good: what they would have counted is never counted."""
+    chosen, why = _selected(refs, reason, everything)
+    with session(mysql_url) as database:
+        dropped = dead.drop(database, reason=why, refs=chosen)
+    if format == "json":
+        output.write_json({"dropped": dropped})
+    else:
+        click.echo(f"dropped {dropped:,}")
+
+
+def _described(row: dead.DeadRow) -> dict[str, object]:
+    return {
+        "ref": row.ref,
+        "reason": row.reason,
+        "detail": row.detail,
+        "stream": row.stream,
+        "at": output.iso_ms(row.at),
+        "created": f"{row.created.isoformat(timespec='milliseconds')}Z" if row.created else None,
+        "payload": row.payload.decode("utf-8", "backslashreplace"),
+        "truncated": row.truncated,
+    }
+
+
+def _print(rows: Sequence[output.Row], by_reason: dict[str, int]) -> None:
+    total = sum(by_reason.values())
+    if not total:
+        click.echo("There are no dead rows.")
+        return
+    table = output.table({"ref": False, "reason": False, "created": False, "detail": False})
+    for row in rows:
+        table.add_row(*(output.cell(row[name]) for name in ("ref", "reason", "created", "detail")))
+    output.console().print(table)
+    reasons = ", ".join(f"{name} {number:,}" for name, number in by_reason.items())
+    click.echo(f"{len(rows):,} of {total:,} shown; by reason: {reasons}")

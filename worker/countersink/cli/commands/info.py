@@ -1,0 +1,141 @@
+"""``countersink info``."""
+
+import time
+from typing import Any, Final
+
+import click
+
+from countersink.cli import output, settings
+from countersink.cli.failures import Misuse
+from countersink.cli.info_view import render
+from countersink.cli.queue_state import QueueState, look
+from countersink.store import dead
+from countersink.store.connection import connect as connect_mysql
+from countersink.store.errors import StoreError
+from countersink.store.migrate import require_schema
+from countersink.stream.connection import connect as connect_redis
+from countersink.stream.errors import StreamUnavailable
+
+_NUMBERS: Final = frozenset(
+    (
+        "pid",
+        "slot",
+        "entries",
+        "duplicates",
+        "rows",
+        "cells",
+        "dead",
+        "too_old",
+        "lost",
+        "last_batch_ms",
+    )
+)
+_TIMES: Final = frozenset(("started", "updated", "last_batch", "last_error_at"))
+
+
+@click.command("info", cls=settings.Command)
+@settings.one_off("--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
+@settings.setting(
+    "--every",
+    type=click.FloatRange(0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often, with --watch.",
+)
+@settings.output_format("table", "json")
+@settings.redis_url
+@settings.mysql_url
+def command(
+    watch: bool, every: float, format: str, redis_url: str | None, mysql_url: str | None
+) -> None:
+    """Show the backlog, the workers and how far behind they are.
+
+    Dead rows are in MySQL; without it everything else is shown all the same.
+    """
+    if watch and format == "json":
+        raise Misuse(
+            "--watch is for people and --format json for programs: leave one of them out",
+            click.get_current_context(),
+        )
+    client = connect_redis(settings.needed(redis_url, "redis"), client_name="countersink-info")
+    if watch:
+        _watch(lambda: render(document(look(client), dead_rows(mysql_url))), every)
+        return
+    found = document(look(client), dead_rows(mysql_url))
+    if format == "json":
+        output.write_json(found)
+    else:
+        output.console().print(render(found))
+
+
+def document(state: QueueState, dead_by_reason: dict[str, int] | str) -> dict[str, Any]:
+    """Everything known, as ``--format json`` prints it."""
+    known = isinstance(dead_by_reason, dict)
+    return {
+        "at": output.iso_ms(state.now),
+        "backlog": state.backlog,
+        "pending": state.pending,
+        "oldest": None if state.oldest is None else output.iso_ms(state.oldest),
+        "lag_ms": state.lag_ms,
+        "rows_per_second": state.rate,
+        "dead": sum(dead_by_reason.values()) if isinstance(dead_by_reason, dict) else None,
+        "dead_by_reason": dead_by_reason if known else None,
+        "dead_unknown": None if known else dead_by_reason,
+        "streams": [
+            {
+                "stream": stream.stream,
+                "entries": stream.entries,
+                "pending": stream.pending,
+                "oldest": None if stream.oldest is None else output.iso_ms(stream.oldest),
+                "bytes": stream.bytes,
+            }
+            for stream in state.streams
+        ],
+        "workers": [{"worker": name, **_typed(f)} for name, f in state.workers.items()],
+    }
+
+
+def dead_rows(mysql_url: str | None) -> dict[str, int] | str:
+    """How many dead rows there are by reason; or, as a text, why that is not known."""
+    if not mysql_url:
+        return "no MySQL URL is configured"
+    try:
+        with connect_mysql(mysql_url) as session:
+            require_schema(session)
+            return dead.count(session)
+    except StoreError as error:
+        return str(error)
+
+
+def _typed(fields: dict[str, str]) -> dict[str, object]:
+    typed: dict[str, object] = {}
+    for name, text in sorted(fields.items()):
+        if name in _NUMBERS or name in _TIMES:
+            number = int(text) if text.isdecimal() else None
+            typed[name] = output.iso_ms(number) if number and name in _TIMES else number or None
+            if name in _NUMBERS:
+                typed[name] = number
+        elif name == "rate":
+            typed["rows_per_second"] = float(text) if text.replace(".", "", 1).isdecimal() else None
+        else:
+            typed[name] = text
+    return typed
+
+
+def _watch(screen: Any, every: float) -> None:
+    from rich.live import Live
+
+    console = output.console()
+    # Without a screen there is nothing to draw over: one after the other.
+    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        while True:
+            try:
+                shown = screen()
+            except StreamUnavailable as error:
+                shown = output.cell(f"{error}; trying again")
+            if console.is_terminal:
+                live.update(shown, refresh=True)
+            else:
+                console.print(shown)
+            time.sleep(every)

@@ -1,0 +1,109 @@
+"""Printing results: one JSON document, CSV, or a table for people."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from countersink.cli.text import for_spreadsheet, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Row = Mapping[str, object]
+
+_BAR: Final = 40
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+
+
+def write_json(document: object) -> None:
+    """One JSON document on stdout, in ASCII: every key survives every terminal and locale."""
+    click.echo(json.dumps(document))
+
+
+def write_csv(columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """RFC 4180 with a header line; text that a spreadsheet would run as a formula gets a ``'``."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(row[column]) for column in columns])
+    click.echo(text.getvalue(), nl=False)
+
+
+def _cell(value: object) -> object:
+    return for_spreadsheet(value) if isinstance(value, str) else value
+
+
+def console() -> "Console":
+    """Where tables go: stdout, no markup, and wide enough for anything when it is not a screen."""
+    from rich.console import Console
+
+    found = Console(highlight=False, markup=False, emoji=False)
+    if not found.is_terminal:
+        # Colours and folding are for screens; whoever reads a pipe wants lines.
+        found = Console(highlight=False, markup=False, emoji=False, width=1000, no_color=True)
+    return found
+
+
+def table(columns: Mapping[str, bool]) -> "Table":
+    """An empty table; ``columns`` says of each whether it holds numbers."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name, numeric in columns.items():
+        made.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    return made
+
+
+def cell(value: object) -> str:
+    """A value as a table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return printable(str(value))
+
+
+def bar(value: int, largest: int) -> str:
+    """A bar of up to 40 characters, in eighths of one; empty for nothing and below."""
+    if value <= 0 or largest <= 0:
+        return ""
+    eighths = max(1, round(8 * _BAR * value / largest))
+    full, rest = divmod(eighths, 8)
+    return _EIGHTHS[8] * full + (_EIGHTHS[rest] if rest else "")
+
+
+def iso(moment: datetime | None) -> str | None:
+    """ISO 8601 in UTC to the millisecond, ending in Z; None stays None."""
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def iso_ms(ms: int) -> str:
+    """Unix ms as ISO 8601; a number that is no time we can write stays a number."""
+    try:
+        return iso(datetime.fromtimestamp(ms / 1000, UTC)) or ""
+    except (OverflowError, ValueError, OSError):
+        return str(ms)
+
+
+def ago(seconds: float) -> str:
+    """A duration for people: ``250 ms``, ``12 s``, ``3 min``, ``5.0 h``, ``2.1 d``."""
+    if seconds < 1:
+        return f"{max(0, round(seconds * 1000))} ms"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} d"

@@ -1,0 +1,158 @@
+"""Asking for totals the way ``countersink totals`` lays them out: columns and rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any, Final, TypeVar
+
+from countersink.reads import Read, Reads
+from countersink.store.totals_sql import key_bytes
+from countersink.stream.errors import StreamError
+
+T = TypeVar("T")
+
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "day": ("day", "total"),
+    "key": ("key", "total"),
+    "counter": ("counter", "total"),
+    "total": ("total",),
+}
+"""What each ``--by`` shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is asked.
+
+    Attributes:
+        counter: one counter, or None for all.
+        by: a key of :data:`COLUMNS`.
+        keys: these alone; empty for all.
+        start, end: days (UTC), both inclusive; None for where the data begins or ends.
+        top: at most so many keys or counters (of each counter).
+        include_pending: add what is still in the queue.
+    """
+
+    counter: str | None
+    by: str
+    keys: Sequence[str] = ()
+    start: date | None = None
+    end: date | None = None
+    top: int | None = None
+    include_pending: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the answer, in order."""
+        own = COLUMNS[self.by]
+        return own if self.counter is not None or "counter" in own else ("counter", *own)
+
+
+@dataclass(slots=True)
+class Answer:
+    """What was found.
+
+    Attributes:
+        columns: the names in each row.
+        rows: in order: days ascending; keys and counters by total, largest first, then by name.
+        complete_up_to: everything that reached Redis before it is in the rows; None if not known.
+        pending: entries included that were still in the queue.
+        unknown_because: why Redis did not tell.
+    """
+
+    columns: tuple[str, ...]
+    rows: list[dict[str, object]] = field(default_factory=list)
+    complete_up_to: datetime | None = None
+    pending: int = 0
+    unknown_because: StreamError | None = None
+
+
+def ask(reads: Reads, query: Query) -> Answer:
+    """The answer to ``query``.
+
+    Every counter is read in a snapshot of its own; ``complete_up_to`` holds for all of them.
+
+    Raises:
+        UnknownCounter, StoreError, StreamError, ValueError: as :class:`countersink.reads.Reads`.
+    """
+    return _Asking(reads, query).answer()
+
+
+class _Asking:
+    def __init__(self, reads: Reads, query: Query) -> None:
+        self._reads = reads
+        self._query = query
+        self._answer = Answer(query.columns)
+        self._asked = False
+        self._range: dict[str, Any] = {
+            "start": query.start,
+            "end": query.end,
+            "include_pending": query.include_pending,
+        }
+
+    def answer(self) -> Answer:
+        query, rows = self._query, self._answer.rows
+        if query.counter is not None:
+            for row in self._rows(query.counter):
+                rows.append({"counter": query.counter, **row})
+        else:
+            totals = self._take(self._reads.counters(**self._range))
+            if query.by in ("counter", "total"):
+                if query.keys:
+                    totals = {name: self._total(name) for name in totals}
+                rows.extend({"counter": name, "total": total} for name, total in totals.items())
+            else:
+                for name in totals:
+                    rows.extend({"counter": name, **row} for row in self._rows(name))
+        if query.by == "counter":
+            rows.sort(key=lambda row: (-_int(row["total"]), str(row["counter"])))
+            del rows[len(rows) if query.top is None else query.top :]
+        for row in rows:
+            if "counter" not in query.columns:
+                del row["counter"]
+        return self._answer
+
+    def _rows(self, counter: str) -> Iterator[dict[str, object]]:
+        query = self._query
+        keys = list(query.keys) or None
+        if query.by == "day":
+            for day, total in self._take(self._reads.daily(counter, keys=keys, **self._range)):
+                yield {"day": day.isoformat(), "total": total}
+        elif query.by == "key":
+            for key, total in self._by_key(counter, keys):
+                yield {"key": key, "total": total}
+        else:
+            yield {"total": self._total(counter)}
+
+    def _total(self, counter: str) -> int:
+        keys = list(self._query.keys) or None
+        return self._take(self._reads.total(counter, keys=keys, **self._range))
+
+    def _by_key(self, counter: str, keys: list[str] | None) -> list[tuple[str, int]]:
+        top = self._query.top
+        if keys is not None:
+            found = self._take(self._reads.many(counter, keys, **self._range))
+            ordered = sorted(found.items(), key=lambda pair: (-pair[1], key_bytes(pair[0])))
+            return ordered[:top]
+        if top is None:
+            return self._take(self._reads.by_key(counter, **self._range))
+        return self._take(self._reads.top(counter, n=top, **self._range))
+
+    def _take(self, read: Read[T]) -> T:
+        """The value of a read; what it says of its freshness goes into the answer."""
+        answer = self._answer
+        if read.unknown_because is not None:
+            answer.unknown_because = read.unknown_because
+        if not self._asked:
+            answer.complete_up_to = read.complete_up_to
+        elif answer.complete_up_to is not None:
+            both = (answer.complete_up_to, read.complete_up_to)
+            answer.complete_up_to = None if both[1] is None else min(both[0], both[1])
+        answer.pending = max(answer.pending, read.pending)
+        self._asked = True
+        return read.value
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
