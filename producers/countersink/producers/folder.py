@@ -1,0 +1,135 @@
+"""The thread that turns events into rows: memory only, so that nothing outside can hold it up."""
+
+import logging
+import time
+from collections.abc import Callable
+from threading import Event, Thread
+from typing import Final
+
+from countersink.producers.clock import RedisClock
+from countersink.producers.intake import CHUNK, MAX_RAW, Intake, Mode
+from countersink.producers.journal import Journal
+
+LOOK_SECONDS: Final = 0.05
+"""Between two looks while there are events; an event's minute is right to within this."""
+IDLE_LOOK_SECONDS: Final = 1.0
+"""Between two looks while there are none: only a caller that was suspended in mid-call can have
+left one.
+"""
+IDLE_AFTER_SECONDS: Final = 1.0
+HOLD_SECONDS: Final = 0.0001
+"""How long folding should hold the interpreter lock at a time, while there is little to fold."""
+MIN_CHUNK: Final = 250
+MAX_CHUNK: Final = 4_000
+BREATH_SECONDS: Final = 0.0001
+"""A real pause: releasing the interpreter lock alone would win it back before a waiting thread has
+woken up.
+"""
+
+
+def breathe() -> None:
+    """Let the app's threads run."""
+    time.sleep(BREATH_SECONDS)
+
+
+class Folder(Thread):
+    """Folds every 50 ms while there are events, and right at each minute's end.
+
+    Args:
+        intake: the events.
+        clock: whose minutes count.
+        journal: where drops are reported.
+        rows_waiting: called after rows were folded.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        clock: RedisClock,
+        journal: Journal,
+        rows_waiting: Callable[[], None],
+    ) -> None:
+        super().__init__(name="countersink-folder", daemon=True)
+        self._intake = intake
+        self._clock = clock
+        self._journal = journal
+        self._rows_waiting = rows_waiting
+        self._event = Event()
+        self._stopping = False
+        self._reported = 0
+        self._chunk = CHUNK
+
+    def wake(self) -> None:
+        """Look now."""
+        self._event.set()
+
+    def stop(self) -> None:
+        """End soon; what is left is folded by whoever closes the producer."""
+        self._stopping = True
+        self._event.set()
+
+    def run(self) -> None:
+        """The thread."""
+        busy = time.monotonic()
+        while not self._stopping:
+            try:
+                if self._intake.mode is Mode.IDLE:
+                    self._event.wait(IDLE_LOOK_SECONDS)
+                else:
+                    self._event.wait(min(LOOK_SECONDS, self._clock.seconds_to_next_minute()))
+                self._event.clear()
+                if self._pass():
+                    busy = time.monotonic()
+                    if self._intake.mode is Mode.IDLE:
+                        self._intake.switch(Mode.HOT)
+                elif time.monotonic() - busy > IDLE_AFTER_SECONDS:
+                    self._intake.switch(Mode.IDLE)
+                self._report()
+            except Exception:
+                self._journal.bug("the folder")
+                time.sleep(LOOK_SECONDS)
+
+    def _pass(self) -> bool:
+        """Fold until little is left; whether anything was folded.
+
+        A chunk is a quarter of what waits: small when calls are few, so that none of them waits
+            long for the
+        interpreter lock, and large when they are many, since this thread then gets the lock once
+        per switch interval.
+        """
+        folded = False
+        while not self._stopping:
+            waiting = self._intake.raw()
+            if waiting > MAX_RAW:
+                self._intake.switch(Mode.CROWDED)
+            elif self._intake.mode is Mode.CROWDED and waiting < MAX_RAW // 4:
+                self._intake.switch(Mode.HOT)
+            if not waiting:
+                break
+            before = time.thread_time()
+            count = self._intake.fold(max(self._chunk, waiting // 4))
+            self._adapt(count, time.thread_time() - before)
+            folded = folded or count > 0
+            if waiting <= self._chunk:
+                break
+            breathe()
+        if folded:
+            self._rows_waiting()
+        return folded
+
+    def _adapt(self, count: int, seconds: float) -> None:
+        """Let a chunk be what folds in ``HOLD_SECONDS``: many events of few keys, few of many."""
+        if count >= MIN_CHUNK and seconds > 0:
+            fitting = int(HOLD_SECONDS * count / seconds)
+            self._chunk = min(MAX_CHUNK, max(MIN_CHUNK, (self._chunk + fitting) // 2))
+
+    def _report(self) -> None:
+        dropped = self._intake.dropped
+        if dropped > self._reported and self._journal.seldom(
+            logging.WARNING,
+            "dropped",
+            "%d increments dropped: %d rows wait for Redis, as many as may",
+            dropped - self._reported,
+            self._intake.buffer.held,
+        ):
+            self._reported = dropped

@@ -1,0 +1,178 @@
+"""Forks, exits and SIGTERM, for all producers of the process.
+
+An exit flushes every open producer: by ``atexit``, and, since children of ``multiprocessing`` skip
+that, by a finalizer of ``multiprocessing`` where that module is in use. SIGTERM does the same
+before, or beside, what the app had installed.
+"""
+
+import _thread
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, Protocol
+
+from countersink.producers.journal import logger
+
+Handler = Callable[[int, FrameType | None], Any]
+
+EXIT_GRACE_SECONDS: Final = 2.0
+"""How long the main thread has, after a flush on SIGTERM, to let the signal end the process."""
+
+
+class Closable(Protocol):
+    """What this module needs of a producer."""
+
+    @property
+    def exit_timeout(self) -> float:
+        """Seconds that a flush at the end of the process may take."""
+
+    def flush(self, timeout: float = ...) -> bool:
+        """Store what was accepted."""
+
+    def close_at_exit(self, deadline: float) -> None:
+        """Store what was accepted, and accept no more."""
+
+    def start_over(self) -> None:
+        """Forget everything: this is a forked child."""
+
+
+class _Process:
+    """What is registered in this process."""
+
+    def __init__(self) -> None:
+        self.producers: dict[int, Closable] = {}
+        self.finalized = False
+        self.previous: Any = None
+        self.flushing = False
+        self.flushed = False
+
+
+_process = _Process()
+
+
+def register(producer: Closable, *, handle_sigterm: bool) -> None:
+    """Flush ``producer`` when the process ends, and empty it in forked children."""
+    _process.producers[id(producer)] = producer
+    if handle_sigterm:
+        _install()
+
+
+def forget(producer: Closable) -> None:
+    """``producer`` is closed."""
+    _process.producers.pop(id(producer), None)
+    if not _process.producers:
+        _uninstall()
+
+
+def finalize_with_multiprocessing() -> None:
+    """Have ``multiprocessing``, if it is in use, flush at the end of this process."""
+    # Not imported here: it is slow, and an app that does not use it has no children that skip
+    # atexit.
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and not _process.finalized:
+        _process.finalized = True
+        util.Finalize(None, close_all, exitpriority=0)
+
+
+def close_all() -> None:
+    """Close every open producer, all within the longest of their exit timeouts."""
+    producers = list(_process.producers.values())
+    deadline = time.monotonic() + max((each.exit_timeout for each in producers), default=0.0)
+    for producer in producers:
+        try:
+            producer.close_at_exit(deadline)
+        except Exception:
+            logger.exception("closing at exit:", extra={"action": "internal_error"})
+
+
+atexit.register(close_all)
+
+
+# --- forks -------------------------------------------------------------------------------------
+
+
+def _in_child() -> None:
+    _process.finalized = False  # a child of multiprocessing clears its finalizers
+    _process.flushing = _process.flushed = False
+    for producer in list(_process.producers.values()):
+        producer.start_over()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+# --- SIGTERM -----------------------------------------------------------------------------------
+
+
+def _install() -> None:
+    if threading.current_thread() is not threading.main_thread():
+        return
+    previous = signal.getsignal(signal.SIGTERM)
+    # Left alone: ours, an ignored signal, and a handler that was not installed from Python (None).
+    if previous is _on_sigterm or previous in (signal.SIG_IGN, None):
+        return
+    try:
+        signal.signal(signal.SIGTERM, _on_sigterm)
+    except ValueError:  # a subinterpreter's main thread
+        return
+    _process.previous = previous
+
+
+def _uninstall() -> None:
+    """Put back what was there, if nothing was installed since and this thread may."""
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is _on_sigterm
+        and not _process.flushing
+    ):
+        signal.signal(signal.SIGTERM, _process.previous)
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    """Runs in the main thread, between any two of its instructions: so it takes no lock."""
+    previous = _process.previous
+    chained = callable(previous)
+    if _process.flushed and not chained:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
+    if not _process.flushing:
+        _process.flushing = True
+        _process.flushed = False
+        try:
+            _thread.start_new_thread(_flush_on_sigterm, (number, not chained))
+        except RuntimeError:  # no thread to be had: end as without this handler
+            _process.flushed = True
+            if not chained:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+    if chained:
+        previous(number, frame)
+
+
+def _flush_on_sigterm(number: int, end: bool) -> None:
+    try:
+        producers = list(_process.producers.values())
+        deadline = time.monotonic() + max((each.exit_timeout for each in producers), default=0.0)
+        logger.info("flushing because of SIGTERM", extra={"action": "sigterm"})
+        for producer in producers:
+            producer.flush(max(0.0, deadline - time.monotonic()))
+    except Exception:
+        logger.exception("flushing because of SIGTERM:", extra={"action": "internal_error"})
+    finally:
+        _process.flushed = True
+        _process.flushing = False
+    if not end:
+        return
+    # The default action, taken by the main thread, so that the parent sees a process ended by
+    # SIGTERM.
+    signal.pthread_kill(threading.main_thread().ident or 0, number)
+    time.sleep(EXIT_GRACE_SECONDS)
+    os._exit(
+        128 + number
+    )  # the main thread is deep in C: the status that a shell shows for SIGTERM

@@ -1,0 +1,121 @@
+"""A producer's settings: their defaults, their checks, and how the environment spells them."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from countersink.stream.limits import MAX_COUNTER_LENGTH
+
+URL_VARIABLE: Final = "COUNTERSINK_REDIS_URL"
+PREFIX: Final = "COUNTERSINK_PRODUCER_"
+
+_TRUE: Final = frozenset(("1", "true", "yes", "on"))
+_FALSE: Final = frozenset(("0", "false", "no", "off"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a :class:`~countersink.producers.Producer` can be told besides its URL.
+
+    Attributes:
+        flush_interval: seconds between two flushes to Redis.
+        max_rows: distinct (counter, key, minute) rows that start a flush early.
+        max_rows_in_memory: rows held at most, sent or not, until Redis or the spool has them.
+        max_stream_length: entries in the stream above which Redis is treated as away.
+        spool: directory of the disk spool; ``None``: no spool.
+        spool_max_bytes: size of all segments in that directory above which nothing more is spooled.
+        id_scope: namespace of the ids given to ``increment(id=…)``; give each app its own.
+        socket_timeout: seconds until a silent Redis counts as away.
+        exit_timeout: seconds that a flush at exit or on SIGTERM may take.
+        handle_sigterm: flush on SIGTERM, before what the app had installed for it.
+    """
+
+    flush_interval: float = 0.25
+    max_rows: int = 5_000
+    max_rows_in_memory: int = 100_000
+    max_stream_length: int = 1_000_000
+    spool: str | None = None
+    spool_max_bytes: int = 1 << 30
+    id_scope: str = ""
+    socket_timeout: float = 5.0
+    exit_timeout: float = 5.0
+    handle_sigterm: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("flush_interval", "socket_timeout", "exit_timeout"):
+            _check_seconds(name, getattr(self, name))
+        for name in ("max_rows", "max_rows_in_memory", "max_stream_length", "spool_max_bytes"):
+            value = getattr(self, name)
+            if type(value) is not int:
+                raise TypeError(f"{name} is an int, not {type(value).__name__}")
+            if value < 1:
+                raise ValueError(f"{name} is at least 1, not {value}")
+        if self.spool is not None and not isinstance(self.spool, str):
+            raise TypeError(f"spool is a directory's path, not {type(self.spool).__name__}")
+        if self.spool == "":
+            raise ValueError("spool is a directory's path, not empty; leave it out for no spool")
+        if type(self.id_scope) is not str or len(self.id_scope) > MAX_COUNTER_LENGTH:
+            raise ValueError(f"id_scope is a str of at most {MAX_COUNTER_LENGTH} characters")
+        if type(self.handle_sigterm) is not bool:
+            raise TypeError("handle_sigterm is True or False")
+
+
+def from_environment(environment: Mapping[str, str] | None = None) -> tuple[str, Options]:
+    """The URL and the options that the environment asks for, read at the time of the call.
+
+    ``COUNTERSINK_REDIS_URL`` (or ``COUNTERSINK_REDIS_URL_FILE``, a file that holds it) is required;
+    each option is ``COUNTERSINK_PRODUCER_<OPTION>``, for example
+    ``COUNTERSINK_PRODUCER_FLUSH_INTERVAL=0.1``, or ``COUNTERSINK_PRODUCER_<OPTION>_FILE``.
+
+    Raises:
+        ValueError: the URL is missing, or a value cannot be used; the message names the variable.
+    """
+    env = os.environ if environment is None else environment
+    url = _read(env, URL_VARIABLE)
+    if not url:
+        raise ValueError(f"set {URL_VARIABLE} (for example redis://localhost:6379/0)")
+    given: dict[str, Any] = {}
+    for field in fields(Options):
+        variable = PREFIX + field.name.upper()
+        text = _read(env, variable)
+        if text:
+            given[field.name] = _parse(variable, text, type(field.default))
+    try:
+        return url, Options(**given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"in the environment ({PREFIX}…): {error}") from error
+
+
+def _read(env: Mapping[str, str], variable: str) -> str | None:
+    """The variable's value, or that of the file named by ``<variable>_FILE``."""
+    path = env.get(variable + "_FILE")
+    if variable in env or not path:
+        return env.get(variable)
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ValueError(f"{variable}_FILE: cannot read {path}: {error.strerror}") from error
+
+
+def _parse(variable: str, text: str, kind: type[Any]) -> Any:
+    """``text`` as ``kind``, the type of the option's default (``None`` for an optional path)."""
+    try:
+        if kind is bool:
+            if text.lower() in _TRUE | _FALSE:
+                return text.lower() in _TRUE
+            raise ValueError
+        if kind in (int, float):
+            return kind(text)
+    except ValueError:
+        wanted = {bool: "true or false", int: "a whole number", float: "a number of seconds"}[kind]
+        raise ValueError(f"{variable} is {wanted}, not {text!r}") from None
+    return text
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
+    if not 0 < value <= 86_400:  # also refuses NaN
+        raise ValueError(f"{name} is more than 0 and at most 86400 seconds, not {value}")

@@ -1,0 +1,149 @@
+"""Parcels that are sealed and not stored yet."""
+
+from collections.abc import Callable, Sequence
+from threading import Condition
+from typing import Final
+
+from countersink.producers.clock import RedisClock
+from countersink.producers.intake import Intake
+from countersink.producers.parcel import Parcel, encode_pieces
+from countersink.producers.rows import NEVER
+from countersink.stream.entry import ROWS_PER_ENTRY, Row, id_for, new_entry_id
+
+PIECE_ROWS: Final = 64
+"""Rows encoded at a time at least: some 50 µs during which no other thread runs."""
+
+
+class Outbox:
+    """Seals rows into parcels and knows which of them are stored. For the sender and the spooler at
+    once.
+
+    Attributes:
+        stored, spooled, resent: increments, see :class:`~countersink.producers.stats.Stats`.
+        progress: notified when rows were settled.
+    """
+
+    def __init__(
+        self, intake: Intake, clock: RedisClock, id_scope: str, breathe: Callable[[], None]
+    ) -> None:
+        self.stored = 0
+        self.spooled = 0
+        self.resent = 0
+        self.progress = Condition()
+        self._intake = intake
+        self._lock = intake.lock
+        self._buffer = intake.buffer
+        self._clock = clock
+        self._id_scope = id_scope
+        self._breathe = breathe
+        self._parcels: list[Parcel] = []
+        self._given_up = False
+
+    def __len__(self) -> int:
+        return len(self._parcels)
+
+    def seal(self, upto: int = NEVER) -> Parcel | None:
+        """Take at most 1,000 rows of generations up to ``upto`` out of the buffer; ``None``: there
+        are none.
+
+        The parcel belongs to the caller, who has to post, settle or give it up.
+        """
+        pieces: list[list[Row]] = []
+        count = increments = generation = 0
+        id: str | None = None
+        # Larger pieces when much waits: between two of them this thread may wait a whole switch
+        # interval.
+        limit = min(ROWS_PER_ENTRY, max(PIECE_ROWS, self._buffer.waiting // 32))
+        while count < ROWS_PER_ENTRY:
+            with self._lock:
+                piece = self._buffer.take(
+                    min(limit, ROWS_PER_ENTRY - count),
+                    generation or upto,
+                    lowest=generation,
+                    named=not pieces,
+                )
+            if piece is None:
+                break
+            pieces.append(piece.rows)
+            count += len(piece.rows)
+            increments += piece.increments
+            generation = piece.generation
+            if piece.id is not None:
+                id = id_for(self._id_scope, piece.rows[0][0], piece.id)
+                break
+        if not pieces:
+            return None
+        rows = encode_pieces(pieces, self._breathe)
+        return Parcel(id or new_entry_id(self._clock.now_ms()), rows, count, increments, generation)
+
+    def post(self, parcels: Sequence[Parcel]) -> None:
+        """Leave parcels to be sent."""
+        with self._lock:
+            self._parcels += parcels
+
+    def stamp(self, limit: int) -> list[Parcel]:
+        """The first ``limit`` parcels, to be sent now: their ``at`` is frozen if it was not."""
+        with self._lock:
+            parcels = self._parcels[:limit]
+            now = self._clock.now_ms()
+            for parcel in parcels:
+                if parcel.at is None:
+                    parcel.at = now
+                if parcel.attempts:
+                    self.resent += parcel.increments
+            return parcels
+
+    def for_spool(self, limit: int) -> list[Parcel]:
+        """At most ``limit`` parcels for the spool.
+
+        One that was never sent is taken out, and so never will be from here: the spool stamps it.
+            One that was sent
+        stays as well: the answer may be on its way.
+        """
+        with self._lock:
+            parcels = self._parcels[:limit]
+            self._parcels[:limit] = [parcel for parcel in parcels if parcel.at is not None]
+            return [parcel for parcel in parcels if not parcel.settled]
+
+    def settle(self, parcels: Sequence[Parcel], *, spooled: bool = False) -> None:
+        """These parcels are stored; a second time counts for nothing."""
+        with self._lock:
+            for parcel in parcels:
+                if parcel.settled or self._given_up:
+                    continue
+                parcel.settled = True
+                self._buffer.settle(parcel.generation, parcel.row_count)
+                if spooled:
+                    self.spooled += parcel.increments
+                else:
+                    self.stored += parcel.increments
+            self._parcels = [parcel for parcel in self._parcels if not parcel.settled]
+        with self.progress:
+            self.progress.notify_all()
+
+    def give_back(self) -> None:
+        """Let rows that were taken for a flush, but not sealed, coalesce again."""
+        more = True
+        while more:
+            with self._lock:
+                more = self._buffer.give_back(PIECE_ROWS)
+            if more:
+                self._breathe()
+
+    def settled(self, generation: int) -> bool:
+        """Whether everything up to ``generation`` is stored."""
+        with self._lock:
+            return self._buffer.oldest_unsettled() > generation
+
+    def give_up(self) -> int:
+        """Count everything that is not stored as dropped; how many increments those were."""
+        with self._lock:
+            self._intake.fold_rest_locked()
+            lost = self._intake.accepted - self.stored - self.spooled
+            self._intake.accepted -= lost
+            self._intake.dropped += lost
+            self._parcels.clear()
+            self._buffer.clear()
+            self._buffer.limit = 0  # an event that a caller leaves from now on is dropped
+            self._given_up = True
+            return lost

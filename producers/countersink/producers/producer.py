@@ -1,0 +1,309 @@
+"""The producer: what an application calls."""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from threading import Lock
+from types import TracebackType
+from typing import Final, Self
+
+from countersink.producers import lifecycle
+from countersink.producers.core import Core
+from countersink.producers.intake import Mode
+from countersink.producers.options import Options, from_environment
+from countersink.producers.stats import Stats
+from countersink.stream.connection import connect, redact
+from countersink.stream.errors import StreamMisconfigured
+from countersink.stream.limits import (
+    MAX_AMOUNT,
+    MAX_KEY_BYTES,
+    MIN_AMOUNT,
+    check_amount,
+    check_counter,
+    check_key,
+    minute_of,
+)
+
+MAX_ID_LENGTH: Final = 1_000
+"""Characters in an ``id``; it is hashed, so its length costs nothing later."""
+
+_ONE: Final = 1
+_DEFAULTS: Final = Options()
+
+
+class Producer:
+    """Counts: takes increments in well under a microsecond, folds them, and sends them to Redis in
+    the background.
+
+    ``increment()`` never waits and never raises because of Redis or a disk. While Redis is away,
+    rows coalesce in bounded memory, then go to the spool if there is one, else they are dropped,
+    counted and logged. What is stored is counted exactly once, however often it is sent.
+
+    One producer per process is enough: it may be used by all threads, from asyncio (where the calls
+    that wait are run as ``await asyncio.to_thread(producer.flush)``), and by forked children, each
+    of which starts with an empty one::
+
+        producer = Producer("redis://localhost:6379/0")
+        producer.increment("page_views", "/home")
+
+    It is flushed when the process exits, and on SIGTERM. A child that ends by ``os._exit()`` calls
+    ``close()`` itself.
+
+    Args:
+        url: ``redis://``, ``rediss://`` or ``unix://``.
+        flush_interval, max_rows, max_rows_in_memory, max_stream_length, spool, spool_max_bytes,
+        id_scope,
+            socket_timeout, exit_timeout, handle_sigterm: see
+                :class:`~countersink.producers.options.Options`.
+
+    Raises:
+        TypeError, ValueError: the URL or an option cannot be used. Redis is not contacted yet.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        flush_interval: float = _DEFAULTS.flush_interval,
+        max_rows: int = _DEFAULTS.max_rows,
+        max_rows_in_memory: int = _DEFAULTS.max_rows_in_memory,
+        max_stream_length: int = _DEFAULTS.max_stream_length,
+        spool: str | os.PathLike[str] | None = None,
+        spool_max_bytes: int = _DEFAULTS.spool_max_bytes,
+        id_scope: str = _DEFAULTS.id_scope,
+        socket_timeout: float = _DEFAULTS.socket_timeout,
+        exit_timeout: float = _DEFAULTS.exit_timeout,
+        handle_sigterm: bool = _DEFAULTS.handle_sigterm,
+    ) -> None:
+        self._options = Options(
+            flush_interval=flush_interval,
+            max_rows=max_rows,
+            max_rows_in_memory=max_rows_in_memory,
+            max_stream_length=max_stream_length,
+            spool=None if spool is None else os.fspath(spool),
+            spool_max_bytes=spool_max_bytes,
+            id_scope=id_scope,
+            socket_timeout=socket_timeout,
+            exit_timeout=exit_timeout,
+            handle_sigterm=handle_sigterm,
+        )
+        if not isinstance(url, str):
+            raise TypeError(f"the URL is a str, not {type(url).__name__}")
+        try:
+            connect(url)
+        except StreamMisconfigured as error:
+            raise ValueError(str(error)) from error
+        self._url = url
+        self._exited = False
+        self.start_over()
+        lifecycle.register(self, handle_sigterm=handle_sigterm)
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """A producer as the environment asks for: see
+        :func:`countersink.producers.options.from_environment`.
+
+        Raises:
+            ValueError: ``COUNTERSINK_REDIS_URL`` is missing, or a setting cannot be used; the
+                message names it.
+        """
+        url, options = from_environment()
+        return cls(url, **asdict(options))
+
+    def increment(
+        self,
+        counter: str,
+        key: str = "",
+        amount: int = 1,
+        *,
+        at: datetime | None = None,
+        id: str | None = None,
+    ) -> None:
+        """Add ``amount`` to ``key`` of ``counter``.
+
+        Args:
+            counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
+            key: 0 to 255 bytes of UTF-8.
+            amount: a signed 64-bit integer; 0 declares the key without counting.
+            at: when it happened, an aware datetime from 1970 to 9999-12-30. Default: now on Redis's
+                clock, in whole minutes; right to within 50 ms or so.
+            id: the event's own name, at most 1,000 characters: further increments of the same
+                counter with the same id (and the same ``id_scope``) are not counted, as long as the
+                store remembers it (``ledger_days``). Each
+                such increment travels as an entry of its own: for the few events that need it.
+
+        Raises:
+            TypeError, ValueError: an argument is not as above. Nothing is counted.
+            RuntimeError: the producer is closed.
+        """
+        # The usual call: an increment by 1, now. `is`: small ints are singletons, and True is not
+        # 1.
+        try:
+            if (
+                amount is _ONE
+                and at is None
+                and id is None
+                and type(key) is str
+                and len(key) <= MAX_KEY_BYTES
+                and key.isascii()
+            ):
+                self._fast[counter](key)
+                return
+        except (KeyError, TypeError):
+            pass  # a counter not seen before, or nothing that could be one
+        self._increment(counter, key, amount, at, id)
+
+    def increment_many(
+        self, counter: str, amounts: Mapping[str, int], *, at: datetime | None = None
+    ) -> None:
+        """Add ``amounts[key]`` to each key of ``counter``: all, or none if one of them is not
+        valid.
+
+        Args:
+            counter, at: as for :meth:`increment`.
+            amounts: key → amount.
+
+        Raises:
+            TypeError, ValueError: an argument is not as above. Nothing is counted.
+            RuntimeError: the producer is closed.
+        """
+        check_counter(counter)
+        minute = None if at is None else minute_of(at)
+        if not isinstance(amounts, Mapping):
+            raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
+        keys, values = list(amounts.keys()), list(amounts.values())
+        if not keys:
+            return
+        if not (
+            set(map(type, keys)) == {str}
+            and "".join(keys).isascii()
+            and max(map(len, keys)) <= MAX_KEY_BYTES
+        ):
+            for key in keys:
+                check_key(key)
+        if not (
+            set(map(type, values)) == {int}
+            and min(values) >= MIN_AMOUNT
+            and max(values) <= MAX_AMOUNT
+        ):
+            for value in values:
+                check_amount(value)
+        intake = self._core.intake
+        if intake.mode is Mode.CLOSED:
+            self._refuse(len(keys))
+            return
+        intake.put_many(counter, minute, keys, values)
+
+    def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
+        """Wait until everything accepted before this call is stored: in Redis, or else in the
+        spool.
+
+        Args:
+            timeout: seconds to wait at most.
+            applied: wait until it is in MySQL (or among the dead letters), and until what this
+                process has spooled is too.
+
+        Returns:
+            Whether that is so. Never raises because of Redis or a disk.
+        """
+        deadline = time.monotonic() + timeout
+        if not self._core.flush(timeout):
+            return False
+        return not applied or self._core.applied(deadline - time.monotonic())
+
+    def stats(self) -> Stats:
+        """The figures of this producer in this process."""
+        return self._core.stats()
+
+    def close(self, timeout: float = 5.0) -> bool:
+        """Flush, then end the threads. Calls of ``increment()`` from then on raise RuntimeError.
+        Idempotent.
+
+        What can be stored neither in Redis nor in the spool is lost: counted as dropped, and
+            logged.
+
+        Args:
+            timeout: seconds that the flush may take.
+
+        Returns:
+            Whether nothing was lost.
+        """
+        with self._closing:
+            if self._core.intake.mode is Mode.CLOSED:
+                return True
+            complete = self._core.close(timeout)
+        lifecycle.forget(self)
+        return complete
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Producer {redact(self._url)}>"
+
+    # --- for the end of the process, and for forks -------------------------------------------
+
+    @property
+    def exit_timeout(self) -> float:
+        """Seconds that a flush at the end of the process may take."""
+        return self._options.exit_timeout
+
+    def close_at_exit(self, deadline: float) -> None:
+        """Close until the monotonic time ``deadline``; later increments are dropped instead of
+        raising.
+        """
+        self._exited = True
+        self.close(max(0.0, deadline - time.monotonic()))
+
+    def start_over(self) -> None:
+        """Begin empty: the parent of a forked child sends what it had accepted."""
+        self._core = Core(self._url, self._options)
+        self._fast = self._core.intake.fast
+        self._closing = Lock()
+
+    # --- the way for all but the usual call --------------------------------------------------
+
+    def _increment(
+        self, counter: str, key: str, amount: int, at: datetime | None, id: str | None
+    ) -> None:
+        check_counter(counter)
+        check_key(key)
+        check_amount(amount)
+        minute = None if at is None else minute_of(at)
+        intake = self._core.intake
+        if id is not None:
+            check_id(id)
+        if intake.mode is Mode.CLOSED:
+            self._refuse(1)
+        elif id is not None:
+            intake.put_named(id, (counter, key, minute, amount))
+        else:
+            intake.put(counter, key, minute, amount)
+
+    def _refuse(self, increments: int) -> None:
+        if not self._exited:
+            raise RuntimeError("the producer is closed")
+        # Another exit hook, after ours: it is not wrong to count there, only too late.
+        self._core.intake.refuse(increments)
+
+
+def check_id(id: object) -> None:
+    """Whether ``id`` can name an event.
+
+    Raises:
+        TypeError, ValueError: it cannot.
+    """
+    if type(id) is not str:
+        raise TypeError(f"an id is a str, not {type(id).__name__}")
+    if not 1 <= len(id) <= MAX_ID_LENGTH:
+        raise ValueError(f"an id has 1 to {MAX_ID_LENGTH} characters, not {len(id)}")

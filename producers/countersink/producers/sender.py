@@ -1,0 +1,150 @@
+"""The thread that talks to Redis."""
+
+import logging
+import time
+from threading import Event, Thread
+from typing import Final
+
+from countersink.producers.clock import RedisClock
+from countersink.producers.journal import Journal
+from countersink.producers.link import Link
+from countersink.producers.outbox import Outbox
+from countersink.producers.rows import RowBuffer
+from countersink.producers.spool.errors import SpoolError
+from countersink.producers.spool.writer import Spool
+
+PARCELS_AT_A_TIME: Final = 16
+ADOPT_SECONDS: Final = 10.0
+"""Between two looks for segments of dead processes."""
+
+
+class Sender(Thread):
+    """Flushes at intervals, early when many rows wait, and at once when asked to."""
+
+    def __init__(
+        self,
+        link: Link,
+        outbox: Outbox,
+        buffer: RowBuffer,
+        clock: RedisClock,
+        journal: Journal,
+        spool: Spool | None,
+        *,
+        flush_interval: float,
+        max_rows: int,
+    ) -> None:
+        super().__init__(name="countersink-sender", daemon=True)
+        self._link = link
+        self._outbox = outbox
+        self._buffer = buffer
+        self._clock = clock
+        self._journal = journal
+        self._spool = spool
+        self._interval = flush_interval
+        self._max_rows = max_rows
+        self._event = Event()
+        self._urgent = False
+        self._idle = False
+        self._stopping = False
+        self._next_flush = 0.0
+        self._next_adoption = 0.0
+
+    @property
+    def replayed(self) -> int:
+        """Increments sent from the spool."""
+        return 0 if self._spool is None else self._spool.backlog.increments_done
+
+    def rows_waiting(self) -> None:
+        """There are rows: flush when it is time, or now if there are many."""
+        if self._buffer.growing >= self._max_rows:
+            self.flush_now()
+        elif self._idle:
+            self._idle = False
+            self._next_flush = time.monotonic() + self._interval
+            self._event.set()
+
+    def flush_now(self) -> None:
+        """Flush without waiting for the interval to end."""
+        self._urgent = True
+        self._event.set()
+
+    def stop(self) -> None:
+        """End as soon as the command being sent has ended."""
+        self._stopping = True
+        self._event.set()
+
+    def run(self) -> None:
+        """The thread."""
+        while not self._stopping:
+            try:
+                self._event.wait(self._patience())
+                self._event.clear()
+                if self._urgent or time.monotonic() >= self._next_flush:
+                    self.work()
+            except Exception:
+                self._journal.bug("the sender")
+                time.sleep(self._interval)
+        self._link.close()
+
+    def work(self) -> None:
+        """Send everything that is there now, as far as Redis takes it."""
+        self._urgent = False
+        self._next_flush = time.monotonic() + self._interval
+        if not (self._link.ready() and self._replay() and self._send(self._buffer.generation)):
+            # What is not sealed goes on coalescing, which bounds memory by distinct rows.
+            self._outbox.give_back()
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for an event."""
+        now = time.monotonic()
+        self._idle = True
+        if self._buffer.waiting or len(self._outbox) or (self._spool and self._spool.waiting):
+            self._idle = False
+            return max(self._next_flush - now, self._link.seconds_to_next_try(), 0.0)
+        if self._spool is not None:
+            return max(0.0, self._next_adoption - now)
+        return None
+
+    def _send(self, upto: int) -> bool:
+        """Send the outbox and the rows up to generation ``upto``; whether Redis has taken all."""
+        while not self._stopping:
+            if len(self._outbox):
+                parcels = self._outbox.stamp(PARCELS_AT_A_TIME)
+                self._outbox.settle(self._link.send(parcels))
+                if not self._link.usable:
+                    return False
+                continue
+            for _ in range(PARCELS_AT_A_TIME):
+                parcel = self._outbox.seal(upto)
+                if parcel is None:
+                    break
+                self._outbox.post([parcel])
+            if not len(self._outbox):
+                return True
+        return False
+
+    def _replay(self) -> bool:
+        """Send what the spool holds; whether Redis has taken all that can be read."""
+        spool = self._spool
+        if spool is None:
+            return True
+        backlog = spool.backlog
+        while not self._stopping:
+            try:
+                spool.roll()
+                looking = not len(backlog) and time.monotonic() >= self._next_adoption
+                if looking and not spool.adopt_one():
+                    self._next_adoption = time.monotonic() + ADOPT_SECONDS
+                if not len(backlog):
+                    return True
+                parcels = backlog.next(PARCELS_AT_A_TIME, self._clock.now_ms)
+                if parcels:
+                    backlog.delivered(self._link.send(parcels))
+                    if not self._link.usable:
+                        return False
+            except SpoolError as error:
+                self._journal.seldom(logging.ERROR, "spool_failed", "%s; tried again later", error)
+                self._next_adoption = time.monotonic() + ADOPT_SECONDS
+                if len(backlog):
+                    backlog.drop_first()
+        return False

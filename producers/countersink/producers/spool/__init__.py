@@ -1,0 +1,12 @@
+"""The disk spool: increments that could not be sent, until they can.
+
+A directory holds segments, which several processes share: a segment has one writer, who holds a
+``flock`` on it for the segment's life. Whoever finds a segment without that lock may replay it: its
+writer is dead.
+"""
+
+from countersink.producers.spool.directory import SegmentInfo, list_segments
+from countersink.producers.spool.errors import SpoolError
+from countersink.producers.spool.replay import Replayed, replay
+
+__all__ = ["Replayed", "SegmentInfo", "SpoolError", "list_segments", "replay"]

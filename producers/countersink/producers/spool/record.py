@@ -1,0 +1,98 @@
+"""The format of a segment.
+
+::
+
+    file    = magic "csspool1" (8 bytes), slot: bytes of the file that are done, flag: "D" if damage
+    was seen,
+              11 bytes reserved; then records
+    record  = magic (4 bytes), length of the body (u32), CRC-32 of length and body (u32), slot: at;
+    then the body body    = entry id (16 bytes), row count (u32), increments (u64), rows: the
+    entry's JSON slot    = value (i64), CRC-32 of the value (u32); anything else, such as zeros: not
+    set
+
+All little-endian. Records are only ever appended. The two kinds of slots are overwritten in place
+instead of recording their changes at the end, because a replay has to stamp ``at`` before it sends,
+and must be able to on a full disk: it is what will empty it. A slot torn by a crash is not set,
+which is right: what depends on it had not begun.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from countersink.producers.parcel import Parcel
+
+FILE_MAGIC: Final = b"csspool1"
+DONE_SLOT_OFFSET: Final = len(FILE_MAGIC)
+DAMAGED_FLAG_OFFSET: Final = 20
+DAMAGED_FLAG: Final = b"D"
+FILE_HEADER_SIZE: Final = 32
+
+RECORD_MAGIC: Final = b"\xc5\x0a\x5d\x91"
+_HEAD: Final = struct.Struct("<4sII")
+_SLOT: Final = struct.Struct("<qI")
+_BODY: Final = struct.Struct("<16sIQ")
+AT_SLOT_OFFSET: Final = _HEAD.size
+RECORD_HEADER_SIZE: Final = _HEAD.size + _SLOT.size
+MAX_BODY: Final = 1 << 26
+"""Bytes; far above 1,000 rows of the longest names, so that a corrupt length is known as such."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as read: where it is in the file, and its parcel."""
+
+    offset: int
+    end: int
+    parcel: Parcel
+
+
+def pack_slot(value: int) -> bytes:
+    """A slot that is set."""
+    return _SLOT.pack(value, crc32(_SLOT.pack(value, 0)))
+
+
+def unpack_slot(raw: bytes) -> int | None:
+    """A slot's value; ``None``: not set."""
+    if len(raw) != _SLOT.size:
+        return None
+    value, check = _SLOT.unpack(raw)
+    return int(value) if check == crc32(_SLOT.pack(value, 0)) else None
+
+
+def file_header() -> bytes:
+    """The beginning of a new segment."""
+    return FILE_MAGIC.ljust(FILE_HEADER_SIZE, b"\0")
+
+
+def pack(parcel: Parcel) -> list[bytes]:
+    """The record of a parcel, in pieces to be written one after the other."""
+    start = _BODY.pack(bytes.fromhex(parcel.id), parcel.row_count, parcel.increments)
+    length = len(start) + len(parcel.rows)
+    check = crc32(parcel.rows, crc32(start, crc32(length.to_bytes(4, "little"))))
+    slot = bytes(_SLOT.size) if parcel.at is None else pack_slot(parcel.at)
+    return [_HEAD.pack(RECORD_MAGIC, length, check) + slot + start, parcel.rows]
+
+
+def body_length(header: bytes) -> int | None:
+    """How many bytes of body follow this record header; ``None``: it is not one."""
+    if len(header) < RECORD_HEADER_SIZE:
+        return None
+    magic, length, _ = _HEAD.unpack_from(header)
+    if magic != RECORD_MAGIC or not _BODY.size <= length <= MAX_BODY:
+        return None
+    return int(length)
+
+
+def unpack(offset: int, header: bytes, body: bytes) -> Record | None:
+    """The record at ``offset``; ``None``: its checksum is wrong or its body is cut short."""
+    length = body_length(header)
+    if length is None or len(body) != length:
+        return None
+    if _HEAD.unpack_from(header)[2] != crc32(body, crc32(length.to_bytes(4, "little"))):
+        return None
+    id, row_count, increments = _BODY.unpack_from(body)
+    at = unpack_slot(header[AT_SLOT_OFFSET:RECORD_HEADER_SIZE])
+    parcel = Parcel(id.hex(), body[_BODY.size :], row_count, increments, at=at)
+    return Record(offset, offset + RECORD_HEADER_SIZE + length, parcel)

@@ -1,0 +1,258 @@
+"""One segment file, held under its lock from opening to closing."""
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from countersink.producers.parcel import Parcel
+from countersink.producers.spool import descriptors
+from countersink.producers.spool.errors import SpoolError
+from countersink.producers.spool.record import (
+    AT_SLOT_OFFSET,
+    DAMAGED_FLAG,
+    DAMAGED_FLAG_OFFSET,
+    DONE_SLOT_OFFSET,
+    FILE_HEADER_SIZE,
+    FILE_MAGIC,
+    RECORD_HEADER_SIZE,
+    RECORD_MAGIC,
+    Record,
+    body_length,
+    file_header,
+    pack,
+    pack_slot,
+    unpack,
+    unpack_slot,
+)
+
+DAMAGED_SUFFIX: Final = ".damaged"
+
+
+class Segment:
+    """A segment that this process holds the lock of. Used by one thread at a time.
+
+    Attributes:
+        path: the file.
+        end: bytes of it that hold records (and the file header).
+        done: records before this offset are in Redis.
+        damaged: corrupt records were passed over, now or by an earlier replay.
+    """
+
+    def __init__(self, path: Path, fd: int, token: object) -> None:
+        self.path = path
+        self.damaged = False
+        self._fd = fd
+        self._token = token
+        self.end = os.fstat(fd).st_size
+        self.done = FILE_HEADER_SIZE
+
+    @classmethod
+    def create(cls, path: Path) -> "Segment":
+        """A new, empty segment.
+
+        Raises:
+            SpoolError: it cannot be created.
+        """
+        try:
+            segment = cls._lock(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            if segment is None:
+                # Between creating and locking, a replayer took the empty file for a dead process's.
+                raise SpoolError(f"{path}: taken by another process")
+            segment._write(0, [file_header()])
+            os.fsync(segment._fd)
+            _sync_directory(path.parent)
+        except OSError as error:
+            raise SpoolError(f"{path}: cannot create a segment: {error.strerror}") from error
+        segment.end = FILE_HEADER_SIZE
+        return segment
+
+    @classmethod
+    def adopt(cls, path: Path) -> "Segment | None":
+        """The segment at ``path`` if nobody holds it; ``None``: somebody does, or it is gone.
+
+        Raises:
+            SpoolError: it cannot be opened or is not a segment.
+        """
+        try:
+            segment = cls._lock(path, os.O_RDWR)
+            if segment is None:
+                return None
+            start = os.pread(segment._fd, FILE_HEADER_SIZE, 0)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SpoolError(f"{path}: {error.strerror}") from error
+        if len(start) < FILE_HEADER_SIZE:  # its writer died before it had written anything
+            segment.end = FILE_HEADER_SIZE
+            return segment
+        if not start.startswith(FILE_MAGIC):
+            segment.close()
+            raise SpoolError(f"{path} is not a spool segment")
+        done = unpack_slot(start[DONE_SLOT_OFFSET : DONE_SLOT_OFFSET + 12])
+        if done is not None and FILE_HEADER_SIZE <= done <= segment.end:
+            segment.done = done
+        segment.damaged = start[DAMAGED_FLAG_OFFSET:][:1] == DAMAGED_FLAG
+        return segment
+
+    @classmethod
+    def _lock(cls, path: Path, flags: int) -> "Segment | None":
+        token = object()
+        fd = descriptors.open_file(token, str(path), flags)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held the lock until now may have deleted the file: then this lock is on
+            # nothing.
+            mine, named = os.fstat(fd), os.stat(path)
+            if (mine.st_dev, mine.st_ino) == (named.st_dev, named.st_ino):
+                return cls(path, fd, token)
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        except BaseException:
+            descriptors.close_file(token)
+            raise
+        descriptors.close_file(token)
+        return None
+
+    def append(self, parcels: Sequence[Parcel]) -> None:
+        """Write the parcels and wait until the disk has them: all or none.
+
+        Raises:
+            SpoolError: none of them is stored.
+        """
+        offset = self.end
+        try:
+            for parcel in parcels:
+                offset = self._write(offset, pack(parcel))
+            os.fsync(self._fd)
+        except OSError as error:
+            try:
+                os.ftruncate(self._fd, self.end)
+            except OSError:
+                pass  # the next append overwrites it, and a replay cuts it
+            raise SpoolError(f"{self.path}: cannot write: {error.strerror}") from error
+        self.end = offset
+
+    def read(self, offset: int) -> Record | None:
+        """The first record at or after ``offset``; ``None``: no more. What lies between is corrupt.
+
+        Raises:
+            SpoolError: the file cannot be read, or the damage cannot be noted in it.
+        """
+        record = self._record_at(offset)
+        if record is not None or offset >= self.end:
+            return record
+        rest = self._read(offset, self.end - offset)
+        found = rest.find(RECORD_MAGIC, 1)
+        while found >= 0:
+            record = self._record_at(offset + found)
+            if record is not None:
+                self._note_damage()
+                return record
+            found = rest.find(RECORD_MAGIC, found + 1)
+        return None
+
+    def cut(self, offset: int) -> int:
+        """Cut a torn tail from ``offset`` on; how many bytes those were.
+
+        Raises:
+            SpoolError: the file cannot be written.
+        """
+        torn, self.end = self.end - offset, offset
+        try:
+            os.ftruncate(self._fd, offset)
+        except OSError as error:
+            raise SpoolError(f"{self.path}: cannot cut: {error.strerror}") from error
+        return torn
+
+    def stamp(self, records: Sequence[Record], at: int) -> None:
+        """Freeze ``at`` in these records, on disk, before they are sent for the first time.
+
+        Raises:
+            SpoolError: it is not certain to be on disk; they must not be sent.
+        """
+        try:
+            for record in records:
+                self._write(record.offset + AT_SLOT_OFFSET, [pack_slot(at)])
+            os.fsync(self._fd)
+        except OSError as error:
+            raise SpoolError(f"{self.path}: cannot stamp: {error.strerror}") from error
+        for record in records:
+            record.parcel.at = at
+
+    def mark_done(self, offset: int) -> None:
+        """Note how far Redis has it. Not fsynced: what is replayed again is known by its ids.
+
+        Raises:
+            SpoolError: the file cannot be written.
+        """
+        try:
+            self._write(DONE_SLOT_OFFSET, [pack_slot(offset)])
+        except OSError as error:
+            raise SpoolError(f"{self.path}: cannot write: {error.strerror}") from error
+        self.done = offset
+
+    def finish(self) -> None:
+        """Delete the file, whose records are all in Redis; one with damage is kept under another
+        name, to be looked at.
+
+        Raises:
+            SpoolError: the file cannot be deleted or renamed.
+        """
+        try:
+            if self.damaged:
+                self.path.rename(self.path.with_name(self.path.name + DAMAGED_SUFFIX))
+            else:
+                self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise SpoolError(f"{self.path}: cannot delete: {error.strerror}") from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give up the lock. Idempotent."""
+        descriptors.close_file(self._token)
+
+    def _note_damage(self) -> None:
+        try:
+            self._write(DAMAGED_FLAG_OFFSET, [DAMAGED_FLAG])
+        except OSError as error:
+            raise SpoolError(f"{self.path}: cannot write: {error.strerror}") from error
+        self.damaged = True
+
+    def _record_at(self, offset: int) -> Record | None:
+        header = self._read(offset, RECORD_HEADER_SIZE)
+        length = body_length(header)
+        if length is None or offset + RECORD_HEADER_SIZE + length > self.end:
+            return None
+        return unpack(offset, header, self._read(offset + RECORD_HEADER_SIZE, length))
+
+    def _read(self, offset: int, size: int) -> bytes:
+        try:
+            raw = os.pread(self._fd, size, offset)
+            while len(raw) < size:
+                more = os.pread(self._fd, size - len(raw), offset + len(raw))
+                if not more:
+                    break
+                raw += more
+        except OSError as error:
+            raise SpoolError(f"{self.path}: cannot read: {error.strerror}") from error
+        return raw
+
+    def _write(self, offset: int, pieces: Sequence[bytes]) -> int:
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                written = os.pwrite(self._fd, view, offset)
+                offset += written
+                view = view[written:]
+        return offset
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

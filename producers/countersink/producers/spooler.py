@@ -1,0 +1,120 @@
+"""The thread that writes the disk spool: a slow disk holds up no other, nor a frozen Redis it."""
+
+import logging
+import time
+from collections.abc import Callable
+from threading import Event, Thread
+from typing import Final
+
+from countersink.producers.journal import Journal
+from countersink.producers.outbox import Outbox
+from countersink.producers.parcel import Parcel
+from countersink.producers.rows import RowBuffer
+from countersink.producers.spool.errors import SpoolError
+from countersink.producers.spool.writer import Spool
+
+PARCELS_AT_A_TIME: Final = 16
+RETRY_SECONDS: Final = 1.0
+
+
+class Spooler(Thread):
+    """Spools when memory is half full, and when a flush asks for it.
+
+    Attributes:
+        last_error: the last failure's text.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        outbox: Outbox,
+        buffer: RowBuffer,
+        journal: Journal,
+        stored: Callable[[], None],
+    ) -> None:
+        super().__init__(name="countersink-spooler", daemon=True)
+        self.last_error: str | None = None
+        self._spool = spool
+        self._outbox = outbox
+        self._buffer = buffer
+        self._journal = journal
+        self._stored = stored
+        self._event = Event()
+        self._upto = 0
+        self._stopping = False
+        self._not_before = 0.0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether memory is at least half full."""
+        return self._buffer.held * 2 >= self._buffer.limit
+
+    def request(self, generation: int) -> None:
+        """Spool everything up to ``generation`` soon, even if the last attempt has just failed."""
+        self._upto = max(self._upto, generation)
+        self._not_before = 0.0
+        self._event.set()
+
+    def rows_waiting(self) -> None:
+        """Spool if memory is half full."""
+        if self.crowded:
+            self._event.set()
+
+    def stop(self) -> None:
+        """End soon."""
+        self._stopping = True
+        self._event.set()
+
+    def run(self) -> None:
+        """The thread."""
+        while not self._stopping:
+            self._event.wait()
+            self._event.clear()
+            try:
+                self.work()
+            except Exception:
+                self._journal.bug("the spooler")
+                time.sleep(RETRY_SECONDS)
+
+    def work(self) -> None:
+        """Spool what was asked for."""
+        # A parcel that the sender is sealing at this moment is in nobody's list: look again until
+        # it turns up.
+        while not self._stopping and time.monotonic() >= self._not_before:
+            if self._upto and not self._outbox.settled(self._upto):
+                upto = self._upto
+            elif self.crowded:
+                upto = self._buffer.generation
+            else:
+                return
+            if not self._store(upto):
+                time.sleep(0.001)
+
+    def _store(self, upto: int) -> bool:
+        """Spool up to 16 parcels; whether there were any."""
+        parcels = self._outbox.for_spool(PARCELS_AT_A_TIME)
+        while len(parcels) < PARCELS_AT_A_TIME:
+            parcel = self._outbox.seal(upto)
+            if parcel is None:
+                break
+            parcels.append(parcel)
+        if not parcels:
+            return False
+        try:
+            self._spool.append(parcels)
+        except SpoolError as error:
+            self._failed(parcels, error)
+        except BaseException:
+            self._outbox.post([parcel for parcel in parcels if parcel.at is None])
+            raise
+        else:
+            self._outbox.settle(parcels, spooled=True)
+            self._stored()
+        return True
+
+    def _failed(self, parcels: list[Parcel], error: SpoolError) -> None:
+        # Those that were sent before have stayed in the outbox.
+        self._outbox.post([parcel for parcel in parcels if parcel.at is None])
+        self.last_error = str(error)
+        self._not_before = time.monotonic() + RETRY_SECONDS
+        self._journal.seldom(logging.ERROR, "spool_failed", "%s; rows stay in memory", error)

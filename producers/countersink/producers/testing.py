@@ -1,0 +1,197 @@
+"""For an app's own tests: a producer that remembers instead of sending.
+
+::
+
+    from countersink.producers.testing import RecordingProducer
+
+    def test_a_visit_is_counted():
+        producer = RecordingProducer()
+        visit_home_page(producer)
+        assert producer.count("page_views", "/home") == 1
+        producer.assert_counted("page_views", {"/home": 1})
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock
+from types import TracebackType
+from typing import Self
+
+from countersink.producers.producer import check_id
+from countersink.producers.stats import Stats
+from countersink.stream.limits import check_amount, check_counter, check_key, minute_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Increment:
+    """One accepted increment, as it was asked for.
+
+    Attributes:
+        counter: the counter's name.
+        key: the key; amount: what was added to it.
+        at: the event time given, ``None``: now.
+        id: the app's own id, if it gave one.
+    """
+
+    counter: str
+    key: str
+    amount: int
+    at: datetime | None = None
+    id: str | None = None
+
+
+class RecordingProducer:
+    """Takes what :class:`~countersink.producers.Producer` takes, raises what it raises, and needs
+    no Redis.
+
+    As in the real thing, further increments of one counter with the same ``id`` count for nothing.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._increments: list[Increment] = []
+        self._ids: set[tuple[str, str]] = set()
+        self._asked = 0
+        self._closed = False
+
+    @property
+    def increments(self) -> list[Increment]:
+        """Everything that counts, in the order of the calls."""
+        with self._lock:
+            return list(self._increments)
+
+    def increment(
+        self,
+        counter: str,
+        key: str = "",
+        amount: int = 1,
+        *,
+        at: datetime | None = None,
+        id: str | None = None,
+    ) -> None:
+        """Like :meth:`countersink.producers.Producer.increment`."""
+        _check(counter, at)
+        check_key(key)
+        check_amount(amount)
+        if id is not None:
+            check_id(id)
+        self._record([Increment(counter=counter, key=key, amount=amount, at=at, id=id)])
+
+    def increment_many(
+        self, counter: str, amounts: Mapping[str, int], *, at: datetime | None = None
+    ) -> None:
+        """Like :meth:`countersink.producers.Producer.increment_many`."""
+        _check(counter, at)
+        if not isinstance(amounts, Mapping):
+            raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
+        for key, amount in amounts.items():
+            check_key(key)
+            check_amount(amount)
+        self._record(
+            [
+                Increment(counter=counter, key=key, amount=amount, at=at)
+                for key, amount in amounts.items()
+            ]
+        )
+
+    def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
+        """True: nothing can be missing."""
+        return True
+
+    def stats(self) -> Stats:
+        """Everything is stored."""
+        with self._lock:
+            asked = self._asked
+        return Stats(
+            accepted=asked,
+            stored=asked,
+            resent=0,
+            spooled=0,
+            replayed=0,
+            dropped=0,
+            pending_rows=0,
+            last_error=None,
+            connected=True,
+        )
+
+    def close(self, timeout: float = 5.0) -> bool:
+        """Calls of ``increment()`` from now on raise RuntimeError."""
+        self._closed = True
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- for assertions ----------------------------------------------------------------------
+
+    def count(self, counter: str, key: str | None = None) -> int:
+        """The total of ``counter``, of one key or (``None``) of all; 0 for what was never counted."""
+        return sum(
+            each.amount
+            for each in self.increments
+            if each.counter == counter and key in (None, each.key)
+        )
+
+    def totals(self, counter: str | None = None) -> dict[tuple[str, str], int]:
+        """(counter, key) → total, of one counter or (``None``) of all. Declared keys are there with
+        0.
+        """
+        found: dict[tuple[str, str], int] = {}
+        for each in self.increments:
+            if counter in (None, each.counter):
+                cell = (each.counter, each.key)
+                found[cell] = found.get(cell, 0) + each.amount
+        return found
+
+    def assert_counted(self, counter: str, expected: Mapping[str, int]) -> None:
+        """``counter`` has exactly these totals by key.
+
+        Raises:
+            AssertionError: it has not; the message shows both.
+        """
+        found = {key: total for (_, key), total in self.totals(counter).items()}
+        if found != dict(expected):
+            raise AssertionError(f"{counter}: counted {found!r}, expected {dict(expected)!r}")
+
+    def assert_nothing_counted(self) -> None:
+        """There was no increment.
+
+        Raises:
+            AssertionError: there was; the message shows them.
+        """
+        if self.increments:
+            raise AssertionError(f"counted {self.totals()!r}, expected nothing")
+
+    def reset(self) -> None:
+        """Forget all increments."""
+        with self._lock:
+            self._increments.clear()
+            self._ids.clear()
+            self._asked = 0
+
+    def _record(self, increments: list[Increment]) -> None:
+        if self._closed:
+            raise RuntimeError("the producer is closed")
+        with self._lock:
+            self._asked += len(increments)
+            for each in increments:
+                if each.id is not None:
+                    if (each.counter, each.id) in self._ids:
+                        continue
+                    self._ids.add((each.counter, each.id))
+                self._increments.append(each)
+
+
+def _check(counter: str, at: datetime | None) -> None:
+    check_counter(counter)
+    if at is not None:
+        minute_of(at)
