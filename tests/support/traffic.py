@@ -17,6 +17,7 @@ from countersink.stream.names import stream_key
 Cell = tuple[str, date, bytes]
 """(counter, UTC day, key): what a total is kept for."""
 
+STREAM = stream_key(0)
 FIRST_MINUTE = int(datetime(2026, 11, 18, 12, tzinfo=UTC).timestamp()) // 60
 DAYS = 3
 MINUTES_PER_DAY = 24 * 60
@@ -75,11 +76,21 @@ def send(client: redis.Redis, *entries: Sealed, partition: int = 0) -> list[str]
     return [add(client, entry.fields(), partition=partition) for entry in entries]
 
 
-def add(client: redis.Redis, fields: Mapping[Any, Any], *, partition: int = 0) -> str:
-    """XADD whatever fields; the stream id."""
+def send_together(client: redis.Redis, entries: Sequence[Sealed]) -> list[str]:
+    """XADD all in one MULTI, so that a reader gets all or none of them; their stream ids."""
+    pipeline = client.pipeline(transaction=True)
+    for entry in entries:
+        pipeline.xadd(STREAM, dict(entry.fields().items()))
+    return [stream_id.decode() for stream_id in pipeline.execute()]
+
+
+def add(
+    client: redis.Redis, fields: Mapping[Any, Any], *, partition: int = 0, stream_id: str = "*"
+) -> str:
+    """XADD whatever fields; the stream id they got."""
     flat = [part for pair in fields.items() for part in pair]
-    stream_id: bytes = command(client, "XADD", stream_key(partition), "*", *flat)
-    return stream_id.decode()
+    given: bytes = command(client, "XADD", stream_key(partition), stream_id, *flat)
+    return given.decode()
 
 
 def backlog(client: redis.Redis, partitions: int = 1) -> int:

@@ -60,7 +60,7 @@ class MySQLProxy(Proxy):
             request = self._request(payload, link, guarded)
             if request.kind in ("guards", "begin", "commit", "commit_other", "rollback"):
                 guarded = request.kind == "guards"
-            self.seen.append(request)
+            self.note(request)
             rule = self.perform(link, request, Phase.BEFORE)
             if rule is not None:
                 self._refuse(link, int(rule.error), sequence)

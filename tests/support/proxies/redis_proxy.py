@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.support.proxies.tcp import Cut, Deed, Link, Phase, Proxy, Request
+from tests.support.proxies.tcp import Cut, Link, Phase, Proxy, Request
 
 SHOWN_ARGUMENTS = 8
 
@@ -47,7 +47,7 @@ class RedisProxy(Proxy):
         while True:
             raw, parts = take_command(link)
             request = self._request(parts, link.number)
-            self.seen.append(request)
+            self.note(request)
             rule = self.perform(link, request, Phase.BEFORE)
             if rule is not None:
                 link.send(link.client, f"-{rule.error}\r\n".encode())
@@ -104,6 +104,3 @@ def take_reply(link: Link, side: socket.socket) -> bytes:
         elif line[:1] == b"$" and size >= 0:
             raw.append(link.take(side, size + 2))
     return b"".join(raw)
-
-
-__all__ = ["Deed", "Phase", "RedisProxy"]

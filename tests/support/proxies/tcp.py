@@ -12,7 +12,7 @@ import enum
 import select
 import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -192,6 +192,8 @@ class Proxy:
         """Close new connections at once, as a server that is away does."""
         self.seen: deque[Request] = deque(maxlen=REMEMBERED)
         """The last requests, oldest first."""
+        self.counts: Counter[str] = Counter()
+        """How many requests of each kind were read."""
         self._rules: list[Rule] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -261,6 +263,12 @@ class Proxy:
         self.cut_all()
         for thread in self._threads:
             thread.join()
+
+    def note(self, request: Request) -> None:
+        """Remember a request that was read."""
+        with self._lock:
+            self.seen.append(request)
+            self.counts[request.kind] += 1
 
     def decide(self, request: Request, phase: Phase, reply: bytes = b"") -> Rule | None:
         """The first rule that acts here, if any."""

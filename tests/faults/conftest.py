@@ -1,0 +1,57 @@
+"""Stages for the fault scenarios: on the shared servers, or on servers that may be killed."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from countersink.cli.servers import MySQLServer, RedisServer
+from countersink.store.migrate import migrate
+from tests.faults.stage import Stage
+from tests.support.factories import MySQLFactory, RedisFactory
+
+
+@pytest.fixture
+def seed() -> int:
+    """What everything random in a test is drawn from; printed when the test fails."""
+    asked = os.environ.get("COUNTERSINK_SEED")
+    chosen = int(asked) if asked else random.SystemRandom().getrandbits(32)
+    print(f"replay with COUNTERSINK_SEED={chosen}")
+    return chosen
+
+
+@pytest.fixture
+def stage(
+    redis_server: RedisServer,
+    redis_url: str,
+    mysql_server: MySQLServer,
+    mysql_url: str,
+    seed: int,
+    tmp_path: Path,
+) -> Iterator[Stage]:
+    """A stage on the servers that all tests share: their processes are not to be touched."""
+    assert redis_url
+    with Stage(redis_server, mysql_server, mysql_url, seed, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def own_stage(
+    own_redis_server: RedisFactory, own_mysql_server: MySQLFactory, seed: int, tmp_path: Path
+) -> Iterator[Callable[[], Stage]]:
+    """Makes a stage on servers of its own that lose nothing when killed."""
+    with ExitStack() as stack:
+
+        def make() -> Stage:
+            redis_server = own_redis_server(appendfsync="always")
+            mysql_server = own_mysql_server()
+            mysql_url = mysql_server.url_for("countersink")
+            migrate(mysql_url)
+            return stack.enter_context(Stage(redis_server, mysql_server, mysql_url, seed, tmp_path))
+
+        yield make

@@ -1,0 +1,157 @@
+"""Replies that are lost, and errors in their place."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from countersink.producers import Producer
+from tests.faults.stage import ACKNOWLEDGE, APPLIED_WITHIN, FAST_WORKER, Stage
+from tests.support.oracle import Oracle
+from tests.support.proxies import Deed, Phase
+from tests.support.traffic import FIRST_MINUTE, add, now_ms
+from tests.support.waiting import eventually
+
+CONFLICTS = (1205, 1213, 1020)
+WAITS = (1290, 1836, 1792, 1142, 1021, 1114)
+"""Read-only, a revoked grant, a full disk: the worker waits until it is over."""
+BATCH_KINDS = ("begin", "control", "guards", "slots", "ledger", "dead", "commit")
+
+
+def statements_of_a_batch(stage: Stage) -> list[str]:
+    """The kinds of statement a worker sends from BEGIN to COMMIT, found by watching one batch."""
+    seen = stage.mysql_proxy.seen
+    seen.clear()
+    _send_with_a_poison_row(stage)
+    eventually(lambda: stage.backlog() == 0, APPLIED_WITHIN)
+    requests = list(seen)
+    end = max(at for at, request in enumerate(requests) if request.kind == "commit")
+    connection = requests[end].connection
+    kinds: list[str] = []
+    for request in reversed(requests[: end + 1]):
+        if request.connection == connection:
+            kinds.insert(0, request.kind)
+            if request.kind == "begin":
+                break
+    return list(dict.fromkeys(kinds))
+
+
+def conflicts_at_every_statement(stage: Stage) -> None:
+    """1205, 1213 and 1020 in place of every statement of a batch, COMMIT too."""
+    worker = stage.worker()
+    kinds = statements_of_a_batch(stage)
+    assert {"control", "guards", "slots", "ledger", "commit"} <= set(kinds), kinds
+    cases = [(kind, code) for kind in kinds for code in CONFLICTS]
+    stage.random.shuffle(cases)
+    for kind, code in cases:
+        rule = stage.when(kind, Phase.BEFORE, Deed.ERROR, error=code)
+        _send_with_a_poison_row(stage)
+        stage.wait_for(rule.done, f"{code} at {kind}", worker)
+        stage.wait_applied()
+        stage.check(f"{code} at {kind}")
+    stage.end(worker)
+
+
+def connection_lost_at_every_statement(stage: Stage) -> None:
+    """The connection is cut before, and after, the server ran each statement of a batch."""
+    worker = stage.worker()
+    cases = [(kind, phase) for kind in statements_of_a_batch(stage) for phase in Phase]
+    stage.random.shuffle(cases)
+    for kind, phase in cases:
+        rule = stage.when(kind, phase, Deed.CUT)
+        _send_with_a_poison_row(stage)
+        stage.wait_for(rule.done, f"cut {phase.value} {kind}", worker)
+        stage.wait_applied()
+        stage.check(f"cut {phase.value} {kind}")
+    stage.end(worker)
+
+
+def commit_replies_lost(stage: Stage) -> None:
+    """The server commits three times in a row without the worker hearing of it."""
+    rule = stage.when("commit", Phase.AFTER, Deed.CUT, times=3)
+    worker = stage.worker(batch_entries=5)
+    stage.send(30)
+    stage.wait_acted(rule, 3, worker)
+    stage.wait_applied()
+    stage.end(worker)
+    stage.check("COMMIT replies lost")
+
+
+def waiting_errors(stage: Stage) -> None:
+    """Errors that are nobody's fault but the server's: the worker waits, and loses nothing."""
+    worker = stage.worker()
+    for code in stage.random.sample(WAITS, 3):
+        kind = stage.random.choice(("guards", "slots", "ledger", "commit"))
+        rule = stage.when(kind, Phase.BEFORE, Deed.ERROR, error=code, times=2)
+        stage.send(5)
+        stage.wait_acted(rule, 2, worker)
+        stage.wait_applied()
+        stage.check(f"{code} at {kind}")
+    stage.end(worker)
+
+
+def grant_revoked(stage: Stage) -> None:
+    """The worker's own account loses INSERT on a table, and later gets it back."""
+    parts = urlsplit(stage.mysql_url)
+    database = parts.path.lstrip("/")
+    with Oracle(stage.mysql_url) as oracle:
+        oracle.rows("CREATE USER counting@'127.0.0.1' IDENTIFIED BY 'counting'")
+        try:
+            rights = f"SELECT, INSERT, UPDATE, DELETE ON `{database}`.*"
+            oracle.rows(f"GRANT {rights} TO counting@'127.0.0.1'")
+            url = f"mysql://counting:counting@127.0.0.1:{parts.port}/{database}"
+            worker = stage.children.worker(stage.redis_server.url, url, **FAST_WORKER)
+            stage.send(3)
+            stage.wait_applied()
+            oracle.rows(f"REVOKE INSERT ON `{database}`.* FROM counting@'127.0.0.1'")
+            stage.send(3)
+            eventually(lambda: "serve" in worker.output(), APPLIED_WITHIN, message=worker.output)
+            assert stage.backlog() > 0
+            oracle.rows(f"GRANT INSERT ON `{database}`.* TO counting@'127.0.0.1'")
+            stage.wait_applied()
+            stage.end(worker)
+            stage.check("grant revoked")
+        finally:
+            oracle.rows("DROP USER counting@'127.0.0.1'")
+
+
+def acknowledgement_replies_lost(stage: Stage) -> None:
+    """Acknowledged, and the worker does not hear of it; or never acknowledged at all."""
+    worker = stage.worker(batch_entries=5)
+    for phase in stage.random.sample(list(Phase), 2):
+        rule = stage.when(ACKNOWLEDGE, phase, Deed.CUT, times=2)
+        stage.send(20)
+        stage.wait_acted(rule, 2, worker)
+        stage.wait_applied()
+    stage.end(worker)
+    stage.check("acknowledgement lost")
+
+
+def add_replies_lost(stage: Stage) -> None:
+    """Redis stores an entry and the producer does not hear of it: it resends the same bytes."""
+    lost = stage.when("XADD", Phase.AFTER, Deed.CUT, times=4)
+    unsent = stage.when("XADD", Phase.BEFORE, Deed.CUT, skip=2, times=2)
+    url = stage.redis_proxy.url(stage.redis_server.url)
+    at = datetime.fromtimestamp(FIRST_MINUTE * 60, UTC)
+    with Producer(url, flush_interval=0.02) as producer:
+        for number in range(40):
+            rows = stage.traffic.rows(25)
+            for counter, key, _minute, amount in rows:
+                producer.increment(counter, key, amount, at=at)
+            stage.traffic.count(
+                [(counter, key, FIRST_MINUTE, amount) for counter, key, _, amount in rows]
+            )
+            if number % 4 == 0:
+                assert producer.flush(timeout=30), producer.stats()
+        assert producer.flush(timeout=30), producer.stats()
+    assert lost.acted == 4
+    assert unsent.acted == 2
+    stage.finish("XADD replies lost")
+
+
+def _send_with_a_poison_row(stage: Stage) -> None:
+    """A few entries, one with a row that must go to the dead letters."""
+    stage.send(3)
+    entry = stage.entry()
+    rows = entry.rows[:-1] + b',["views","poison","no minute",1]]'
+    add(stage.redis, {**entry.fields(), "rows": rows, "at": now_ms(stage.redis)})

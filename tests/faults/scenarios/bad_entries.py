@@ -1,0 +1,157 @@
+"""Entries with which something is wrong, among good ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from countersink.store.connection import connect
+from countersink.store.guards import prune
+from countersink.stream.entry import new_entry_id
+from countersink.stream.limits import MAX_AMOUNT
+from tests.faults.stage import ACKNOWLEDGE, Stage
+from tests.support.oracle import Oracle
+from tests.support.proxies import Deed, Phase
+from tests.support.traffic import FIRST_MINUTE, Traffic, add, now_ms, send
+
+YEAR_MS = 365 * 24 * 3600 * 1000
+GOOD_ROW = ["views", "good", FIRST_MINUTE, 1]
+Fields = Mapping[str, str | bytes | int]
+
+
+def bad_entries_among_good_ones(stage: Stage) -> None:
+    """Each bad entry or row ends in the dead letters with its reason; all the others count."""
+    now = now_ms(stage.redis)
+    cases = list(_whole_entries(now)) + list(_single_rows(now))
+    stage.random.shuffle(cases)
+    expected: list[tuple[str, int, str]] = []
+    for fields, good_rows, reasons in cases:
+        stage.send(1)
+        add(stage.redis, fields)
+        stage.traffic.count([("views", "good", FIRST_MINUTE, 1)] * good_rows)
+        expected += reasons
+    stage.finish("bad entries")
+    with Oracle(stage.mysql_url) as oracle:
+        found = oracle.rows("SELECT LOWER(HEX(entry_id)), position, reason FROM dead_row")
+    known = {entry for entry, _, _ in expected}
+    assert sorted(row for row in found if row[0] in known) == sorted(expected)
+
+
+def entries_without_id(stage: Stage) -> None:
+    """What any client with JSON can send: the id is made from the entry itself."""
+    for _ in range(20):
+        rows = stage.traffic.rows(5)
+        stage.traffic.count(rows)
+        add(stage.redis, {"rows": json.dumps(rows)})
+    stage.finish("entries without id")
+
+
+def entries_without_id_and_deaths(stage: Stage) -> None:
+    """The same, with workers that die after COMMIT and before the acknowledgement."""
+    for kind, phase in (("commit", Phase.AFTER), (ACKNOWLEDGE, Phase.BEFORE)):
+        for _ in range(10):
+            rows = stage.traffic.rows(5)
+            stage.traffic.count(rows)
+            add(stage.redis, {"rows": json.dumps(rows), "note": "no id"})
+        child, rule = stage.victim_at(kind, phase, Deed.CUT, "kill")
+        stage.wait_for(rule.done, kind, child)
+        child.wait()
+    stage.finish("entries without id, workers that die")
+
+
+def older_than_the_watermark(stage: Stage) -> None:
+    """Guards are pruned: no entry from before is counted, be it new or not; younger ones are."""
+    counted = stage.send(3)
+    stage.finish("before pruning")
+    uncounted = Traffic(stage.seed + 1).entry(now_ms(stage.redis))
+    with connect(stage.mysql_url) as session:
+        watermark = prune(session, keep_ms=0).watermark
+    assert watermark > uncounted.at
+    send(stage.redis, *counted, uncounted)
+    for _ in range(3):
+        add(stage.redis, stage.traffic.entry(watermark + 60_000).fields())
+    stage.finish("after pruning")
+    with Oracle(stage.mysql_url) as oracle:
+        dead = oracle.rows("SELECT LOWER(HEX(entry_id)), position, reason FROM dead_row")
+        assert oracle.guards() == 7
+    old = sorted((entry.id, -1, "too_old") for entry in [*counted, uncounted])
+    assert sorted(row for row in dead if row[2] == "too_old") == old
+
+
+def sums_beyond_bigint(stage: Stage) -> None:
+    """Amounts whose sum does not fit: one is applied, the others are dead letters, none is lost."""
+    counter = f"huge{stage.random.getrandbits(32)}"
+    rows = [(counter, "k", FIRST_MINUTE, MAX_AMOUNT)] * 3
+    for row in rows:
+        stage.send(1)
+        add(stage.redis, stage_entry(row, now_ms(stage.redis)))
+    stage.traffic.count(rows[:1])
+    stage.finish("sums beyond BIGINT")
+    with Oracle(stage.mysql_url) as oracle:
+        dead = oracle.rows(f"SELECT payload FROM dead_row WHERE payload LIKE '%{counter}%'")
+    assert len(dead) == 2, dead
+
+
+def stage_entry(row: tuple[str, str, int, int], at: int) -> Fields:
+    """The fields of an entry with one row."""
+    return {"v": 1, "id": new_entry_id(at), "at": at, "rows": json.dumps([row])}
+
+
+def _whole_entries(now: int) -> list[tuple[Fields, int, list[tuple[str, int, str]]]]:
+    """(fields, good rows, dead rows to expect) of entries that fail as a whole, or seem to."""
+    rows = json.dumps([GOOD_ROW])
+    cases: list[tuple[dict[str, Any], int, str]] = [
+        ({"v": 2, "rows": rows}, 0, "newer_version"),
+        ({"v": "one", "rows": rows}, 0, "bad_version"),
+        ({"v": 1, "rows": rows[:-4]}, 0, "not_json"),
+        ({"v": 1, "rows": "[" * 100_000}, 0, "not_json"),
+        ({"v": 1, "rows": b"\xff\xfe"}, 0, "not_json"),
+        ({"v": 1, "rows": '{"views": 1}'}, 0, "not_rows"),
+        ({"v": 1, "rows": "[" + " " * (5 << 20) + "]"}, 0, "too_large"),
+        ({"v": 1, "count": 5}, 0, "no_rows"),
+        ({"v": 1, "at": "yesterday", "rows": rows}, 0, "bad_at"),
+        ({"v": 1, "rows": rows, "colour": "blue", "": ""}, 1, ""),  # unknown fields: of no account
+        ({"v": 1, "rows": "[]"}, 0, ""),
+        ({"rows": rows}, 1, ""),
+        ({"v": 1, "at": now - YEAR_MS, "rows": rows}, 1, ""),  # a producer's clock a year off
+        ({"v": 1, "at": now + YEAR_MS, "rows": rows}, 1, ""),
+    ]
+    made: list[tuple[Fields, int, list[tuple[str, int, str]]]] = []
+    for fields, good, reason in cases:
+        entry = {"id": new_entry_id(now), "at": now, **fields}
+        made.append((entry, good, [(entry["id"], -1, reason)] if reason else []))
+    return made
+
+
+def _single_rows(now: int) -> list[tuple[Fields, int, list[tuple[str, int, str]]]]:
+    """The same for entries of three rows, of which the middle one is bad."""
+    cases: list[tuple[Any, str]] = [
+        (["", "k", 1, 1], "bad_counter"),
+        (["c" * 65, "k", 1, 1], "bad_counter"),
+        (["sp ace", "k", 1, 1], "bad_counter"),
+        ([["nested"], "k", 1, 1], "bad_counter"),
+        (["views", "k" * 256, 1, 1], "bad_key"),
+        (["views", "\ud800", 1, 1], "bad_key"),
+        (["views", None, 1, 1], "bad_key"),
+        (["views", "k", -1, 1], "bad_minute"),
+        (["views", "k", 10**12, 1], "bad_minute"),
+        (["views", "k", 1.5, 1], "bad_minute"),
+        (["views", "k", 1, 2**63], "bad_amount"),
+        (["views", "k", 1, True], "bad_amount"),
+        (["views", "k", 1, "1"], "bad_amount"),
+        (["views", "k", 1, 1e300], "bad_amount"),
+        (["views", "k", 1], "not_a_row"),
+        ({"counter": "views"}, "not_a_row"),
+        (None, "not_a_row"),
+    ]
+    nested: Any = 1
+    for _ in range(900):
+        nested = [nested]
+    cases.append((nested, "not_a_row"))
+    made: list[tuple[Fields, int, list[tuple[str, int, str]]]] = []
+    for row, reason in cases:
+        entry_id = new_entry_id(now)
+        rows = json.dumps([GOOD_ROW, row, GOOD_ROW])
+        made.append(({"v": 1, "id": entry_id, "at": now, "rows": rows}, 2, [(entry_id, 1, reason)]))
+    return made

@@ -1,0 +1,125 @@
+"""Workers that die, are paused or are told to stop at a named point of a batch."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from tests.faults.stage import ACKNOWLEDGE, APPLIED_WITHIN, Stage
+from tests.support.processes import Child
+from tests.support.proxies import Deed, Phase
+from tests.support.waiting import eventually
+
+STOPS_WITHIN = 10.0
+"""Seconds in which a worker ends after SIGTERM, whatever MySQL does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a batch: before or after one request of it."""
+
+    name: str
+    kind: str
+    phase: Phase
+
+
+POINTS = (
+    Point("after read", "XREADGROUP", Phase.AFTER),
+    Point("after reading control", "control", Phase.AFTER),
+    Point("before guards", "guards", Phase.BEFORE),
+    Point("after guards", "guards", Phase.AFTER),
+    Point("after upserts", "slots", Phase.AFTER),
+    Point("after the ledger", "ledger", Phase.AFTER),
+    Point("before COMMIT", "commit", Phase.BEFORE),
+    Point("after COMMIT", "commit", Phase.AFTER),
+    Point("before the acknowledgement", ACKNOWLEDGE, Phase.BEFORE),
+    Point("after the acknowledgement", ACKNOWLEDGE, Phase.AFTER),
+)
+
+
+def killed_at_each_point(stage: Stage) -> None:
+    """SIGKILL at every point, in random order, a new worker after each."""
+    points = list(POINTS)
+    stage.random.shuffle(points)
+    print("killed", ", ".join(point.name for point in points))
+    for point in points:
+        stage.send(stage.random.randint(1, 30))
+        child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
+        stage.wait_for(rule.done, point.name, child)
+        assert child.wait() == -signal.SIGKILL, child.output()
+    stage.finish("after deaths")
+
+
+def killed_under_load(stage: Stage) -> None:
+    """The same at points drawn at random, while entries come in and another worker is alive."""
+    with stage.trickle():
+        stage.worker(proxied=False)
+        for point in stage.random.choices(POINTS, k=4):
+            stage.send(20)
+            child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
+            stage.wait_for(rule.done, point.name, child)
+            child.wait()
+    stage.finish("after deaths under load")
+
+
+def paused_while_others_take_over(stage: Stage) -> None:
+    """A live owner is too slow: its entries are claimed and applied, then it goes on."""
+    for point in stage.random.sample(
+        [POINTS[0], Point("after COMMIT", "commit", Phase.AFTER), POINTS[-2]], 2
+    ):
+        stage.send(30)
+        slow, rule = stage.victim_at(point.kind, point.phase, Deed.PASS, "stop")
+        stage.wait_for(rule.done, point.name, slow)
+        other = stage.worker(proxied=False)
+        stage.wait_applied()
+        stage.end(other)
+        stage.send(5)
+        slow.go_on()
+        stage.wait_applied()
+        stage.end(slow)
+        stage.check(f"slow owner, {point.name}")
+
+
+def terminated_in_the_midst(stage: Stage) -> None:
+    """SIGTERM at any point finishes the batch and leaves nothing pending."""
+    point = stage.random.choice(POINTS[:-1])
+    stage.send(30)
+    child, rule = stage.victim_at(point.kind, point.phase, Deed.PASS, "terminate")
+    stage.wait_for(rule.done, point.name, child)
+    assert child.wait() == 0, child.output()
+    assert stage.pending() == 0, f"left pending after SIGTERM {point.name}\n{child.output()}"
+    stage.finish(f"SIGTERM {point.name}")
+
+
+def two_workers_at_the_same_moment(stage: Stage) -> None:
+    """Two workers hold the same entries and reach the guards together."""
+    gathered = stage.when("guards", Phase.BEFORE, Deed.HOLD, times=2)
+    stage.send(15)
+    workers: list[Child] = [stage.worker(), stage.worker()]
+    eventually(
+        lambda: gathered.acted == 2,
+        APPLIED_WITHIN,
+        message=lambda: "\n".join(worker.output() for worker in workers),
+    )
+    gathered.release.set()
+    stage.wait_applied()
+    for worker in workers:
+        stage.end(worker)
+    stage.check("two at once")
+
+
+def terminated_while_mysql_is_frozen(stage: Stage) -> None:
+    """MySQL answers nothing: SIGTERM ends the worker all the same, and nothing is lost."""
+    stage.send(30)
+    kind = stage.random.choice(("control", "guards", "slots", "commit"))
+    rule = stage.when(
+        kind, Phase.BEFORE, Deed.PASS, call=lambda _request: stage.mysql_server.freeze()
+    )
+    child = stage.worker()
+    try:
+        stage.wait_for(rule.done, kind, child)
+        child.terminate()
+        child.wait(STOPS_WITHIN)
+    finally:
+        stage.mysql_server.thaw()
+    stage.finish(f"frozen at {kind}")

@@ -1,0 +1,26 @@
+"""Bad entries go to the dead letters with their reason, and cost no other entry anything."""
+
+from __future__ import annotations
+
+from tests.faults.scenarios import bad_entries as scenarios
+from tests.faults.stage import Stage
+
+
+def test_each_bad_entry_has_its_reason_and_the_others_count(stage: Stage) -> None:
+    scenarios.bad_entries_among_good_ones(stage)
+
+
+def test_entries_without_an_id_count_once(stage: Stage) -> None:
+    scenarios.entries_without_id(stage)
+
+
+def test_entries_without_an_id_count_once_when_workers_die(stage: Stage) -> None:
+    scenarios.entries_without_id_and_deaths(stage)
+
+
+def test_sums_beyond_bigint_are_dead_letters(stage: Stage) -> None:
+    scenarios.sums_beyond_bigint(stage)
+
+
+def test_entries_older_than_the_watermark_are_dead_letters(stage: Stage) -> None:
+    scenarios.older_than_the_watermark(stage)

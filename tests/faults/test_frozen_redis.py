@@ -1,0 +1,31 @@
+"""An app counts on while Redis is frozen, and what was accepted, or stored, counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.scenarios import frozen_redis as scenarios
+from tests.faults.stage import Stage
+
+
+@pytest.mark.slow
+def test_an_app_counts_on_through_a_freeze_of_thirty_seconds(
+    own_stage: Callable[[], Stage],
+) -> None:
+    scenarios.app_outlives_a_freeze(own_stage(), seconds=30)
+
+
+def test_memory_is_bounded_and_what_does_not_fit_is_said(own_stage: Callable[[], Stage]) -> None:
+    scenarios.memory_is_bounded(own_stage())
+
+
+def test_an_app_with_a_spool_is_killed_and_another_replays(own_stage: Callable[[], Stage]) -> None:
+    scenarios.app_killed_with_a_spool(own_stage(), seconds=6)
+
+
+def test_apps_that_share_a_spool_are_killed_again_and_again(
+    own_stage: Callable[[], Stage],
+) -> None:
+    scenarios.app_killed_again_and_again(own_stage())

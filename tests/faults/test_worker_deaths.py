@@ -1,0 +1,32 @@
+"""A worker that dies, hangs or is told to stop, at any point of a batch, costs no count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.faults.scenarios import worker_deaths as scenarios
+from tests.faults.stage import Stage
+
+
+def test_killed_at_each_point_in_random_order(stage: Stage) -> None:
+    scenarios.killed_at_each_point(stage)
+
+
+def test_killed_while_entries_come_in_and_another_works(stage: Stage) -> None:
+    scenarios.killed_under_load(stage)
+
+
+def test_a_slow_owner_whose_entries_others_took(stage: Stage) -> None:
+    scenarios.paused_while_others_take_over(stage)
+
+
+def test_sigterm_finishes_the_batch_and_leaves_nothing_pending(stage: Stage) -> None:
+    scenarios.terminated_in_the_midst(stage)
+
+
+def test_two_workers_given_the_same_entries_at_the_same_moment(stage: Stage) -> None:
+    scenarios.two_workers_at_the_same_moment(stage)
+
+
+def test_sigterm_ends_a_worker_whose_mysql_is_frozen(own_stage: Callable[[], Stage]) -> None:
+    scenarios.terminated_while_mysql_is_frozen(own_stage())
