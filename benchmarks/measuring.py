@@ -9,6 +9,8 @@ from typing import Final, Protocol
 
 ATTEMPTS: Final = 5
 """How often a run that was given too few events for its time is repeated with more."""
+LIMITED: Final = frozenset(("worker_megabytes",))
+"""Extra figures of which the largest counts."""
 MARGIN: Final = 1.15
 """How many more events than the last rate calls for."""
 
@@ -65,10 +67,15 @@ class Result:
         """The median."""
         return statistics.median(self.rates)
 
-    def extra(self, name: str) -> float | None:
-        """The largest value of an extra figure, if any run has it."""
-        values = [run.extras[name] for run in self.runs if name in run.extras]
-        return max(values, default=None)
+    def extras(self) -> dict[str, float]:
+        """The extra figures: the median of the runs, but the largest of what has a limit."""
+        names = sorted({name for run in self.runs for name in run.extras})
+        return {
+            name: (max if name in LIMITED else statistics.median)(
+                [run.extras[name] for run in self.runs if name in run.extras]
+            )
+            for name in names
+        }
 
 
 def take_turns(

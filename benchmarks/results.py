@@ -9,6 +9,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.measuring import Result
@@ -31,8 +32,7 @@ def as_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             "runs": [round(rate) for rate in result.rates],
             "seconds": [round(run.seconds, 2) for run in result.runs],
         }
-        for extra in sorted({extra for run in result.runs for extra in run.extras}):
-            row[extra] = round(result.extra(extra) or 0.0, 3)
+        row |= {extra: round(value, 3) for extra, value in result.extras().items()}
         for target in TARGETS:
             if target.row == name and target.to in by_name:
                 ratio = target.ratio(result.per_second, by_name[target.to].per_second)
@@ -76,7 +76,7 @@ def show(console: Console, whole: dict[str, Any]) -> None:
             f"{row['low']:,} to {row['high']:,}",
             ratio,
             target,
-            WHAT[row["name"]],
+            escape(WHAT[row["name"]]),
         )
     console.print(table)
     peaks = [row[WORKER_MEGABYTES] for row in whole["rows"] if WORKER_MEGABYTES in row]
