@@ -58,7 +58,7 @@ class _Sorted:
 
 
 class Applier:
-    """Applies batches on a connection of its own. Not for two threads at once, but for :meth:`abort`.
+    """Applies batches on a connection of its own. For one thread; :meth:`abort` is for any.
 
     Args:
         connect: how to get a session (READ COMMITTED), or a URL.
@@ -121,7 +121,7 @@ class Applier:
             session.close()
 
     def abort(self) -> None:
-        """Break the connection from another thread: an :meth:`apply` that waits for the server raises Unavailable."""
+        """Break the connection, from any thread: a waiting :meth:`apply` raises Unavailable."""
         session = self._session
         if session is not None:
             session.abort()
@@ -139,7 +139,7 @@ class Applier:
         return session
 
     def _attempt(self, session: Session, pending: dict[bytes, Incoming]) -> Applied:
-        """One transaction over what is left in ``pending``, from which it takes what was counted before."""
+        """One transaction over ``pending``, after taking out of it what was counted before."""
         while pending:
             try:
                 with session.transaction():
@@ -147,13 +147,13 @@ class Applier:
                     self._reached("before_commit")
                 self._reached("committed")
                 return applied
-            except DuplicateKey:
+            except DuplicateKey as error:
                 # Rolled back. What is there now stays there; the others are tried again.
                 counted = guards.known(session, list(pending))
                 for entry_id in counted:
                     del pending[entry_id]
                 if not counted:
-                    raise Conflict("a guard was there and then was not") from None
+                    raise Conflict("a guard was there, and then was not") from error
         return Applied()
 
     def _work(self, session: Session, entries: list[Incoming]) -> Applied:
@@ -172,8 +172,8 @@ class Applier:
         dead.insert(session, dead_rows)
         return Applied(
             applied=len(batch.young),
-            rows=upserts.merged.rows - upserts.failed_rows,
-            cells=upserts.merged.cells,
+            rows=upserts.rows,
+            cells=upserts.cells,
             dead=len(dead_rows),
             too_old=len(batch.old),
         )
@@ -193,7 +193,7 @@ def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
     retried it.
     """
     detail = (
-        f"first sent at {entry.at} (Unix ms), before the guards that are kept begin ({control.watermark}):"
+        f"first sent at {entry.at} (Unix ms), and guards are kept from {control.watermark} on:"
         " it may have been counted already"
     )
     if any(row.position == WHOLE_ENTRY for row in entry.dead):

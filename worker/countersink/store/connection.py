@@ -68,22 +68,25 @@ class Session:
         return not self._connection.open
 
     def execute(self, sql: str, args: Sequence[object] | None = None) -> int:
-        """Run a statement; the number of rows it changed (an upsert counts 1 for a new row, 2 for a changed one)."""
+        """Run a statement; how many rows it changed (an upsert: 1 a new row, 2 a changed one)."""
         with self._translated(), self._connection.cursor() as cursor:
-            return cursor.execute(sql, args or None)
+            return int(cursor.execute(sql, args or None))
 
     def query(self, sql: str, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Run a query; all its rows. Binary columns are bytes, DATETIME is naive UTC, DECIMAL is Decimal."""
+        """Run a query; all its rows: binary columns as bytes, DATETIME as naive UTC."""
         with self._translated(), self._connection.cursor() as cursor:
             cursor.execute(sql, args or None)
             return list(cursor.fetchall())
 
     def literal(self, text: str) -> str:
-        """``text`` as a quoted SQL literal, by the driver, for statements that are put together in bulk."""
+        """``text`` as a quoted SQL literal, by the driver, for statements built in bulk."""
         return self._connection.escape(text)
 
     def begin(self, *, snapshot: bool = False) -> None:
-        """Begin a transaction; with ``snapshot`` a read-only one that sees the database as of now (REPEATABLE READ)."""
+        """Begin a transaction; with ``snapshot`` a read-only one that sees the database as of now.
+
+        A snapshot needs REPEATABLE READ.
+        """
         self.execute(
             "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
             if snapshot
@@ -114,14 +117,14 @@ class Session:
             raise
 
     def rollback_or_close(self) -> None:
-        """Undo the open transaction; where that fails close the connection, which undoes it too. Never raises."""
+        """Undo the open transaction, if need be by closing the connection. Never raises."""
         try:
             self.rollback()
         except StoreError:
             self.close(hard=True)
 
     def close(self, *, hard: bool = False) -> None:
-        """Close the connection; ``hard`` without a word to the server. The server rolls back. Never raises."""
+        """Close the connection, ``hard`` without a word; the server rolls back. Never raises."""
         if self.closed:
             return
         if hard:
@@ -132,7 +135,7 @@ class Session:
             translate(error)
 
     def abort(self) -> None:
-        """Break the connection from another thread: whoever waits in it gets Unavailable at once. Never raises."""
+        """Break the connection, from any thread: a waiting method raises Unavailable."""
         sock = getattr(self._connection, "_sock", None)
         if isinstance(sock, socket.socket):
             try:
@@ -210,7 +213,8 @@ def connect(
         raise translate(error) from error
     # Logging in is bounded by the short timeout (the driver reads with read_timeout there too),
     # work by the long one.
-    connection._read_timeout = connection._write_timeout = read_timeout  # type: ignore[attr-defined]
+    driver: Any = connection
+    driver._read_timeout = driver._write_timeout = read_timeout
     return Session(connection, dialect, int(found.get("max_allowed_packet", 1024)))
 
 

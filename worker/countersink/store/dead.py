@@ -23,7 +23,7 @@ MAX_DETAIL: Final = 1000
 
 _COLUMNS: Final = "entry_id, position, stream, at, reason, detail, payload, truncated, created"
 _VALUES: Final = "(%s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3))"
-_INSERT: Final = "INSERT INTO dead_row (entry_id, position, stream, at, reason, detail, payload, truncated, created) VALUES "
+_INSERT: Final = f"INSERT INTO dead_row ({_COLUMNS}) VALUES "
 _KEEP: Final = " ON DUPLICATE KEY UPDATE reason = reason"
 _ROWS_PER_STATEMENT: Final = 200
 _ROWS_PER_PAGE: Final = 500
@@ -59,7 +59,7 @@ class DeadRow:
 
     @property
     def ref(self) -> str:
-        """Its name for people: ``<entry id in hex>:<position>``, or the id alone for a whole entry."""
+        """Its name for people: ``<hex id>:<position>``, or the id alone for a whole entry."""
         return self.entry_id.hex() + ("" if self.position == WHOLE_ENTRY else f":{self.position}")
 
 
@@ -95,7 +95,7 @@ def list_rows(
     refs: Sequence[str] | None = None,
     limit: int = 100,
 ) -> list[DeadRow]:
-    """Dead rows, newest first, at most ``limit``; all, those with a reason, or those named (see :func:`parse_ref`).
+    """Dead rows, newest first: all, those with a reason, or those named by :func:`parse_ref`.
 
     Raises:
         ValueError: not a ref.
@@ -154,7 +154,7 @@ def pages(
     refs: Sequence[str] | None = None,
     size: int = _ROWS_PER_PAGE,
 ) -> Iterator[list[Key]]:
-    """The keys of the dead rows selected, in order, page by page: each is met once, whatever happens to it meanwhile."""
+    """The keys of the chosen dead rows in order, page by page; each is met once."""
     if refs is not None:
         keys = sorted(
             {
@@ -164,33 +164,31 @@ def pages(
         )
         yield from (keys[start : start + size] for start in range(0, len(keys), size))
         return
-    after: Key = (b"", 0)
+    after: Key | None = None
     while True:
-        # Two ranges of the primary key; a row constructor, (a, b) > (x, y), would read the whole
-        # table.
-        page = (
-            session.query(
-                "SELECT entry_id, position FROM dead_row WHERE entry_id = %s AND position > %s AND (%s IS NULL OR reason = %s)"
-                " ORDER BY entry_id, position LIMIT %s",
-                (*after, reason, reason, size),
-            )
-            if after[0]
-            else []
-        )
-        page += (
-            session.query(
-                "SELECT entry_id, position FROM dead_row WHERE entry_id > %s AND (%s IS NULL OR reason = %s)"
-                " ORDER BY entry_id, position LIMIT %s",
-                (after[0], reason, reason, size),
-            )
-            if len(page) < size
-            else []
-        )
-        page = page[:size]
+        page = _next_keys(session, after, reason, size)
         if not page:
             return
-        yield [(bytes(entry_id), int(position)) for entry_id, position in page]
-        after = bytes(page[-1][0]), int(page[-1][1])
+        yield page
+        after = page[-1]
+
+
+def _next_keys(session: Session, after: Key | None, reason: str | None, size: int) -> list[Key]:
+    """The first ``size`` keys after one, by ranges of the primary key.
+
+    Not by a row constructor, (a, b) > (x, y), which would read the whole table.
+    """
+    select = "SELECT entry_id, position FROM dead_row WHERE "
+    chosen = "" if reason is None else " AND reason = %s"
+    tail = f"{chosen} ORDER BY entry_id, position LIMIT %s"
+    rest = (size,) if reason is None else (reason, size)
+    found: list[tuple[Any, ...]] = []
+    if after is not None:
+        found += session.query(f"{select}entry_id = %s AND position > %s{tail}", (*after, *rest))
+    if len(found) < size:
+        beyond = b"" if after is None else after[0]
+        found += session.query(f"{select}entry_id > %s{tail}", (beyond, *rest))
+    return [(bytes(entry_id), int(position)) for entry_id, position in found[:size]]
 
 
 def parse_ref(ref: str) -> tuple[bytes, int | None]:
@@ -237,7 +235,7 @@ def _row(columns: Sequence[Any]) -> DeadRow:
 
 
 def _values(row: DeadRow, limit: int) -> tuple[object, ...]:
-    """Column values that no server refuses: a dead row that cannot be stored would hold up its whole batch."""
+    """Values that no server refuses: a dead row that cannot be stored would hold up its batch."""
     low, high = _BIGINT
     return (
         row.entry_id,

@@ -25,7 +25,7 @@ class Dialect:
     version: tuple[int, int, int]
 
     def upsert_add(self, table: str, column: str) -> str:
-        """What follows the VALUES of an INSERT that adds to ``column`` where the row is there already.
+        """What follows the VALUES of an INSERT that adds to ``column`` where there is a row.
 
         MySQL warns of VALUES(column) at every statement since 8.0.20; MariaDB does not know the row
         alias.

@@ -40,7 +40,7 @@ class StoreError(Exception):
 
 
 class Unavailable(StoreError):
-    """The connection is of no use any more, or was never made: connect again and rerun. The outcome is unknown."""
+    """The connection is lost, or was never made: connect again, rerun. The outcome is unknown."""
 
 
 class Conflict(StoreError):
@@ -48,7 +48,7 @@ class Conflict(StoreError):
 
 
 class BadData(StoreError):
-    """The server will never take this value: one of the closed list :data:`BAD_DATA`, or seen before it was sent.
+    """A value that the server will never take: :data:`BAD_DATA`, or seen before it was sent.
 
     Attributes:
         reason: a code for machines: ``out_of_range``, ``too_long``, ``wrong_encoding`` or
@@ -91,7 +91,7 @@ BAD_DATA: Final = {
     1411: "invalid_value",  # Incorrect value for a function
     1441: "invalid_value",  # Datetime function overflow
 }
-"""Closed list of the codes that speak of the data itself, with the reason they get among the dead rows."""
+"""Closed list of the codes that speak of the data itself, with the reason of the dead row."""
 
 DUPLICATE_KEY: Final = frozenset({1022, 1062, 1586})
 

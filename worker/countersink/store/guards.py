@@ -1,4 +1,4 @@
-"""Guards: one row per entry that was counted, in the transaction that counted it. They decide what is new."""
+"""Guards: a row per entry that was counted, in the transaction that did it, decides what is new."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from countersink.store.rerun import rerun
 
 IDS_PER_STATEMENT: Final = 1000
 PRUNE_LOCK_WAIT: Final = 1
-"""Seconds the pruner waits for its exclusive lock on control: while it waits, no worker gets the shared one."""
+"""Seconds the pruner waits for its lock on control: meanwhile no worker gets the shared one."""
 _PRUNE_ATTEMPTS: Final = 20
 _MAX_BIGINT: Final = 2**63 - 1
 

@@ -35,7 +35,7 @@ def acquire(session: Session, name: str, holder: str, seconds: float) -> int | N
 
 
 def renew(session: Session, name: str, holder: str, seconds: float) -> bool:
-    """Let the lease last ``seconds`` from now; False if it has expired or changed hands: stop acting."""
+    """Let the lease last ``seconds`` from now; False if it expired or changed hands: stop."""
     return _extend(session, name, holder, seconds)
 
 
@@ -43,7 +43,8 @@ def release(session: Session, name: str, holder: str) -> bool:
     """Give the lease back; False if it was not held any more. The token is kept."""
     return (
         session.execute(
-            f"UPDATE lease SET expires_at = {NOW_MS} - 1 WHERE name = %s AND holder = %s AND expires_at > {NOW_MS}",
+            f"UPDATE lease SET expires_at = {NOW_MS} - 1"
+            f" WHERE name = %s AND holder = %s AND expires_at > {NOW_MS}",
             (name, holder),
         )
         == 1
@@ -51,7 +52,7 @@ def release(session: Session, name: str, holder: str) -> bool:
 
 
 def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
-    """Lease one of the slots 1 to 255 for a worker; when all are taken, share one: slower, and just as right."""
+    """Lease a worker one of the slots 1 to 255; if all are taken, share one: slower, as right."""
     rows = session.query(
         f"SELECT name FROM lease WHERE name LIKE 'slot:%%' AND expires_at > {NOW_MS}", ()
     )
@@ -69,7 +70,7 @@ def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
 
 
 def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:
-    """Keep a worker's slot; False if it is not this holder's (shared, or expired): lease another one."""
+    """Keep a worker's slot; False if it is not the holder's (shared, expired): lease another."""
     return renew(session, _slot_name(slot), holder, seconds)
 
 
@@ -95,7 +96,8 @@ def _acquire(session: Session, name: str, holder: str, seconds: float) -> int | 
                 # The row is locked by the update: nobody else's token is read here.
                 return int(session.query("SELECT token FROM lease WHERE name = %s", (name,))[0][0])
             session.execute(
-                f"INSERT INTO lease (name, holder, token, expires_at) VALUES (%s, %s, 1, {NOW_MS} + %s)",
+                "INSERT INTO lease (name, holder, token, expires_at)"
+                f" VALUES (%s, %s, 1, {NOW_MS} + %s)",
                 (name, holder, milliseconds),
             )
             return 1

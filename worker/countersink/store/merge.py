@@ -1,4 +1,4 @@
-"""From the rows of many entries to one amount per cell: what an upsert costs is paid once per cell, not per row."""
+"""From the rows of many entries to one amount per cell: an upsert is paid per cell, not per row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ Row = tuple[int, str, str, int, int]
 """(position in its entry from 0, counter, key, event time in whole Unix minutes, amount)."""
 
 Cell = tuple[str, int, str, int]
-"""(counter, day, key, amount): day in whole days since 1970-01-01 UTC, amount as large as the sum happens to be."""
+"""(counter, day, key, amount): days since 1970-01-01 UTC; the sum, however large it is."""
 
 MINUTES_PER_DAY: Final = 1440
-_EPOCH: Final = datetime(1970, 1, 1)  # naive, as DATETIME is
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (naive, as DATETIME is)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from countersink.store.errors import (
 from countersink.store.settings import Settings
 
 DDL_SECONDS: Final = 24 * 3600.0
-"""Seconds a single statement of a migration may take: a column added to a large table is no frozen server."""
+"""Seconds a statement of a migration may take: it may rebuild a large table."""
 TURN_SECONDS: Final = 50
 """Seconds to wait for another program's migration, per attempt."""
 _TURNS: Final = 72
@@ -35,7 +35,10 @@ CREATE TABLE IF NOT EXISTS schema_version (
     programs lock', name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     applied_at DATETIME(3) NOT NULL COMMENT 'UTC', PRIMARY KEY (version)
 ) ENGINE = InnoDB"""
-_RECORD: Final = "INSERT IGNORE INTO schema_version (version, name, applied_at) VALUES (%s, %s, UTC_TIMESTAMP(3))"
+_RECORD: Final = (
+    "INSERT IGNORE INTO schema_version (version, name, applied_at)"
+    " VALUES (%s, %s, UTC_TIMESTAMP(3))"
+)
 
 _ALREADY_DONE: Final = frozenset(
     {
@@ -45,7 +48,7 @@ _ALREADY_DONE: Final = frozenset(
         1091,  # Can't DROP; check that it exists
     }
 )
-"""What a statement says that an interrupted run got done: MySQL has no IF NOT EXISTS for columns and keys."""
+"""What a statement says that an earlier run got done: MySQL has no ADD COLUMN IF NOT EXISTS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ def known_version() -> int:
 
 
 def split_statements(sql: str) -> tuple[str, ...]:
-    """The statements of a file: each ends with ``;`` at the end of a line. Comment lines begin with ``--``."""
+    """The statements of a file; each ends with ``;`` at a line's end. Comments begin ``--``."""
     code = "\n".join(line for line in sql.splitlines() if not line.lstrip().startswith("--"))
     return tuple(part.strip() for part in re.split(r";[ \t]*$", code, flags=re.M) if part.strip())
 
@@ -99,7 +102,8 @@ def require_schema(session: Session) -> None:
     found, known = schema_version(session), known_version()
     if found > known:
         raise SchemaMismatch(
-            f"the tables have version {found}, this countersink knows up to {known}: upgrade countersink"
+            f"the tables have version {found}, this countersink knows up to {known}:"
+            " upgrade countersink"
         )
     if found < known:
         what = f"the tables have version {found}" if found else "there are no tables yet"
@@ -109,7 +113,7 @@ def require_schema(session: Session) -> None:
 
 
 def migrate(where: Settings | str) -> list[str]:
-    """Create the database and bring its tables up to date; safe to run by several programs at once, and again.
+    """Create the database and bring its tables up to date. Run it again, or twice at once: safe.
 
     Returns:
         what was applied, such as ``["0001_initial"]``; empty where there was nothing to do.
@@ -162,7 +166,7 @@ def _connect(settings: Settings) -> Session:
 
 @contextmanager
 def _turn(settings: Settings, session: Session) -> Iterator[None]:
-    """Hold the row that says whose turn it is, on a second connection: DDL on the first would commit it away."""
+    """Hold the row that says whose turn it is, on a connection of its own: DDL would commit."""
     session.execute(_VERSION_TABLE)
     session.execute(_RECORD, (0, "lock"))
     with _connect(settings) as holder:

@@ -42,13 +42,11 @@ class Pool:
 
     def close(self) -> None:
         """Close the kept sessions. The pool can be used again."""
+        self._check_fork()
         with self._lock:
             idle, self._idle = self._idle, []
-            ours = self._pid == os.getpid()
         for _, session in idle:
-            # A child must not say goodbye on its parent's connections.
-            if ours:
-                session.close()
+            session.close()
 
     def _run(self, session: Session, work: Callable[[Session], Result]) -> Result:
         try:
@@ -58,12 +56,10 @@ class Pool:
             self._give_back(session)
 
     def _take(self) -> Session | None:
+        self._check_fork()
+        found: Session | None = None
+        stale = []
         with self._lock:
-            if self._pid != os.getpid():
-                _inherited.extend(session for _, session in self._idle)
-                self._idle, self._pid = [], os.getpid()
-            stale = []
-            found = None
             while self._idle and found is None:
                 since, session = self._idle.pop()
                 if time.monotonic() - since < _FRESH_SECONDS:
@@ -75,12 +71,16 @@ class Pool:
         return found
 
     def _give_back(self, session: Session) -> None:
+        self._check_fork()
         with self._lock:
-            if not session.closed and self._pid == os.getpid() and len(self._idle) < _KEEP:
+            if not session.closed and len(self._idle) < _KEEP:
                 self._idle.append((time.monotonic(), session))
                 return
         session.close()
 
-
-_inherited: list[Session] = []
-"""A parent's sessions in a forked child, kept from being collected: that would end the parent's TLS state."""
+    def _check_fork(self) -> None:
+        """In a forked child forget the parent's sessions, and the lock a thread may have held."""
+        if self._pid != os.getpid():
+            self._lock = threading.Lock()
+            self._idle = []
+            self._pid = os.getpid()

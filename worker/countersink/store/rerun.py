@@ -20,7 +20,7 @@ def rerun(
     attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
 ) -> Result:
-    """Call ``work``, a whole transaction that undoes itself when it raises, until it meets no Conflict.
+    """Call ``work``, a whole transaction that undoes itself if it raises, until it has its way.
 
     The pauses, up to half a second, are random, so that two that met do not meet again.
 

@@ -1,4 +1,4 @@
-"""Retrying dead rows: each is deleted and counted in one transaction, so it counts once however many try."""
+"""Retrying dead rows: each is deleted and counted in one transaction, so it counts once."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ def retry(
     refs: Sequence[str] | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Retried:
-    """Count dead rows after all: every one, those with a reason, or those named (see :func:`~dead.parse_ref`).
+    """Count dead rows after all: every one, those with a reason, or those named.
 
     What fails again stays, with its new reason. An entry that was too old to prove new is counted:
     whoever retries it has decided that it is. Rows that another retry takes meanwhile are left to
@@ -106,7 +106,7 @@ def _retry_page(
         dead.insert(session, stay)
         gone = {(row.entry_id, row.position) for row in chosen}
         gone -= {(row.entry_id, row.position) for row in stay}
-        return Retried(len(gone), len(stay), upserts.merged.rows - upserts.failed_rows)
+        return Retried(len(gone), len(stay), upserts.rows)
 
 
 def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], list[DeadRow]]:

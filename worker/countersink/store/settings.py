@@ -46,7 +46,7 @@ class Settings:
 
     @classmethod
     def parse(cls, url: str) -> "Settings":
-        """Read ``mysql://user:password@host:3306/database?option=value&…``, percent-encoded where needed.
+        """Read ``mysql://user:password@host:3306/database?option=value&…``, percent-encoded.
 
         Options: ``unix_socket`` (a path); ``ssl`` (``true``: encrypt and verify; ``false``: never
         encrypt); ``ssl_ca``, ``ssl_cert``, ``ssl_key`` (files; each of them means ``ssl=true``);
@@ -63,7 +63,8 @@ class Settings:
         except ValueError:
             # The parser's own message may quote a piece of the password.
             raise Misconfigured(
-                f"the MySQL URL is malformed: write {_FORM}, with %23, %2F, %3A and %40 for # / : @ in a password"
+                f"the MySQL URL is malformed: write {_FORM},"
+                " with %23 %2F %3A %40 for # / : @ in a password"
             ) from None
         if parts.scheme not in ("mysql", "mariadb"):
             raise Misconfigured(f"not a MySQL URL: it has the form {_FORM}")

@@ -38,7 +38,7 @@ class Store:
 
     @classmethod
     def from_env(cls) -> "Store":
-        """The store at ``COUNTERSINK_MYSQL_URL``, or at the URL in the file ``COUNTERSINK_MYSQL_URL_FILE``.
+        """The store at ``COUNTERSINK_MYSQL_URL``, or in the file ``COUNTERSINK_MYSQL_URL_FILE``.
 
         Raises:
             Misconfigured: neither is set, or they cannot be used.

@@ -46,7 +46,7 @@ class Totals:
         start: date | None = None,
         end: date | None = None,
     ) -> list[tuple[date, int]]:
-        """(day, total) for each day in order, days without counts as 0; at most 100,000 days, else ValueError."""
+        """(day, total) for each day in order, 0 for days without counts; at most 100,000 days."""
         chosen = _keys(key, keys)
 
         def work(session: Session) -> list[tuple[date, int]]:
@@ -104,7 +104,7 @@ class Totals:
         return self._pool.read(work)
 
     def span(self, counter: str, *, key: str | None = None) -> tuple[date, date] | None:
-        """The first and the last day with counts, of the counter or of one key; None if there is none."""
+        """The first and the last day with counts, of the counter or of a key; None if none has."""
 
         def work(session: Session) -> tuple[date, date] | None:
             return totals_sql.span(session, counter, keys=_keys(key, None))

@@ -15,7 +15,7 @@ from countersink.store.connection import Session
 from countersink.store.errors import UnknownCounter
 
 MAX_DAYS: Final = 100_000
-"""Longest daily series, in days: a single event dated 9999 would otherwise make millions of zeros."""
+"""Longest daily series, in days: a single event dated 9999 would make millions of zeros."""
 _KEYS_PER_QUERY: Final = 500
 """Ranges per query: far more than this and MySQL gives up on ranges and reads the index whole."""
 _COUNTERS_PER_QUERY: Final = 200
@@ -40,7 +40,7 @@ def require_counter(session: Session, counter: str) -> None:
 
 
 def counter_names(session: Session) -> list[str]:
-    """The names of all counters, in order. Read from the ledger: its size is the number of counters times slots."""
+    """The names of all counters, in order, from the ledger, which is small."""
     return [
         name
         for (name,) in session.query("SELECT DISTINCT counter FROM counter_ledger ORDER BY counter")
@@ -73,7 +73,7 @@ def daily(
     start: date | None = None,
     end: date | None = None,
 ) -> list[tuple[date, int]]:
-    """(day, total) for each day of the range, in order, days without counts as 0; over all keys or over ``keys``.
+    """(day, total) for each day of the range in order, 0 where nothing was counted.
 
     Raises:
         UnknownCounter: nothing was ever counted under this name.
@@ -86,10 +86,13 @@ def daily(
         if found is None:
             return []
         start, end = start or found[0], end or found[1]
+        if end < start:
+            return []
     days = (end - start).days + 1
     if days > MAX_DAYS:
         raise ValueError(
-            f"a daily series from {start} to {end} has {days:,} days; give a range of at most {MAX_DAYS:,}"
+            f"a daily series from {start} to {end} has {days:,} days;"
+            f" give a range of at most {MAX_DAYS:,}"
         )
     sums: dict[date, int] = {}
     for bucket, amount in _sums(session, "bucket", counter, keys, start, end):
@@ -117,8 +120,9 @@ def by_key(
     require_counter(session, counter)
     where, args = _where(counter, start, end)
     rows = session.query(
-        f"SELECT counter_key, SUM(amount) AS total FROM counter_slot FORCE INDEX (PRIMARY) WHERE {where}"
-        " GROUP BY counter_key ORDER BY total DESC, counter_key" + (" LIMIT %s" if limit else ""),
+        "SELECT counter_key, SUM(amount) AS total FROM counter_slot FORCE INDEX (PRIMARY)"
+        f" WHERE {where} GROUP BY counter_key ORDER BY total DESC, counter_key"
+        + (" LIMIT %s" if limit else ""),
         (*args, limit) if limit else args,
     )
     return [(key_text(key), _int(amount)) for key, amount in rows]
@@ -139,10 +143,12 @@ def many(
         ValueError: the range ends before it begins.
     """
     require_counter(session, counter)
-    totals = dict.fromkeys(keys, 0)
-    for key, amount in _sums(session, "counter_key", counter, list(totals), start, end):
-        totals[key_text(key)] += _int(amount)
-    return totals
+    wanted = list(keys)
+    sums = {
+        bytes(key): _int(amount)
+        for key, amount in _sums(session, "counter_key", counter, wanted, start, end)
+    }
+    return {key: sums.get(key_bytes(key), 0) for key in wanted}
 
 
 def counters(
@@ -177,7 +183,8 @@ def span(
     else:
         rows = [
             session.query(
-                "SELECT MIN(bucket), MAX(bucket) FROM counter_slot WHERE counter = %s AND counter_key = %s",
+                "SELECT MIN(bucket), MAX(bucket) FROM counter_slot"
+                " WHERE counter = %s AND counter_key = %s",
                 (_name(counter), key_bytes(key)),
             )[0]
             for key in dict.fromkeys(keys)
@@ -198,7 +205,7 @@ def key_bytes(key: str) -> bytes:
 
 
 def key_text(key: bytes) -> str:
-    """A key of the table as text; bytes that are no UTF-8 become lone surrogates, and :func:`key_bytes` knows them."""
+    """A key of the table as text; :func:`key_bytes` undoes it, for bytes that are no UTF-8 too."""
     return bytes(key).decode("utf-8", "surrogateescape")
 
 
@@ -210,7 +217,7 @@ def _sums(
     start: date | None,
     end: date | None,
 ) -> Sums:
-    """SUM(amount), by the column ``group`` if one is given; a group may come more than once where there are many keys."""
+    """SUM(amount), by the column ``group`` if given; with many keys a group may come twice."""
     where, args = _where(counter, start, end)
     select = f"SELECT {group + ', ' if group else ''}SUM(amount) FROM counter_slot"
     grouped = f" GROUP BY {group}" if group else ""
@@ -219,7 +226,8 @@ def _sums(
         return
     for part in _parts(sorted({key_bytes(key) for key in keys}), _KEYS_PER_QUERY):
         yield from session.query(
-            f"{select} FORCE INDEX (by_key) WHERE {where} AND counter_key IN ({_marks(part)}){grouped}",
+            f"{select} FORCE INDEX (by_key)"
+            f" WHERE {where} AND counter_key IN ({_marks(part)}){grouped}",
             (*args, *part),
         )
 
@@ -250,7 +258,7 @@ def _check_days(start: date | None, end: date | None) -> None:
 
 
 def _name(counter: str) -> str:
-    """``counter``, comparable to the ASCII column: a name that is not ASCII is as unknown as the empty one."""
+    """``counter``, fit to be compared to the ASCII column: others are as unknown as ''."""
     return counter if counter.isascii() else ""
 
 

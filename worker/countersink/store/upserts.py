@@ -27,7 +27,7 @@ _Fate = tuple[Incoming, Row, BadData]
 
 
 class Upserts:
-    """The rows of some entries on their way into one slot, inside a transaction that the caller began.
+    """The rows of some entries on their way into a slot, in a transaction the caller began.
 
     Attributes:
         merged: the rows as cells.
@@ -43,6 +43,7 @@ class Upserts:
         self._heads: dict[tuple[str, int], str] = {}
         self._by_cell: dict[tuple[str, int, str], list[tuple[Incoming, Row]]] | None = None
         self._failed: list[_Fate] = []
+        self._lost_cells = 0
         self.merged = Merged(entries)
 
     @property
@@ -51,9 +52,14 @@ class Upserts:
         return [dead_row(entry, row, error) for entry, row, error in self._failed]
 
     @property
-    def failed_rows(self) -> int:
-        """How many rows were refused."""
-        return len(self._failed)
+    def rows(self) -> int:
+        """How many rows were counted."""
+        return self.merged.rows - len(self._failed)
+
+    @property
+    def cells(self) -> int:
+        """How many cells were written."""
+        return self.merged.cells - self._lost_cells
 
     def apply(self) -> None:
         """Upsert every cell, in primary-key order.
@@ -112,14 +118,14 @@ class Upserts:
     def _row_by_row(self, cell: Cell, error: BadData) -> None:
         counter, day, key, _ = cell
         rows = self._rows_of(counter, day, key)
-        if len(rows) == 1:
-            self._failed.append((*rows[0], error))
-            return
-        for entry, row in rows:
+        failed = [(*rows[0], error)] if len(rows) == 1 else []
+        for entry, row in rows if len(rows) > 1 else ():
             try:
                 self._send([(counter, day, key, row[4])])
             except BadData as refused:
-                self._failed.append((entry, row, refused))
+                failed.append((entry, row, refused))
+        self._failed += failed
+        self._lost_cells += len(failed) == len(rows)
 
     def _rows_of(self, counter: str, day: int, key: str) -> list[tuple[Incoming, Row]]:
         if self._by_cell is None:
