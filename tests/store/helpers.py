@@ -1,0 +1,103 @@
+"""Entries, rows and looks into the tables, for the tests of the store."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from typing import TypeVar
+
+from countersink.store.apply import Applier
+from countersink.store.connection import Session
+from countersink.store.merge import Incoming, Row
+
+T = TypeVar("T")
+
+EPOCH = date(1970, 1, 1).toordinal()
+MAX = 2**63 - 1
+MIN = -(2**63)
+
+
+def minute(day: date = date(2026, 11, 21), of_day: int = 720) -> int:
+    """Whole Unix minutes of a minute of ``day``."""
+    return (day.toordinal() - EPOCH) * 1440 + of_day
+
+
+def now_ms() -> int:
+    """Unix ms on this machine's clock, which is the server's."""
+    return time.time_ns() // 1_000_000
+
+
+def row(key: str, amount: int = 1, *, counter: str = "views", position: int = 0) -> Row:
+    """A row of today's."""
+    return position, counter, key, minute(), amount
+
+
+def rows(*amounts: tuple[str, int], counter: str = "views") -> list[Row]:
+    """Rows of (key, amount), numbered."""
+    return [
+        (position, counter, key, minute(), amount) for position, (key, amount) in enumerate(amounts)
+    ]
+
+
+def entry(
+    content: Sequence[Row], *, id: bytes | None = None, at: int | None = None, stream: str = "s"
+) -> Incoming:
+    """An entry with a new id, sent now."""
+    return Incoming(id or os.urandom(16), now_ms() if at is None else at, content, stream=stream)
+
+
+def keys(session: Session, counter: str = "views") -> dict[bytes, int]:
+    """What the slots hold, by key."""
+    found = session.query(
+        "SELECT counter_key, SUM(amount) FROM counter_slot WHERE counter = %s GROUP BY counter_key",
+        (counter,),
+    )
+    return {bytes(key): int(amount) for key, amount in found}
+
+
+def ledger(session: Session) -> dict[str, int]:
+    """What the ledger says, by counter."""
+    found = session.query("SELECT counter, SUM(amount) FROM counter_ledger GROUP BY counter")
+    return {counter: int(amount) for counter, amount in found}
+
+
+def slots(session: Session) -> dict[str, int]:
+    """What the slots hold, by counter."""
+    found = session.query("SELECT counter, SUM(amount) FROM counter_slot GROUP BY counter")
+    return {counter: int(amount) for counter, amount in found}
+
+
+def guard_count(session: Session) -> int:
+    """How many guards there are."""
+    return int(session.query("SELECT COUNT(*) FROM applied_entry")[0][0])
+
+
+def together(*works: Callable[[], T]) -> list[T]:
+    """Run each in a thread of its own, all starting at the same moment; their results in order."""
+    barrier = threading.Barrier(len(works))
+    results: list[T | None] = [None] * len(works)
+    errors: list[BaseException] = []
+
+    def run(index: int) -> None:
+        try:
+            barrier.wait(timeout=30)
+            results[index] = works[index]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[0]
+    return [result for result in results if result is not None]
+
+
+def applier(url: str, slot: int = 17) -> Applier:
+    """An applier on its own connection."""
+    return Applier(url, slot)

@@ -1,0 +1,288 @@
+"""Whatever is delivered however often, each entry counts once."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from datetime import date
+
+import pytest
+
+from countersink.store import dead, guards
+from countersink.store.apply import POINTS, Applied, Applier
+from countersink.store.connection import Session, connect
+from countersink.store.dead import DeadRow
+from countersink.store.errors import Conflict, Refused, SchemaMismatch, Unavailable
+from countersink.store.merge import Incoming
+from tests.store.helpers import (
+    applier as new_applier,
+)
+from tests.store.helpers import entry, guard_count, keys, ledger, minute, now_ms, rows, together
+
+
+def test_rows_of_several_entries_become_one_row_per_cell(
+    session: Session, applier: Applier
+) -> None:
+    first = entry(rows(("/a", 2), ("/b", -5)))
+    second = entry(rows(("/a", 3)))
+    assert applier.apply([first, second]) == Applied(applied=2, rows=3, cells=2)
+    assert keys(session) == {b"/a": 5, b"/b": -5}
+    assert session.query("SELECT slot, amount FROM counter_ledger") == [(17, 0)]
+
+
+def test_the_bucket_is_the_utc_midnight_of_the_event(session: Session, applier: Applier) -> None:
+    days = [date(1970, 1, 1), date(2026, 11, 20), date(2026, 11, 21), date(9999, 12, 30)]
+    content = [
+        (position, "views", "k", minute(day, of_day), 1)
+        for position, (day, of_day) in enumerate((d, m) for d in days for m in (0, 1439))
+    ]
+    applier.apply([entry(content)])
+    found = session.query("SELECT bucket, amount FROM counter_slot ORDER BY bucket")
+    assert [(bucket.isoformat(), amount) for bucket, amount in found] == [
+        (f"{day}T00:00:00", 2) for day in days
+    ]
+
+
+def test_a_redelivery_is_dropped_and_the_rest_of_its_batch_counted(
+    session: Session, applier: Applier
+) -> None:
+    old, new = entry(rows(("/a", 1))), entry(rows(("/a", 10)))
+    applier.apply([old])
+    assert applier.apply([old, new]) == Applied(applied=1, duplicates=1, rows=1, cells=1)
+    assert applier.apply([old, new]) == Applied(duplicates=2)
+    assert keys(session) == {b"/a": 11}
+    assert ledger(session) == {"views": 11}
+
+
+def test_an_id_repeated_within_a_batch_counts_once(session: Session, applier: Applier) -> None:
+    twice = entry(rows(("/a", 7)))
+    assert applier.apply([twice, twice]) == Applied(applied=1, duplicates=1, rows=1, cells=1)
+    assert keys(session) == {b"/a": 7}
+
+
+def test_an_empty_batch_and_an_entry_without_rows(session: Session, applier: Applier) -> None:
+    assert applier.apply([]) == Applied()
+    assert applier.apply([entry([])]) == Applied(applied=1)
+    assert guard_count(session) == 1
+
+
+def test_amount_zero_declares_the_key(session: Session, applier: Applier) -> None:
+    applier.apply([entry(rows(("/a", 0)))])
+    assert keys(session) == {b"/a": 0}
+    assert ledger(session) == {"views": 0}
+
+
+@pytest.mark.parametrize("slots", [(1, 2), (9, 9)], ids=["own slots", "a shared slot"])
+def test_two_workers_given_the_same_entries_at_the_same_moment(
+    mysql_url: str, session: Session, slots: tuple[int, int]
+) -> None:
+    one, two = new_applier(mysql_url, slots[0]), new_applier(mysql_url, slots[1])
+    expected = 0
+    for round_ in range(15):
+        shared = [entry(rows((f"/{index % 7}", 1), ("/x", 2))) for index in range(20)]
+        backwards = list(reversed(shared))
+        results = together(
+            lambda batch=shared: one.apply(batch),  # type: ignore[misc]
+            lambda batch=backwards: two.apply(batch),  # type: ignore[misc]
+        )
+        expected += 20 * 3
+        assert sum(result.applied for result in results) == 20
+        assert sum(result.duplicates for result in results) == 20
+        assert sum(keys(session).values()) == expected, f"round {round_}"
+        assert ledger(session) == {"views": expected}
+    one.close()
+    two.close()
+
+
+def test_batches_that_overlap_in_part(mysql_url: str, session: Session) -> None:
+    appliers = [new_applier(mysql_url, slot) for slot in (1, 2, 3)]
+    entries = [entry(rows(("/a", 1))) for _ in range(90)]
+    parts = [entries[:60], entries[30:], entries[:30] + entries[60:]]
+    together(
+        lambda: appliers[0].apply(parts[0]),
+        lambda: appliers[1].apply(parts[1]),
+        lambda: appliers[2].apply(parts[2]),
+    )
+    assert keys(session) == {b"/a": 90}
+    for used in appliers:
+        used.close()
+
+
+class _Lost(Exception):
+    """Stands for a process that dies at a point."""
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_dying_at_any_point_and_running_again_counts_once(
+    mysql_url: str, session: Session, point: str
+) -> None:
+    def reached(here: str) -> None:
+        if here == point:
+            raise _Lost
+
+    dying = Applier(mysql_url, 3, reached=reached)
+    batch = [entry(rows(("/a", 1), ("/b", 2)))]
+    with pytest.raises(_Lost):
+        dying.apply(batch)
+    dying.close()
+    counted = {b"/a": 1, b"/b": 2}
+    assert keys(session) == (counted if point == "committed" else {})
+    other = new_applier(mysql_url, 4)
+    assert other.apply(batch).applied == (0 if point == "committed" else 1)
+    assert keys(session) == counted
+    assert ledger(session) == {"views": 3}
+    other.close()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_connection_killed_at_any_point_and_running_again_counts_once(
+    mysql_url: str, session: Session, point: str
+) -> None:
+    def reached(here: str) -> None:
+        if here == point and not killed:
+            killed.append(True)
+            applier.abort()
+
+    killed: list[bool] = []
+    applier = Applier(mysql_url, 3, reached=reached)
+    batch = [entry(rows(("/a", 1)))]
+    if point == "committed":
+        assert applier.apply(batch).applied == 1
+    else:
+        with pytest.raises(Unavailable):
+            applier.apply(batch)
+        assert keys(session) == {}
+        assert applier.apply(batch).applied == 1
+    assert keys(session) == {b"/a": 1}
+    applier.close()
+
+
+def test_the_guards_are_kept_from_their_entrys_time_or_now_whichever_is_later(
+    session: Session, applier: Applier
+) -> None:
+    now = now_ms()
+    future, past = entry([], at=now + 10**9), entry([], at=1)
+    beyond = entry([], at=10**30)
+    applier.apply([future, past, beyond])
+    kept = dict(session.query("SELECT entry_id, keep_from FROM applied_entry"))
+    assert kept[future.id] == now + 10**9
+    assert abs(kept[past.id] - now) < 60_000
+    assert kept[beyond.id] == 2**63 - 1
+
+
+def test_an_entry_older_than_the_watermark_is_a_dead_letter_with_its_payload(
+    session: Session, applier: Applier
+) -> None:
+    guards.prune(session, keep_ms=0)
+    late = Incoming(
+        os.urandom(16), 5, rows(("/a", 1)), stream="st", payload=b'[["views","/a",9,1]]'
+    )
+    young = entry(rows(("/a", 10)), at=now_ms() + 60_000)
+    assert applier.apply([late, young]) == Applied(applied=1, rows=1, cells=1, dead=1, too_old=1)
+    (buried,) = dead.list_rows(session)
+    assert (buried.reason, buried.position, buried.payload) == ("too_old", -1, late.payload)
+    assert (buried.stream, buried.at, buried.entry_id) == ("st", 5, late.id)
+    assert keys(session) == {b"/a": 10}
+    assert applier.apply([late]) == Applied(duplicates=1)
+
+
+def test_too_old_an_entry_without_payload_loses_no_row(session: Session, applier: Applier) -> None:
+    guards.prune(session, keep_ms=0)
+    applier.apply([entry(rows(("/a", 1), ("/b", 2)), at=5)])
+    buried = sorted(dead.list_rows(session), key=lambda found: found.position)
+    assert [(found.position, found.reason) for found in buried] == [(0, "too_old"), (1, "too_old")]
+    assert json.loads(buried[1].payload) == ["views", "/b", minute(), 2]
+
+
+def test_an_old_entry_that_was_counted_and_still_has_its_guard_is_just_a_duplicate(
+    session: Session, applier: Applier
+) -> None:
+    spooled = entry(rows(("/a", 1)), at=now_ms() - 10**9)
+    applier.apply([spooled])  # its guard is kept from now on
+    guards.prune(session, keep_ms=10**8)
+    assert applier.apply([spooled]) == Applied(duplicates=1)
+    assert dead.count(session) == {}
+
+
+def test_dead_rows_of_an_entry_are_written_with_its_guard(
+    session: Session, applier: Applier
+) -> None:
+    name = os.urandom(16)
+    bad = DeadRow(name, 1, "st", now_ms(), "bad_key", "too long", b'["views",1]')
+    batch = [Incoming(name, now_ms(), rows(("/a", 1)), [bad], "st")]
+    assert applier.apply(batch).dead == 1
+    assert dead.count(session) == {"bad_key": 1}
+    assert applier.apply(batch) == Applied(duplicates=1)
+    assert dead.drop(session) == 1
+    assert applier.apply(batch) == Applied(duplicates=1)
+    assert dead.count(session) == {}
+
+
+def test_without_the_control_row_nothing_is_applied(session: Session, applier: Applier) -> None:
+    session.execute("DELETE FROM control")
+    with pytest.raises(Refused, match="control"):
+        applier.apply([entry(rows(("/a", 1)))])
+    assert guard_count(session) == 0
+
+
+def test_a_newer_schema_is_refused(session: Session, applier: Applier) -> None:
+    session.execute("INSERT INTO schema_version VALUES (999, 'later', UTC_TIMESTAMP(3))")
+    with pytest.raises(SchemaMismatch, match="upgrade countersink"):
+        applier.apply([entry(rows(("/a", 1)))])
+
+
+def test_a_held_row_makes_the_batch_wait_and_leaves_nothing_half_done(
+    mysql_url: str, session: Session
+) -> None:
+    """After 1205 only the statement was undone: what had been done before it must go too."""
+    filling = new_applier(mysql_url, 5)
+    filling.apply([entry(rows(("/a", 1)))])
+    batch = [entry(rows(("/a", 10)))]
+    pauses: list[float] = []
+    blocked = Applier(lambda: connect(mysql_url, lock_wait=1), 5, pause=pauses.append)
+    with connect(mysql_url) as holder:
+        holder.begin()
+        holder.query("SELECT amount FROM counter_slot FOR UPDATE")
+        with pytest.raises(Conflict):
+            blocked.apply(batch)
+    assert len(pauses) == 5
+    assert guard_count(session) == 1
+    assert keys(session) == {b"/a": 1}
+    assert blocked.apply(batch).applied == 1
+    assert keys(session) == {b"/a": 11}
+    filling.close()
+    blocked.close()
+
+
+def test_the_victim_of_a_deadlock_runs_again(mysql_url: str, session: Session) -> None:
+    filling = new_applier(mysql_url, 5)
+    filling.apply([entry(rows(("k", 1)))])
+    filling.close()
+    upserted = threading.Event()
+    pauses: list[float] = []
+
+    def reached(point: str) -> None:
+        if point == "upserted":
+            upserted.set()
+
+    applier = Applier(mysql_url, 5, reached=reached, pause=pauses.append)
+    with connect(mysql_url, lock_wait=20) as rival:
+        rival.begin()
+        for number in range(200):  # more work to undo than the applier's: so that one is the victim
+            rival.execute("INSERT INTO lease VALUES (%s, '', 1, 0)", (f"x{number}",))
+        rival.query("SELECT amount FROM counter_ledger WHERE slot = 5 FOR UPDATE")
+
+        def take_the_slot_row() -> int:
+            assert upserted.wait(30)
+            changed = rival.execute("UPDATE counter_slot SET amount = amount + 100")
+            rival.rollback()
+            return changed
+
+        batch = [entry(rows(("k", 10)))]
+        assert together(lambda: applier.apply(batch).applied, take_the_slot_row) == [1, 1]
+    assert len(pauses) >= 1
+    assert keys(session) == {b"k": 11}
+    assert ledger(session) == {"views": 11}
+    assert guard_count(session) == 2
+    applier.close()

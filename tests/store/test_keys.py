@@ -1,0 +1,91 @@
+"""Keys are bytes: what looks alike stays apart."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from countersink.store import totals_sql
+from countersink.store.apply import Applier
+from countersink.store.connection import Session
+from tests.store.helpers import entry, keys, rows
+
+LOOKALIKES = [
+    "",
+    " ",
+    "a",
+    "A",
+    "a ",
+    " a",
+    "a  ",
+    "a\0",
+    "a\n",
+    "a\r\n",
+    "a\t",
+    "á",
+    unicodedata.normalize("NFD", "á"),
+    "Á",
+    "à",
+    "ß",
+    "ss",
+    "ﬁ",
+    "fi",
+    "\N{GRINNING FACE}",
+    "\N{GRINNING FACE} ",
+    "\0",
+    "\0\0",
+    "'",
+    '"',
+    "\\",
+    "\\'",
+    "%s",
+    "%",
+    "_",
+    ";",
+    "--",
+    "k" * 255,
+    "é" * 127,
+    "\N{GRINNING FACE}" * 63,
+    "\x1a",
+    "\x7f",
+    "\u200b",
+    "\ufeff",
+    "\u202e",
+]
+
+
+def test_keys_that_look_alike_are_counted_apart(session: Session, applier: Applier) -> None:
+    counted = {key: number + 1 for number, key in enumerate(LOOKALIKES)}
+    assert len(counted) == len(LOOKALIKES)
+    applier.apply([entry(rows(*counted.items()))])
+    applier.apply([entry(rows(*counted.items()))])
+    assert keys(session) == {key.encode(): 2 * amount for key, amount in counted.items()}
+    doubled = {key: 2 * amount for key, amount in counted.items()}
+    assert totals_sql.many(session, "views", LOOKALIKES) == doubled
+    assert dict(totals_sql.by_key(session, "views")) == doubled
+    for key, amount in doubled.items():
+        assert totals_sql.total(session, "views", keys=[key]) == amount, repr(key)
+
+
+def test_undecodable_bytes_come_back_as_they_are(session: Session, applier: Applier) -> None:
+    applier.apply([entry(rows(("\ufffd", 1)))])
+    session.execute("UPDATE counter_slot SET counter_key = %s", (b"\xff\xfe",))
+    ((key, amount),) = totals_sql.by_key(session, "views")
+    assert (key, amount) == ("\udcff\udcfe", 1)
+    assert totals_sql.many(session, "views", [key]) == {key: 1}
+
+
+def test_names_are_case_sensitive(session: Session, applier: Applier) -> None:
+    applier.apply([entry(rows(("k", 1))), entry(rows(("k", 2), counter="Views"))])
+    assert totals_sql.counters(session) == {"Views": 2, "views": 1}
+
+
+@settings(max_examples=40)
+@given(chosen=st.sets(st.text(st.characters(codec="utf-8"), max_size=60), min_size=1, max_size=20))
+def test_any_text_is_a_key(session: Session, applier: Applier, chosen: set[str]) -> None:
+    counter = f"c{session.query('SELECT COUNT(*) FROM applied_entry')[0][0]}"
+    content = dict.fromkeys(chosen, 3)
+    applier.apply([entry(rows(*content.items(), counter=counter))])
+    assert dict(totals_sql.by_key(session, counter)) == content
