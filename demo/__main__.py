@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -23,6 +24,7 @@ def main() -> int:
     if log is not None and not log.is_file():
         report.error(f"{log} is not a file")
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave nothing behind then, too
     with tempfile.TemporaryDirectory(prefix="countersink-demo-") as directory:
         try:
             show = of_traffic if log is None else of_log

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections import Counter
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 import redis
 
-from countersink.producers import Producer
 from countersink.store import Store
 from demo.app import COUNTER
 from demo.killing import STREAM, kill_in_mid_batch
@@ -25,12 +25,14 @@ KILL_AT_ENTRY = 250
 LONGEST_SECONDS = 100
 
 NEXT = [
-    "make up                       Redis, MariaDB and a worker of your own; the data stays",
-    ". countersink-data/environment.sh                in another shell: where they are",
-    ".venv/bin/countersink increment page_views /home",
-    ".venv/bin/countersink totals page_views --by key",
-    ".venv/bin/countersink info --watch",
-    "README.md                     how to count from your own application",
+    "make up                              Redis, MariaDB and a worker of your own; the data stays",
+    "                                     and then, in another shell:",
+    ". ./countersink-data/environment.sh  where they are",
+    "export PATH=$PWD/.venv/bin:$PATH",
+    "countersink increment page_views /home",
+    "countersink totals page_views --by key",
+    "countersink info --watch",
+    "README.md says how to count from your own application.",
 ]
 
 
@@ -77,16 +79,14 @@ def of_log(directory: Path, report: Report, log: Path | None) -> int:
         tail = stage.run(
             *("countersink.cli.entry", "tail", str(log), "--counter", COUNTER, "--format", "json"),
             output=subprocess.PIPE,
+            errors="tail.log",  # the rejected lines come in the result, too
         )
         report.step(f"countersink tail {log} --counter {COUNTER}")
         _kill_and_replace(stage, workers, report, after=1)
         workers.append(stage.worker(2))
         told = _result(tail, statuses=(0, 3))  # 3: some lines were rejected
         report.step("the log is read")
-        with Producer(stage.redis.url) as producer:
-            if not producer.flush(timeout=LONGEST_SECONDS, applied=True):
-                raise Failed("what was sent did not reach MariaDB in time")
-        _wait_until_empty(stage)
+        _wait_until_empty(stage, workers)
         report.step("all of it is in MariaDB")
         _stop(stage, workers, report)
         if told["rejected"]:
@@ -129,18 +129,26 @@ def _kill_and_replace(
 def _wait_for_entries(client: redis.Redis, worker: subprocess.Popen[str], wanted: int) -> None:
     """Wait until the stream has seen that many entries; blocks in the server, without polling."""
     seen, last = 0, "0-0"
+    deadline = time.monotonic() + LONGEST_SECONDS
     while seen < wanted:
-        replies: Any = client.xread({STREAM: last}, block=2000, count=wanted)
-        if not replies and worker.poll() is not None:
-            raise Failed(f"worker 1 ended with status {worker.returncode}")
+        replies: Any = client.xread({STREAM: last}, block=1000, count=wanted)
         for _, entries in replies:
             seen, last = seen + len(entries), entries[-1][0]
+        if worker.poll() is not None:
+            raise Failed(f"worker 1 ended with status {worker.returncode}")
+        if time.monotonic() > deadline:
+            raise Failed("nothing came through the queue")
 
 
-def _wait_until_empty(stage: Stage) -> None:
+def _wait_until_empty(stage: Stage, workers: list[subprocess.Popen[str]]) -> None:
     """Wait until the stream holds nothing: entries are deleted when they are acknowledged."""
+    deadline = time.monotonic() + LONGEST_SECONDS
     with redis.Redis.from_url(stage.redis.url) as client:
         while client.xlen(STREAM):
+            if any(worker.poll() is not None for worker in workers):
+                raise Failed(f"a worker ended by itself:\n{stage.worker_log(3)}")
+            if time.monotonic() > deadline:
+                raise Failed("what was sent did not reach MariaDB in time")
             client.xread({STREAM: "$"}, block=50)
 
 
@@ -151,7 +159,7 @@ def _result(process: subprocess.Popen[str], statuses: tuple[int, ...] = (0,)) ->
     except subprocess.TimeoutExpired:
         raise Failed("a process did not end in time") from None
     if process.returncode not in statuses:
-        raise Failed(f"a process ended with status {process.returncode}")
+        raise Failed(f"process {process.pid} ended with status {process.returncode}")
     document: dict[str, Any] = json.loads(output)
     return document
 

@@ -54,15 +54,23 @@ class Stage:
             "COUNTERSINK_MYSQL_URL": self.mysql_url,
         }
 
-    def run(self, *arguments: str, output: int | None = None) -> subprocess.Popen[str]:
-        """Start ``python -m ARGUMENTS``; it is killed with the stage if it is still there."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            text=True,
-        )
+    def run(
+        self, *arguments: str, output: int | None = None, errors: str | None = None
+    ) -> subprocess.Popen[str]:
+        """Start ``python -m ARGUMENTS``; it is killed with the stage if it is still there.
+
+        ``errors`` is the file for its stderr; without it, that is ours.
+        """
+        with ExitStack() as files:
+            log = files.enter_context((self.directory / errors).open("w")) if errors else None
+            process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=log,
+                text=True,
+            )
         self._stack.callback(_end, process)
         return process
 
