@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -65,6 +66,8 @@ class Stage:
         self.redis_proxy = RedisProxy.to(redis_server.url)
         self.mysql_proxy = MySQLProxy.to(mysql_url)
         self.children = Children()
+        self.faults: Counter[str] = Counter()
+        """Faults that no proxy counts: of servers and apps."""
         script = files("countersink.stream") / "scripts" / "acknowledge.lua"
         self.redis_proxy.name_script(hashlib.sha1(script.read_bytes()).hexdigest(), ACKNOWLEDGE)
 
@@ -83,6 +86,10 @@ class Stage:
         self.redis_proxy.close()
         self.mysql_proxy.close()
         self.redis.close()
+
+    def all_faults(self) -> Counter[str]:
+        """Every fault so far, by kind."""
+        return self.faults + self.redis_proxy.faults + self.mysql_proxy.faults
 
     # -- input ---------------------------------------------------------------------------------
 
@@ -142,7 +149,7 @@ class Stage:
         def strike(_request: Request) -> None:
             getattr(victim.result(30), do)()
 
-        rule = self.when(kind, phase, deed, call=strike)
+        rule = self.when(kind, phase, deed, call=strike, label=f"worker {do}")
         child = self.worker()
         victim.set_result(child)
         return child, rule

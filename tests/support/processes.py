@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -135,6 +135,9 @@ class Children:
                 print(f"--- output of {child.name}:\n{child.output()[-4000:]}")
             child.reap()
 
+    def __iter__(self) -> Iterator[Child]:
+        return iter(self._children)
+
     def start(
         self,
         arguments: Sequence[str],
@@ -169,6 +172,35 @@ class Children:
         return self.start(
             [sys.executable, "-m", "tests.support.run_worker", json.dumps(fields)], name="worker"
         )
+
+    def app(self, redis_url: str, **plan: object) -> Child:
+        """Start an app that counts (`tests.support.run_app`); `plan` are fields of its Plan."""
+        return self.start(
+            [
+                sys.executable,
+                "-m",
+                "tests.support.run_app",
+                json.dumps({"redis_url": redis_url, **plan}),
+            ],
+            name="app",
+            lines_in=True,
+        )
+
+
+def countersink(
+    *arguments: str, environment: Mapping[str, str] | None = None, timeout: float = 100.0
+) -> subprocess.CompletedProcess[str]:
+    """Run the `countersink` command to its end; stdout, stderr and exit status apart."""
+    return subprocess.run(
+        [*COUNTERSINK, *arguments],
+        env={**child_environment(), **(environment or {})},
+        cwd=PROJECT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 def child_environment() -> dict[str, str]:

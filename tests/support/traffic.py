@@ -54,7 +54,7 @@ class Traffic:
         return Sealed(new_entry_id(at), at, encode_rows(made), len(made))
 
     def count(self, rows: Sequence[Row]) -> None:
-        """Book rows that reach the stream some other way."""
+        """Book rows that reach the stream some other way, each as one increment."""
         for counter, key, minute, amount in rows:
             self.expected[counter, day_of(minute), key.encode()] += amount
         self.increments += len(rows)

@@ -99,15 +99,18 @@ def grant_revoked(stage: Stage) -> None:
         try:
             rights = f"SELECT, INSERT, UPDATE, DELETE ON `{database}`.*"
             oracle.rows(f"GRANT {rights} TO counting@'127.0.0.1'")
-            url = f"mysql://counting:counting@127.0.0.1:{parts.port}/{database}"
+            url = f"mysql://counting:counting@127.0.0.1:{stage.mysql_proxy.port}/{database}"
             worker = stage.children.worker(stage.redis_server.url, url, **FAST_WORKER)
             stage.send(3)
             stage.wait_applied()
             oracle.rows(f"REVOKE INSERT ON `{database}`.* FROM counting@'127.0.0.1'")
+            stage.faults["grant revoked"] += 1
+            stage.mysql_proxy.cut_all()  # a session keeps the rights it began with
             stage.send(3)
             eventually(lambda: "serve" in worker.output(), APPLIED_WITHIN, message=worker.output)
             assert stage.backlog() > 0
             oracle.rows(f"GRANT INSERT ON `{database}`.* TO counting@'127.0.0.1'")
+            stage.mysql_proxy.cut_all()
             stage.wait_applied()
             stage.end(worker)
             stage.check("grant revoked")

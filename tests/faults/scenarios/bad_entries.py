@@ -23,12 +23,15 @@ Fields = Mapping[str, str | bytes | int]
 def bad_entries_among_good_ones(stage: Stage) -> None:
     """Each bad entry or row ends in the dead letters with its reason; all the others count."""
     now = now_ms(stage.redis)
-    cases = list(_whole_entries(now)) + list(_single_rows(now))
+    with Oracle(stage.mysql_url) as oracle:
+        watermark = int(oracle.rows("SELECT pruned_before FROM control")[0][0])
+    cases = _whole_entries(now, watermark) + _single_rows(now)
     stage.random.shuffle(cases)
     expected: list[tuple[str, int, str]] = []
     for fields, good_rows, reasons in cases:
         stage.send(1)
         add(stage.redis, fields)
+        stage.faults["bad entry"] += 1
         stage.traffic.count([("views", "good", FIRST_MINUTE, 1)] * good_rows)
         expected += reasons
     stage.finish("bad entries")
@@ -67,6 +70,7 @@ def older_than_the_watermark(stage: Stage) -> None:
     uncounted = Traffic(stage.seed + 1).entry(now_ms(stage.redis))
     with connect(stage.mysql_url) as session:
         watermark = prune(session, keep_ms=0).watermark
+    stage.faults["guards pruned"] += 1
     assert watermark > uncounted.at
     send(stage.redis, *counted, uncounted)
     for _ in range(3):
@@ -74,9 +78,8 @@ def older_than_the_watermark(stage: Stage) -> None:
     stage.finish("after pruning")
     with Oracle(stage.mysql_url) as oracle:
         dead = oracle.rows("SELECT LOWER(HEX(entry_id)), position, reason FROM dead_row")
-        assert oracle.guards() == 7
-    old = sorted((entry.id, -1, "too_old") for entry in [*counted, uncounted])
-    assert sorted(row for row in dead if row[2] == "too_old") == old
+    old = {(entry.id, -1, "too_old") for entry in [*counted, uncounted]}
+    assert old <= set(dead), dead
 
 
 def sums_beyond_bigint(stage: Stage) -> None:
@@ -86,6 +89,7 @@ def sums_beyond_bigint(stage: Stage) -> None:
     for row in rows:
         stage.send(1)
         add(stage.redis, stage_entry(row, now_ms(stage.redis)))
+        stage.faults["sum beyond BIGINT"] += 1
     stage.traffic.count(rows[:1])
     stage.finish("sums beyond BIGINT")
     with Oracle(stage.mysql_url) as oracle:
@@ -98,7 +102,9 @@ def stage_entry(row: tuple[str, str, int, int], at: int) -> Fields:
     return {"v": 1, "id": new_entry_id(at), "at": at, "rows": json.dumps([row])}
 
 
-def _whole_entries(now: int) -> list[tuple[Fields, int, list[tuple[str, int, str]]]]:
+def _whole_entries(
+    now: int, watermark: int
+) -> list[tuple[Fields, int, list[tuple[str, int, str]]]]:
     """(fields, good rows, dead rows to expect) of entries that fail as a whole, or seem to."""
     rows = json.dumps([GOOD_ROW])
     cases: list[tuple[dict[str, Any], int, str]] = [
@@ -114,9 +120,10 @@ def _whole_entries(now: int) -> list[tuple[Fields, int, list[tuple[str, int, str
         ({"v": 1, "rows": rows, "colour": "blue", "": ""}, 1, ""),  # unknown fields: of no account
         ({"v": 1, "rows": "[]"}, 0, ""),
         ({"rows": rows}, 1, ""),
-        ({"v": 1, "at": now - YEAR_MS, "rows": rows}, 1, ""),  # a producer's clock a year off
-        ({"v": 1, "at": now + YEAR_MS, "rows": rows}, 1, ""),
+        ({"v": 1, "at": now + YEAR_MS, "rows": rows}, 1, ""),  # a producer's clock a year off
     ]
+    past = {"v": 1, "at": now - YEAR_MS, "rows": rows}
+    cases.append((past, 0, "too_old") if watermark > now - YEAR_MS else (past, 1, ""))
     made: list[tuple[Fields, int, list[tuple[str, int, str]]]] = []
     for fields, good, reason in cases:
         entry = {"id": new_entry_id(now), "at": now, **fields}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from tests.faults.stage import APPLIED_WITHIN, Stage
@@ -24,7 +23,7 @@ def app_outlives_a_freeze(stage: Stage, seconds: float = 30.0) -> None:
     chunks = int((seconds + 1) * PER_SECOND / CHUNK)
     app = _app(stage, counter=counter, chunks=chunks, wait_for_word=True)
     _wait_stored(app, 1)
-    stage.redis_server.freeze()
+    _freeze(stage)
     try:
         eventually(lambda: _last(app, "counted"), 4 * seconds + 60, message=app.output)
     finally:
@@ -54,7 +53,7 @@ def memory_is_bounded(stage: Stage, seconds: float = 5.0) -> None:
         producer={"max_rows_in_memory": 50_000},
     )
     _wait_stored(app, 1)
-    stage.redis_server.freeze()
+    _freeze(stage)
     try:
         eventually(lambda: _last(app, "counted"), 120, message=app.output)
     finally:
@@ -84,12 +83,12 @@ def app_killed_with_a_spool(stage: Stage, seconds: float = 30.0) -> None:
     producer = {"spool": str(spool), "socket_timeout": 1.0}
     app = _app(stage, counter=counter, chunks=10**6, producer=producer)
     _wait_stored(app, 1)
-    stage.redis_server.freeze()
+    _freeze(stage)
     try:
         before = _last(app, "stored")
         target = before + int(seconds * PER_SECOND / CHUNK * 0.8)
         eventually(lambda: _last(app, "stored") >= target, 4 * seconds + 60, message=app.output)
-        app.kill()
+        _kill(stage, app)
     finally:
         stage.redis_server.thaw()
     stored = _last(app, "stored")
@@ -126,11 +125,11 @@ def app_killed_again_and_again(stage: Stage) -> None:
             _wait_stored(app, 1)
         frozen = turn != 1
         if frozen:
-            stage.redis_server.freeze()
+            _freeze(stage)
         try:
             for app in apps.values():
                 _wait_stored(app, _last(app, "stored") + 10)
-                app.kill()
+                _kill(stage, app)
         finally:
             stage.redis_server.thaw()
         stored |= {name: _last(app, "stored") for name, app in apps.items()}
@@ -148,10 +147,7 @@ def app_killed_again_and_again(stage: Stage) -> None:
 
 
 def _app(stage: Stage, **plan: Any) -> Child:
-    arguments = json.dumps({"redis_url": stage.redis_server.url, **plan})
-    return stage.children.start(
-        [sys.executable, "-m", "tests.support.run_app", arguments], name="app", lines_in=True
-    )
+    return stage.children.app(stage.redis_server.url, **plan)
 
 
 def _lines(app: Child) -> list[dict[str, Any]]:
@@ -181,3 +177,14 @@ def _counted(stage: Stage, counter: str) -> dict[str, int]:
 
 def _book(stage: Stage, counter: str, counted: dict[str, int]) -> None:
     stage.traffic.count([(counter, key, FIRST_MINUTE, amount) for key, amount in counted.items()])
+    stage.traffic.increments += sum(counted.values()) - len(counted)  # a key was counted so often
+
+
+def _freeze(stage: Stage) -> None:
+    stage.redis_server.freeze()
+    stage.faults["Redis frozen"] += 1
+
+
+def _kill(stage: Stage, app: Child) -> None:
+    app.kill()
+    stage.faults["app kill"] += 1

@@ -15,6 +15,7 @@ def group_deleted_while_a_reader_blocks(stage: Stage) -> None:
     """XGROUP DESTROY under a blocked reader: it makes the group anew and skips nothing."""
     worker = _blocked_worker(stage)
     stage.redis.xgroup_destroy(STREAM, GROUP)
+    stage.faults["group deleted"] += 1
     stage.send(10)
     _goes_on(stage, worker, "group deleted")
 
@@ -26,6 +27,7 @@ def group_deleted_with_entries_pending(stage: Stage) -> None:
     worker = stage.worker()
     stage.wait_for(held.done, "held", worker)
     stage.redis.xgroup_destroy(STREAM, GROUP)
+    stage.faults["group deleted"] += 1
     stage.send(10)
     held.release.set()
     _goes_on(stage, worker, "group deleted with entries pending")
@@ -35,6 +37,7 @@ def stream_deleted_while_a_reader_blocks(stage: Stage) -> None:
     """DEL of the (empty) stream under a blocked reader."""
     worker = _blocked_worker(stage)
     stage.redis.delete(STREAM)
+    stage.faults["stream deleted"] += 1
     stage.send(10)
     _goes_on(stage, worker, "stream deleted")
 
@@ -49,6 +52,7 @@ def pending_with_nobody(stage: Stage) -> None:
     """The consumer that held entries was deleted: no reader and no claim will ever see them."""
     _read_as_ghost(stage, stage.random.randint(1, 40))
     stage.redis.xgroup_delconsumer(STREAM, GROUP, "ghost")
+    stage.faults["consumer deleted"] += 1
     assert stage.pending() == 0
     worker = stage.worker()
     stage.send(5)
@@ -63,6 +67,7 @@ def group_position_ahead(stage: Stage) -> None:
     stage.end(worker)
     stage.send(20)
     stage.redis.xgroup_setid(STREAM, GROUP, "$")
+    stage.faults["group moved"] += 1
     worker = stage.worker()
     stage.send(5)
     _goes_on(stage, worker, "position ahead")
@@ -75,6 +80,7 @@ def group_position_behind(stage: Stage) -> None:
     first = stage.worker()
     stage.wait_for(held.done, "held", first)
     stage.redis.xgroup_setid(STREAM, GROUP, "0")
+    stage.faults["group moved"] += 1
     second = stage.worker(proxied=False)
     stage.wait_applied()
     held.release.set()
@@ -83,6 +89,7 @@ def group_position_behind(stage: Stage) -> None:
 
 
 def _read_as_ghost(stage: Stage, entries: int) -> None:
+    stage.faults["consumer dead"] += 1
     Group(stage.redis, [STREAM], "ghost").ensure()
     stage.send(entries)
     assert len(Group(stage.redis, [STREAM], "ghost").read(entries, 0)) == entries

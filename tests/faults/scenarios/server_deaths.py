@@ -25,12 +25,14 @@ def both_servers_killed(stage: Stage) -> None:
             print("one after the other")
             for server in servers:
                 server.kill()
+                stage.faults[f"{server.name} kill"] += 1
                 server.start()
                 _let_some_through(stage, worker)
         else:
             print("together")
             for server in servers:
                 server.kill()
+                stage.faults[f"{server.name} kill"] += 1
             for server in servers:
                 server.start()
         _let_some_through(stage, worker)
@@ -46,6 +48,7 @@ def servers_frozen(stage: Stage) -> None:
     with stage.trickle():
         _let_some_through(stage, worker)
         server.freeze()
+        stage.faults[f"{server.name} frozen"] += 1
         try:
             threading.Event().wait(6.0)  # longer than the 5 s socket time-out
         finally:
@@ -75,6 +78,7 @@ def replica_promoted(stage: Stage, replica: RedisServer) -> None:
         stage.wait_for(held.reached, "held", worker)
         stage.redis.wait(1, 10_000)
         command(new, "REPLICAOF", "NO", "ONE")
+        stage.faults["replica promoted"] += 1
         held.release.set()
         stage.wait_applied()
         # applied from the old primary only; the worker's acknowledgement goes to the new one

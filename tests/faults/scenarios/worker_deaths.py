@@ -93,7 +93,7 @@ def terminated_in_the_midst(stage: Stage) -> None:
 
 def two_workers_at_the_same_moment(stage: Stage) -> None:
     """Two workers hold the same entries and reach the guards together."""
-    gathered = stage.when("guards", Phase.BEFORE, Deed.HOLD, times=2)
+    gathered = stage.when("guards", Phase.BEFORE, Deed.HOLD, times=2, label="two at once")
     stage.send(15)
     workers: list[Child] = [stage.worker(), stage.worker()]
     eventually(
@@ -113,7 +113,11 @@ def terminated_while_mysql_is_frozen(stage: Stage) -> None:
     stage.send(30)
     kind = stage.random.choice(("control", "guards", "slots", "commit"))
     rule = stage.when(
-        kind, Phase.BEFORE, Deed.PASS, call=lambda _request: stage.mysql_server.freeze()
+        kind,
+        Phase.BEFORE,
+        Deed.PASS,
+        call=lambda _request: stage.mysql_server.freeze(),
+        label="mysql frozen",
     )
     child = stage.worker()
     try:

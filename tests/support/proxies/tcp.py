@@ -78,6 +78,8 @@ class Rule:
     """Matches to act on after that; 0 = all."""
     error: int | str
     where: Callable[[Request, bytes], bool] | None
+    label: str
+    """What kind of fault this is, for the count of them."""
     matched: int = 0
     reached: threading.Event = field(default_factory=threading.Event)
     """Set as soon as the rule acts (before `call`)."""
@@ -194,6 +196,8 @@ class Proxy:
         """The last requests, oldest first."""
         self.counts: Counter[str] = Counter()
         """How many requests of each kind were read."""
+        self.faults: Counter[str] = Counter()
+        """How often rules acted, by their label."""
         self._rules: list[Rule] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -227,9 +231,12 @@ class Proxy:
         times: int = 1,
         error: int | str = 0,
         where: Callable[[Request, bytes], bool] | None = None,
+        label: str = "",
     ) -> Rule:
         """Add a rule; `where(request, reply)` narrows it, `call` runs before the deed."""
-        rule = Rule(kind, phase, deed, call, skip, times, error, where)
+        rule = Rule(
+            kind, phase, deed, call, skip, times, error, where, label or _label(phase, deed, error)
+        )
         with self._lock:
             self._rules.append(rule)
         return rule
@@ -275,6 +282,7 @@ class Proxy:
         with self._lock:
             for rule in self._rules:
                 if rule.takes(request, phase, reply):
+                    self.faults[rule.label] += 1
                     rule.reached.set()
                     return rule
         return None
@@ -342,3 +350,9 @@ class Proxy:
             with self._lock:
                 self._links.discard(link)
             link.close()
+
+
+def _label(phase: Phase, deed: Deed, error: int | str) -> str:
+    if deed is Deed.CUT:
+        return "reply lost" if phase is Phase.AFTER else "connection cut"
+    return f"error {error}" if deed is Deed.ERROR else deed.value

@@ -1,0 +1,115 @@
+"""What a round of the soak may play, and how often."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from countersink.cli.servers import RedisServer
+from tests.faults.machine import Ground, machine_on
+from tests.faults.scenarios import (
+    answers,
+    bad_entries,
+    frozen_redis,
+    recovered_entries,
+    server_deaths,
+    worker_deaths,
+)
+from tests.faults.stage import Stage
+from tests.support.oracle import Oracle
+
+FREEZE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One scenario of the repertoire."""
+
+    play: Callable[[Stage], None]
+    weight: int = 10
+    """How often it is drawn, relative to the others."""
+    alone: bool = False
+    """Takes a round of its own: it is long, or empties the tables."""
+
+    @property
+    def name(self) -> str:
+        """The scenario's name."""
+        return self.play.__name__
+
+
+def replica_promoted(stage: Stage) -> None:
+    """With a replica made for the occasion."""
+    with tempfile.TemporaryDirectory(prefix="csk-") as directory:
+        replica = RedisServer(Path(directory) / "redis", appendfsync="always").start()
+        try:
+            server_deaths.replica_promoted(stage, replica)
+        finally:
+            replica.kill()
+
+
+def frozen_thirty_seconds(stage: Stage) -> None:
+    """Without a spool: what was accepted counts."""
+    frozen_redis.app_outlives_a_freeze(stage, FREEZE_SECONDS)
+
+
+def frozen_thirty_seconds_spooling_and_killed(stage: Stage) -> None:
+    """With a spool, the app killed, another process replaying: what was stored counts."""
+    frozen_redis.app_killed_with_a_spool(stage, FREEZE_SECONDS)
+
+
+def state_machine(stage: Stage) -> None:
+    """Some runs of the state machine, longer ones than the tests make."""
+    with Oracle(stage.mysql_url) as oracle:
+        machine = machine_on(Ground(stage.redis, oracle, stage.mysql_proxy, stage.mysql_url))
+        run_state_machine_as_test(
+            seed(stage.seed)(machine),
+            settings=settings(
+                max_examples=20,
+                stateful_step_count=100,
+                deadline=None,
+                database=None,
+                phases=(Phase.generate,),
+            ),
+        )
+
+
+REPERTOIRE = (
+    Act(worker_deaths.killed_at_each_point),
+    Act(worker_deaths.killed_under_load),
+    Act(worker_deaths.paused_while_others_take_over),
+    Act(worker_deaths.terminated_in_the_midst),
+    Act(worker_deaths.two_workers_at_the_same_moment),
+    Act(worker_deaths.terminated_while_mysql_is_frozen, 5),
+    Act(answers.conflicts_at_every_statement),
+    Act(answers.connection_lost_at_every_statement),
+    Act(answers.commit_replies_lost),
+    Act(answers.acknowledgement_replies_lost),
+    Act(answers.add_replies_lost),
+    Act(answers.waiting_errors),
+    Act(answers.grant_revoked),
+    Act(recovered_entries.group_deleted_while_a_reader_blocks),
+    Act(recovered_entries.group_deleted_with_entries_pending),
+    Act(recovered_entries.stream_deleted_while_a_reader_blocks),
+    Act(recovered_entries.pending_with_a_dead_consumer),
+    Act(recovered_entries.pending_with_nobody),
+    Act(recovered_entries.group_position_ahead),
+    Act(recovered_entries.group_position_behind),
+    Act(bad_entries.bad_entries_among_good_ones),
+    Act(bad_entries.entries_without_id),
+    Act(bad_entries.entries_without_id_and_deaths),
+    Act(bad_entries.older_than_the_watermark),
+    Act(bad_entries.sums_beyond_bigint),
+    Act(server_deaths.both_servers_killed, 20),
+    Act(server_deaths.servers_frozen, 5),
+    Act(replica_promoted),
+    Act(frozen_redis.memory_is_bounded, 5),
+    Act(frozen_redis.app_killed_again_and_again),
+    Act(frozen_thirty_seconds, 6, alone=True),
+    Act(frozen_thirty_seconds_spooling_and_killed, 6, alone=True),
+    Act(state_machine, 30, alone=True),
+)
