@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +17,15 @@ from countersink.worker.logs import LOGGER
 class Running:
     """A worker on a thread; a context manager that stops it."""
 
-    def __init__(self, redis_url: str, mysql_url: str, **options: Any) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        mysql_url: str,
+        *,
+        reached: Callable[[str], object] = lambda point: None,
+        **options: Any,
+    ) -> None:
+        self._reached = reached
         self.options = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
         self.stop = Stop()
         self.status: int | None = None
@@ -25,7 +34,7 @@ class Running:
 
     def _run(self) -> None:
         try:
-            self.status = run(self.options, stop=self.stop)
+            self.status = run(self.options, stop=self.stop, reached=self._reached)
         except BaseException as error:  # shown by join()
             self.error = error
 

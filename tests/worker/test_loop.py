@@ -1,27 +1,268 @@
-"""The loop on real servers: everything once, nothing left, whatever is redelivered."""
+"""The loop on real servers: everything once and nothing left, whatever is redelivered."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import redis
 
-from countersink.stream.group import Group
+from countersink.store.apply import Applied, Applier
+from countersink.store.merge import Incoming
+from countersink.stream.decode import Decoded, decode
+from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from countersink.stream.group import Delivery, Group
 from countersink.stream.names import GROUP, PARTITIONS_KEY, stream_key
+from countersink.worker import applying, decoding, housekeeping
+from countersink.worker.decoding import incoming
+from countersink.worker.logs import Log
 from tests.support.oracle import Oracle
-from tests.support.traffic import Traffic, backlog, now_ms, send
+from tests.support.traffic import FIRST_MINUTE, Traffic, add, backlog, now_ms, send
 from tests.support.waiting import eventually
 from tests.worker.running import Records, Running, drain
 
+EAGER: dict[str, Any] = {"claim_idle_ms": 1, "claim_every_s": 0.01, "batch_wait_ms": 10}
+"""Takes over everything at once, from live workers too."""
 
-def test_drain_counts_everything_and_leaves_nothing(
+
+def entries(client: redis.Redis, traffic: Traffic, count: int, rows: int = 20) -> list[Sealed]:
+    return [traffic.entry(now_ms(client), rows) for _ in range(count)]
+
+
+def dead_rows(mysql_url: str) -> list[tuple[str, int, bytes]]:
+    with Oracle(mysql_url) as oracle:
+        found = oracle.rows("SELECT reason, position, payload FROM dead_row ORDER BY 1, 2")
+    return [(str(reason), int(position), bytes(payload)) for reason, position, payload in found]
+
+
+def test_a_drain_counts_everything_and_leaves_nothing(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(1)
-    send(redis_client, *(traffic.entry(now_ms(redis_client)) for _ in range(300)))
+    send(redis_client, *entries(redis_client, traffic, 300))
 
     assert drain(redis_url, mysql_url) == 0
 
     with Oracle(mysql_url) as oracle:
-        assert oracle.totals() == dict(traffic.expected)
+        oracle.check(traffic.expected)
+        assert oracle.guards() == 300
     assert backlog(redis_client) == 0
     assert redis_client.xinfo_consumers(stream_key(0), GROUP) == []
     assert redis_client.keys("countersink:worker:*") == []
+
+
+def test_what_arrives_while_the_worker_waits_is_applied_at_once(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(2)
+    with Running(redis_url, mysql_url, batch_wait_ms=1_000) as worker, Oracle(mysql_url) as oracle:
+        for round_ in range(1, 6):
+            send(redis_client, *entries(redis_client, traffic, round_))
+            eventually(lambda: not oracle.differences(traffic.expected))
+        eventually(lambda: backlog(redis_client) == 0)
+        assert worker.end() == 0
+
+
+def test_copies_of_an_entry_count_once(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(3)
+    sealed = entries(redis_client, traffic, 30)
+    for partition in (0, 1, 0):
+        send(redis_client, *sealed, partition=partition)
+    redis_client.set(PARTITIONS_KEY, 2)
+
+    assert drain(redis_url, mysql_url, batch_entries=7) == 0
+
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+    assert backlog(redis_client, partitions=2) == 0
+
+
+def test_an_entry_that_was_applied_but_not_acknowledged_is_acknowledged_only(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(4)
+    send(redis_client, *entries(redis_client, traffic, 40))
+    group = Group(redis_client, [stream_key(0)], "died-after-commit")
+    group.ensure()
+    taken = [incoming(delivery, Log("test"))[1] for delivery in group.read(25, 0)]
+    Applier(mysql_url, 7).apply(taken[:15])
+
+    with Records() as records:
+        assert drain(redis_url, mysql_url, claim_idle_ms=100) == 0
+
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+    assert backlog(redis_client) == 0
+    claimed = sum(fields["entries"] for fields in records.fields("claimed"))
+    assert claimed == 25
+    assert sum(fields["duplicates"] for fields in records.fields("batch")) == 15
+
+
+def test_workers_that_take_each_others_entries_count_them_once(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(5)
+    with (
+        Running(redis_url, mysql_url, batch_entries=5, **EAGER) as one,
+        Running(redis_url, mysql_url, batch_entries=5, **EAGER) as two,
+        Running(redis_url, mysql_url, batch_entries=5, **EAGER) as three,
+    ):
+        for _ in range(40):
+            send(redis_client, *entries(redis_client, traffic, 10))
+        eventually(lambda: backlog(redis_client) == 0, timeout=60)
+        assert [worker.end() for worker in (one, two, three)] == [0, 0, 0]
+
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+        slots = oracle.rows("SELECT COUNT(DISTINCT slot), MIN(slot), MAX(slot) FROM counter_slot")
+    assert slots[0][0] == 3
+    assert 1 <= slots[0][1] <= slots[0][2] <= 255
+
+
+def test_a_new_partition_is_read_without_a_restart_and_a_dropped_one_to_its_end(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "PARTITIONS_EVERY_S", 0.05)
+    traffic = Traffic(6)
+    with (
+        Records() as records,
+        Running(redis_url, mysql_url) as worker,
+        Oracle(mysql_url) as oracle,
+    ):
+        eventually(lambda: "ready" in records.actions())
+        redis_client.set(PARTITIONS_KEY, 3)
+        for partition in range(3):
+            send(redis_client, *entries(redis_client, traffic, 20), partition=partition)
+        eventually(lambda: not oracle.differences(traffic.expected))
+        redis_client.set(PARTITIONS_KEY, 1)
+        send(redis_client, *entries(redis_client, traffic, 20), partition=2)
+        eventually(lambda: not oracle.differences(traffic.expected))
+        assert worker.end() == 0
+    assert records.fields("partitions")[0]["streams"] == 3
+    assert backlog(redis_client, partitions=3) == 0
+
+
+def test_bad_rows_go_to_the_dead_letters_and_the_others_are_counted(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    at = now_ms(redis_client)
+    rows = [["views", "/", FIRST_MINUTE, 2], ["no blanks", "/", FIRST_MINUTE, 1], 7]
+    good = encode_rows([("views", "/", FIRST_MINUTE, 3)])
+    add(redis_client, {"rows": encode_rows(rows), "at": at})  # type: ignore[arg-type]
+    add(redis_client, {"rows": b"not json"})
+    add(redis_client, {"v": 99, "id": new_entry_id(at), "rows": good})
+    add(redis_client, {"something": "else"})
+    add(redis_client, {"v": 1, "id": new_entry_id(at), "at": at, "rows": good, "more": "fields"})
+
+    with Records() as records:
+        assert drain(redis_url, mysql_url) == 0
+
+    with Oracle(mysql_url) as oracle:
+        assert oracle.ledger() == {"views": 5}
+        assert oracle.guards() == 5
+    assert [(reason, position) for reason, position, _ in dead_rows(mysql_url)] == [
+        ("bad_counter", 1),
+        ("newer_version", -1),
+        ("no_rows", -1),
+        ("not_a_row", 2),
+        ("not_json", -1),
+    ]
+    assert sum(fields["rows"] for fields in records.fields("dead")) == 5
+    assert backlog(redis_client) == 0
+
+
+def test_a_transaction_is_bounded_by_rows_and_one_entry_is_never_split(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(7)
+    send(redis_client, *entries(redis_client, traffic, 20, rows=100))
+    with Records() as records:
+        assert drain(redis_url, mysql_url, batch_rows=250) == 0
+    batches = [fields["rows"] for fields in records.fields("batch")]
+    assert sum(batches) == 2000
+    assert max(batches) == 300
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+
+
+def test_an_entry_that_breaks_the_decoder_is_buried_and_the_others_are_counted(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic = Traffic(8)
+    poison = encode_rows([("views", "poison", FIRST_MINUTE, 1)])
+
+    def breaking(delivery: Delivery) -> Decoded:
+        if (b"rows", poison) in delivery.fields:
+            raise ZeroDivisionError(str(delivery.fields))
+        return decode(delivery)
+
+    monkeypatch.setattr(decoding, "decode", breaking)
+    send(redis_client, *entries(redis_client, traffic, 10))
+    add(redis_client, {"rows": poison})
+    add(redis_client, {"rows": poison, "id": new_entry_id(now_ms(redis_client))})
+    send(redis_client, *entries(redis_client, traffic, 10))
+
+    with Records() as records:
+        assert drain(redis_url, mysql_url) == 0
+
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+    assert dead_rows(mysql_url) == [("internal_error", -1, poison)] * 2
+    assert backlog(redis_client) == 0
+    failed = records.fields("entry_failed")
+    assert len(failed) == 2
+    assert "ZeroDivisionError" in failed[0]["traceback"]
+    assert "poison" not in "".join(str(vars(record)) for record in records.records)
+
+
+def test_an_entry_that_breaks_the_store_is_buried_and_the_others_are_counted(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic = Traffic(9)
+
+    class Breaking(Applier):
+        def apply(self, entries: object) -> Applied:
+            batch: list[Incoming] = list(entries)  # type: ignore[call-overload]
+            if any(row[2] == "poison" for entry in batch for row in entry.rows):
+                raise RecursionError("poison")
+            return super().apply(batch)
+
+    monkeypatch.setattr(applying, "Applier", Breaking)
+    poison = encode_rows([("views", "poison", FIRST_MINUTE, 1)])
+    send(redis_client, *entries(redis_client, traffic, 10))
+    add(redis_client, {"rows": poison})
+    send(redis_client, *entries(redis_client, traffic, 10))
+
+    with Records() as records:
+        assert drain(redis_url, mysql_url) == 0
+
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+    assert dead_rows(mysql_url) == [("internal_error", -1, poison)]
+    assert backlog(redis_client) == 0
+    assert [action for action in records.actions() if action.endswith("failed")] == [
+        "batch_failed",
+        "entry_failed",
+    ]
+    assert sum(fields["entries"] for fields in records.fields("batch")) == 21
+
+
+def test_entries_older_than_the_watermark_are_dead_letters(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(10)
+    with Oracle(mysql_url) as oracle:
+        oracle.rows("UPDATE control SET pruned_before = 1000000")
+    old = encode_rows([("views", "old", FIRST_MINUTE, 1)])
+    add(redis_client, {"rows": old, "at": 999_999, "id": new_entry_id(999_999)})
+    send(redis_client, *entries(redis_client, traffic, 3))
+
+    with Records() as records:
+        assert drain(redis_url, mysql_url) == 0
+
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+    assert dead_rows(mysql_url) == [("too_old", -1, old)]
+    assert records.fields("too_old")[0]["entries"] == 1

@@ -56,8 +56,8 @@ def settle(session: Session, queue: Queue) -> Pending:
 
     The queue was read before the snapshot began. An entry that was applied before it has its guard
     in it, and its sums too; one applied later has neither. So each is counted once, wherever the
-    workers are. An entry older than the watermark may have lost its guard: the worker will not count
-    it, nor is it counted here.
+    workers are. An entry older than the watermark may have lost its guard: the worker will not
+    count it, nor is it counted here.
 
     Raises:
         StoreError: as any query.

@@ -75,7 +75,7 @@ class Queued:
 
     Attributes:
         at: Unix ms of the first attempt to send.
-        counters: the counters it has rows of, as far as they are wanted; whatever the keys and days.
+        counters: the wanted counters it has rows of, whatever the keys and days.
         cells: its wanted rows, added up.
     """
 

@@ -57,8 +57,8 @@ class Reads:
 
     Args:
         store: where the totals are.
-        redis_client: where the streams are, from :func:`countersink.stream.connection.connect`; None
-            where there is no queue to ask.
+        redis_client: where the streams are, from :func:`countersink.stream.connection.connect`;
+            None where there is no queue to ask.
     """
 
     def __init__(self, store: Store, redis_client: redis.Redis | None) -> None:

@@ -4,7 +4,7 @@
 """
 
 from countersink.worker.options import WorkerOptions
-from countersink.worker.run import run
+from countersink.worker.process import run
 from countersink.worker.stopping import Stop
 
 __all__ = ["Stop", "WorkerOptions", "run"]

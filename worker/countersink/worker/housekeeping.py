@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 from countersink.stream.connection import command, mapped
-from countersink.stream.errors import StreamError
+from countersink.stream.errors import StreamError, StreamMisconfigured, StreamUnavailable
 from countersink.stream.group import Delivery, Group
 from countersink.stream.names import GROUP
 from countersink.stream.partitions import stream_keys
-from countersink.worker.logs import Action, Log
+from countersink.worker.logs import Action, Log, error_text
 from countersink.worker.options import WorkerOptions
+from countersink.worker.patience import SAY_EVERY_S
 
 PARTITIONS_EVERY_S: Final = 5.0
 CONSUMERS_EVERY_S: Final = 60.0
@@ -57,6 +58,8 @@ class Housekeeping:
         self._claims = _Every(claim_every_s)
         self._orphans = _Every(claim_every_s)
         self._consumers = _Every(CONSUMERS_EVERY_S)
+        self._found: deque[Delivery] = deque()
+        self._say_next: dict[str, float] = {}
         self.lost = 0
 
     def run(self, found: deque[Delivery]) -> None:
@@ -64,21 +67,40 @@ class Housekeeping:
         ``found``.
 
         Raises:
-            StreamError: Redis did not do its part; what was due is done at the next call.
+            StreamUnavailable: what was due is done at the next call.
         """
         self._do(self._partitions, self._follow_partitions)
-        self._do(self._claims, lambda: self._claim(found))
-        self._do(self._orphans, lambda: self._sweep(found))
+        self._found = found
+        self._do(self._claims, self._claim)
+        self._do(self._orphans, self._sweep)
         self._do(self._consumers, self._forget_consumers)
 
-    @staticmethod
-    def _do(every: _Every, chore: Callable[[], None]) -> None:
-        if every.due():
-            try:
-                chore()
-            except StreamError:
-                every.at_once()
-                raise
+    def _do(self, every: _Every, chore: Callable[[], None]) -> None:
+        if not every.due():
+            return
+        try:
+            chore()
+        except StreamUnavailable:
+            every.at_once()
+            raise
+        except StreamMisconfigured as error:
+            # Such as a partition count that is no number. Reading goes on with what is known.
+            self._say(chore.__name__, error_text(error), None)
+        except Exception as error:
+            self._say(chore.__name__, "an unexpected error", error)
+
+    def _say(self, chore: str, text: str, bug: Exception | None) -> None:
+        clock = time.monotonic()
+        if clock >= self._say_next.get(chore, 0.0):
+            self._say_next[chore] = clock + SAY_EVERY_S
+            self._log(
+                Action.CHORE_FAILED,
+                "a chore failed; entries are read and applied all the same",
+                level=logging.ERROR,
+                bug=bug,
+                chore=chore.strip("_"),
+                error=text,
+            )
 
     def _follow_partitions(self) -> None:
         streams = stream_keys(self._group.client)
@@ -93,7 +115,7 @@ class Housekeeping:
                 before=before,
             )
 
-    def _claim(self, found: deque[Delivery]) -> None:
+    def _claim(self) -> None:
         claimed = self._group.claim(self._options.claim_idle_ms, self._options.batch_entries)
         if claimed.lost:
             self.lost += len(claimed.lost)
@@ -105,7 +127,7 @@ class Housekeeping:
                 first=claimed.lost[0],
             )
         if claimed.deliveries:
-            found.extend(claimed.deliveries)
+            self._found.extend(claimed.deliveries)
             self._claims.at_once()  # there may be more
             self._log(
                 Action.CLAIMED,
@@ -113,10 +135,10 @@ class Housekeeping:
                 entries=len(claimed.deliveries),
             )
 
-    def _sweep(self, found: deque[Delivery]) -> None:
+    def _sweep(self) -> None:
         orphans = self._group.orphans(self._options.claim_idle_ms, self._options.batch_entries)
         if orphans:
-            found.extend(orphans)
+            self._found.extend(orphans)
             self._log(
                 Action.ORPHANS,
                 "found old entries that were pending with nobody",
@@ -128,9 +150,8 @@ class Housekeeping:
         idle: set[str] = set()
         for stream in self._group.streams:
             with mapped():
-                if not self._group.client.exists(stream):
-                    continue
-            for consumer in command(self._group.client, "XINFO", "CONSUMERS", stream, GROUP):
+                found = self._group.client.xinfo_consumers(stream, GROUP)
+            for consumer in found:
                 name = consumer["name"].decode("utf-8", "surrogateescape")
                 if (
                     consumer["pending"] == 0

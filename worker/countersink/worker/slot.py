@@ -7,6 +7,7 @@ as right as before.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -74,15 +75,24 @@ class Slot:
                 self._drop()
         return self._number
 
-    def release(self) -> None:
-        """Give the slot back. Never raises: a lease that cannot be given back runs out."""
+    def release(self, *, within_s: float = 1.0) -> None:
+        """Give the slot back, if that takes no longer than ``within_s`` seconds.
+
+        Never raises: a lease that cannot be given back runs out.
+        """
+        session = self._session
+        if self._number is None or session is None or session.closed:
+            return
+        timer = threading.Timer(within_s, session.abort)
+        timer.daemon = True
+        timer.start()
         try:
-            if self._number is not None and self._session is not None:
-                release_worker_slot(self._session, self._number, self._holder)
+            release_worker_slot(session, self._number, self._holder)
         except StoreError:
             self._drop()
-        if self._session is not None:
-            self._session.close()
+        finally:
+            timer.cancel()
+            session.close()
 
     def _renew(self, number: int) -> None:
         session = self._open()

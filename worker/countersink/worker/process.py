@@ -29,6 +29,8 @@ from countersink.worker.tables import SchemaTooNew, open_tables, passes
 
 DONE: Final = 0
 FAILED: Final = 1
+_HASTY_S: Final = 1.0
+"""Seconds that a server has to answer to what is not essential."""
 
 
 def consumer_name() -> str:
@@ -64,15 +66,19 @@ def run(
     """
     settings = Settings.parse(options.mysql_url)
     client = connect_redis(options.redis_url, client_name="countersink-worker")
+    # For what must not hold anything up when Redis is frozen: figures and farewells.
+    hasty = connect_redis(options.redis_url, socket_timeout=_HASTY_S)
     consumer = consumer_name()
     log, stop = Log(consumer), stop or Stop()
     handler = set_up(options.log_format)
     try:
         with signals(stop, log, options.stop_within_s):
-            return _Process(options, settings, client, consumer, stop, log, reached).run()
+            process = _Process(options, settings, client, hasty, consumer, stop, log, reached)
+            return process.run()
     finally:
         take_down(handler)
         client.close()
+        hasty.close()
 
 
 class _Process:
@@ -83,6 +89,7 @@ class _Process:
         options: WorkerOptions,
         settings: Settings,
         client: redis.Redis,
+        hasty: redis.Redis,
         consumer: str,
         stop: Stop,
         log: Log,
@@ -96,7 +103,8 @@ class _Process:
         self._reached = reached
         self._in_hand = InHand()
         self._figures = Figures()
-        self._publisher = Publisher(client, consumer, self._figures)
+        self._hasty = hasty
+        self._publisher = Publisher(hasty, consumer, self._figures)
         self._redis = Patience("Redis", _is_stream_error, stop, log, self._note)
         self._mysql = Patience("MySQL", passes, stop, log, self._note_and_publish)
         self._connect = lambda: open_tables(settings)
@@ -115,6 +123,14 @@ class _Process:
             status = FAILED
         except Abandoned:
             status = FAILED if self._in_hand else DONE
+        except Exception as error:
+            self._log(
+                Action.CRASHED,
+                "an unexpected error outside of any entry ends the worker",
+                level=logging.CRITICAL,
+                bug=error,
+            )
+            status = FAILED
         self._leave()
         self._log(
             Action.STOPPED,
@@ -132,9 +148,10 @@ class _Process:
         # MySQL first: nothing is read, and so nothing made to wait, before it could be applied.
         slot = self._mysql.call(self._slot.take)
         self._figures.slot = slot
+        # No group is made here: reading does that where one is missing. A full Redis refuses to
+        # make groups, be they there or not, and could never be emptied.
         streams = self._redis.call(lambda: stream_keys(self._client))
         reading = Group(self._client, streams, self._consumer)
-        self._redis.call(reading.ensure)
         self._log(Action.READY, "reading", slot=slot, streams=len(streams))
         intake = Intake(reading, self._in_hand, self._options, self._log)
         applying = Applying(self._connect, slot, self._mysql, self._log, self._reached)
@@ -158,10 +175,11 @@ class _Process:
 
     def _leave(self) -> None:
         self._figures.state = "stopping"
-        self._slot.release()
+        self._slot.release(within_s=_HASTY_S)
+        client = self._hasty
         try:
-            streams = stream_keys(self._client)
-            Group(self._client, streams, self._consumer).delete_consumer()
+            Group(client, stream_keys(client), self._consumer).delete_consumer()
+            self._publisher.withdraw()
         except StreamError as error:
             # With nothing pending any other worker forgets it later; with something pending it has
             # to stay.
@@ -170,8 +188,6 @@ class _Process:
                 "the consumer stays: Redis does not serve",
                 error=error_text(error),
             )
-        else:
-            self._publisher.withdraw()
 
     def _note(self, error: Exception) -> None:
         self._figures.failed(error_text(error))

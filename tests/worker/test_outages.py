@@ -1,0 +1,265 @@
+"""Servers that are away, at the start or later, or refuse: the worker waits, says so, goes on."""
+
+from __future__ import annotations
+
+import redis
+
+from countersink.store.connection import Session, connect
+from countersink.store.migrate import migrate
+from countersink.store.settings import Settings
+from countersink.stream.connection import command
+from countersink.stream.connection import connect as connect_redis
+from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.oracle import Oracle
+from tests.support.traffic import Traffic, backlog, now_ms, send
+from tests.support.waiting import eventually
+from tests.worker.running import Records, Running
+
+
+def fill(client: redis.Redis, traffic: Traffic, count: int = 20) -> None:
+    send(client, *(traffic.entry(now_ms(client)) for _ in range(count)))
+
+
+def settled(oracle: Oracle, traffic: Traffic) -> bool:
+    return not oracle.differences(traffic.expected)
+
+
+def waits_for(records: Records, service: str) -> bool:
+    return any(fields["service"] == service for fields in records.fields("waiting"))
+
+
+def test_redis_away_at_the_start_and_again_later(
+    own_redis_server: RedisFactory, mysql_url: str
+) -> None:
+    server = own_redis_server(appendfsync="always")
+    client, traffic = connect_redis(server.url), Traffic(40)
+    server.stop()
+    with (
+        Records() as records,
+        Running(server.url, mysql_url) as worker,
+        Oracle(mysql_url) as oracle,
+    ):
+        eventually(lambda: waits_for(records, "Redis"))
+        server.start()
+        eventually(lambda: "ready" in records.actions())
+        fill(client, traffic)
+        eventually(lambda: settled(oracle, traffic))
+        records.records.clear()
+        server.kill()
+        eventually(lambda: waits_for(records, "Redis"))
+        server.start()
+        client.close()
+        fill(client, traffic)
+        eventually(lambda: settled(oracle, traffic))
+        assert worker.end() == 0
+    assert "resumed" in records.actions()
+    assert len(records.fields("waiting")) == 1  # said once, not at each try
+    assert backlog(client) == 0
+    client.close()
+
+
+def test_mysql_away_at_the_start_and_again_in_the_midst_of_a_batch(
+    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+) -> None:
+    server, traffic = own_mysql_server(), Traffic(41)
+    url = server.url_for("later")
+    migrate(url)
+    server.stop()
+    killed: list[str] = []
+
+    def reached(point: str) -> None:
+        if point == "upserted" and not killed:
+            killed.append(point)
+            server.kill()
+
+    fill(redis_client, traffic)
+    with Records() as records, Running(redis_url, url, reached=reached) as worker:
+        eventually(lambda: waits_for(records, "MySQL"))
+        # Nothing is taken from the stream while it could not be applied.
+        assert redis_client.exists("{countersink:0}:events") == 1
+        assert redis_client.xinfo_groups("{countersink:0}:events") == []
+        server.start()
+        eventually(lambda: bool(killed))
+        eventually(lambda: len(records.fields("waiting")) == 2)
+        fill(redis_client, traffic)
+        server.start()
+        with Oracle(url) as oracle:
+            eventually(lambda: settled(oracle, traffic))
+        assert worker.end() == 0
+    assert backlog(redis_client) == 0
+
+
+def test_tables_that_are_missing_are_waited_for(
+    redis_url: str, redis_client: redis.Redis, empty_mysql_url: str
+) -> None:
+    traffic = Traffic(42)
+    fill(redis_client, traffic)
+    with Records() as records, Running(redis_url, empty_mysql_url) as worker:
+        eventually(lambda: waits_for(records, "MySQL"))
+        assert "countersink migrate" in records.fields("waiting")[0]["error"]
+        migrate(empty_mysql_url)
+        with Oracle(empty_mysql_url) as oracle:
+            eventually(lambda: settled(oracle, traffic))
+        assert worker.end() == 0
+
+
+def test_tables_of_a_newer_version_end_the_worker_at_once(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    fill(redis_client, Traffic(43))
+    with Oracle(mysql_url) as oracle:
+        oracle.rows("INSERT INTO schema_version VALUES (9999, 'from the future', NOW(3))")
+    with Records() as records:
+        assert Running(redis_url, mysql_url).start().join() == 1
+    assert records.actions()[-2:] == ["schema_too_new", "stopped"]
+    assert "upgrade countersink" in records.records[-2].getMessage()
+    assert backlog(redis_client) == 20
+
+
+def test_tables_migrated_by_a_newer_version_meanwhile_end_the_worker(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(44)
+    with (
+        Records() as records,
+        Oracle(mysql_url) as oracle,
+        Running(redis_url, mysql_url) as worker,
+    ):
+        fill(redis_client, traffic)
+        eventually(lambda: settled(oracle, traffic))
+        oracle.rows("INSERT INTO schema_version VALUES (9999, 'from the future', NOW(3))")
+        for (number,) in oracle.rows(
+            "SELECT id FROM information_schema.processlist"
+            " WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+        ):
+            oracle.rows(f"KILL {int(number)}")
+        fill(redis_client, traffic)
+        assert worker.join() == 1
+    assert "schema_too_new" in records.actions()
+    assert backlog(redis_client) == 20
+
+
+def test_a_revoked_right_is_waited_for_with_the_batch_in_hand(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic, database = Traffic(45), Settings.parse(mysql_url).database
+    user = f"u_{(database or '')[-12:]}"
+    settings = Settings.parse(mysql_url)
+    own = f"mysql://{user}:geheim@{settings.host}:{settings.port}/{database}"
+    with connect(mysql_url, database=False) as root, Oracle(mysql_url) as oracle:
+        root.execute(f"CREATE USER '{user}'@'%%' IDENTIFIED BY 'geheim'")
+        try:
+            root.execute(f"GRANT ALL ON {database}.* TO '{user}'@'%%'")
+            with Records() as records, Running(redis_url, own) as worker:
+                fill(redis_client, traffic)
+                eventually(lambda: settled(oracle, traffic))
+                root.execute(f"REVOKE INSERT ON {database}.* FROM '{user}'@'%%'")
+                kill_sessions(root, user)
+                fill(redis_client, traffic)
+                eventually(lambda: waits_for(records, "MySQL"))
+                root.execute(f"GRANT INSERT ON {database}.* TO '{user}'@'%%'")
+                eventually(lambda: settled(oracle, traffic))
+                assert worker.end() == 0
+            assert "geheim" not in "".join(str(vars(record)) for record in records.records)
+        finally:
+            root.execute(f"DROP USER '{user}'@'%%'")
+
+
+def kill_sessions(root: Session, user: str) -> None:
+    sessions = root.query("SELECT id FROM information_schema.processlist WHERE user = %s", (user,))
+    for (number,) in sessions:
+        root.execute(f"KILL {int(number)}")
+
+
+def test_a_read_only_server_is_waited_for(
+    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+) -> None:
+    server, traffic = own_mysql_server(fast=True), Traffic(46)
+    url = server.url_for("later")
+    migrate(url)
+    own = f"mysql://app:geheim@127.0.0.1:{server.port}/later"
+    with Oracle(url) as oracle:
+        oracle.rows("CREATE USER 'app'@'%' IDENTIFIED BY 'geheim'")
+        oracle.rows("GRANT ALL ON later.* TO 'app'@'%'")
+        with Records() as records, Running(redis_url, own) as worker:
+            eventually(lambda: "ready" in records.actions())
+            oracle.rows("SET GLOBAL read_only = 1")
+            fill(redis_client, traffic)
+            eventually(lambda: waits_for(records, "MySQL"))
+            oracle.rows("SET GLOBAL read_only = 0")
+            eventually(lambda: settled(oracle, traffic))
+            assert worker.end() == 0
+
+
+def test_a_table_that_is_away_is_waited_for_and_its_entries_are_not_buried(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(47)
+    with (
+        Oracle(mysql_url) as oracle,
+        Records() as records,
+        Running(redis_url, mysql_url) as worker,
+    ):
+        eventually(lambda: "ready" in records.actions())
+        oracle.rows("RENAME TABLE counter_slot TO counter_slot_away")
+        fill(redis_client, traffic)
+        eventually(lambda: waits_for(records, "MySQL"))
+        oracle.rows("RENAME TABLE counter_slot_away TO counter_slot")
+        eventually(lambda: settled(oracle, traffic))
+        assert worker.end() == 0
+        assert oracle.rows("SELECT COUNT(*) FROM dead_row") == [(0,)]
+
+
+def test_a_changed_password_of_redis_is_waited_for(
+    own_redis_server: RedisFactory, mysql_url: str
+) -> None:
+    server, traffic = own_redis_server(), Traffic(48)
+    client = connect_redis(server.url)
+    password = client.connection_pool.connection_kwargs["password"]
+    with (
+        Records() as records,
+        Running(server.url, mysql_url) as worker,
+        Oracle(mysql_url) as oracle,
+    ):
+        fill(client, traffic)
+        eventually(lambda: settled(oracle, traffic))
+        client.config_set("requirepass", "another")
+        command(client, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        eventually(lambda: waits_for(records, "Redis"))
+        client.config_set("requirepass", password)
+        fill(client, traffic)
+        eventually(lambda: settled(oracle, traffic))
+        assert worker.end() == 0
+    said = "".join(str(vars(record)) for record in records.records)
+    assert password not in said
+    client.close()
+
+
+def test_a_full_redis_is_emptied_by_running_workers_and_by_new_ones(
+    own_redis_server: RedisFactory, mysql_url: str
+) -> None:
+    server, traffic = own_redis_server(), Traffic(49)
+    client = connect_redis(server.url)
+
+    def fill_up() -> None:
+        client.config_set("maxmemory", 0)
+        with client.pipeline(transaction=True) as pipeline:
+            for _ in range(20):
+                pipeline.xadd("{countersink:0}:events", traffic.entry(now_ms(client)).fields())
+            pipeline.config_set("maxmemory", 1)
+            pipeline.execute()
+
+    with Oracle(mysql_url) as oracle:
+        with Running(server.url, mysql_url) as worker:
+            fill(client, traffic)
+            eventually(lambda: settled(oracle, traffic))
+            fill_up()
+            eventually(lambda: settled(oracle, traffic))
+            eventually(lambda: backlog(client) == 0)
+            assert worker.end() == 0
+        fill_up()
+        with Running(server.url, mysql_url) as worker:
+            eventually(lambda: settled(oracle, traffic))
+            eventually(lambda: backlog(client) == 0)
+            assert worker.end() == 0
+    client.close()

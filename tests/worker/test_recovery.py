@@ -1,0 +1,190 @@
+"""What others left behind or took away: dead consumers, orphans, vanished groups and streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from countersink.stream.connection import command
+from countersink.stream.group import Group
+from countersink.stream.names import GROUP, stream_key
+from tests.support.oracle import Oracle
+from tests.support.traffic import Traffic, backlog, now_ms, send
+from tests.support.waiting import eventually
+from tests.worker.running import Records, Running, drain
+
+STREAM = stream_key(0)
+
+
+def fill(client: redis.Redis, traffic: Traffic, count: int) -> list[str]:
+    return send(client, *(traffic.entry(now_ms(client)) for _ in range(count)))
+
+
+def read_and_die(client: redis.Redis, count: int, name: str = "died") -> list[str]:
+    group = Group(client, [STREAM], name)
+    group.ensure()
+    return [delivery.stream_id for delivery in group.read(count, 0)]
+
+
+def consumers(client: redis.Redis) -> list[str]:
+    return sorted(entry["name"].decode() for entry in client.xinfo_consumers(STREAM, GROUP))
+
+
+def test_a_drain_waits_for_the_entries_of_a_dead_worker(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(20)
+    fill(redis_client, traffic, 30)
+    assert len(read_and_die(redis_client, 30)) == 30
+
+    with Records() as records:
+        assert drain(redis_url, mysql_url, claim_idle_ms=1_500) == 0
+
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+    assert backlog(redis_client) == 0
+    assert "claimed" in records.actions()
+    assert consumers(redis_client) == ["died"]
+
+
+def test_more_entries_than_one_look_takes_over_come_back_too(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(21)
+    fill(redis_client, traffic, 120)
+    assert len(read_and_die(redis_client, 120)) == 120
+    assert drain(redis_url, mysql_url, claim_idle_ms=1, batch_entries=7) == 0
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+
+
+def test_old_entries_pending_with_nobody_are_applied(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(22)
+    fill(redis_client, traffic, 25)
+    read_and_die(redis_client, 20)
+    redis_client.xgroup_delconsumer(STREAM, GROUP, "died")  # with 20 pending: now nobody has them
+
+    with Records() as records:
+        assert drain(redis_url, mysql_url, claim_idle_ms=50) == 0
+
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+    assert backlog(redis_client) == 0
+    assert sum(fields["entries"] for fields in records.fields("orphans")) == 20
+
+
+def test_entries_trimmed_while_pending_are_reported_as_lost(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(23)
+    fill(redis_client, Traffic(0), 4)
+    trimmed = read_and_die(redis_client, 4)
+    redis_client.xdel(STREAM, *trimmed)
+    fill(redis_client, traffic, 10)
+
+    with Records() as records:
+        assert drain(redis_url, mysql_url, claim_idle_ms=1) == 0
+
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+    lost = records.fields("lost")
+    assert sum(fields["entries"] for fields in lost) == 4
+    assert lost[0]["first"] == trimmed[0]
+
+
+def test_idle_consumers_with_nothing_pending_are_forgotten(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    fill(redis_client, Traffic(0), 2)
+    Group(redis_client, [STREAM], "x").ensure()
+    for name in ("idle", "busy"):
+        redis_client.xgroup_createconsumer(STREAM, GROUP, name)
+    read_and_die(redis_client, 1, "busy")
+
+    with Records() as records:
+        options: dict[str, Any] = {"claim_idle_ms": 3_600_000, "consumer_idle_ms": 1}
+        with Running(redis_url, mysql_url, **options) as worker:
+            eventually(lambda: "consumer_removed" in records.actions())
+            assert worker.end() == 0
+
+    assert [fields["removed"] for fields in records.fields("consumer_removed")] == ["idle"]
+    assert consumers(redis_client) == ["busy"]
+
+
+def test_a_group_destroyed_while_the_worker_waits_is_made_again_at_the_beginning(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(24)
+    with (
+        Running(redis_url, mysql_url, batch_wait_ms=2_000) as worker,
+        Oracle(mysql_url) as oracle,
+    ):
+        fill(redis_client, traffic, 5)
+        eventually(lambda: not oracle.differences(traffic.expected))
+        with redis_client.pipeline(transaction=True) as pipeline:
+            pipeline.xgroup_destroy(STREAM, GROUP)
+            for _ in range(5):
+                pipeline.xadd(STREAM, traffic.entry(now_ms(redis_client)).fields())
+            pipeline.execute()
+        eventually(lambda: not oracle.differences(traffic.expected))
+        eventually(lambda: backlog(redis_client) == 0)
+        assert worker.end() == 0
+
+
+def test_a_stream_deleted_while_the_worker_waits_is_read_again_from_its_beginning(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(25)
+    with (
+        Running(redis_url, mysql_url, batch_wait_ms=2_000) as worker,
+        Oracle(mysql_url) as oracle,
+    ):
+        fill(redis_client, traffic, 5)
+        eventually(lambda: not oracle.differences(traffic.expected))
+        eventually(lambda: backlog(redis_client) == 0)
+        redis_client.delete(STREAM)
+        fill(redis_client, traffic, 5)
+        eventually(lambda: not oracle.differences(traffic.expected))
+        assert worker.end() == 0
+
+
+def test_a_redis_that_lost_everything_is_taken_as_it_is(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(26)
+    with Running(redis_url, mysql_url) as worker, Oracle(mysql_url) as oracle:
+        fill(redis_client, traffic, 5)
+        eventually(lambda: not oracle.differences(traffic.expected))
+        command(redis_client, "FLUSHALL")  # of the tests' own private server
+        fill(redis_client, traffic, 5)
+        eventually(lambda: not oracle.differences(traffic.expected))
+        assert worker.end() == 0
+
+
+def test_an_acknowledgement_spares_a_stream_id_that_belongs_to_another_event(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(27)
+    ours, theirs = (traffic.entry(now_ms(redis_client)) for _ in range(2))
+    fields = [part for pair in theirs.fields().items() for part in pair]
+    (stream_id,) = send(redis_client, ours)
+
+    def reached(point: str) -> None:
+        if point == "committed" and not happened:
+            happened.append(point)
+            # What a promoted replica may do: the same stream id for another event.
+            redis_client.xdel(STREAM, stream_id)
+            redis_client.delete(STREAM)
+            command(redis_client, "XADD", STREAM, stream_id, *fields)
+
+    happened: list[str] = []
+    with (
+        Running(redis_url, mysql_url, reached=reached) as worker,
+        Oracle(mysql_url) as oracle,
+    ):
+        eventually(lambda: not oracle.differences(traffic.expected))
+        assert worker.end() == 0
+    assert happened

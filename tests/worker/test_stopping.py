@@ -1,0 +1,212 @@
+"""Signals to real processes: the batch is finished, or the end comes in bounded time anyhow."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+import redis
+
+from countersink.store.migrate import migrate
+from countersink.stream.connection import command
+from countersink.stream.connection import connect as connect_redis
+from countersink.stream.names import GROUP, stream_key
+from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.oracle import Oracle
+from tests.support.processes import Child, Children
+from tests.support.traffic import Traffic, backlog, now_ms, send
+from tests.support.waiting import eventually
+from tests.worker.running import drain
+
+STREAM = stream_key(0)
+PROMISED_SECONDS = 10.0
+
+
+def fill(client: redis.Redis, traffic: Traffic, count: int = 50) -> None:
+    send(client, *(traffic.entry(now_ms(client)) for _ in range(count)))
+
+
+def pending(client: redis.Redis) -> int:
+    return int(command(client, "XPENDING", STREAM, GROUP)[0])
+
+
+def ready(child: Child) -> bool:
+    assert child.running, child.output()
+    return " ready " in child.output()
+
+
+def leases(oracle: Oracle) -> int:
+    """How many worker slots are held now."""
+    now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000"
+    sql = f"SELECT COUNT(*) FROM lease WHERE name LIKE 'slot:%' AND expires_at > {now}"
+    return int(oracle.rows(sql)[0][0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_under_load_leaves_nothing_pending(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, number: signal.Signals
+) -> None:
+    traffic, enough = Traffic(60), threading.Event()
+
+    def feed() -> None:
+        while not enough.is_set():
+            fill(redis_client, traffic, 10)
+
+    feeder = threading.Thread(target=feed)
+    with Children() as children, Oracle(mysql_url) as oracle:
+        child = children.worker(redis_url, mysql_url)
+        eventually(lambda: ready(child))
+        assert leases(oracle) == 1
+        feeder.start()
+        try:
+            eventually(lambda: oracle.guards() > 100)
+            child.send(number)
+            assert child.wait(PROMISED_SECONDS) == 0
+        finally:
+            enough.set()
+            feeder.join()
+        assert pending(redis_client) == 0
+        assert redis_client.xinfo_consumers(STREAM, GROUP) == []
+        assert redis_client.keys("countersink:worker:*") == []
+        assert leases(oracle) == 0
+        assert "stopping" in child.output()
+        assert "leaves nothing pending" in child.output()
+        # What was acknowledged was counted, and nothing else was removed.
+        assert drain(redis_url, mysql_url) == 0
+        oracle.check(traffic.expected)
+
+
+def test_a_signal_while_quiet_ends_at_once(redis_url: str, mysql_url: str) -> None:
+    with Children() as children:
+        child = children.worker(redis_url, mysql_url)
+        eventually(lambda: ready(child))
+        child.terminate()
+        assert child.wait(PROMISED_SECONDS) == 0
+
+
+def test_a_frozen_mysql_does_not_hold_up_the_end_and_the_batch_comes_back(
+    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+) -> None:
+    server, traffic = own_mysql_server(fast=True), Traffic(61)
+    url = server.url_for("frozen")
+    migrate(url)
+    with Children() as children:
+        child = children.worker(redis_url, url)
+        eventually(lambda: ready(child))
+        server.freeze()
+        fill(redis_client, traffic)
+        eventually(lambda: pending(redis_client) > 0)
+        child.terminate()
+        assert child.wait(PROMISED_SECONDS) == 1
+        assert "stays pending and will be redelivered" in child.output()
+        server.thaw()
+    assert drain(redis_url, url, claim_idle_ms=1) == 0
+    with Oracle(url) as oracle:
+        oracle.check(traffic.expected)
+
+
+def test_a_frozen_mysql_does_not_hold_up_the_end_of_a_quiet_worker(
+    redis_url: str, own_mysql_server: MySQLFactory
+) -> None:
+    server = own_mysql_server(fast=True)
+    url = server.url_for("frozen")
+    migrate(url)
+    with Children() as children:
+        child = children.worker(redis_url, url)
+        eventually(lambda: ready(child))
+        server.freeze()
+        child.terminate()
+        assert child.wait(PROMISED_SECONDS) == 0
+        server.thaw()
+
+
+def test_a_second_signal_ends_at_once(
+    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+) -> None:
+    server, traffic = own_mysql_server(fast=True), Traffic(62)
+    url = server.url_for("frozen")
+    migrate(url)
+    with Children() as children:
+        child = children.worker(redis_url, url, stop_within_s=600.0)
+        eventually(lambda: ready(child))
+        server.freeze()
+        fill(redis_client, traffic)
+        eventually(lambda: pending(redis_client) > 0)
+        child.terminate()
+        eventually(lambda: " stopping " in child.output())
+        assert child.running
+        child.terminate()
+        assert child.wait(PROMISED_SECONDS) == 1
+        assert "a second signal came" in child.output()
+        server.thaw()
+    assert drain(redis_url, url, claim_idle_ms=1) == 0
+    with Oracle(url) as oracle:
+        oracle.check(traffic.expected)
+
+
+def test_a_frozen_redis_does_not_hold_up_the_end(
+    own_redis_server: RedisFactory, mysql_url: str
+) -> None:
+    server, traffic = own_redis_server(), Traffic(63)
+    client = connect_redis(server.url)
+    with Children() as children:
+        child = children.worker(server.url, mysql_url)
+        eventually(lambda: ready(child))
+        fill(client, traffic)
+        eventually(lambda: backlog(client) == 0)
+        server.freeze()
+        child.terminate()
+        assert child.wait(PROMISED_SECONDS) == 0  # nothing was in hand
+        server.thaw()
+    fill(client, traffic)
+    assert drain(server.url, mysql_url, claim_idle_ms=1) == 0
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
+    client.close()
+
+
+def test_a_signal_while_waiting_for_a_server_ends_at_once(
+    redis_url: str, own_mysql_server: MySQLFactory
+) -> None:
+    server = own_mysql_server(fast=True)
+    server.stop()
+    with Children() as children:
+        child = children.worker(redis_url, server.url_for("away"), log_format="json")
+        eventually(lambda: '"waiting"' in child.output())
+        child.terminate()
+        assert child.wait(PROMISED_SECONDS) == 0  # nothing was read, so nothing stays pending
+
+
+def test_a_signal_with_a_batch_in_hand_and_mysql_away_ends_soon_with_status_1(
+    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+) -> None:
+    server, traffic = own_mysql_server(), Traffic(64)
+    url = server.url_for("away")
+    migrate(url)
+    with Children() as children:
+        child = children.worker(redis_url, url)
+        eventually(lambda: ready(child))
+        server.kill()
+        fill(redis_client, traffic)
+        eventually(lambda: " waiting " in child.output())
+        child.terminate()
+        assert child.wait(PROMISED_SECONDS) == 1
+        assert "what it leaves pending is redelivered" in child.output()
+    server.start()
+    assert drain(redis_url, url, claim_idle_ms=1) == 0
+    with Oracle(url) as oracle:
+        oracle.check(traffic.expected)
+
+
+def test_a_killed_worker_s_entries_are_counted_by_the_next(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(65)
+    with Children() as children, Oracle(mysql_url) as oracle:
+        child = children.worker(redis_url, mysql_url)
+        fill(redis_client, traffic, 400)
+        eventually(lambda: oracle.guards() > 0)
+        child.kill()
+        assert drain(redis_url, mysql_url, claim_idle_ms=1) == 0
+        oracle.check(traffic.expected)
