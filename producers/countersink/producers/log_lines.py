@@ -92,4 +92,8 @@ class Cutter:
 
     def finish(self) -> Block:
         """Hand out what is left as the last line: nothing more will come."""
-        return self.feed(b"\n") if self.reach > self.offset else Block(self.line + 1, [], [])
+        if self.reach == self.offset:
+            return Block(self.line + 1, [], [])
+        block = self.feed(b"\n")
+        self.offset -= 1  # that newline is not in the file
+        return block

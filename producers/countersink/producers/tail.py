@@ -88,7 +88,8 @@ class FileTail:
         self._position = known or Position.first()
         if known is None or from_start:
             self._position = Position.first(known.token if known else "")
-            self._unsaved = known is not None
+            # Also before the first line: the log may be rotated before there is one.
+            self._unsaved = True
             file = self._open_log()
         else:
             file = find(self._path, known) or self._begin_anew()
@@ -121,7 +122,7 @@ class FileTail:
         """Read to the end of the file and decide what then; False when the run is over."""
         try:
             self._read_to_end()
-            self._check_size()
+            self._check_head()
         except _Replaced:
             return self._reopen()
         self._store()
@@ -143,8 +144,7 @@ class FileTail:
             if not data:
                 return
             # After reading: had the file been truncated before, its head would tell now.
-            if not file.compressed and file.head(len(self._head)) != self._head:
-                raise _Replaced
+            self._check_head()
             if start == len(self._head):
                 self._head += data[: PREFIX_BYTES - start]
             self._grown_at = time.monotonic()
@@ -152,8 +152,11 @@ class FileTail:
             if self._batch.full:
                 self._store()
 
-    def _check_size(self) -> None:
-        if not self._file.compressed and not self._file.holds(self._cutter.reach):
+    def _check_head(self) -> None:
+        file, head = self._file, self._head
+        if not file.compressed and not (
+            file.holds(self._cutter.reach) and file.head(len(head)) == head
+        ):
             raise _Replaced
 
     def _reopen(self) -> bool:

@@ -1,0 +1,149 @@
+"""Logs that tests write, and runs of tail over them inside the test's process."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Thread
+
+import redis
+
+from countersink.producers.access_log import KeyKind, Parser, Rejected
+from countersink.producers.log_position import Ledger
+from countersink.producers.stop import Stop
+from countersink.producers.tail import FileTail
+from countersink.producers.tail_batch import Reporter, Summary
+from countersink.producers.tail_sender import Sender
+from countersink.stream.decode import decode
+from countersink.stream.group import pages
+from countersink.stream.partitions import stream_keys
+
+COUNTER = "page_views"
+FIRST = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
+
+
+def line(path: str, *, minutes: int = 0) -> bytes:
+    """A combined-format line without its newline, for a hit on ``path``."""
+    when = (FIRST + timedelta(minutes=minutes)).strftime("%d/%b/%Y:%H:%M:%S +0000")
+    return f'10.0.0.1 - - [{when}] "GET {path} HTTP/1.1" 200 12 "-" "agent"'.encode()
+
+
+def write(log: Path, *paths: str) -> None:
+    """Append a line for each path, in one write, as a server does."""
+    with log.open("ab") as file:
+        file.write(b"".join(line(path) + b"\n" for path in paths))
+
+
+def append(log: Path, data: bytes) -> None:
+    """Append bytes."""
+    with log.open("ab") as file:
+        file.write(data)
+
+
+def counted(client: redis.Redis) -> Counter[str]:
+    """What the stream's entries add up to by key: each entry id once, as the worker does."""
+    totals: Counter[str] = Counter()
+    seen: set[str] = set()
+    for stream in stream_keys(client):
+        for page in pages(client, stream):
+            for delivery in page:
+                entry = decode(delivery)
+                assert not entry.bad
+                if entry.id not in seen:
+                    seen.add(entry.id)
+                    for _, counter, key, _, amount in entry.rows:
+                        assert counter == COUNTER
+                        totals[key] += amount
+    return totals
+
+
+@dataclass
+class Recorder(Reporter):
+    """Remembers what a run told."""
+
+    notices: list[str] = field(default_factory=list)
+    lines: list[tuple[str, int]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+    def rejected(self, path: str, rejected: Rejected) -> None:
+        self.lines.append((os.path.basename(path), rejected.line))
+        self.reasons.append(rejected.reason)
+
+
+class Tailing:
+    """Runs of tail on one log."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        log: Path,
+        *,
+        kind: KeyKind = "path",
+        full: int = 1_000_000,
+        rotate_wait: float = 0.0,
+    ) -> None:
+        self.client = client
+        self.log = log
+        self.kind: KeyKind = kind
+        self.full = full
+        self.rotate_wait = rotate_wait
+        self.stop = Stop()
+        self.told = Recorder()
+        self.source = f"{COUNTER} {kind} {log}"
+
+    @property
+    def ledger(self) -> Ledger:
+        """The log's position."""
+        return Ledger(self.client, self.source)
+
+    def make(self, *, follow: bool = False, client: redis.Redis | None = None) -> FileTail:
+        """A run that has not begun."""
+        connection = client or self.client
+        sender = Sender(
+            connection, counter=COUNTER, full=self.full, notice=self.told.notice, stop=self.stop
+        )
+        return FileTail(
+            sender,
+            Ledger(connection, self.source),
+            path=str(self.log),
+            source=self.source,
+            parser=Parser(self.kind),
+            reporter=self.told,
+            follow=follow,
+            rotate_wait=self.rotate_wait,
+            stop=self.stop,
+        )
+
+    def run(self, *, from_start: bool = False, client: redis.Redis | None = None) -> Summary:
+        """One run to the end of the log."""
+        return self.make(client=client).run(from_start=from_start)
+
+    @contextmanager
+    def following(self) -> Iterator[Thread]:
+        """A run with --follow, in a thread, stopped at the end."""
+        run = self.make(follow=True)
+        failures: list[BaseException] = []
+
+        def body() -> None:
+            try:
+                run.run(from_start=False)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = Thread(target=body, name="tail --follow")
+        thread.start()
+        try:
+            yield thread
+        finally:
+            self.stop.set()
+            thread.join(20)
+        assert not thread.is_alive()
+        assert not failures, failures
