@@ -27,7 +27,16 @@ CALLS_PER_SECOND: Final = 100_000
 SECONDS: Final = 30.0
 QUICK_SECONDS: Final = 0.5
 TARGET_US: Final = 100.0
-COLUMNS: Final = ("p50", "p99", "p99_9", "p99_99", "max")
+COLUMNS: Final = {
+    "p50": "p50",
+    "p99": "p99",
+    "p99_9": "p99.9",
+    "p99_99": "p99.99",
+    "max": "max",
+    "late_p99": "due p99",
+    "late_p99_9": "due p99.9",
+}
+"""Figures of the child, and their headings."""
 MODULE: Final = "benchmarks.children.latency"
 
 Figures = dict[str, float]
@@ -81,8 +90,8 @@ def show(console: Console, results: dict[str, Figures], seconds: float, names: i
         title_justify="left",
     )
     table.add_column("loop")
-    for column in COLUMNS:
-        table.add_column(column.replace("_", "."), justify="right")
+    for heading in COLUMNS.values():
+        table.add_column(heading, justify="right")
     table.add_column("calls/s", justify="right")
     for name, measured in results.items():
         table.add_row(
@@ -122,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if options.output is not None:
         options.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    show(Console(), results, seconds, options.names)
+    show(Console(width=None if sys.stdout.isatty() else 120), results, seconds, options.names)
     return 0
 
 

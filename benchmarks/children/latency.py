@@ -37,13 +37,17 @@ def bare() -> Call:
     return count
 
 
-def paced(call: Call, keys: list[str], *, seconds: float, per_second: int) -> array[int]:
-    """Call for ``seconds`` at ``per_second``; the ns that each call took.
+def paced(
+    call: Call, keys: list[str], *, seconds: float, per_second: int
+) -> tuple[array[int], array[int]]:
+    """Call for ``seconds`` at ``per_second``: the ns that each call took, and by how many ns after
+    its due time it had ended.
 
-    A call that is late is made at once, so that a stall is followed by calls without a pause.
+    A call that is late is made at once, so that a stall is followed by calls without a pause. The
+    first figure leaves out what hit the loop between two calls, the second does not.
     """
     total = int(seconds * per_second)
-    taken = array("q", bytes(8 * total))
+    taken, late = array("q", bytes(8 * total)), array("q", bytes(8 * total))
     step = NS // per_second
     sequence = cycle(keys)
     due = perf_counter_ns()
@@ -54,19 +58,21 @@ def paced(call: Call, keys: list[str], *, seconds: float, per_second: int) -> ar
             pass
         begun = perf_counter_ns()
         call(COUNTER, key)
-        taken[number] = perf_counter_ns() - begun
-    return taken
+        ended = perf_counter_ns()
+        taken[number] = ended - begun
+        late[number] = ended - due
+    return taken, late
 
 
-def figures(taken: array[int], wall_ns: int) -> dict[str, float]:
+def figures(taken: array[int], late: array[int], wall_ns: int) -> dict[str, float]:
     """Percentiles in µs, and the rate that was kept."""
-    ordered = sorted(taken)
-    percentiles = {
-        name: ordered[int(len(ordered) * share)] / 1000 for name, share in PERCENTILES.items()
-    }
+    ordered, ordered_late = sorted(taken), sorted(late)
+    last = len(ordered) - 1
     return {
-        **percentiles,
+        **{name: ordered[int(last * share)] / 1000 for name, share in PERCENTILES.items()},
         "max": ordered[-1] / 1000,
+        "late_p99": ordered_late[int(last * 0.99)] / 1000,
+        "late_p99_9": ordered_late[int(last * 0.999)] / 1000,
         "calls": len(ordered),
         "calls_per_second": len(ordered) * NS / wall_ns,
     }
@@ -78,8 +84,8 @@ def measure(call: Call, keys: list[str], seconds: float, per_second: int) -> dic
     answer({"ready": True})
     next_message()
     begun = perf_counter_ns()
-    taken = paced(call, keys, seconds=seconds, per_second=per_second)
-    return figures(taken, perf_counter_ns() - begun)
+    taken, late = paced(call, keys, seconds=seconds, per_second=per_second)
+    return figures(taken, late, perf_counter_ns() - begun)
 
 
 def main() -> None:
