@@ -148,4 +148,5 @@ class Loop:
         self._figures.slot = self._slot.keep()
         self._applying.use_slot(self._figures.slot)
         self._reporter.progress()
-        self._publisher.publish()
+        if not self._stop.requested:
+            self._publisher.publish()

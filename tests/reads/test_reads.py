@@ -1,0 +1,282 @@
+"""Totals with what is still in the queue: exact whatever was applied, acknowledged, or only
+sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+import redis
+
+from countersink.reads import Reads
+from countersink.store import Store, UnknownCounter
+from countersink.store.totals_sql import MAX_DAYS
+from countersink.stream.connection import connect as connect_redis
+from countersink.stream.entry import encode_rows, new_entry_id
+from countersink.stream.errors import StreamUnavailable
+from countersink.stream.names import PARTITIONS_KEY
+from tests.reads.support import DAYS, apply_all, minute_of, queue, sealed
+from tests.support.factories import RedisFactory
+from tests.support.oracle import Oracle
+from tests.support.traffic import add, now_ms, send
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    with Store(mysql_url) as store:
+        yield store
+
+
+@pytest.fixture
+def reads(store: Store, redis_client: redis.Redis) -> Reads:
+    return Reads(store, redis_client)
+
+
+def test_pending_applied_and_acknowledged_entries_count_once_each(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    queue(redis_client, ("views", "/", 0, 1))
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    queue(redis_client, ("views", "/", 0, 10))
+    apply_all(redis_client, mysql_url, acknowledge=False)
+    queue(redis_client, ("views", "/", 0, 100), ("views", "/a", 1, 1000), ("clicks", "", 0, 7))
+
+    assert reads.total("views").value == 11
+    found = reads.total("views", include_pending=True)
+    assert found.value == 1111
+    assert found.pending == 1
+    assert reads.total("views", key="/", include_pending=True).value == 111
+    assert reads.total("views", keys=["/a", "/b"], include_pending=True).value == 1000
+    assert reads.total("views", start=DAYS[1], include_pending=True).value == 1000
+    assert reads.total("views", end=DAYS[0], include_pending=True).value == 111
+    assert reads.total("clicks", include_pending=True).value == 7
+
+
+def test_copies_of_an_entry_in_any_stream_count_once(
+    reads: Reads, redis_client: redis.Redis
+) -> None:
+    redis_client.set(PARTITIONS_KEY, 3)
+    entry = sealed(redis_client, [("views", "/", 0, 5)])
+    for partition in (0, 0, 2):
+        send(redis_client, entry, partition=partition)
+    queue(redis_client, ("views", "/", 0, 1), partition=1)
+    found = reads.total("views", include_pending=True)
+    assert (found.value, found.pending) == (6, 2)
+
+
+def test_daily_covers_the_days_of_both_and_fills_the_gaps(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    queue(redis_client, ("views", "/", 1, 2))
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    queue(redis_client, ("views", "/", 3, 5), ("views", "/a", 0, 4), ("views", "/", 1, 1))
+
+    def daily(**options: Any) -> list[int]:
+        found = reads.daily("views", include_pending=True, **options).value
+        days = [day for day, _ in found]
+        assert days == sorted(days)
+        return [amount for _, amount in found]
+
+    assert reads.daily("views").value == [(DAYS[1], 2)]
+    assert reads.daily("views", include_pending=True).value == list(
+        zip(DAYS, (4, 3, 0, 5), strict=True)
+    )
+    assert daily(key="/") == [3, 0, 5]
+    assert daily(key="/a") == [4]
+    assert daily(key="/nowhere") == []
+    assert daily(start=DAYS[2]) == [0, 5]
+    assert daily(end=DAYS[1]) == [4, 3]
+    assert daily(start=DAYS[2], end=DAYS[2]) == [0]
+
+
+def test_daily_of_a_counter_that_is_only_pending(reads: Reads, redis_client: redis.Redis) -> None:
+    queue(redis_client, ("views", "/", 0, 2), ("views", "/", 2, 3))
+    with pytest.raises(UnknownCounter):
+        reads.daily("views")
+    found = reads.daily("views", include_pending=True).value
+    assert found == list(zip(DAYS, (2, 0, 3), strict=False))
+    assert len(reads.daily("views", end=DAYS[3], include_pending=True).value) == 4
+    assert reads.daily("views", key="/a", include_pending=True).value == []
+    assert reads.total("views", start=DAYS[3], include_pending=True).value == 0
+    with pytest.raises(ValueError, match=f"{MAX_DAYS:,}"):
+        reads.daily("views", start=date.min, end=date.max, include_pending=True)
+
+
+def test_a_key_declared_with_0_is_there(reads: Reads, redis_client: redis.Redis) -> None:
+    queue(redis_client, ("views", "/new", 0, 0))
+    assert reads.by_key("views", include_pending=True).value == [("/new", 0)]
+    assert reads.counters(include_pending=True).value == {"views": 0}
+
+
+def test_many_keeps_the_order_of_the_keys(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    queue(redis_client, ("views", "b", 0, 2), ("views", "a", 0, 1))
+    apply_all(redis_client, mysql_url, acknowledge=False)
+    queue(redis_client, ("views", "a", 1, 10), ("views", "z", 1, 5))
+    keys = ["z", "none", "a", "b"]
+    assert reads.many("views", keys).value == {"z": 0, "none": 0, "a": 1, "b": 2}
+    found = reads.many("views", keys, include_pending=True).value
+    assert list(found.items()) == [("z", 5), ("none", 0), ("a", 11), ("b", 2)]
+    assert reads.many("views", ["a"], end=DAYS[0], include_pending=True).value == {"a": 1}
+
+
+def test_top_ranks_what_both_add_up_to(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    queue(redis_client, *(("views", f"k{rank}", 0, 100 - rank) for rank in range(20)))
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    # One rises from far below, one falls from the top, one ties, one is new.
+    queue(
+        redis_client,
+        ("views", "k19", 0, 50),
+        ("views", "k0", 1, -99),
+        ("views", "k3", 0, 1),
+        ("views", "new", 0, 98),
+    )
+    everything = reads.by_key("views", include_pending=True).value
+    assert everything[:6] == [
+        ("k19", 131),
+        ("k1", 99),
+        ("k2", 98),
+        ("k3", 98),
+        ("new", 98),
+        ("k4", 96),
+    ]
+    assert everything[-1] == ("k0", 1)
+    assert len(everything) == 21
+    for n in (1, 2, 3, 5, 8, 20, 21, 100):
+        assert reads.top("views", n=n, include_pending=True).value == everything[:n]
+    assert reads.top("views", n=2).value == [("k0", 100), ("k1", 99)]
+    with pytest.raises(ValueError, match="1 key or more"):
+        reads.top("views", n=0, include_pending=True)
+
+
+def test_counters_has_all_names_of_both(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    queue(redis_client, ("views", "/", 0, 2), ("clicks", "", 1, 1))
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    queue(redis_client, ("views", "/", 0, 3), ("aa", "/", 2, 9))
+    assert reads.counters().value == {"views": 2, "clicks": 1}
+    found = reads.counters(include_pending=True).value
+    assert list(found.items()) == [("aa", 9), ("clicks", 1), ("views", 5)]
+    assert reads.counters(end=DAYS[0], include_pending=True).value == {
+        "aa": 0,
+        "clicks": 0,
+        "views": 5,
+    }
+
+
+def test_an_unknown_counter_is_unknown_with_pending_entries_too(
+    reads: Reads, redis_client: redis.Redis
+) -> None:
+    queue(redis_client, ("views", "/", 0, 2))
+    for include_pending in (False, True):
+        with pytest.raises(UnknownCounter):
+            reads.total("never", include_pending=include_pending)
+        with pytest.raises(UnknownCounter):
+            reads.top("never", include_pending=include_pending)
+
+
+def test_bad_rows_are_left_out_as_the_worker_will(reads: Reads, redis_client: redis.Redis) -> None:
+    minute = minute_of(0)
+    rows = [["views", "/", minute, 4], ["no blanks", "/", minute, 1], ["views", "/", -1, 8], None]
+    add(redis_client, {"rows": encode_rows(rows)})  # type: ignore[arg-type]
+    add(redis_client, {"rows": b"not json"})
+    add(redis_client, {"v": 99, "rows": encode_rows([("views", "/", minute, 16)])})
+    add(redis_client, {"not": "ours"})
+    assert reads.total("views", include_pending=True).value == 4
+    assert reads.counters(include_pending=True).value == {"views": 4}
+
+
+def test_entries_older_than_the_watermark_are_left_out_as_the_worker_will(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    with Oracle(mysql_url) as oracle:
+        oracle.rows("UPDATE control SET pruned_before = 1000000")
+    rows = encode_rows([("views", "/", minute_of(0), 4)])
+    for at in (999_999, 1_000_000):
+        add(redis_client, {"id": new_entry_id(at), "at": at, "rows": rows})
+    found = reads.total("views", include_pending=True)
+    assert (found.value, found.pending) == (4, 1)
+
+
+def test_a_range_must_be_one(reads: Reads, redis_client: redis.Redis) -> None:
+    queue(redis_client, ("views", "/", 0, 2))
+    with pytest.raises(ValueError, match="before it begins"):
+        reads.total("views", start=DAYS[1], end=DAYS[0], include_pending=True)
+    with pytest.raises(TypeError, match=r"datetime\.date"):
+        reads.daily("views", start=datetime(2026, 11, 21, tzinfo=UTC), include_pending=True)
+    with pytest.raises(ValueError, match="not both"):
+        reads.total("views", key="a", keys=["a"])
+    with pytest.raises(TypeError, match="key="):
+        reads.total("views", keys="abc")
+
+
+def test_without_a_queue_there_is_no_time_and_nothing_pending(
+    store: Store, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    queue(redis_client, ("views", "/", 0, 2))
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    reads = Reads(store, None)
+    found = reads.total("views")
+    assert (found.value, found.complete_up_to, found.unknown_because) == (2, None, None)
+    with pytest.raises(ValueError, match="Redis"):
+        reads.total("views", include_pending=True)
+
+
+def test_a_redis_that_is_away_costs_the_time_only_unless_pending_is_asked_for(
+    store: Store, redis_client: redis.Redis, mysql_url: str, own_redis_server: RedisFactory
+) -> None:
+    queue(redis_client, ("views", "/", 0, 2))
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    server = own_redis_server()
+    client = connect_redis(server.url)
+    server.kill()
+    reads = Reads(store, client)
+    found = reads.total("views")
+    assert (found.value, found.complete_up_to) == (2, None)
+    assert isinstance(found.unknown_because, StreamUnavailable)
+    with pytest.raises(StreamUnavailable):
+        reads.total("views", include_pending=True)
+    client.close()
+
+
+def test_complete_up_to_is_the_arrival_of_the_oldest_entry_else_redis_s_time(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    def at(ms: int) -> datetime:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+
+    redis_client.set(PARTITIONS_KEY, 2)
+    queue(redis_client, ("views", "/", 0, 1))
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    before = now_ms(redis_client)
+    empty = reads.total("views").complete_up_to
+    assert empty is not None
+    assert at(before) <= empty <= at(now_ms(redis_client) + 1)
+
+    first = queue(redis_client, ("views", "/", 0, 1), partition=1)
+    queue(redis_client, ("views", "/", 0, 1))
+    oldest = at(int(first.partition("-")[0]))
+    assert reads.total("views").complete_up_to == oldest
+    assert reads.counters().complete_up_to == oldest
+
+    before = now_ms(redis_client)
+    included = reads.total("views", include_pending=True).complete_up_to
+    assert included is not None
+    assert included >= at(before) >= oldest
+
+
+def test_a_stream_id_far_in_the_future_breaks_nothing(
+    reads: Reads, redis_client: redis.Redis
+) -> None:
+    fields = sealed(redis_client, [("views", "/", 0, 1)]).fields()
+    redis_client.xadd("{countersink:0}:events", fields, id="18446744073709551615-1")
+    found = reads.total("views", include_pending=True)
+    assert found.value == 1
+    assert reads.counters().complete_up_to is not None
