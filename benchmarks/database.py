@@ -37,11 +37,11 @@ def server_version(connection: Connected) -> str:
     return str(version)
 
 
-def add_amount(connection: Connected, column: str) -> str:
-    """The end of an upsert that adds to ``column``, in the server's dialect."""
+def add_amount(connection: Connected, table: str, column: str) -> str:
+    """The end of an upsert into ``table`` that adds to ``column``, in the server's dialect."""
     if "MariaDB" in server_version(connection):
         return f"ON DUPLICATE KEY UPDATE {column} = {column} + VALUES({column})"
-    return f"AS new ON DUPLICATE KEY UPDATE {column} = {column} + new.{column}"
+    return f"AS new ON DUPLICATE KEY UPDATE {column} = {table}.{column} + new.{column}"
 
 
 def upsert(connection: Connected, statement: str, rows: list[tuple[Any, ...]]) -> None:

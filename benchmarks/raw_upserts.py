@@ -45,7 +45,8 @@ class RawUpserts:
             try:
                 statement = (
                     "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-                    " VALUES (%s, %s, %s, %s, %s) " + add_amount(connection, "amount")
+                    " VALUES (%s, %s, %s, %s, %s) "
+                    + add_amount(connection, "counter_slot", "amount")
                 )
                 begun = time.monotonic()
                 for rows in commits:

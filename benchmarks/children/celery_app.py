@@ -33,7 +33,7 @@ class Flusher:
         rows = [(COUNTER, DAY, key, amount) for key, amount in sorted(counts.items())]
         statement = (
             "INSERT INTO hits (counter, day, name, cnt) VALUES (%s, %s, %s, %s) "
-            + add_amount(self.connection, "cnt")
+            + add_amount(self.connection, "hits", "cnt")
         )
         upsert(self.connection, statement, rows)
         self.connection.commit()

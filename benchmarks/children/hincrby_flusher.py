@@ -38,9 +38,8 @@ def main() -> None:
     client = Redis.from_url(arguments["redis_url"])
     client.ping()
     connection = connect(arguments["url"])
-    statement = "INSERT INTO hits (counter, day, name, cnt) VALUES (%s, %s, %s, %s) " + add_amount(
-        connection, "cnt"
-    )
+    statement = "INSERT INTO hits (counter, day, name, cnt) VALUES (%s, %s, %s, %s) "
+    statement += add_amount(connection, "hits", "cnt")
     answer({"connected": True})
     finish: queue.SimpleQueue[object] = queue.SimpleQueue()
     threading.Thread(target=lambda: finish.put(next_message()), daemon=True).start()
