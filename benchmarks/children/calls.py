@@ -9,7 +9,8 @@ row                        seconds
                            producer's own threads do meanwhile; for `bare`, alone in its process,
                            it is the wall time (also measured, in the extra `wall_per_second`)
 `increment_with_folding`,  wall time from the first call until everything is folded, all threads on
-`increment_many`           the one interpreter lock
+`increment_many`           the one interpreter lock. The extra `cpu_per_second` is by the CPU time
+                           of the whole process: where it is much higher, the machine was busy
 =========================  ========================================================================
 """
 
@@ -79,14 +80,15 @@ def increment_with_folding(producer: Producer, seconds: float) -> Timed:
     keys = zipf_keys()
     call = producer.increment
     events = 0
-    begun = time.perf_counter()
+    begun, begun_cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - begun < seconds:
         for _ in range(PASSES):
             for key in keys:
                 call(COUNTER, key)
         events += PASSES * SEQUENCE
     fold(producer)
-    return events, time.perf_counter() - begun, {}
+    cpu = time.process_time() - begun_cpu
+    return events, time.perf_counter() - begun, {"cpu_per_second": events / cpu}
 
 
 def increment_many(producer: Producer, seconds: float) -> Timed:
@@ -98,13 +100,14 @@ def increment_many(producer: Producer, seconds: float) -> Timed:
     ]
     call = producer.increment_many
     events = 0
-    begun = time.perf_counter()
+    begun, begun_cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - begun < seconds:
         for amounts in dicts:
             call(COUNTER, amounts)
             events += len(amounts)
     fold(producer)
-    return events, time.perf_counter() - begun, {}
+    cpu = time.process_time() - begun_cpu
+    return events, time.perf_counter() - begun, {"cpu_per_second": events / cpu}
 
 
 def fold(producer: Producer) -> None:
