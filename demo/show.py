@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -54,7 +55,7 @@ def of_traffic(directory: Path, report: Report, _: Path | None) -> int:
             for n in range(APPS)
         ]
         report.step(f"two applications count {APPS * INCREMENTS_PER_APP:,} page views of 7 days")
-        _kill_and_replace(stage, workers, report, after=KILL_AT_ENTRY)
+        _kill_and_replace(stage, workers, report, after=KILL_AT_ENTRY, worth=4)
         told = [_result(app) for app in apps]
         report.step("both applications are done, and all they sent is in MariaDB")
         _stop(stage, workers, report)
@@ -74,15 +75,18 @@ def of_log(directory: Path, report: Report, log: Path | None) -> int:
     )
     with Stage(directory) as stage, Store(stage.mysql_url) as store:
         _prepare(stage, store, report)
-        # the second worker starts later, so that the first is sure to have something in its hands
-        workers = [stage.worker(1)]
+        # A log of this size is counted in a blink: the first worker waits for it alone and
+        # frozen, and takes one entry at a time, so that it is sure to die with some in its hands.
+        workers = [stage.worker(1, batch_entries=1)]
+        _wait_until_ready(stage, workers[0])
+        workers[0].send_signal(signal.SIGSTOP)
         tail = stage.run(
             *("countersink.cli.entry", "tail", str(log), "--counter", COUNTER, "--format", "json"),
             output=subprocess.PIPE,
             errors="tail.log",  # the rejected lines come in the result, too
         )
         report.step(f"countersink tail {log} --counter {COUNTER}")
-        _kill_and_replace(stage, workers, report, after=1)
+        _kill_and_replace(stage, workers, report, after=1, worth=1)
         workers.append(stage.worker(2))
         told = _result(tail, statuses=(0, 3))  # 3: some lines were rejected
         report.step("the log is read")
@@ -109,21 +113,30 @@ def _prepare(stage: Stage, store: Store, report: Report) -> None:
 
 
 def _kill_and_replace(
-    stage: Stage, workers: list[subprocess.Popen[str]], report: Report, after: int
+    stage: Stage, workers: list[subprocess.Popen[str]], report: Report, after: int, worth: int
 ) -> None:
     """Kill the first worker in mid-batch when ``after`` entries have been sent; start another."""
     with redis.Redis.from_url(stage.redis.url) as client:
         _wait_for_entries(client, workers[0], after)
         victim = workers.pop(0)
-        held = kill_in_mid_batch(client, victim)
+        held = kill_in_mid_batch(client, victim, worth)
     if held is None:
         raise Failed("the worker was never caught with a batch in its hands")
     report.step(
         f"[red]SIGKILL[/red] for worker 1 (process {victim.pid}), in the middle of a batch: "
-        f"it held {held} unacknowledged entries"
+        f"it held {held} unacknowledged {'entry' if held == 1 else 'entries'}"
     )
     workers.append(stage.worker(3))
     report.step(f"worker 3 (process {workers[-1].pid}) takes its place, and what it held")
+
+
+def _wait_until_ready(stage: Stage, worker: subprocess.Popen[str]) -> None:
+    """Wait until the log of the first worker says that it reads."""
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while " ready " not in stage.worker_log(1):
+        if worker.poll() is not None or time.monotonic() > deadline:
+            raise Failed(f"worker 1 did not start:\n{stage.worker_log(1)}")
+        time.sleep(0.01)
 
 
 def _wait_for_entries(client: redis.Redis, worker: subprocess.Popen[str], wanted: int) -> None:

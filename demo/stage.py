@@ -74,7 +74,7 @@ class Stage:
         self._stack.callback(_end, process)
         return process
 
-    def worker(self, number: int) -> subprocess.Popen[str]:
+    def worker(self, number: int, batch_entries: int = 20) -> subprocess.Popen[str]:
         """Start a worker; its log goes to a file."""
         with (self.directory / f"worker-{number}.log").open("w") as log:
             process = subprocess.Popen(
@@ -82,7 +82,8 @@ class Stage:
                     *(sys.executable, "-m", "countersink.cli.entry", "worker"),
                     # small batches, and an early take-over of what a dead worker held: a minute,
                     # the default, is right for production and long for an audience
-                    *("--batch-entries", "20", "--claim-idle-ms", "2000", "--claim-every-s", "1"),
+                    *("--batch-entries", str(batch_entries)),
+                    *("--claim-idle-ms", "2000", "--claim-every-s", "1"),
                 ],
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,30 @@
+# The image of every countersink process: worker (the default), migrate, and the other commands.
+
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY constraints.txt ./
+RUN python -m venv /build \
+    && /build/bin/pip install --no-cache-dir -c constraints.txt hatchling \
+    && python -m venv /opt/countersink
+COPY pyproject.toml README.md LICENSE ./
+COPY producers ./producers
+COPY worker ./worker
+COPY schedules ./schedules
+RUN /build/bin/pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir /wheels . \
+    && /opt/countersink/bin/pip install --no-cache-dir -c constraints.txt \
+        "countersink[server] @ file://$(echo /wheels/countersink-*.whl)"
+
+FROM python:3.11-slim
+RUN groupadd --system --gid 10001 countersink \
+    && useradd --system --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent \
+        --shell /usr/sbin/nologin countersink
+COPY --from=build /opt/countersink /opt/countersink
+# nothing is written: the bytecode is compiled in the build, logs go to stderr
+ENV PATH=/opt/countersink/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["countersink"]
+CMD ["worker"]

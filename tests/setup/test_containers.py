@@ -1,0 +1,130 @@
+"""docker-compose.yml and the Dockerfile, held against what they promise. No engine is needed."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TOP_LEVEL = {"name", "services", "volumes", "networks", "secrets", "configs"}
+SERVICE = {
+    *("build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init"),
+    *("ports", "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "user"),
+    "volumes",
+}
+"""The keys of the compose specification that are in use here: a misspelt one is none of them."""
+HEALTHCHECK = {"test", "interval", "timeout", "start_period", "retries"}
+CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
+DURATION = re.compile(r"(\d+(h|m|s|ms|us))+")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    document = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+@pytest.fixture(scope="module")
+def services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = compose["services"]
+    return found
+
+
+def test_only_keys_of_the_compose_specification_are_used(
+    compose: dict[str, Any], services: dict[str, dict[str, Any]]
+) -> None:
+    assert {key for key in compose if not key.startswith("x-")} <= TOP_LEVEL
+    for service in services.values():
+        assert set(service) <= SERVICE
+        check = service.get("healthcheck", {})
+        assert set(check) <= HEALTHCHECK
+        durations = [check[k] for k in ("interval", "timeout", "start_period") if k in check]
+        durations += [service[k] for k in ("stop_grace_period",) if k in service]
+        assert all(DURATION.fullmatch(duration) for duration in durations)
+        if check:
+            assert check["test"][0] in {"CMD", "CMD-SHELL"}
+        volumes = [volume.split(":")[0] for volume in service.get("volumes", [])]
+        assert set(volumes) <= set(compose["volumes"])
+        for name, dependency in service.get("depends_on", {}).items():
+            assert name in services
+            assert dependency["condition"] in CONDITIONS
+            if dependency["condition"] == "service_healthy":
+                assert "healthcheck" in services[name]
+
+
+def test_the_servers_are_of_the_promised_versions(services: dict[str, dict[str, Any]]) -> None:
+    assert services["mysql"]["image"] == "mysql:8.4"
+    assert services["redis"]["image"] == "redis:7"
+
+
+def test_redis_writes_an_append_only_file_and_never_evicts(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    command = " ".join(services["redis"]["command"])
+    assert "--appendonly yes" in command
+    assert "--maxmemory-policy noeviction" in command
+
+
+def test_every_container_is_unprivileged_and_writes_only_where_it_must(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    for service in services.values():
+        assert service["user"] not in {"root", "0", "0:0"}
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_ports_are_on_loopback_only(services: dict[str, dict[str, Any]]) -> None:
+    ports = [port for service in services.values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_whatever_runs_for_long_has_a_health_check_and_comes_back(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    for name, service in services.items():
+        if name != "migrate":
+            assert "healthcheck" in service
+            assert service["restart"] == "unless-stopped"
+
+
+def test_passwords_come_from_the_environment_and_have_no_default() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    uses = re.findall(r"\$\{(\w*PASSWORD)([^}]*)\}", text)
+    assert {name for name, _ in uses} == {"REDIS_PASSWORD", "MYSQL_PASSWORD"}
+    assert all(rest.startswith(":?") for _, rest in uses)
+    example = (ROOT / ".env.example").read_text()
+    variables = set(re.findall(r"\$\{(\w+)", text))
+    assert variables == set(re.findall(r"^(\w+)=", example, re.MULTILINE))
+    assert re.search(r"^\w*PASSWORD=.+", example, re.MULTILINE) is None
+
+
+def test_the_passwords_file_is_ignored_by_git_and_docker() -> None:
+    assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
+    assert "*" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def test_the_image_is_built_from_what_the_build_may_see_and_runs_as_nobody_special() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    allowed = [
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    ]
+    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE):
+        for source in sources.split():
+            assert (ROOT / source).exists()
+            assert any(fnmatch.fnmatch(source, pattern) for pattern in allowed)
+    final = text.rpartition("\nFROM ")[2]
+    assert re.search(r"^USER (\d+):\d+$", final, re.MULTILINE)
+    assert "pip" not in final
+    assert 'ENTRYPOINT ["countersink"]' in final

@@ -1,0 +1,48 @@
+"""`make demo` with a small log: exits 0 only when what it counted is what the log holds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "demo", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"},
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def test_a_log_is_counted_exactly_though_a_worker_is_killed(tmp_path: Path) -> None:
+    lines = [
+        f"192.0.2.1 - - [{17 + n % 3}/May/2015:10:{n % 60:02}:00 +0000] "
+        f'"GET /page/{n % 700} HTTP/1.1" 200 10 "-" "-"'
+        for n in range(8000)
+    ]
+    lines[99] = "not a line of a log"
+    log = tmp_path / "access.log"
+    log.write_text("\n".join(lines) + "\n")
+    done = demo("--log", str(log))
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "SIGKILL for worker 1" in shown
+    assert "lines in the log 8,000 rejected 1 accepted 7,999" in shown
+    assert "counted in MariaDB 7,999 difference 0" in shown
+    assert "line 100: " in shown
+    assert "How to go on" in shown
+
+
+def test_a_log_that_is_not_there_is_said() -> None:
+    done = demo("--log", "/nowhere/access.log")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "demo: /nowhere/access.log is not a file"

@@ -1,0 +1,98 @@
+"""The Makefile and the set-up scripts: what the documents promise is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted([*(ROOT / "scripts").glob("*.sh"), ROOT / ".ci/run"])
+PROMISED = ["install", "demo", "test", "test-mysql", "bench", "soak", "up", "clean"]
+
+
+def make(*arguments: str) -> str:
+    done = subprocess.run(
+        ["make", "-C", str(ROOT), "--no-print-directory", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("target", PROMISED)
+def test_every_promised_target_is_there_and_explained(target: str) -> None:
+    assert make("-n", target)
+    assert re.search(rf"^  make {target} ", make("help"), re.MULTILINE)
+
+
+def test_options_reach_the_programs() -> None:
+    assert "-m demo --log 'some.log'" in make("-n", "demo", "LOG=some.log")
+    assert "countersink up --data 'some'" in make("-n", "up", "DATA=some")
+    soak = make("-n", "soak", "SECONDS=1800", "SERVER=mysql", "SEED=7")
+    assert "-m tests.soak --seconds 1800 --server mysql --seed 7" in soak
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_scripts_are_valid_shell_and_stop_at_errors(script: Path) -> None:
+    subprocess.run(["sh", "-n", str(script)], check=True)
+    text = script.read_text()
+    if script.name == "lib.sh":
+        return  # sourced
+    assert os.access(script, os.X_OK)
+    assert "set -eu" in text or script.name in {"checks.sh", "test.sh"}  # these run all their parts
+
+
+def test_continuous_integration_runs_make_test() -> None:
+    assert "make test" in (ROOT / ".ci/run").read_text()
+
+
+def test_a_machine_without_apt_is_told_what_to_install(tmp_path: Path) -> None:
+    for tool in ("sh", "dirname", "id", "mktemp", "rm", "env"):
+        found = shutil.which(tool)
+        assert found is not None
+        (tmp_path / tool).symlink_to(found)
+    # `have` looks into the system's sbin directories, too: a copy that does not
+    library = (ROOT / "scripts/lib.sh").read_text()
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "lib.sh").write_text(library.replace(":/usr/local/sbin:/usr/sbin:/sbin", ""))
+    shutil.copy(ROOT / "scripts/servers.sh", scripts)
+    done = subprocess.run(
+        ["sh", str(scripts / "servers.sh")],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "redis-server mariadb-server-core" in line
+    assert "install: apt-get install" in line
+
+
+def test_a_mysql_that_cannot_be_had_is_said_in_one_line(tmp_path: Path) -> None:
+    for tool in ("sh", "dirname"):
+        found = shutil.which(tool)
+        assert found is not None
+        (tmp_path / tool).symlink_to(found)
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    library = (ROOT / "scripts/lib.sh").read_text()
+    (scripts / "lib.sh").write_text(library.replace(":/usr/local/sbin:/usr/sbin:/sbin", ""))
+    shutil.copy(ROOT / "scripts/mysql-tree.sh", scripts)
+    done = subprocess.run(
+        ["sh", str(scripts / "mysql-tree.sh")],
+        env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    [line] = done.stderr.splitlines()
+    assert line.startswith("MySQL 9 could not be set up: apt-get is missing")

@@ -1,0 +1,206 @@
+"""What is installed: one wheel from three roots, which by itself needs redis and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from email.parser import HeaderParser
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SUBPACKAGES = {"stream", "producers", "store", "worker", "reads", "cli", "schedules"}
+
+HEAVY = {
+    "pymysql",
+    "msgspec",
+    "click",
+    "rich",
+    "rq",
+    "apscheduler",
+    "prometheus_client",
+    "cryptography",
+}
+"""What an application that only produces must not have to load."""
+
+ADDED_BY_US = """
+import json, sys
+import redis
+before = set(sys.modules)
+from countersink.producers import Producer
+print(json.dumps(sorted(name.partition(".")[0] for name in set(sys.modules) - before)))
+"""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of what git would check out: no stray files, no caches."""
+    directory = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "build", "--wheel", "--no-isolation"),
+            *("--outdir", str(directory), str(ROOT)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [built] = directory.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def base_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with the wheel and with what it requires without extras, and nothing else.
+
+    Made without a network: the required packages are linked from the tests' own environment.
+    """
+    directory = tmp_path_factory.mktemp("base") / "venv"
+    venv.create(directory, with_pip=False, symlinks=True)
+    [site] = directory.glob("lib/python*/site-packages")
+    for name in required_names(wheel_requirements(wheel)):
+        for source in top_level_paths(name):
+            (site / source.name).symlink_to(source)
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "--python", str(directory / "bin/python"), "install"),
+            *("--quiet", "--no-index", "--no-deps", "--disable-pip-version-check", str(wheel)),
+        ],
+        check=True,
+    )
+    return directory / "bin/python"
+
+
+def wheel_requirements(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+        headers = HeaderParser().parsestr(archive.read(name).decode())
+    return list(headers.get_all("Requires-Dist", []))
+
+
+def required_names(requirements: list[str]) -> set[str]:
+    """The distributions that those without an extra bring, and what these need in turn."""
+    names: set[str] = set()
+    for requirement in requirements:
+        if "extra ==" in requirement:
+            continue
+        name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+        try:
+            needs = metadata.distribution(name).requires or []
+        except metadata.PackageNotFoundError:
+            assert ";" in requirement  # for another Python than this one
+            continue
+        names |= {name} | required_names(needs)
+    return names
+
+
+def top_level_paths(name: str) -> set[Path]:
+    distribution = metadata.distribution(name)
+    files = [file for file in distribution.files or [] if ".." not in file.parts]
+    return {Path(str(distribution.locate_file(file.parts[0]))) for file in files}
+
+
+def run(
+    python: Path | str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COUNTERSINK_"))}
+    return subprocess.run(
+        [str(python), *arguments],
+        env={**clean, **environment},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_wheel_holds_all_subpackages_typed_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [n for n in archive.namelist() if ".dist-info/" not in n]
+    assert {name.split("/")[0] for name in names} == {"countersink"}
+    assert {name.split("/")[1] for name in names} == SUBPACKAGES  # so no countersink/__init__.py
+    for subpackage in SUBPACKAGES:
+        assert f"countersink/{subpackage}/py.typed" in names
+        assert f"countersink/{subpackage}/__init__.py" in names
+
+
+def test_the_wheel_holds_the_sql_and_the_lua_files(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.endswith((".sql", ".lua"))}
+    present = {
+        str(file.relative_to(file.parents[len(file.relative_to(ROOT).parts) - 2]))
+        for root in ("producers", "worker", "schedules")
+        for pattern in ("*.sql", "*.lua")
+        for file in (ROOT / root).rglob(pattern)
+    }
+    assert packed == present
+    assert any(name.endswith(".sql") for name in packed)
+
+
+def test_the_base_install_requires_redis_alone(wheel: Path) -> None:
+    base = [each for each in wheel_requirements(wheel) if "extra ==" not in each]
+    assert [re.split(r"[^a-z]", each)[0] for each in base] == ["redis"]
+
+
+def test_producing_works_with_the_base_install(base_python: Path) -> None:
+    program = (
+        "from countersink.producers import Producer\n"
+        "producer = Producer('redis://127.0.0.1:1/0', handle_sigterm=False, exit_timeout=0.1)\n"
+        "producer.increment('page_views', '/home')\n"
+        "print(producer.stats().accepted)\n"
+        "producer.close(timeout=0.1)\n"
+    )
+    done = run(base_python, "-c", program)
+    assert done.stdout.strip() == "1", done.stderr
+
+
+def test_the_command_without_the_server_extra_says_what_to_install(base_python: Path) -> None:
+    done = run(base_python.parent / "countersink", "totals", "page_views")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert "pip install 'countersink[server]'" in line
+
+
+def test_importing_the_producer_loads_nothing_heavy() -> None:
+    path = os.pathsep.join(str(ROOT / root) for root in ("producers", "worker", "schedules"))
+    done = run(sys.executable, "-c", ADDED_BY_US, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    added = set(json.loads(done.stdout))
+    assert not added & HEAVY
+    ours = {"countersink"}
+    assert added - ours <= set(sys.stdlib_module_names)
+    assert not added & {"asyncio", "multiprocessing", "email", "http", "xml", "unittest"}
+
+
+def test_help_loads_no_driver() -> None:
+    program = (
+        "import sys\n"
+        "from countersink.cli.app import app\n"
+        "app.main(['--help'], standalone_mode=False)\n"
+        "print(sorted({'pymysql', 'redis', 'msgspec', 'rich'} & set(sys.modules)))\n"
+    )
+    path = os.pathsep.join(str(ROOT / root) for root in ("producers", "worker", "schedules"))
+    done = run(sys.executable, "-c", program, PYTHONPATH=path)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_constraints_pin_whatever_pyproject_asks_for() -> None:
+    pinned = {
+        re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower()
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
+    asked = {
+        re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", requirement)[0]).lower()
+        for requirement in metadata.distribution("countersink").requires or []
+    }
+    assert asked - {"countersink"} <= pinned
