@@ -13,7 +13,7 @@ from countersink.store.rerun import rerun
 IDS_PER_STATEMENT: Final = 1000
 PRUNE_LOCK_WAIT: Final = 1
 """Seconds the pruner waits for its lock on control: meanwhile no worker gets the shared one."""
-_PRUNE_ATTEMPTS: Final = 20
+PRUNE_ATTEMPTS: Final = 20
 _MAX_BIGINT: Final = 2**63 - 1
 
 # Not UNIX_TIMESTAMP(), which ends in 2038 on MariaDB 10. Sessions are in UTC.
@@ -111,6 +111,7 @@ def prune(
     keep_ms: int,
     not_above_ms: int | None = None,
     chunk: int = 10_000,
+    attempts: int = PRUNE_ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
 ) -> Pruned:
     """Forget the entries of more than ``keep_ms`` milliseconds ago.
@@ -124,10 +125,11 @@ def prune(
         not_above_ms: Unix ms; the time of the oldest entry that is still in a stream or pending,
             None if there is none.
         chunk: rows deleted per transaction.
+        attempts: how often to ask for the lock on control.
         pause: how to wait between attempts, in seconds.
 
     Raises:
-        Conflict: workers held the control row at each of 20 attempts; nothing was pruned.
+        Conflict: workers held the control row at each of the attempts; nothing was pruned.
         ValueError: a negative age.
     """
     if keep_ms < 0 or chunk < 1:
@@ -136,7 +138,7 @@ def prune(
     try:
         before = rerun(
             partial(_move_watermark, session, keep_ms, not_above_ms),
-            attempts=_PRUNE_ATTEMPTS,
+            attempts=attempts,
             pause=pause,
         )
     finally:

@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS schema_version (
     version    SMALLINT UNSIGNED NOT NULL COMMENT '0 is no version but the row that migrating
     programs lock', name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     applied_at DATETIME(3) NOT NULL COMMENT 'UTC', PRIMARY KEY (version)
-) ENGINE = InnoDB"""
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"""
 _RECORD: Final = (
     "INSERT IGNORE INTO schema_version (version, name, applied_at)"
     " VALUES (%s, %s, UTC_TIMESTAMP(3))"

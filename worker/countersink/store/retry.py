@@ -75,17 +75,22 @@ def retry(
         StoreError: what is reported as retried before it is committed.
     """
     retried = failed = rows = 0
+    failed_now: set[Key] = set()
     for page in dead.pages(session, reason=reason, refs=refs, size=PAGE):
-        part = rerun(partial(_retry_page, session, slot, decode, reason, page), pause=pause)
+        # What a whole entry has left behind comes after it in the order of the pages: not again.
+        keys = [key for key in page if key not in failed_now]
+        part, stay = rerun(partial(_retry_page, session, slot, decode, reason, keys), pause=pause)
         retried += part.retried
         failed += part.failed
         rows += part.rows
+        failed_now |= stay
     return Retried(retried, failed, rows)
 
 
 def _retry_page(
     session: Session, slot: int, decode: Decode, reason: str | None, page: Sequence[Key]
-) -> Retried:
+) -> tuple[Retried, set[Key]]:
+    """One transaction over the dead rows of a page; also the keys of those that are left."""
     with session.transaction():
         found = [row for row in (dead.lock(session, key) for key in page) if row is not None]
         chosen = [row for row in found if reason in (None, row.reason)]
@@ -98,15 +103,16 @@ def _retry_page(
         stay: list[DeadRow] = []
         for row, rows, bad in attempts:
             left = [*bad, *(refused.pop(key) for key in _keys(row, rows) if key in refused)]
-            if row.position == WHOLE_ENTRY and left and len(left) >= len(rows) + len(bad):
+            if left and len(left) == len(rows) + len(bad):
+                # nothing of it was counted: it stays as it came, with the new reason
                 left = [replace(row, reason=left[0].reason, detail=left[0].detail)]
             stay += left
         for row in chosen:
             dead.delete(session, (row.entry_id, row.position))
         dead.insert(session, stay)
-        gone = {(row.entry_id, row.position) for row in chosen}
-        gone -= {(row.entry_id, row.position) for row in stay}
-        return Retried(len(gone), len(stay), upserts.rows)
+        left_keys = {(row.entry_id, row.position) for row in stay}
+        gone = {(row.entry_id, row.position) for row in chosen} - left_keys
+        return Retried(len(gone), len(stay), upserts.rows), left_keys
 
 
 def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], list[DeadRow]]:

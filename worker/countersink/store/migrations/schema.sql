@@ -12,7 +12,7 @@ CREATE TABLE counter_slot (
     amount      BIGINT NOT NULL COMMENT 'signed: a slot may be decremented before it is incremented',
     PRIMARY KEY (counter, bucket, counter_key, slot),
     KEY by_key (counter, counter_key, bucket)
-) ENGINE = InnoDB;
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- All that was ever applied to a counter, by slot. Never compacted: the slot rows are checked against it.
 CREATE TABLE counter_ledger (
@@ -20,7 +20,7 @@ CREATE TABLE counter_ledger (
     slot    SMALLINT UNSIGNED NOT NULL,
     amount  DECIMAL(38, 0) NOT NULL,
     PRIMARY KEY (counter, slot)
-) ENGINE = InnoDB;
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- One guard row per stream entry that was counted, in the transaction that counted it.
 CREATE TABLE applied_entry (
@@ -28,14 +28,14 @@ CREATE TABLE applied_entry (
     keep_from BIGINT NOT NULL COMMENT 'Unix ms; may be pruned once control.pruned_before is above it',
     PRIMARY KEY (entry_id),
     KEY by_keep_from (keep_from)
-) ENGINE = InnoDB;
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- One row, read with a share lock by every transaction that applies entries.
 CREATE TABLE control (
     id            TINYINT UNSIGNED NOT NULL,
     pruned_before BIGINT NOT NULL COMMENT 'Unix ms; guards of entries older than this may be gone. Only grows',
     PRIMARY KEY (id)
-) ENGINE = InnoDB;
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 INSERT INTO control (id, pruned_before) VALUES (1, 0);
 
@@ -53,7 +53,7 @@ CREATE TABLE dead_row (
     PRIMARY KEY (entry_id, position),
     KEY by_created (created),
     KEY by_reason (reason, created)
-) ENGINE = InnoDB;
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Who may do what until when. The token grows with every change of hands and is never reset.
 CREATE TABLE lease (
@@ -62,7 +62,7 @@ CREATE TABLE lease (
     token      BIGINT UNSIGNED NOT NULL,
     expires_at BIGINT NOT NULL COMMENT 'Unix ms, on the clock of this server',
     PRIMARY KEY (name)
-) ENGINE = InnoDB;
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- For people with a SQL prompt: readable keys, one row per counter, UTC day and key.
 CREATE SQL SECURITY INVOKER VIEW counter_daily AS

@@ -1,0 +1,220 @@
+"""Dead rows: listed, dropped, retried; each counts once however many retry it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from countersink.store import dead, guards
+from countersink.store.apply import Applied, Applier
+from countersink.store.connection import Session, connect
+from countersink.store.dead import DeadRow, parse_ref
+from countersink.store.merge import Incoming, Row
+from countersink.store.retry import Decode, Retried, Undecodable, retry
+from countersink.stream.decode import decode_rows
+from tests.store.helpers import MAX, entry, keys, ledger, minute, now_ms, rows, slots, together
+
+
+def _payload(*content: Row) -> bytes:
+    return json.dumps([list(one[1:]) for one in content]).encode()
+
+
+def _bury(session: Session, *buried: DeadRow) -> None:
+    with session.transaction():
+        dead.insert(session, buried)
+
+
+def _row(number: int, *, reason: str = "out_of_range", payload: bytes | None = None) -> DeadRow:
+    if payload is None:
+        payload = json.dumps(["views", f"/{number}", minute(), 1]).encode()
+    return DeadRow(number.to_bytes(16, "big"), 0, "s", 0, reason, "why", payload)
+
+
+def test_rows_are_listed_newest_first_and_counted_by_reason(session: Session) -> None:
+    for number in range(5):
+        _bury(session, _row(number, reason="b" if number % 2 else "a"))
+        session.execute(
+            "UPDATE dead_row SET created = %s WHERE entry_id = %s",
+            (f"2026-11-21 00:00:0{number}", number.to_bytes(16, "big")),
+        )
+    listed = dead.list_rows(session)
+    assert [found.entry_id[-1] for found in listed] == [4, 3, 2, 1, 0]
+    assert [found.entry_id[-1] for found in dead.list_rows(session, reason="a")] == [4, 2, 0]
+    assert len(dead.list_rows(session, limit=2)) == 2
+    assert dead.list_rows(session, refs=[listed[1].ref]) == [listed[1]]
+    assert dead.list_rows(session, refs=[listed[1].ref], reason="a") == []
+    assert dead.count(session) == {"a": 3, "b": 2}
+
+
+def test_a_ref_names_a_row_or_all_of_an_entry() -> None:
+    name = bytes(range(16))
+    assert parse_ref(name.hex()) == (name, None)
+    assert parse_ref(f"{name.hex().upper()}:12") == (name, 12)
+    assert DeadRow(name, 7, "", 0, "r", "", b"").ref == f"{name.hex()}:7"
+    assert DeadRow(name, -1, "", 0, "r", "", b"").ref == name.hex()
+    for wrong in ("", "x", name.hex()[:-1], f"{name.hex()}:", f"{name.hex()}:x", name.hex() + "0"):
+        with pytest.raises(ValueError, match="names no dead row"):
+            parse_ref(wrong)
+
+
+def test_dropping_all_by_reason_and_by_name(session: Session) -> None:
+    _bury(session, *(_row(number, reason="b" if number % 2 else "a") for number in range(1300)))
+    assert dead.drop(session, refs=[_row(4).ref, _row(5).ref, _row(9999).ref]) == 2
+    assert dead.drop(session, reason="b") == 649
+    assert dead.count(session) == {"a": 649}
+    assert dead.drop(session) == 649
+
+
+def test_a_dead_row_that_is_there_already_stays_as_it_is(session: Session) -> None:
+    _bury(session, _row(1, reason="first"))
+    _bury(session, _row(1, reason="second"))
+    assert dead.count(session) == {"first": 1}
+
+
+def test_a_retried_row_counts_in_slot_and_ledger(session: Session) -> None:
+    _bury(session, *(_row(number) for number in range(250)))
+    assert retry(session, slot=9, decode=decode_rows) == Retried(retried=250, rows=250)
+    assert dead.count(session) == {}
+    assert len(keys(session)) == 250
+    assert session.query("SELECT slot, amount FROM counter_ledger") == [(9, 250)]
+    assert retry(session, slot=9, decode=decode_rows) == Retried()
+
+
+def test_what_fails_again_stays_with_its_new_reason(session: Session, applier: Applier) -> None:
+    applier.apply([entry(rows(("/full", MAX)))])
+    full = json.dumps(["views", "/full", minute(), 1]).encode()
+    _bury(
+        session,
+        _row(1),
+        _row(2, payload=full),
+        _row(3, payload=b'["views","k",9]'),
+        _row(4, payload=b"nonsense", reason="other"),
+    )
+    assert retry(session, slot=17, decode=decode_rows) == Retried(retried=1, failed=3, rows=1)
+    assert keys(session) == {b"/full": MAX, b"/1": 1}
+    left = {found.entry_id[-1]: found for found in dead.list_rows(session)}
+    assert {number: found.reason for number, found in left.items()} == {
+        2: "out_of_range",
+        3: "not_a_row",
+        4: "not_json",
+    }
+    assert left[2].payload == full
+    assert ledger(session) == slots(session)
+
+
+def test_a_retry_by_reason_leaves_the_others(session: Session) -> None:
+    _bury(session, _row(1, reason="a"), _row(2, reason="b"))
+    assert retry(session, slot=9, decode=decode_rows, reason="a").retried == 1
+    assert dead.count(session) == {"b": 1}
+    assert retry(session, slot=9, decode=decode_rows, refs=[_row(2).ref]).retried == 1
+
+
+def test_a_whole_entry_is_decoded_again_and_leaves_its_bad_rows(
+    session: Session, applier: Applier
+) -> None:
+    applier.apply([entry(rows(("/full", MAX)))])
+    name = os.urandom(16)
+    items = [
+        ["views", "/a", minute(), 1],
+        ["views", "/b"],
+        ["views", "/full", minute(), 1],
+        ["views", "/c", minute(), 1],
+    ]
+    _bury(session, DeadRow(name, -1, "s", 3, "too_old", "why", json.dumps(items).encode()))
+    assert retry(session, slot=17, decode=decode_rows) == Retried(retried=1, failed=2, rows=2)
+    assert keys(session) == {b"/full": MAX, b"/a": 1, b"/c": 1}
+    left = {found.position: found for found in dead.list_rows(session)}
+    assert {place: found.reason for place, found in left.items()} == {
+        1: "not_a_row",
+        2: "out_of_range",
+    }
+    assert json.loads(left[2].payload) == items[2]
+    assert (left[1].entry_id, left[1].stream, left[1].at) == (name, "s", 3)
+    assert retry(session, slot=17, decode=decode_rows) == Retried(failed=2)
+
+
+@pytest.mark.parametrize("payload", [b"nonsense", b'[["v"],["w"]]', b"{}"])
+def test_a_whole_entry_of_which_nothing_can_be_counted_stays_whole(
+    session: Session, payload: bytes
+) -> None:
+    _bury(session, _row(1), DeadRow(b"x" * 16, -1, "s", 3, "first", "why", payload))
+    assert retry(session, slot=9, decode=decode_rows, refs=[(b"x" * 16).hex()]).failed == 1
+    (left,) = dead.list_rows(session, refs=[(b"x" * 16).hex()])
+    assert (left.position, left.payload) == (-1, payload)
+    assert left.reason != "first"
+
+
+def test_a_truncated_payload_is_not_retried(session: Session, mysql_url: str) -> None:
+    whole = b"[" + b",".join([b'["views","k",5,1]'] * 400_000) + b"]"
+    _bury(session, DeadRow(b"x" * 16, -1, "s", 3, "too_old", "why", whole))
+    (stored,) = dead.list_rows(session)
+    assert stored.truncated
+    assert whole.startswith(stored.payload)
+    assert retry(session, slot=9, decode=decode_rows) == Retried(failed=1)
+    assert keys(session) == {}
+    assert dead.count(session) == {"too_old": 1}
+
+
+def test_two_retries_at_once_count_each_row_once(mysql_url: str, session: Session) -> None:
+    with connect(mysql_url) as one, connect(mysql_url) as two:
+        for round_ in range(1, 6):
+            _bury(session, *(_row(number) for number in range(150)))
+            results = together(
+                lambda: retry(one, slot=1, decode=decode_rows),
+                lambda: retry(two, slot=2, decode=decode_rows),
+            )
+            assert sum(result.rows for result in results) == 150
+            assert sum(result.retried for result in results) == 150
+            assert keys(session) == {f"/{number}".encode(): round_ for number in range(150)}
+    assert ledger(session) == slots(session)
+
+
+def test_a_retry_and_a_drop_at_once(mysql_url: str, session: Session) -> None:
+    _bury(session, *(_row(number) for number in range(300)))
+    with connect(mysql_url) as one, connect(mysql_url) as two:
+        counted, dropped = together(
+            lambda: retry(one, slot=1, decode=decode_rows).rows, lambda: dead.drop(two)
+        )
+    assert counted + dropped == 300
+    assert sum(keys(session).values()) == counted
+
+
+def test_a_retry_that_dies_midway_has_counted_nothing(session: Session) -> None:
+    _bury(session, _row(1))
+
+    def dying(raw: bytes) -> tuple[Sequence[Row], Sequence[Undecodable]]:
+        raise KeyboardInterrupt
+
+    failing: Decode = dying
+    with pytest.raises(KeyboardInterrupt):
+        retry(session, slot=9, decode=failing)
+    assert dead.count(session) == {"out_of_range": 1}
+    assert keys(session) == {}
+
+
+def test_an_old_entry_once_retried_does_not_come_back(session: Session, applier: Applier) -> None:
+    """Redelivered after the retry it would be buried again, and retried again: counted twice."""
+    guards.prune(session, keep_ms=0)
+    content = rows(("/a", 5))
+    old = Incoming(os.urandom(16), 5, content, payload=_payload(*content))
+    assert applier.apply([old]).too_old == 1
+    assert retry(session, slot=9, decode=decode_rows).rows == 1
+    assert applier.apply([old]) == Applied(duplicates=1)
+    assert dead.count(session) == {}
+    assert keys(session) == {b"/a": 5}
+
+
+def test_the_row_of_a_live_entry_once_retried_does_not_come_back(
+    session: Session, applier: Applier
+) -> None:
+    applier.apply([entry(rows(("/a", MAX)))])
+    batch = [entry(rows(("/a", 1), ("/b", 1)), at=now_ms())]
+    assert applier.apply(batch).dead == 1
+    applier.apply([entry(rows(("/a", -10)))])
+    assert retry(session, slot=17, decode=decode_rows).rows == 1
+    assert applier.apply(batch) == Applied(duplicates=1)
+    assert keys(session) == {b"/a": MAX - 9, b"/b": 1}
+    assert ledger(session) == slots(session)

@@ -1,0 +1,137 @@
+"""Every error of the driver ends as one of ours, with its cause and code."""
+
+from __future__ import annotations
+
+import inspect
+import ssl
+import struct
+from collections.abc import Iterator
+
+import pymysql.err
+import pytest
+from pymysql.constants import CR, ER
+
+from countersink.store import errors
+from countersink.store.errors import (
+    BadData,
+    Conflict,
+    DuplicateKey,
+    Refused,
+    SchemaMismatch,
+    StoreError,
+    Unavailable,
+    translate,
+)
+
+
+def _classes() -> Iterator[type[pymysql.err.MySQLError]]:
+    for _, kind in inspect.getmembers(pymysql.err, inspect.isclass):
+        if issubclass(kind, pymysql.err.MySQLError):
+            yield kind
+
+
+def _codes() -> Iterator[int]:
+    for module in (ER, CR):
+        for name, value in vars(module).items():
+            if name.isupper() and isinstance(value, int):
+                yield value
+
+
+def test_every_class_with_every_code_is_one_of_ours() -> None:
+    kinds = list(_classes())
+    assert len(kinds) >= 10
+    for kind in kinds:
+        for code in _codes():
+            ours = translate(kind(code, "text"))
+            assert type(ours) is not StoreError
+            assert isinstance(ours, StoreError)
+            assert ours.code == code
+        for arguments in ((), ("Already closed",), (0, ""), (None, "x"), ("a", "b", "c")):
+            assert isinstance(translate(kind(*arguments)), Unavailable | Refused)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (0, Unavailable),
+        (2002, Unavailable),
+        (2003, Unavailable),
+        (2006, Unavailable),
+        (2013, Unavailable),
+        (1290, Unavailable),
+        (1792, Unavailable),
+        (1836, Unavailable),
+        (1053, Unavailable),
+        (1040, Unavailable),
+        (1047, Unavailable),
+        (1927, Unavailable),
+        (4031, Unavailable),
+        (1180, Unavailable),
+        (1205, Conflict),
+        (1213, Conflict),
+        (1020, Conflict),
+        (3572, Conflict),
+        (1062, DuplicateKey),
+        (1264, BadData),
+        (1690, BadData),
+        (1406, BadData),
+        (1366, BadData),
+        (1049, SchemaMismatch),
+        (1146, SchemaMismatch),
+        (1045, Refused),
+        (1142, Refused),
+        (1021, Refused),
+        (1114, Refused),
+        (1064, Refused),
+        (1419, Refused),
+        (1048, Refused),
+        (65000, Refused),
+    ],
+)
+def test_what_each_code_means(code: int, kind: type[StoreError]) -> None:
+    assert type(translate(pymysql.err.OperationalError(code, "text"))) is kind
+
+
+def test_the_lists_do_not_overlap() -> None:
+    lists = [
+        set(errors.BAD_DATA),
+        set(errors.DUPLICATE_KEY),
+        set(errors.CONFLICT),
+        set(errors.UNAVAILABLE),
+        {errors.UNKNOWN_DATABASE, errors.NO_SUCH_TABLE},
+    ]
+    assert sum(map(len, lists)) == len(set().union(*lists))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("broken"),
+        TimeoutError(),
+        EOFError(),
+        ssl.SSLError("bad record"),
+        struct.error("unpack requires 4 bytes"),
+        IndexError(),
+        AttributeError("'NoneType' object has no attribute 'sendall'"),
+    ],
+)
+def test_what_the_driver_stumbles_over_is_a_lost_connection(error: Exception) -> None:
+    assert type(translate(error)) is Unavailable
+
+
+def test_other_exceptions_are_refusals_and_ours_stay_as_they_are() -> None:
+    assert type(translate(RuntimeError("'cryptography' package is required"))) is Refused
+    ours = Conflict("x")
+    assert translate(ours) is ours
+
+
+@pytest.mark.parametrize(("code", "reason"), [(1690, "out_of_range"), (1406, "too_long")])
+def test_bad_data_has_a_reason(code: int, reason: str) -> None:
+    error = translate(pymysql.err.DataError(code, "text"))
+    assert isinstance(error, BadData)
+    assert error.reason == reason
+
+
+def test_advice_is_part_of_the_message() -> None:
+    assert "countersink migrate" in str(translate(pymysql.err.ProgrammingError(1146, "no table")))
+    assert "password" in str(translate(pymysql.err.OperationalError(1045, "denied")))

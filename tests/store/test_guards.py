@@ -1,0 +1,109 @@
+"""Pruning forgets guards and never lets an entry count again."""
+
+from __future__ import annotations
+
+import pytest
+
+from countersink.store import dead, guards
+from countersink.store.apply import POINTS, Applied, Applier
+from countersink.store.connection import Session, connect
+from countersink.store.errors import Conflict
+from tests.store.helpers import entry, guard_count, keys, now_ms, rows
+
+
+def test_the_watermark_follows_the_servers_clock_and_never_falls(session: Session) -> None:
+    first = guards.prune(session, keep_ms=1000)
+    assert abs(first.watermark - (now_ms() - 1000)) < 60_000
+    assert guards.prune(session, keep_ms=10**9).watermark == first.watermark
+    assert guards.prune(session, keep_ms=0, not_above_ms=5).watermark == first.watermark
+    assert guards.watermark(session) == first.watermark
+
+
+def test_the_watermark_never_passes_the_oldest_entry_that_may_come_back(session: Session) -> None:
+    oldest = now_ms() - 10**9
+    assert guards.prune(session, keep_ms=0, not_above_ms=oldest).watermark == oldest
+
+
+def test_only_guards_below_the_watermark_go(session: Session, applier: Applier) -> None:
+    applier.apply([entry([]) for _ in range(5)])
+    old = [entry([]) for _ in range(25)]
+    applier.apply(old)
+    for number, past in enumerate(old):
+        session.execute(
+            "UPDATE applied_entry SET keep_from = %s WHERE entry_id = %s", (1000 + number, past.id)
+        )
+    assert guards.prune(session, keep_ms=10**9, not_above_ms=1020, chunk=7).deleted == 20
+    assert guard_count(session) == 10
+    assert guards.prune(session, keep_ms=10**9, not_above_ms=1020, chunk=5).deleted == 0
+
+
+def test_around_the_watermark_nothing_counts_twice(session: Session, applier: Applier) -> None:
+    start = now_ms() - 10**6
+    entries = [entry(rows((f"/{step}", 1)), at=start + step) for step in range(10)]
+    applier.apply(entries)
+    for step, counted in enumerate(entries):  # as if they had been applied when they were sent
+        session.execute(
+            "UPDATE applied_entry SET keep_from = %s WHERE entry_id = %s",
+            (start + step, counted.id),
+        )
+    assert guards.prune(session, keep_ms=0, not_above_ms=start + 5).deleted == 5
+    again = applier.apply(entries)
+    assert again == Applied(duplicates=5, dead=5, too_old=5)
+    assert keys(session) == {f"/{step}".encode(): 1 for step in range(10)}
+    assert dead.count(session) == {"too_old": 5}
+
+
+def test_an_entry_at_the_watermark_itself_is_young_enough(
+    session: Session, applier: Applier
+) -> None:
+    limit = guards.prune(session, keep_ms=0).watermark
+    assert applier.apply([entry([], at=limit), entry([], at=limit - 1)]) == Applied(
+        applied=1, dead=0, too_old=1
+    )
+
+
+def test_the_watermark_stays_while_a_batch_is_being_applied(
+    mysql_url: str, session: Session
+) -> None:
+    """Else a guard could be pruned between the look at the watermark and the commit."""
+    refused: list[str] = []
+
+    def reached(point: str) -> None:
+        if point != "committed":
+            with pytest.raises(Conflict):
+                guards.prune(session, keep_ms=0, attempts=1)
+            refused.append(point)
+
+    applier = Applier(mysql_url, 3, reached=reached)
+    assert applier.apply([entry(rows(("/a", 1)), at=now_ms() - 1000)]).applied == 1
+    assert refused == list(POINTS[:-1])
+    assert guards.prune(session, keep_ms=0).watermark > 0
+    applier.close()
+
+
+def test_a_pruner_that_is_held_up_gives_way_and_gives_up(mysql_url: str, session: Session) -> None:
+    pauses: list[float] = []
+    with connect(mysql_url) as applying:
+        applying.begin()
+        guards.read_control(applying)
+        with pytest.raises(Conflict):
+            guards.prune(session, keep_ms=0, pause=pauses.append, attempts=3)
+        assert guards.watermark(session) == 0
+        assert len(pauses) == 2
+        applying.rollback()
+    assert guards.prune(session, keep_ms=0).watermark > 0
+    assert session.query("SELECT @@innodb_lock_wait_timeout") == [(5,)]
+
+
+def test_known_says_which_have_guards(session: Session, applier: Applier) -> None:
+    there = [entry([]) for _ in range(1500)]
+    applier.apply(there)
+    absent = [entry([]).id for _ in range(1500)]
+    assert guards.known(session, [*absent, *(e.id for e in there)]) == {e.id for e in there}
+    assert guards.known(session, []) == set()
+
+
+@pytest.mark.parametrize("wrong", [{"keep_ms": -1}, {"keep_ms": 1, "chunk": 0}])
+def test_pruning_with_nonsense_is_refused(session: Session, wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="keep_ms"):
+        guards.prune(session, **wrong)  # type: ignore[arg-type]

@@ -1,0 +1,152 @@
+"""Migrations: equal to the schema file, safe to run twice, at once, and after a crash midway."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import pytest
+
+from countersink.store import migrate as module
+from countersink.store.connection import Session, connect
+from countersink.store.errors import Misconfigured, Refused, SchemaMismatch
+from countersink.store.migrate import (
+    known_version,
+    migrate,
+    migrations,
+    require_schema,
+    schema_version,
+    split_statements,
+)
+from countersink.store.settings import Settings
+from tests.store.helpers import together
+
+_TABLES = """
+    SELECT table_name, table_type FROM information_schema.tables
+    WHERE table_schema = DATABASE() AND table_name <> 'schema_version' ORDER BY table_name
+"""
+
+
+def _schema(session: Session) -> dict[str, str]:
+    """Every table and view as the server would create it."""
+    found = {}
+    ((database,),) = session.query("SELECT DATABASE()")
+    for name, kind in session.query(_TABLES):
+        what = "VIEW" if kind == "VIEW" else "TABLE"
+        text = session.query(f"SHOW CREATE {what} `{name}`")[0][1]
+        found[name] = text.replace(f"`{database}`.", "")
+    return found
+
+
+def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session) -> None:
+    sql = (resources.files("countersink.store") / "migrations" / "schema.sql").read_text("utf-8")
+    settings = Settings.parse(mysql_url)
+    other = f"{settings.database}_file"
+    session.execute(f"CREATE DATABASE {other} CHARACTER SET latin1")
+    try:
+        with connect(settings.with_database(other)) as written:
+            for statement in split_statements(sql):
+                written.execute(statement)
+            assert _schema(written) == _schema(session)
+            assert written.query("SELECT * FROM control") == session.query("SELECT * FROM control")
+    finally:
+        session.execute(f"DROP DATABASE {other}")
+    assert len(_schema(session)) == 7
+
+
+def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str) -> None:
+    assert migrate(empty_mysql_url) == ["0001_initial"]
+    assert migrate(empty_mysql_url) == []
+    with connect(empty_mysql_url) as session:
+        require_schema(session)
+        assert schema_version(session) == known_version()
+
+
+def test_a_strange_name_of_a_database(empty_mysql_url: str) -> None:
+    name = empty_mysql_url.rpartition("/")[2]
+    url = f"{empty_mysql_url}%60%3B%20-x"
+    assert migrate(url) == ["0001_initial"]
+    with connect(url) as session:
+        session.execute(f"DROP DATABASE `{name}``; -x`")
+
+
+def test_several_migrate_at_once(empty_mysql_url: str) -> None:
+    results = together(*(lambda: migrate(empty_mysql_url) for _ in range(5)))
+    assert sorted(results) == [[], [], [], [], ["0001_initial"]]
+    with connect(empty_mysql_url) as session:
+        require_schema(session)
+        assert session.query("SELECT version FROM schema_version ORDER BY version") == [(0,), (1,)]
+        assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
+
+
+@pytest.mark.parametrize("done", range(len(migrations()[0].statements) + 1))
+def test_a_crash_after_any_statement_is_made_good(empty_mysql_url: str, done: int) -> None:
+    settings = Settings.parse(empty_mysql_url)
+    with connect(settings, database=False) as session:
+        session.execute(f"CREATE DATABASE {settings.database}")
+    with connect(settings) as session:
+        for statement in migrations()[0].statements[:done]:
+            session.execute(statement)
+    assert migrate(empty_mysql_url) == ["0001_initial"]
+    with connect(settings) as session:
+        require_schema(session)
+        assert len(_schema(session)) == 7
+        assert session.query("SELECT id, pruned_before FROM control") == [(1, 0)]
+
+
+def test_columns_and_keys_that_an_interrupted_run_made_are_no_error(session: Session) -> None:
+    """MySQL knows no ADD COLUMN IF NOT EXISTS."""
+    for statement in (
+        "ALTER TABLE control ADD COLUMN policy_version INT NOT NULL DEFAULT 0",
+        "CREATE INDEX by_holder ON lease (holder)",
+        "ALTER TABLE control DROP COLUMN policy_version",
+    ):
+        module._run(session, statement)
+        module._run(session, statement)
+    with pytest.raises(Refused):
+        module._run(session, "ALTER TABLE control ADD COLUMN x NONSENSE")
+
+
+def test_newer_tables_are_left_alone(mysql_url: str, session: Session) -> None:
+    session.execute("INSERT INTO schema_version VALUES (999, 'later', UTC_TIMESTAMP(3))")
+    with pytest.raises(SchemaMismatch, match="upgrade countersink"):
+        require_schema(session)
+    with pytest.raises(SchemaMismatch, match="upgrade countersink"):
+        migrate(mysql_url)
+
+
+def test_older_and_missing_tables_ask_for_migrate(session: Session) -> None:
+    session.execute("DELETE FROM schema_version WHERE version > 0")
+    with pytest.raises(SchemaMismatch, match="run `countersink migrate`"):
+        require_schema(session)
+    session.execute("DROP TABLE schema_version")
+    with pytest.raises(SchemaMismatch, match="no tables yet"):
+        require_schema(session)
+
+
+def test_a_url_without_a_database(mysql_url: str) -> None:
+    with pytest.raises(Misconfigured, match="names no database"):
+        migrate(mysql_url.rpartition("/")[0])
+
+
+def test_numbers_are_unique_and_without_gaps() -> None:
+    assert [migration.version for migration in migrations()] == list(
+        range(1, len(migrations()) + 1)
+    )
+
+
+def test_statements_are_split_at_the_ends_of_lines() -> None:
+    text = "-- a; b\nSELECT 1;\n\nSELECT ';' AS x,\n  -- no;\n  2;  \n"
+    assert split_statements(text) == ("SELECT 1", "SELECT ';' AS x,\n  2")
+
+
+def test_the_view_is_for_people(session: Session) -> None:
+    session.execute(
+        "INSERT INTO counter_slot VALUES ('v', '2026-11-21', %s, 0, 1),"
+        " ('v', '2026-11-21', %s, 9, 2), ('v', '2026-11-20', %s, 9, 4)",
+        ("/é".encode(), "/é".encode(), "/é".encode()),
+    )
+    found = session.query("SELECT counter, day, counter_key, total FROM counter_daily ORDER BY day")
+    assert [(c, day.isoformat(), key, int(total)) for c, day, key, total in found] == [
+        ("v", "2026-11-20", "/é", 4),
+        ("v", "2026-11-21", "/é", 3),
+    ]

@@ -1,0 +1,153 @@
+"""No question reads more of the table than its range, and each goes by the index meant for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+
+from countersink.store import dead, totals_sql
+from countersink.store.connection import Session, connect
+
+FIRST = date(2026, 1, 1)
+Ask = Callable[[Session], Any]
+
+DAYS, KEYS, SLOTS = 20, 40, 2
+DAY = FIRST + timedelta(days=10)
+LATER = DAY + timedelta(days=2)
+
+
+@pytest.fixture
+def filled(session: Session) -> Session:
+    """Three counters of 1,600 rows, between each other in the index."""
+    for counter in ("a", "b", "c"):
+        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0)", (counter,))
+        for index in range(DAYS):
+            values: list[object] = []
+            for number in range(KEYS):
+                for slot in range(SLOTS):
+                    values += counter, FIRST + timedelta(days=index), f"k{number:02d}", slot, 1
+            marks = ", ".join(["(%s, %s, %s, %s, %s)"] * (KEYS * SLOTS))
+            session.execute(f"INSERT INTO counter_slot VALUES {marks}", values)
+    session.query("ANALYZE TABLE counter_slot")
+    return session
+
+
+_HANDLERS = ("key", "next", "prev", "first", "last")
+"""Reads through an index. (Scans of temporary tables count as rnd_next; a scan of ours is found by
+EXPLAIN.)"""
+
+
+def _rows_read(session: Session) -> int:
+    found = session.query("SHOW SESSION STATUS LIKE 'Handler_read%'")
+    wanted = {f"Handler_read_{name}" for name in _HANDLERS}
+    return sum(int(value) for name, value in found if name in wanted)
+
+
+def _cost(session: Session, ask: Ask) -> int:
+    before = _rows_read(session)
+    ask(session)
+    return _rows_read(session) - before
+
+
+ONE_DAY = KEYS * SLOTS
+ONE_KEY = DAYS * SLOTS
+ALL = DAYS * KEYS * SLOTS
+
+QUESTIONS: dict[str, tuple[Ask, int]] = {
+    "a day's total": (lambda s: totals_sql.total(s, "b", start=DAY, end=DAY), ONE_DAY),
+    "three days": (lambda s: totals_sql.daily(s, "b", start=DAY, end=LATER), 3 * ONE_DAY),
+    "one key, all days": (lambda s: totals_sql.total(s, "b", keys=["k07"]), ONE_KEY),
+    "one key's series": (lambda s: totals_sql.daily(s, "b", keys=["k07"]), ONE_KEY),
+    "one key, one day": (
+        lambda s: totals_sql.total(s, "b", keys=["k07"], start=DAY, end=DAY),
+        SLOTS,
+    ),
+    "two keys, three days": (
+        lambda s: totals_sql.many(s, "b", ["k07", "k30"], start=DAY, end=LATER),
+        6 * SLOTS,
+    ),
+    "a day's top": (lambda s: totals_sql.by_key(s, "b", start=DAY, end=DAY, limit=3), ONE_DAY),
+    "the counter's total": (lambda s: totals_sql.total(s, "b"), ALL),
+    "all counters, one day": (lambda s: totals_sql.counters(s, start=DAY, end=DAY), 3 * ONE_DAY),
+    "the span": (lambda s: totals_sql.span(s, "b"), 2),
+    "a key's span": (lambda s: totals_sql.span(s, "b", keys=["k07"]), 2),
+    "an absent key": (lambda s: totals_sql.total(s, "b", keys=["nobody"]), 0),
+    "names": (lambda s: totals_sql.counter_names(s), 3),
+    "whether it is known": (lambda s: totals_sql.require_counter(s, "b"), 0),
+}
+"""Each with the number of rows in its range."""
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_reads_its_range(filled: Session, question: str) -> None:
+    """What comes on top: the ends of ranges, the check that the counter exists, the groups."""
+    ask, rows = QUESTIONS[question]
+    ask(filled)
+    groups = KEYS + DAYS if rows >= ONE_KEY else 0
+    assert _cost(filled, ask) <= rows + ONE_KEY + groups + 12
+
+
+def test_no_query_is_a_full_scan(filled: Session) -> None:
+    """As EXPLAIN sees it: a range or a lookup, by the primary key or by_key, never ALL or index."""
+    seen: list[tuple[str, tuple[object, ...]]] = []
+
+    class Recording:
+        """A session that notes what it is asked."""
+
+        dialect = filled.dialect
+
+        def query(self, sql: str, args: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+            seen.append((sql, tuple(args)))
+            return filled.query(sql, args)
+
+    recording: Any = Recording()
+    for ask, _ in QUESTIONS.values():
+        ask(recording)
+    totals_sql.daily(recording, "b")
+    checked = 0
+    for sql, args in seen:
+        for line in _explain(filled, sql, args):
+            if line["table"] == "counter_slot":
+                assert line["type"] in ("range", "ref", "eq_ref", "const"), (sql, line)
+                assert line["key"] in ("PRIMARY", "by_key"), (sql, line)
+                checked += 1
+    assert checked > 10
+
+
+def _explain(session: Session, sql: str, args: tuple[object, ...]) -> list[dict[str, Any]]:
+    """EXPLAIN's lines; the layout of columns is the same on both servers up to the key."""
+    traditional = "FORMAT=TRADITIONAL " if session.dialect.name == "mysql" else ""
+    rows = session.query(f"EXPLAIN {traditional}{sql}", args)
+    mysql = session.dialect.name == "mysql"
+    table, kind, key = (2, 4, 6) if mysql else (2, 3, 5)
+    return [{"table": row[table], "type": row[kind], "key": row[key]} for row in rows]
+
+
+def test_the_view_is_read_by_range_too(filled: Session) -> None:
+    sql = "SELECT * FROM counter_daily WHERE counter = %s"
+    lines = [line for line in _explain(filled, sql, ("b",)) if line["table"] == "counter_slot"]
+    assert lines
+    assert all(line["type"] in ("range", "ref") for line in lines), lines
+
+
+def test_dead_rows_are_paged_by_ranges(mysql_url: str, session: Session) -> None:
+    for start in range(0, 2000, 200):
+        with session.transaction():
+            dead.insert(
+                session,
+                [
+                    dead.DeadRow(number.to_bytes(16, "big"), 0, "s", 0, "r", "", b"")
+                    for number in range(start, start + 200)
+                ],
+            )
+    with connect(mysql_url) as reading:
+        pages = list(dead.pages(reading, size=100))
+        assert sum(map(len, pages)) == 2000
+        assert len({key for page in pages for key in page}) == 2000
+        assert _rows_read(reading) < 2500
+        before = _rows_read(reading)
+        assert len(dead.list_rows(reading, limit=10)) == 10
+        assert _rows_read(reading) - before < 30

@@ -1,0 +1,255 @@
+"""A session behaves the same whatever the server's settings are, and fails in bounded time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from countersink.store import dead, guards
+from countersink.store.apply import Applier
+from countersink.store.connection import Session, connect
+from countersink.store.errors import (
+    BadData,
+    Conflict,
+    DuplicateKey,
+    Misconfigured,
+    Refused,
+    SchemaMismatch,
+    StoreError,
+    Unavailable,
+)
+from countersink.store.migrate import migrate
+from tests.store.helpers import MAX, entry, keys, rows
+from tests.support.factories import MySQLFactory
+from tests.support.waiting import eventually
+
+LAX = (
+    "--sql-mode=NO_BACKSLASH_ESCAPES,ANSI_QUOTES,PIPES_AS_CONCAT",
+    "--transaction-isolation=SERIALIZABLE",
+    "--default-time-zone=+09:30",
+    "--autocommit=0",
+    "--innodb-lock-wait-timeout=100",
+    "--character-set-server=latin1",
+)
+
+_ISOLATION = {
+    "mariadb": "SELECT @@tx_isolation",
+    "mysql": "SELECT @@transaction_isolation",
+}
+
+
+def test_the_settings_on_which_exactness_depends(session: Session) -> None:
+    ((mode, zone, idle, wait, meta, auto),) = session.query(
+        "SELECT @@sql_mode, @@time_zone, @@wait_timeout, @@innodb_lock_wait_timeout,"
+        " @@lock_wait_timeout, @@autocommit"
+    )
+    assert {"STRICT_ALL_TABLES", "STRICT_TRANS_TABLES"} <= set(mode.split(","))
+    assert (zone, idle, wait, meta, auto) == ("+00:00", 30, 5, 5, 1)
+    assert session.query(_ISOLATION[session.dialect.name]) == [("READ-COMMITTED",)]
+    snapshot = session.query("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
+    assert snapshot in ([], [("innodb_snapshot_isolation", "OFF")])
+
+
+def test_a_server_set_otherwise_counts_just_as_well(own_mysql_server: MySQLFactory) -> None:
+    """Not strict it would clip a sum at 2**63 - 1 and say nothing."""
+    url = own_mysql_server(fast=True, extra=LAX).url_for("counts")
+    assert migrate(url) == ["0001_initial"]
+    applier = Applier(url, 3)
+    applier.apply([entry(rows(('it\'s \\ "x"', MAX)))])
+    applier.apply([entry(rows(('it\'s \\ "x"', 1), ("/b", 2)))])
+    applier.close()
+    with connect(url) as session:
+        assert keys(session) == {b'it\'s \\ "x"': MAX, b"/b": 2}
+        assert dead.count(session) == {"out_of_range": 1}
+        assert session.query(_ISOLATION[session.dialect.name]) == [("READ-COMMITTED",)]
+        (buried,) = dead.list_rows(session)
+        assert buried.created is not None
+        assert abs(buried.created.timestamp() - time.time() + time.localtime().tm_gmtoff) < 600
+        assert guards.prune(session, keep_ms=0).deleted >= 1
+    with connect(url, isolation="REPEATABLE READ") as session:
+        assert session.query(_ISOLATION[session.dialect.name]) == [("REPEATABLE-READ",)]
+
+
+def test_a_transaction_undoes_itself_on_any_error(session: Session) -> None:
+    def fail() -> None:
+        with session.transaction():
+            session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert session.query("SELECT * FROM lease") == []
+    assert not session.closed
+
+
+def test_statements_outside_a_transaction_commit_by_themselves(
+    mysql_url: str, session: Session
+) -> None:
+    session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+    with connect(mysql_url) as other:
+        assert len(other.query("SELECT * FROM lease")) == 1
+
+
+def test_a_snapshot_sees_one_moment(mysql_url: str, session: Session) -> None:
+    with connect(mysql_url, isolation="REPEATABLE READ") as reading:
+        with reading.transaction(snapshot=True):
+            session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+            assert reading.query("SELECT * FROM lease") == []
+        assert len(reading.query("SELECT * FROM lease")) == 1
+
+
+def test_errors_come_as_ours_and_the_session_stays_usable(session: Session) -> None:
+    with pytest.raises(Refused):
+        session.query("SELEC 1")
+    with pytest.raises(SchemaMismatch):
+        session.query("SELECT * FROM nowhere")
+    session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+    with pytest.raises(DuplicateKey):
+        session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+    with pytest.raises(BadData):
+        session.execute("INSERT INTO lease VALUES (%s, '', 1, 0)", ("n" * 65,))
+    with pytest.raises(StoreError):
+        session.query("SELECT %s", (1, 2))
+    assert session.query("SELECT 1") == [(1,)]
+
+
+def test_a_closed_session_is_unavailable(session: Session) -> None:
+    session.close()
+    session.close()
+    session.rollback()
+    session.rollback_or_close()
+    session.abort()
+    assert session.closed
+    with pytest.raises(Unavailable):
+        session.query("SELECT 1")
+    with pytest.raises(Unavailable):
+        session.begin()
+    with pytest.raises(Unavailable):
+        session.commit()
+
+
+def test_a_killed_connection_is_unavailable(mysql_url: str, session: Session) -> None:
+    ((number,),) = session.query("SELECT CONNECTION_ID()")
+    with connect(mysql_url) as other:
+        other.execute("KILL %s", (number,))
+        eventually(lambda: not _connected(other, number))
+    with pytest.raises(Unavailable):
+        session.query("SELECT 1")
+    assert session.closed
+
+
+def _connected(session: Session, number: int) -> bool:
+    sql = "SELECT 1 FROM information_schema.processlist WHERE id = %s"
+    return bool(session.query(sql, (number,)))
+
+
+def test_an_idle_session_is_ended_by_the_server_with_its_locks(
+    mysql_url: str, session: Session
+) -> None:
+    session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+    with connect(mysql_url, idle_seconds=1) as asleep:
+        asleep.begin()
+        asleep.execute("UPDATE lease SET token = 2")
+        assert session.execute("UPDATE lease SET token = 3") == 1  # waits, then gets it
+        with pytest.raises(Unavailable):
+            asleep.commit()
+
+
+def test_abort_from_another_thread_ends_the_wait(session: Session) -> None:
+    waiting = threading.Event()
+    caught: list[StoreError] = []
+
+    def wait() -> None:
+        waiting.set()
+        try:
+            session.query("SELECT SLEEP(12)")
+        except StoreError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert waiting.wait(10)
+    session.abort()
+    thread.join(8)  # the query would take longer
+    assert not thread.is_alive()
+    assert [type(error) for error in caught] == [Unavailable]
+
+
+def test_a_frozen_server_is_unavailable_in_bounded_time(own_mysql_server: MySQLFactory) -> None:
+    server = own_mysql_server(fast=True)
+    with connect(server.url, database=False, read_timeout=1) as session:
+        server.freeze()
+        with pytest.raises(Unavailable):
+            _ask_until_it_fails(session)  # the signal may take effect a moment later
+        with pytest.raises(Unavailable):
+            connect(server.url, database=False)  # logging in has its own, short, timeout
+        server.thaw()
+    connect(server.url, database=False).close()
+
+
+def _ask_until_it_fails(session: Session) -> None:
+    while True:
+        session.query("SELECT 1")
+
+
+def test_nobody_listens(own_mysql_server: MySQLFactory) -> None:
+    server = own_mysql_server(fast=True)
+    url = server.url_for("counts")
+    server.kill()
+    with pytest.raises(Unavailable):
+        connect(url)
+
+
+def test_wrong_password_and_missing_database(mysql_url: str) -> None:
+    with pytest.raises(Refused, match="check the user and the password") as caught:
+        connect(mysql_url.replace("://root:", "://root:s3cret"))
+    assert "s3cret" not in str(caught.value)
+    with pytest.raises(SchemaMismatch, match="countersink migrate"):
+        connect(mysql_url + "_not_there")
+    with pytest.raises(Misconfigured, match="names no database"):
+        connect(mysql_url.rpartition("/")[0])
+
+
+def test_a_certificate_that_does_not_verify(
+    mysql_url: str, session: Session, tmp_path: Path
+) -> None:
+    """MySQL has a certificate of its own making; MariaDB 10 has none."""
+    expected = "certificate" if session.dialect.name == "mysql" else "SSL"
+    with pytest.raises(Refused, match=expected):
+        connect(f"{mysql_url}?ssl=true")
+
+
+def test_a_replica_is_unavailable(own_mysql_server: MySQLFactory) -> None:
+    url = own_mysql_server(fast=True).url_for("counts")
+    migrate(url)
+    with connect(url) as root:
+        root.execute("CREATE USER app@'%%' IDENTIFIED BY 'x'", ())
+        root.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON counts.* TO app@'%%'", ())
+        root.execute("SET GLOBAL read_only = 1")
+        host = url.rpartition("@")[2]
+        applier = Applier(f"mysql://app:x@{host}", 3)
+        batch = [entry(rows(("/a", 1)))]
+        with pytest.raises(Unavailable):
+            applier.apply(batch)
+        root.execute("SET GLOBAL read_only = 0")
+        assert applier.apply(batch).applied == 1
+        applier.close()
+
+
+def test_a_lock_wait_is_a_conflict_and_the_transaction_is_still_open(
+    mysql_url: str, session: Session
+) -> None:
+    session.execute("INSERT INTO lease VALUES ('a', '', 1, 0), ('b', '', 1, 0)")
+    with connect(mysql_url, lock_wait=1) as waiting:
+        session.begin()
+        session.execute("UPDATE lease SET token = 5 WHERE name = 'a'")
+        waiting.begin()
+        waiting.execute("UPDATE lease SET token = 6 WHERE name = 'b'")
+        with pytest.raises(Conflict):
+            waiting.execute("UPDATE lease SET token = 6 WHERE name = 'a'")
+        waiting.rollback()
+        session.commit()
+    assert session.query("SELECT name, token FROM lease") == [("a", 5), ("b", 1)]

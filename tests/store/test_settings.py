@@ -1,0 +1,101 @@
+"""URLs, and what must not be seen of them."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from countersink.store.errors import Misconfigured
+from countersink.store.settings import Settings
+
+
+def test_a_whole_url() -> None:
+    read = Settings.parse("mysql://u%40x:p%2F%23%3A%C3%A9@db.example:3307/counts?ssl_ca=/ca.pem")
+    assert (read.host, read.port, read.user, read.database) == (
+        "db.example",
+        3307,
+        "u@x",
+        "counts",
+    )
+    assert read.password == "p/#:é"
+    assert (read.tls, read.ssl_ca) == ("verify", "/ca.pem")
+
+
+def test_what_may_be_left_out() -> None:
+    read = Settings.parse("mysql://localhost")
+    assert (read.user, read.password, read.port, read.database) == (None, "", 3306, None)
+    assert read.tls == "prefer"
+    assert Settings.parse("mysql:///d?unix_socket=/run/s.sock").unix_socket == "/run/s.sock"
+    assert Settings.parse("mysql://[::1]:3307/d").host == "::1"
+
+
+@pytest.mark.parametrize(
+    ("query", "tls"),
+    [
+        ("", "prefer"),
+        ("ssl=false", "off"),
+        ("ssl=true", "verify"),
+        ("ssl_ca=/x", "verify"),
+        ("ssl_verify=true", "verify"),
+        ("ssl=1&ssl_verify=ca", "verify_ca"),
+        ("ssl_ca=/x&ssl_verify=false", "require"),
+    ],
+)
+def test_tls(query: str, tls: str) -> None:
+    assert Settings.parse(f"mysql://h/d?{query}".rstrip("?")).tls == tls
+
+
+def test_tls_verifies_unless_told_otherwise() -> None:
+    context = Settings.parse("mysql://h/d?ssl=true").ssl_context()
+    assert context is not None
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    unchecked = Settings.parse("mysql://h/d?ssl=true&ssl_verify=false").ssl_context()
+    assert unchecked is not None
+    assert unchecked.verify_mode is ssl.CERT_NONE
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost",
+        "redis://u:s3cret@h/d",
+        "mysql:/u:s3cret@h/d",
+        "mysql://u:s3cret/x@h:1/d",
+        "mysql://u:s3cret@h:99999/d",
+        "mysql://u:s3cret@h:port/d",
+        "mysql://u:s3cret@[::1/d",
+        "mysql://u:s3#cret@h/d",
+        "mysql://u:s3cret@h/d/e",
+        "mysql://u:s3cret@h/d?charset=latin1",
+        "mysql://u:s3cret@h/d?ssl",
+        "mysql://u:s3cret@h/d?ssl=maybe",
+        "mysql://u:s3cret@h/d?ssl_verify=maybe",
+        "mysql://u:s3cret@h/d?ssl=false&ssl_ca=/x",
+        "mysql://u:s3cret@h/" + "d" * 65,
+    ],
+)
+def test_a_wrong_url_says_so_without_its_password(url: str) -> None:
+    with pytest.raises(Misconfigured) as caught:
+        Settings.parse(url)
+    assert "s3cret" not in str(caught.value)
+    assert "s3" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_no_password_in_repr_and_str() -> None:
+    read = Settings.parse("mysql://u:s3cret@h/d")
+    assert "s3cret" not in repr(read) + str(read) + f"{read}"
+    assert str(read) == "mysql://u@h:3306/d"
+
+
+def test_a_missing_certificate_file_is_named(tmp_path: Path) -> None:
+    read = Settings.parse(f"mysql://h/d?ssl_ca={tmp_path}/none.pem")
+    with pytest.raises(Misconfigured, match="TLS"):
+        read.ssl_context()
+    (tmp_path / "none.pem").write_text("no certificate")
+    with pytest.raises(Misconfigured, match="TLS"):
+        read.ssl_context()

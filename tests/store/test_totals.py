@@ -1,0 +1,274 @@
+"""Totals against brute force over the same rows in Python."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from countersink.store import Store, UnknownCounter, totals_sql
+from countersink.store.apply import Applier
+from countersink.store.connection import Session, connect
+from countersink.store.errors import SchemaMismatch
+from countersink.store.totals import Totals
+from tests.store.helpers import MAX, entry, minute, rows
+
+BASE = date(2026, 2, 25)
+DAYS = [BASE + timedelta(days=index) for index in range(12)]
+KEYS = ["", "/a", "/A", "/a ", "é", "\N{GRINNING FACE}"]
+
+Cells = dict[tuple[str, date, str], int]
+
+
+@pytest.fixture
+def totals(mysql_url: str) -> Iterator[Totals]:
+    with Store(mysql_url) as store:
+        yield store.totals
+
+
+def _put(session: Session, cells: Cells, counters: tuple[str, ...] = ("c", "d")) -> None:
+    """Exactly these cells, scattered over slots whose parts add up to them."""
+    session.execute("DELETE FROM counter_slot")
+    session.execute("DELETE FROM counter_ledger")
+    for counter in counters:
+        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0), (%s, 2, 0)", (counter,) * 2)
+    for (counter, day, key), amount in cells.items():
+        for slot, part in ((0, amount + 7), (3, -10), (300, 3)):
+            session.execute(
+                "INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)",
+                (counter, day, key.encode(), slot, part),
+            )
+
+
+_cells = st.dictionaries(
+    st.tuples(st.sampled_from(["c", "d"]), st.sampled_from(DAYS), st.sampled_from(KEYS)),
+    st.integers(-3, 3),
+    max_size=25,
+)
+_day = st.none() | st.sampled_from([BASE - timedelta(days=3), *DAYS, DAYS[-1] + timedelta(days=3)])
+
+
+@settings(max_examples=60)
+@given(
+    cells=_cells,
+    start=_day,
+    end=_day,
+    chosen=st.none() | st.lists(st.sampled_from(KEYS), max_size=4),
+    n=st.integers(1, 4),
+)
+def test_every_question_against_brute_force(
+    session: Session,
+    cells: Cells,
+    start: date | None,
+    end: date | None,
+    chosen: list[str] | None,
+    n: int,
+) -> None:
+    _put(session, cells)
+    if start and end and end < start:
+        start, end = end, start
+    mine = {
+        (day, key): amount
+        for (counter, day, key), amount in cells.items()
+        if counter == "c" and (chosen is None or key in chosen)
+    }
+    within = {
+        (day, key): amount
+        for (day, key), amount in mine.items()
+        if (start is None or day >= start) and (end is None or day <= end)
+    }
+    found = totals_sql.total(session, "c", keys=chosen, start=start, end=end)
+    assert found == sum(within.values())
+
+    first = start or min((day for day, _ in mine), default=None)
+    last = end or max((day for day, _ in mine), default=None)
+    by_day = Counter[date]()
+    for (day, _), amount in within.items():
+        by_day[day] += amount
+    expected = []
+    if first and last and (mine or (start and end)):
+        while first <= last:
+            expected.append((first, by_day[first]))
+            first += timedelta(days=1)
+    assert totals_sql.daily(session, "c", keys=chosen, start=start, end=end) == expected
+
+    days = [day for day, _ in mine]
+    assert totals_sql.span(session, "c", keys=chosen) == ((min(days), max(days)) if days else None)
+
+    if chosen is None:
+        by_key = Counter[str]()
+        for (_, key), amount in within.items():
+            by_key[key] += amount
+        ranked = sorted(by_key.items(), key=lambda pair: (-pair[1], pair[0].encode()))
+        assert totals_sql.by_key(session, "c", start=start, end=end) == ranked
+        assert totals_sql.by_key(session, "c", start=start, end=end, limit=n) == ranked[:n]
+        everything = {
+            name: sum(
+                amount
+                for (counter, day, _), amount in cells.items()
+                if counter == name
+                and (start is None or day >= start)
+                and (end is None or day <= end)
+            )
+            for name in ("c", "d")
+        }
+        assert totals_sql.counters(session, start=start, end=end) == everything
+    else:
+        asked = {key: sum(a for (_, k), a in within.items() if k == key) for key in chosen}
+        found_many = totals_sql.many(session, "c", chosen, start=start, end=end)
+        assert found_many == asked
+        assert list(found_many) == list(asked)
+
+
+def test_sums_beyond_bigint_are_exact(session: Session, totals: Totals) -> None:
+    session.execute("INSERT INTO counter_ledger VALUES ('c', 1, 0)")
+    session.execute(
+        "INSERT INTO counter_slot VALUES ('c', '2026-11-21', 'k', 1, %s),"
+        " ('c', '2026-11-21', 'k', 2, %s)",
+        (MAX, MAX),
+    )
+    assert totals.total("c") == 2 * MAX
+    assert totals.top("c") == [("k", 2 * MAX)]
+    assert totals.daily("c") == [(date(2026, 11, 21), 2 * MAX)]
+
+
+def test_more_keys_than_fit_one_query(session: Session, totals: Totals, applier: Applier) -> None:
+    content = {f"/{number}": number for number in range(1201)}
+    applier.apply([entry(rows(*content.items()))])
+    assert totals.many("views", content) == content
+    assert totals.total("views", keys=list(content)) == sum(content.values())
+    ((_, amount),) = totals.daily("views", keys=list(content))
+    assert amount == sum(content.values())
+
+
+def test_many_counters(session: Session, totals: Totals) -> None:
+    for number in range(450):
+        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0)", (f"c{number}",))
+        session.execute(
+            "INSERT INTO counter_slot VALUES (%s, '2026-11-21', '', 1, %s)", (f"c{number}", number)
+        )
+    assert totals.counters() == {f"c{number}": number for number in range(450)}
+    day = date(2026, 11, 20)
+    assert set(totals.counters(end=day).values()) == {0}
+
+
+def test_an_unknown_counter_is_said_to_be_so(session: Session, totals: Totals) -> None:
+    for ask in (
+        lambda: totals.total("nobody"),
+        lambda: totals.daily("nobody"),
+        lambda: totals.many("nobody", ["k"]),
+        lambda: totals.top("nobody"),
+        lambda: totals.by_key("nobody"),
+        lambda: totals.total("né"),
+        lambda: totals.total("x" * 500),
+        lambda: totals.total(""),
+    ):
+        with pytest.raises(UnknownCounter, match="nothing was ever counted"):
+            ask()
+    assert totals.counters() == {}
+    assert totals.span("nobody") is None
+
+
+def test_a_counter_that_only_the_slots_know_is_known(session: Session, totals: Totals) -> None:
+    session.execute("INSERT INTO counter_slot VALUES ('c', '2026-11-21', 'k', 300, 4)")
+    assert totals.total("c") == 4
+
+
+def test_a_declared_counter_is_known(applier: Applier, totals: Totals) -> None:
+    applier.apply([entry(rows(("k", 0)))])
+    assert totals.total("views") == 0
+    assert totals.top("views") == [("k", 0)]
+
+
+def test_nonsense_is_refused(applier: Applier, totals: Totals) -> None:
+    applier.apply([entry(rows(("k", 1)))])
+    early, late = date(2026, 1, 1), date(2026, 1, 2)
+    with pytest.raises(ValueError, match="before it begins"):
+        totals.total("views", start=late, end=early)
+    with pytest.raises(ValueError, match="1 key or more"):
+        totals.top("views", n=0)
+    with pytest.raises(ValueError, match="not both"):
+        totals.total("views", key="a", keys=["b"])
+    with pytest.raises(TypeError, match="key="):
+        totals.total("views", keys="abc")
+    with pytest.raises(TypeError, match="in days"):
+        totals.total("views", start=datetime(2026, 1, 1))  # noqa: DTZ001
+    with pytest.raises(TypeError, match="in days"):
+        totals.total("views", start="2026-01-01")  # type: ignore[arg-type]
+
+
+def test_a_series_of_ages_asks_for_a_range(applier: Applier, totals: Totals) -> None:
+    far = [
+        (0, "views", "k", minute(date(1970, 1, 1)), 1),
+        (1, "views", "k", minute(date(9999, 12, 30)), 2),
+    ]
+    applier.apply([entry(far)])
+    with pytest.raises(ValueError, match=r"give a range of at most 100,000"):
+        totals.daily("views")
+    assert totals.span("views") == (date(1970, 1, 1), date(9999, 12, 30))
+    assert totals.daily("views", start=date(9999, 12, 30), end=date.max)[0][1] == 2
+    assert totals.total("views", end=date.max) == 3
+    assert totals.total("views", start=date.min) == 3
+    assert len(totals.daily("views", end=date(2243, 10, 16))) == 100_000
+
+
+def test_a_read_after_the_server_has_ended_the_connection(
+    mysql_url: str, session: Session, applier: Applier
+) -> None:
+    applier.apply([entry(rows(("k", 1)))])
+    made: list[int] = []
+
+    def new() -> Session:
+        opened = connect(mysql_url, isolation="REPEATABLE READ")
+        made.append(opened.query("SELECT CONNECTION_ID()")[0][0])
+        return opened
+
+    totals = Totals(new)
+    assert totals.total("views") == totals.total("views") == 1
+    assert len(made) == 1
+    session.execute("KILL %s", (made[0],))
+    assert totals.total("views") == 1
+    assert len(made) == 2
+    totals.close()
+    assert totals.total("views") == 1
+    totals.close()
+
+
+def test_threads_share_a_store(applier: Applier, totals: Totals) -> None:
+    applier.apply([entry(rows(("k", 1)))])
+    wrong: list[int] = []
+
+    def ask() -> None:
+        for _ in range(20):
+            if totals.total("views") != 1:
+                wrong.append(1)
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_forked_child_makes_its_own_connection(applier: Applier, totals: Totals) -> None:
+    applier.apply([entry(rows(("k", 1)))])
+    assert totals.total("views") == 1
+    child = os.fork()
+    if not child:
+        os._exit(0 if totals.total("views") == 1 else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert totals.total("views") == 1
+
+
+def test_a_newer_schema_is_not_read(session: Session, totals: Totals) -> None:
+    session.execute("INSERT INTO schema_version VALUES (999, 'later', UTC_TIMESTAMP(3))")
+    with pytest.raises(SchemaMismatch):
+        totals.counters()
