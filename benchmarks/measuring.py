@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from benchmarks.rows import WORKER_MEGABYTES
+
 ATTEMPTS: Final = 5
 """How often a run that was given too few events for its time is repeated with more."""
-LIMITED: Final = frozenset(("worker_megabytes",))
+LIMITED: Final = frozenset((WORKER_MEGABYTES,))
 """Extra figures of which the largest counts."""
 MARGIN: Final = 1.15
 """How many more events than the last rate calls for."""
