@@ -29,5 +29,9 @@ def test_out_of_range_values_are_refused(wrong: dict[str, Any]) -> None:
         WorkerOptions(**URLS, **wrong)
 
 
+def test_a_stop_is_forced_in_time_for_the_promised_ten_seconds() -> None:
+    assert WorkerOptions(**URLS).stop_within_s <= 8.0
+
+
 def test_repr_holds_no_url() -> None:
     assert "geheim" not in repr(WorkerOptions(**URLS))

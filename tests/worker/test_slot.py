@@ -12,6 +12,7 @@ from countersink.store.lease import acquire
 from countersink.worker import process
 from countersink.worker.logs import Log
 from countersink.worker.slot import Slot
+from countersink.worker.tables import SchemaTooNew
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
@@ -102,3 +103,15 @@ def test_a_worker_that_loses_its_slot_goes_on_in_another(
     after = records.fields("slot")[0]["slot"]
     assert records.fields("slot")[0]["before"] == before
     assert used == {after}
+
+
+def test_tables_migrated_by_a_newer_version_are_noticed_without_a_new_connection(
+    mysql_url: str,
+) -> None:
+    held = slot(mysql_url, "one")
+    held.take()
+    with Oracle(mysql_url) as oracle:
+        oracle.rows("INSERT INTO schema_version VALUES (9999, 'from the future', NOW(3))")
+        with pytest.raises(SchemaTooNew):
+            held.keep()
+    held.release()

@@ -17,6 +17,8 @@ from countersink.worker.patience import SAY_EVERY_S
 
 PARTITIONS_EVERY_S: Final = 5.0
 CONSUMERS_EVERY_S: Final = 60.0
+RECOVER_COUNT: Final = 50
+"""Entries taken over at once from each stream, at most: they come whole, and memory is bounded."""
 
 
 class _Every:
@@ -60,6 +62,7 @@ class Housekeeping:
         self._consumers = _Every(CONSUMERS_EVERY_S)
         self._found: deque[Delivery] = deque()
         self._say_next: dict[str, float] = {}
+        self._count = min(RECOVER_COUNT, options.batch_entries)
         self.lost = 0
 
     def run(self, found: deque[Delivery]) -> None:
@@ -116,7 +119,7 @@ class Housekeeping:
             )
 
     def _claim(self) -> None:
-        claimed = self._group.claim(self._options.claim_idle_ms, self._options.batch_entries)
+        claimed = self._group.claim(self._options.claim_idle_ms, self._count)
         if claimed.lost:
             self.lost += len(claimed.lost)
             self._log(
@@ -136,7 +139,7 @@ class Housekeeping:
             )
 
     def _sweep(self) -> None:
-        orphans = self._group.orphans(self._options.claim_idle_ms, self._options.batch_entries)
+        orphans = self._group.orphans(self._options.claim_idle_ms, self._count)
         if orphans:
             self._found.extend(orphans)
             self._log(

@@ -176,4 +176,5 @@ class TextFormatter(logging.Formatter):
 
 def _shown(value: object) -> str:
     text = str(value)
-    return json.dumps(text) if " " in text or '"' in text or not text else text
+    plain = text and text.isprintable() and " " not in text and '"' not in text
+    return text if plain else json.dumps(text)

@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import redis
@@ -30,7 +31,9 @@ from countersink.worker.tables import SchemaTooNew, open_tables, passes
 DONE: Final = 0
 FAILED: Final = 1
 _HASTY_S: Final = 1.0
-"""Seconds that a server has to answer to what is not essential."""
+"""Seconds that Redis has for figures, and each server for a farewell."""
+_LEASE_S: Final = 3.0
+"""Seconds that MySQL has to renew the slot's lease."""
 
 
 def consumer_name() -> str:
@@ -107,8 +110,10 @@ class _Process:
         self._publisher = Publisher(hasty, consumer, self._figures)
         self._redis = Patience("Redis", _is_stream_error, stop, log, self._note)
         self._mysql = Patience("MySQL", passes, stop, log, self._note_and_publish)
-        self._connect = lambda: open_tables(settings)
-        self._slot = Slot(self._connect, consumer, log)
+        self._connect = partial(open_tables, settings)
+        # With a short time-out: renewing a lease is not worth waiting for a frozen MySQL.
+        brief = partial(open_tables, settings, read_timeout=_LEASE_S)
+        self._slot = Slot(brief, consumer, log)
 
     def run(self) -> int:
         """Consume, then leave nothing behind that need not stay."""

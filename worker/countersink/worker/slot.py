@@ -16,6 +16,7 @@ from countersink.store.connection import Session
 from countersink.store.errors import StoreError
 from countersink.store.lease import lease_worker_slot, release_worker_slot, renew_worker_slot
 from countersink.worker.logs import Action, Log
+from countersink.worker.tables import check_tables
 
 LEASE_S: Final = 60.0
 RENEW_EVERY_S: Final = 15.0
@@ -64,6 +65,9 @@ class Slot:
 
         Never raises for MySQL's sake: whatever ails it is noticed, and said, where batches are
         applied.
+
+        Raises:
+            SchemaTooNew: the tables were migrated by a newer version meanwhile.
         """
         if self._number is None:
             raise RuntimeError("take() comes first")
@@ -96,6 +100,7 @@ class Slot:
 
     def _renew(self, number: int) -> None:
         session = self._open()
+        check_tables(session)  # a connection that is always busy is never made anew and checked
         if not renew_worker_slot(session, number, self._holder, LEASE_S):
             self._number = lease_worker_slot(session, self._holder, LEASE_S)
             self._log(

@@ -1,8 +1,9 @@
 """The worker's connections to MySQL: each checks that the tables are ones this program knows."""
 
-from countersink.store.connection import Session, connect
+from countersink.store.connection import READ_TIMEOUT, Session, connect
 from countersink.store.errors import (
     Conflict,
+    Misconfigured,
     Refused,
     SchemaMismatch,
     StoreError,
@@ -18,27 +19,42 @@ class SchemaTooNew(Exception):
     """
 
 
-def open_tables(settings: Settings) -> Session:
+def open_tables(settings: Settings, *, read_timeout: float = READ_TIMEOUT) -> Session:
     """A session in which the tables are as this program needs them.
+
+    Args:
+        settings: where they are.
+        read_timeout: seconds until a silent server counts as gone.
 
     Raises:
         SchemaTooNew: they are newer.
         SchemaMismatch: there are none, or older ones: ``countersink migrate`` helps.
         StoreError: as :func:`countersink.store.connection.connect`.
     """
-    session = connect(settings)
+    session = connect(settings, read_timeout=read_timeout)
     try:
-        found = schema_version(session)
-        if found > known_version():
-            raise SchemaTooNew(
-                f"the tables have version {found}, this countersink knows up to {known_version()}:"
-                " upgrade countersink"
-            )
-        require_schema(session)
+        check_tables(session)
     except (StoreError, SchemaTooNew):
         session.close()
         raise
     return session
+
+
+def check_tables(session: Session) -> None:
+    """Check that the tables are as this program needs them.
+
+    Raises:
+        SchemaTooNew: they are newer.
+        SchemaMismatch: there are none, or older ones: ``countersink migrate`` helps.
+        StoreError: as any query.
+    """
+    found = schema_version(session)
+    if found > known_version():
+        raise SchemaTooNew(
+            f"the tables have version {found}, this countersink knows up to {known_version()}:"
+            " upgrade countersink"
+        )
+    require_schema(session)
 
 
 def passes(error: Exception) -> bool:
@@ -47,4 +63,4 @@ def passes(error: Exception) -> bool:
     BadData and DuplicateKey are none of these: the store deals with them, so one that gets out is a
     bug.
     """
-    return isinstance(error, (Unavailable, Conflict, Refused, SchemaMismatch))
+    return isinstance(error, (Unavailable, Conflict, Refused, SchemaMismatch, Misconfigured))
