@@ -76,21 +76,17 @@ def decode(delivery: Delivery) -> Decoded:
     fields: dict[bytes, bytes] = {}
     for name, value in delivery.fields:
         fields.setdefault(name, value)  # the first of a repeated field, as scripts/acknowledge.lua
-    entry_id = derived_id(delivery.stream, delivery.stream_id, delivery.fields)
     at = min(int(delivery.stream_id.partition("-")[0]), MAX_AT)
+    entry_id = _id_of(delivery, fields)
     try:
         _check_version(fields.get(b"v"))
         if b"id" in fields:
-            entry_id = _read_id(fields[b"id"])
+            _read_id(fields[b"id"])
         if b"at" in fields:
             at = _read_at(fields[b"at"])
         if b"rows" not in fields:
             raise _Fault("no_rows", "the entry has no field 'rows': not an entry of ours")
     except _Fault as fault:
-        # Its id is taken where it has a good one: the newer version that wrote it will have sent it
-        # once too.
-        if fault.reason != "bad_id" and b"id" in fields:
-            entry_id = _id_or(fields[b"id"], entry_id)
         bad = Bad(WHOLE_ENTRY, fault.reason, fault.detail, _whole_payload(delivery, fields))
         return Decoded(entry_id, at, [], [bad])
     rows, bad_rows = decode_rows(fields[b"rows"])
@@ -201,11 +197,14 @@ def _read_id(raw: bytes) -> str:
     return text
 
 
-def _id_or(raw: bytes, otherwise: str) -> str:
-    try:
-        return _read_id(raw)
-    except _Fault:
-        return otherwise
+def _id_of(delivery: Delivery, fields: dict[bytes, bytes]) -> str:
+    """The entry's own id if it has a good one, whatever else is wrong with it; else the hash."""
+    if b"id" in fields:
+        try:
+            return _read_id(fields[b"id"])
+        except _Fault:
+            pass  # reported by decode(); the entry still needs a name
+    return derived_id(delivery.stream, delivery.stream_id, delivery.fields)
 
 
 def _read_at(raw: bytes) -> int:
