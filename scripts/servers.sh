@@ -2,13 +2,14 @@
 # Installs the programs redis-server and mariadbd when they are missing, through apt. The system's
 # own services stay off: countersink starts private servers, on free ports, in its own directories.
 #
-# Exit status: 0 both are there, 1 they are not (one line on stderr says what to install).
+# Exit status: 0 all is there, 1 it is not (one line on stderr says what to install).
 set -eu
 . "$(dirname "$0")/lib.sh"
 
 packages=
 have redis-server || packages="$packages redis-server"
 { have mariadbd && have mariadb-install-db; } || packages="$packages mariadb-server-core"
+have my_print_defaults || packages="$packages mariadb-client-core" # mariadb-install-db uses it
 [ -n "$packages" ] || exit 0
 
 cannot() { echo "missing:$packages ($1); install: apt-get install --no-install-recommends$packages" >&2; exit 1; }

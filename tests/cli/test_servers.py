@@ -299,7 +299,7 @@ def test_a_missing_program_is_one_line_that_says_what_to_install(
     monkeypatch.setattr(programs, "find", lambda program: None)
     with pytest.raises(ServerMissing, match="install the package redis-server"):
         RedisServer(tmp_path / "r").start()
-    with pytest.raises(ServerMissing, match="install the package mariadb-server-core"):
+    with pytest.raises(ServerMissing, match="install the packages mariadb-server-core and"):
         MySQLServer(tmp_path / "m").start()
     monkeypatch.delenv("COUNTERSINK_MYSQLD", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

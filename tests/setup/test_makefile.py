@@ -72,7 +72,7 @@ def test_a_machine_without_apt_is_told_what_to_install(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    assert "redis-server mariadb-server-core" in line
+    assert "redis-server mariadb-server-core mariadb-client-core" in line
     assert "install: apt-get install" in line
 
 

@@ -27,20 +27,28 @@ def redis_server() -> list[str]:
     raise ServerMissing("redis-server is not installed: install the package redis-server")
 
 
+MARIADB_ADVICE = "install the packages mariadb-server-core and mariadb-client-core"
+
+
 def mariadbd() -> list[str]:
     """The command that runs MariaDB. Raises ServerMissing."""
     if found := find("mariadbd"):
         return [found]
-    raise ServerMissing("mariadbd is not installed: install the package mariadb-server-core")
+    raise ServerMissing(f"mariadbd is not installed: {MARIADB_ADVICE}")
 
 
 def mariadb_install_db() -> list[str]:
     """The command that makes a MariaDB data directory. Raises ServerMissing."""
-    if found := find("mariadb-install-db"):
-        return [found]
-    raise ServerMissing(
-        "mariadb-install-db is not installed: install the package mariadb-server-core"
-    )
+    found = find("mariadb-install-db")
+    # the script needs the second program, which Debian keeps in the other package
+    for program, path in (
+        ("mariadb-install-db", found),
+        ("my_print_defaults", find("my_print_defaults")),
+    ):
+        if path is None:
+            raise ServerMissing(f"{program} is not installed: {MARIADB_ADVICE}")
+    assert found is not None
+    return [found]
 
 
 def mysql_tree() -> Path:
