@@ -1,12 +1,12 @@
-"""What one `increment()` costs, against a locked dictionary: `python -m benchmarks.increment_calls`.
+"""What one `increment()` costs: `python -m benchmarks.increment_calls URL`.
 
 Two ratios to `with lock: d[k] = d.get(k, 0) + 1`, which is what an app would write without us:
 
 - the call alone: CPU time of the calling thread;
 - with folding: CPU time of the whole process until every event is a row of the buffer.
 
-And the 99.9th percentile of a call at 100,000 calls per second, while Redis answers and while it is frozen (give the
-URL and, for the latter, the process id of a private server).
+And the 99.9th percentile of a call at 100,000 calls per second, while Redis answers and while it is
+frozen (give the URL and, for the latter, the process id of a private server).
 """
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ def percentiles(producer: Producer, seconds: float, per_second: int, keys: Seque
         f"p{100 * at:g} {took[int(at * total) - 1] / 1000:.1f} µs" for at in (0.5, 0.99, 0.999)
     ]
     above = sum(1 for each in took if each > 100_000)
-    return f"{', '.join(shown)}, max {took[-1] / 1000:.0f} µs, {above} of {total} above 100 µs, {late:.2f} s late"
+    return (
+        f"{', '.join(shown)}, max {took[-1] / 1000:.0f} µs, "
+        f"{above} of {total} above 100 µs, {late:.2f} s late"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -65,12 +65,15 @@ class Core:
 
     # --- threads -----------------------------------------------------------------------------
 
-    def start(self) -> bool:
-        """Start the threads unless they run; whether they do. Never waits: for any caller."""
+    def start(self, *, wait: bool = True) -> bool:
+        """Start the threads unless they run; whether they do.
+
+        With ``wait=False`` for callers that must not wait until another one has started them.
+        """
         if self._started:
             return True
-        if not self._starting.acquire(blocking=False):
-            return False  # another thread is at it
+        if not self._starting.acquire(blocking=wait):
+            return False
         try:
             if not self._started:
                 for thread in (self._folder, self._sender, self._spooler):
@@ -89,7 +92,7 @@ class Core:
 
     def _wake(self) -> None:
         """A caller has left an event while nobody was looking."""
-        if self.start():
+        if self.start(wait=False):
             self.intake.switch(Mode.HOT)
             self._folder.wake()
 
@@ -106,7 +109,7 @@ class Core:
         self.intake.fold_all()
         generation = self._buffer.generation
         if self._spool is not None:
-            self.start()  # for what dead processes left in the spool, even if nothing is counted here
+            self.start()  # to replay what dead processes left, even if nothing is counted here
         if self._outbox.settled(generation):
             return True
         if not self.start():
@@ -167,6 +170,8 @@ class Core:
     def stats(self) -> Stats:
         """The figures now."""
         self.intake.fold_all()
+        if self._buffer.waiting:
+            self._rows_waiting()  # the folder may find nothing to fold, and so nothing to tell
         with self.intake.lock:
             self.intake.fold_rest_locked()
             spool_error = None if self._spooler is None else self._spooler.last_error
@@ -203,13 +208,13 @@ class Core:
     def _stop_threads(self) -> None:
         if not self._started:
             return
-        threads = [self._folder, self._sender]
         self._folder.stop()
         self._sender.stop()
         if self._spooler is not None:
             self._spooler.stop()
             self._spooler.join(JOIN_SECONDS)
-        self._sender.join(POLL_SECONDS)
-        self._link.abort()  # it may hang in a command that a frozen Redis does not answer
-        for thread in threads:
-            thread.join(JOIN_SECONDS)
+        self._sender.join(JOIN_SECONDS if self._link.usable else POLL_SECONDS)
+        if self._sender.is_alive():
+            self._link.abort()  # it hangs in a command that a frozen Redis does not answer
+        self._sender.join(JOIN_SECONDS)
+        self._folder.join(JOIN_SECONDS)

@@ -39,7 +39,7 @@ class Folder(Thread):
         intake: the events.
         clock: whose minutes count.
         journal: where drops are reported.
-        rows_waiting: called after rows were folded.
+        rows_waiting: called as long as rows wait to be stored.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Folder(Thread):
             if waiting <= self._chunk:
                 break
             breathe()
-        if folded:
+        if self._intake.buffer.waiting:  # also what a caller has folded
             self._rows_waiting()
         return folded
 

@@ -33,6 +33,8 @@ CHUNK: Final = 2_000
 
 BATCH: Final = 500
 """Items at most that one batch of ``increment_many`` carries."""
+MAX_BATCHES: Final = 1_000
+"""Batches not folded yet above which callers fold some themselves."""
 
 Event = tuple[str, str, int | None, int]
 """(counter, key, minute or None for now, amount)."""
@@ -137,7 +139,9 @@ class Intake:
             self._wake()
             return
         crowded = (
-            self.mode is Mode.CROWDED or max(len(self._mixed), len(self._batches) * BATCH) > MAX_RAW
+            self.mode is Mode.CROWDED
+            or len(self._mixed) > MAX_RAW
+            or len(self._batches) > MAX_BATCHES
         )
         # Whoever finds the lock taken goes on: its holder is folding, or will be done in
         # microseconds. Waiting here could also be for ever, in a signal handler that interrupted
@@ -152,7 +156,9 @@ class Intake:
 
     def raw(self) -> int:
         """Events that are not folded yet."""
-        return sum([len(events) for _, events in self._lists]) + len(self._mixed) + len(self._named)
+        ones = sum([len(events) for _, events in self._lists])
+        many = sum([len(keys) for _, _, keys, _ in self._batches])
+        return ones + many + len(self._mixed) + len(self._named)
 
     def fold(self, limit: int) -> int:
         """Fold at most ``limit`` events of each kind; how many were folded."""

@@ -7,6 +7,7 @@ before, or beside, what the app had installed.
 
 import _thread
 import atexit
+import encodings.idna  # noqa: F401  (see below)
 import os
 import signal
 import sys
@@ -94,6 +95,9 @@ atexit.register(close_all)
 
 
 # --- forks -------------------------------------------------------------------------------------
+
+# Why this module imports encodings.idna: looking up a host's name does so, the first time, in the
+# sender's thread. A child forked at that moment could never look up a host's name again.
 
 
 def _in_child() -> None:

@@ -51,6 +51,7 @@ class Link:
         self._share = random.SystemRandom().random()  # which partition: the same all life long
         self._backoff = FIRST_BACKOFF_SECONDS
         self._not_before = 0.0
+        self._aborted = False
 
     @property
     def usable(self) -> bool:
@@ -71,11 +72,11 @@ class Link:
         if time.monotonic() < self._not_before:
             return False
         try:
-            if self._client is None:
+            if not self.connected:
                 self._connect()
-            elif self._clock.stale():
+            if self._client is not None and self._clock.stale():
                 self._clock.learn(self._client)
-            if self.held_back and self._client is not None:
+            if self._client is not None and self.held_back:
                 with mapped():
                     self._judge(int(self._client.xlen(self._stream)))
         except StreamError as error:
@@ -104,6 +105,7 @@ class Link:
 
     def abort(self) -> None:
         """Break the connection, so that a call that hangs in it fails at once. From any thread."""
+        self._aborted = True
         client = self._client
         if client is not None:
             client.connection_pool.disconnect()
@@ -119,10 +121,11 @@ class Link:
                 pass  # nothing is lost with a connection that cannot even be closed
 
     def _connect(self) -> None:
+        self.close()  # what an attempt that ended in an unexpected exception has left
         client = connect(
             self._url, socket_timeout=self._socket_timeout, client_name="countersink-producer"
         )
-        self._client = client
+        self._client = client  # from here on, abort() can break it off
         self._clock.learn(client)
         self._stream = stream_key(int(self._share * partitions(client)))
         self.connected = True
@@ -149,5 +152,6 @@ class Link:
         self.last_error = str(error)
         self._not_before = time.monotonic() + self._backoff * random.uniform(0.5, 1.0)
         self._backoff = min(MAX_BACKOFF_SECONDS, self._backoff * 2)
-        self._journal.seldom(logging.WARNING, "unavailable", "%s; rows wait in memory", error)
+        if not self._aborted:
+            self._journal.seldom(logging.WARNING, "unavailable", "%s; rows wait in memory", error)
         self.close()

@@ -92,9 +92,12 @@ class Producer:
         if not isinstance(url, str):
             raise TypeError(f"the URL is a str, not {type(url).__name__}")
         try:
-            connect(url)
+            client = connect(url)
         except StreamMisconfigured as error:
             raise ValueError(str(error)) from error
+        # redis-py imports more for its first connection. Here and now, not in the sender's thread:
+        # a child that is forked in the midst of an import is left with half a module.
+        client.connection_pool.make_connection()
         self._url = url
         self._exited = False
         self.start_over()

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Final
 
 from countersink.producers.clock import RedisClock
@@ -48,6 +48,7 @@ class Sender(Thread):
         self._stopping = False
         self._next_flush = 0.0
         self._next_adoption = 0.0
+        self._working = Lock()  # for callers that work themselves when no thread is to be had
 
     @property
     def replayed(self) -> int:
@@ -88,11 +89,13 @@ class Sender(Thread):
 
     def work(self) -> None:
         """Send everything that is there now, as far as Redis takes it."""
-        self._urgent = False
-        self._next_flush = time.monotonic() + self._interval
-        if not (self._link.ready() and self._replay() and self._send(self._buffer.generation)):
-            # What is not sealed goes on coalescing, which bounds memory by distinct rows.
-            self._outbox.give_back()
+        with self._working:
+            self._urgent = False
+            self._next_flush = time.monotonic() + self._interval
+            upto = self._buffer.generation
+            if not (self._link.ready() and self._replay() and self._send(upto)):
+                # What is not sealed goes on coalescing, which bounds memory by distinct rows.
+                self._outbox.give_back()
 
     def _patience(self) -> float | None:
         """Seconds to wait for an event."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Final
 
 from countersink.producers.journal import Journal
@@ -43,6 +43,7 @@ class Spooler(Thread):
         self._upto = 0
         self._stopping = False
         self._not_before = 0.0
+        self._working = Lock()
 
     @property
     def crowded(self) -> bool:
@@ -78,6 +79,10 @@ class Spooler(Thread):
 
     def work(self) -> None:
         """Spool what was asked for."""
+        with self._working:
+            self._work()
+
+    def _work(self) -> None:
         # A parcel that the sender is sealing at this moment is in nobody's list: look again until
         # it turns up.
         while not self._stopping and time.monotonic() >= self._not_before:

@@ -134,7 +134,7 @@ class RecordingProducer:
     # --- for assertions ----------------------------------------------------------------------
 
     def count(self, counter: str, key: str | None = None) -> int:
-        """The total of ``counter``, of one key or (``None``) of all; 0 for what was never counted."""
+        """The total of ``counter``, of one key or (``None``) of all; 0 for what never counted."""
         return sum(
             each.amount
             for each in self.increments

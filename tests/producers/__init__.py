@@ -1,0 +1,1 @@
+"""Tests of the producer: against real Redis servers, real forks, real signals, real disks."""

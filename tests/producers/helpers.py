@@ -1,0 +1,75 @@
+"""What the stream holds, counted as a worker would: each entry id once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from countersink.stream.connection import command
+from tests.support.processes import Child, Children
+
+STREAM = "{countersink:0}:events"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A stream entry, as it lies there."""
+
+    stream_id: str
+    fields: tuple[tuple[bytes, bytes], ...]
+
+    def __getitem__(self, name: str) -> str:
+        return dict(self.fields)[name.encode()].decode()
+
+    @property
+    def rows(self) -> list[tuple[str, str, int, int]]:
+        """Its rows: counter, key, minute, amount."""
+        return [(row[0], row[1], row[2], row[3]) for row in json.loads(self["rows"])]
+
+
+def entries(client: redis.Redis, stream: str = STREAM) -> list[Entry]:
+    """Every entry, copies included, in the stream's order."""
+    found: list[Entry] = []
+    for stream_id, flat in command(client, "XRANGE", stream, "-", "+"):
+        fields = tuple(zip(flat[::2], flat[1::2], strict=True))
+        found.append(Entry(stream_id.decode(), fields))
+    return found
+
+
+def distinct(found: list[Entry]) -> list[Entry]:
+    """One of each id; copies must be identical to the byte."""
+    by_id: dict[str, Entry] = {}
+    for entry in found:
+        first = by_id.setdefault(entry["id"], entry)
+        assert first.fields == entry.fields, "a resend is byte-identical"
+    return list(by_id.values())
+
+
+def totals(client: redis.Redis, stream: str = STREAM) -> dict[tuple[str, str], int]:
+    """(counter, key) → what a worker would count."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for entry in distinct(entries(client, stream)):
+        for counter, key, _, amount in entry.rows:
+            sums[counter, key] += amount
+    return dict(sums)
+
+
+def total(client: redis.Redis, counter: str = "hits") -> int:
+    """One counter's total over all keys."""
+    return sum(amount for (name, _), amount in totals(client).items() if name == counter)
+
+
+def run_script(children: Children, script: str, *arguments: str) -> Child:
+    """Start a Python process that runs `script`, which finds `arguments` in `sys.argv[1:]`."""
+    return children.start([sys.executable, "-c", textwrap.dedent(script), *arguments])
+
+
+def said(child: Child) -> list[Any]:
+    """The JSON lines that a child has written so far."""
+    return [json.loads(line) for line in child.output().splitlines() if line.startswith(("{", "["))]

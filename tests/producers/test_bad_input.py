@@ -1,0 +1,226 @@
+"""Misuse raises at once, in the caller, and counts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import redis
+
+from countersink.producers import Producer
+from tests.producers.helpers import entries, totals
+
+BAD_COUNTERS: list[tuple[object, type[Exception]]] = [
+    ("", ValueError),
+    ("x" * 65, ValueError),
+    ("white space", ValueError),
+    ("new\n", ValueError),
+    ("slash/", ValueError),
+    ("ünïcode", ValueError),
+    ("٣", ValueError),
+    (None, TypeError),
+    (b"bytes", TypeError),
+    (7, TypeError),
+    (["list"], TypeError),
+]
+BAD_KEYS: list[tuple[object, type[Exception]]] = [
+    ("k" * 256, ValueError),
+    ("é" * 128, ValueError),
+    ("\ud800", ValueError),
+    ("ok\udfff", ValueError),
+    (None, TypeError),
+    (b"bytes", TypeError),
+    (7, TypeError),
+]
+BAD_AMOUNTS: list[tuple[object, type[Exception]]] = [
+    (2**63, ValueError),
+    (-(2**63) - 1, ValueError),
+    (True, TypeError),
+    (False, TypeError),
+    (1.0, TypeError),
+    (Decimal(1), TypeError),
+    ("1", TypeError),
+    (None, TypeError),
+]
+BAD_TIMES: list[tuple[object, type[Exception]]] = [
+    (datetime(2026, 1, 1), ValueError),  # noqa: DTZ001
+    (datetime(1, 1, 1, tzinfo=UTC), ValueError),
+    (datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), ValueError),
+    (datetime(1969, 12, 31, 23, 59, tzinfo=UTC), ValueError),
+    (datetime(9999, 12, 31, tzinfo=UTC), ValueError),
+    (datetime.max.replace(tzinfo=timezone(timedelta(hours=-14))), ValueError),
+    (1_700_000_000, TypeError),
+    ("2026-01-01", TypeError),
+]
+GOOD_KEYS = [
+    "",
+    "k" * 255,
+    "é" * 127,
+    "nul\0inside",
+    "new\nline",
+    "trailing ",
+    "trailing",
+    "🎉" * 63,
+    "\u00e1",
+    "a\u0301",
+    "A",
+    "a",
+    '"\\',
+    "\x7f",
+]
+GOOD_AMOUNTS = [0, -1, 2**63 - 1, -(2**63)]
+
+
+@pytest.fixture
+def producer(redis_url: str) -> Iterator[Producer]:
+    with Producer(redis_url) as producer:
+        producer.increment("warm", "")  # so that the fast way is tried too
+        producer.increment("warm", "")
+        yield producer
+        stats = producer.stats()
+        assert (stats.accepted, stats.dropped) == (2, 0), "bad input counted"
+
+
+@pytest.mark.parametrize(("counter", "error"), BAD_COUNTERS)
+def test_bad_counter_names_raise(producer: Producer, counter: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="counter name"):
+        producer.increment(counter)
+    with pytest.raises(error, match="counter name"):
+        producer.increment_many(counter, {"a": 1})
+
+
+@pytest.mark.parametrize(("key", "error"), BAD_KEYS)
+def test_bad_keys_raise(producer: Producer, key: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="key"):
+        producer.increment("warm", key)
+    with pytest.raises(error, match="key"):
+        producer.increment_many("warm", {"good": 1, key: 1})
+
+
+@pytest.mark.parametrize(("amount", "error"), BAD_AMOUNTS)
+def test_bad_amounts_raise(producer: Producer, amount: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="amount"):
+        producer.increment("warm", "", amount)
+    with pytest.raises(error, match="amount"):
+        producer.increment_many("warm", {"good": 1, "bad": amount})
+
+
+@pytest.mark.parametrize(("at", "error"), BAD_TIMES)
+def test_bad_times_raise(producer: Producer, at: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="event time"):
+        producer.increment("warm", at=at)
+    with pytest.raises(error, match="event time"):
+        producer.increment_many("warm", {"a": 1}, at=at)
+
+
+@pytest.mark.parametrize("id", ["", "x" * 1001, 7, b"id"])
+def test_bad_ids_raise(producer: Producer, id: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="an id"):
+        producer.increment("warm", id=id)
+
+
+@pytest.mark.parametrize("amounts", [[("a", 1)], None, "ab", {"a", "b"}])
+def test_increment_many_wants_a_mapping(producer: Producer, amounts: Any) -> None:
+    with pytest.raises(TypeError, match="mapping"):
+        producer.increment_many("warm", amounts)
+
+
+def test_every_good_key_arrives_as_it_is(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url) as producer:
+        for key in GOOD_KEYS:
+            producer.increment("hits", key)
+        producer.increment_many("many", dict.fromkeys(GOOD_KEYS, 2))
+    assert totals(redis_client) == {
+        **{("hits", key): 1 for key in GOOD_KEYS},
+        **{("many", key): 2 for key in GOOD_KEYS},
+    }
+
+
+def test_every_good_amount_and_counter_name_arrives(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    names = ["x", "x" * 64, "A-Za-z0-9_.:-"]
+    with Producer(redis_url) as producer:
+        for name in names:
+            for amount in GOOD_AMOUNTS:
+                producer.increment(name, str(amount), amount)
+    assert totals(redis_client) == {
+        (name, str(amount)): amount for name in names for amount in GOOD_AMOUNTS
+    }
+
+
+def test_sums_beyond_64_bits_travel_as_several_rows(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url) as producer:
+        for _ in range(3):
+            producer.increment("big", "up", 2**63 - 1)
+            producer.increment("big", "down", -(2**63))
+        producer.increment_many("big", {"up": 2**63 - 1, "down": -1})
+        for _ in range(5):
+            producer.increment("big", "up")
+        assert producer.stats().accepted == 13
+    assert totals(redis_client) == {
+        ("big", "up"): 4 * (2**63 - 1) + 5,
+        ("big", "down"): -3 * 2**63 - 1,
+    }
+    amounts = [row[3] for entry in entries(redis_client) for row in entry.rows]
+    assert all(-(2**63) <= amount < 2**63 for amount in amounts)
+
+
+@pytest.mark.parametrize(
+    ("at", "minute"),
+    [
+        (datetime(1970, 1, 1, tzinfo=UTC), 0),
+        (datetime(2026, 11, 21, 8, 0, 59, tzinfo=UTC), 29_920_800),
+        (datetime(2026, 11, 21, 9, 0, 59, tzinfo=timezone(timedelta(hours=1))), 29_920_800),
+        (datetime(9999, 12, 30, 23, 59, tzinfo=UTC), 4_223_370_239),
+    ],
+)
+def test_event_times_from_1970_to_the_end(
+    redis_url: str, redis_client: redis.Redis, at: datetime, minute: int
+) -> None:
+    with Producer(redis_url) as producer:
+        producer.increment("hits", at=at)
+    (entry,) = entries(redis_client)
+    assert entry.rows == [("hits", "", minute, 1)]
+
+
+def test_wrong_urls_raise_without_the_password() -> None:
+    for url in ("", "http://x", "localhost", "redis+cluster://h", "redis://:secret@h:port/0"):
+        with pytest.raises(ValueError, match=r"Redis|redis") as raised:
+            Producer(url)
+        assert "secret" not in str(raised.value)
+    with pytest.raises(TypeError):
+        Producer(None)  # type: ignore[arg-type]
+
+
+def test_repr_hides_the_password() -> None:
+    with Producer("redis://user:secret@127.0.0.1:1/0") as producer:
+        assert "secret" not in repr(producer)
+        producer.close(timeout=0.05)
+
+
+@pytest.mark.parametrize(
+    ("option", "error"),
+    [
+        ({"flush_interval": 0}, ValueError),
+        ({"flush_interval": float("nan")}, ValueError),
+        ({"flush_interval": "1"}, TypeError),
+        ({"flush_interval": True}, TypeError),
+        ({"max_rows": 0}, ValueError),
+        ({"max_rows_in_memory": 1.5}, TypeError),
+        ({"max_stream_length": True}, TypeError),
+        ({"spool": ""}, ValueError),
+        ({"spool": 7}, TypeError),
+        ({"spool_max_bytes": -1}, ValueError),
+        ({"id_scope": "x" * 65}, ValueError),
+        ({"handle_sigterm": "yes"}, TypeError),
+    ],
+)
+def test_bad_options_raise(option: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Producer("redis://127.0.0.1:1/0", **option)

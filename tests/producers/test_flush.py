@@ -1,0 +1,324 @@
+"""Storing: lost replies, refusals, back-pressure, partitions, and what `flush` and `close` say."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from countersink.producers import Producer
+from countersink.stream.connection import command, connect
+from countersink.stream.names import PARTITIONS_KEY, stream_key
+from tests.producers.helpers import STREAM, distinct, entries, total
+from tests.support.factories import RedisFactory
+from tests.support.proxies import Deed, Phase, RedisProxy
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def proxy(redis_url: str) -> Iterator[RedisProxy]:
+    with RedisProxy.to(redis_url) as proxy:
+        yield proxy
+
+
+def test_flush_is_true_when_redis_has_it(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url, flush_interval=3600) as producer:
+        assert producer.flush(), "nothing to store is stored"
+        producer.increment("hits")
+        assert producer.flush()
+        assert total(redis_client) == 1
+        stats = producer.stats()
+        assert (stats.accepted, stats.stored, stats.pending_rows) == (1, 1, 0)
+        assert stats.connected
+        assert stats.last_error is None
+
+
+def test_a_lost_reply_resends_the_same_bytes(
+    redis_url: str, redis_client: redis.Redis, proxy: RedisProxy
+) -> None:
+    lost = proxy.when("XADD", Phase.AFTER, Deed.CUT, times=3)
+    with Producer(proxy.url(redis_url), flush_interval=0.01) as producer:
+        for number in range(2500):
+            producer.increment("hits", str(number))
+        assert lost.done.wait(20)
+        producer.increment("hits", "while the first are in doubt")
+        assert producer.flush(20)
+        stats = producer.stats()
+    assert lost.acted == 3
+    found = entries(redis_client)
+    copies = len(found) - len(distinct(found))  # which also compares the copies byte by byte
+    assert copies >= 3
+    assert total(redis_client) == stats.stored == stats.accepted == 2501
+    assert stats.resent >= 1000
+    assert stats.last_error is not None
+
+
+def test_at_is_the_first_attempt_on_redis_clock(
+    redis_url: str, redis_client: redis.Redis, proxy: RedisProxy
+) -> None:
+    proxy.when("XADD", Phase.BEFORE, Deed.CUT, times=2)
+    seconds, micros = redis_client.time()
+    with Producer(proxy.url(redis_url), flush_interval=0.01) as producer:
+        producer.increment("hits")
+        assert producer.flush(20)
+    (entry,) = entries(redis_client)
+    began = seconds * 1000 + micros // 1000
+    arrived = int(entry.stream_id.partition("-")[0])
+    assert began - 50 <= int(entry["at"]) <= arrived + 50
+    assert int(entry["id"][:12], 16) == pytest.approx(int(entry["at"]), abs=60_000)
+
+
+def test_a_refused_entry_is_kept_and_the_others_of_its_pipeline_are_stored(
+    redis_url: str, redis_client: redis.Redis, proxy: RedisProxy
+) -> None:
+    refused = proxy.when(
+        "XADD", Phase.BEFORE, Deed.ERROR, skip=1, error="OOM command not allowed when used memory"
+    )
+    with Producer(proxy.url(redis_url), flush_interval=0.01, max_rows=100_000) as producer:
+        with producer._core.intake.lock:  # one flush for all three entries
+            for number in range(3000):
+                producer.increment("hits", str(number))
+        assert producer.flush(20)
+        stats = producer.stats()
+    assert refused.acted == 1
+    assert stats.last_error is not None
+    assert "used memory" in stats.last_error
+    assert total(redis_client) == 3000
+    assert len(distinct(entries(redis_client))) == len(entries(redis_client))
+
+
+def test_a_full_redis_is_waited_for(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server()
+    with (
+        connect(server.url) as client,
+        Producer(server.url, flush_interval=0.01) as producer,
+    ):
+        client.config_set("maxmemory", "1mb")
+        producer.increment("hits")
+        assert not producer.flush(0.5)
+        assert not producer.stats().connected
+        assert "used memory" in (producer.stats().last_error or "")
+        client.config_set("maxmemory", "0")
+        assert producer.flush(20)
+        assert total(client) == 1
+
+
+def test_a_stream_that_is_too_long_holds_entries_back(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    for _ in range(6):
+        redis_client.xadd(STREAM, {"id": "0" * 32, "rows": "[]"})
+    with Producer(redis_url, flush_interval=0.01, max_stream_length=5) as producer:
+        for _ in range(100):
+            producer.increment("hits")
+        assert not producer.flush(0.3)
+        stats = producer.stats()
+        assert not stats.connected
+        assert "at most 5" in (stats.last_error or "")
+        assert (stats.stored, stats.pending_rows, stats.dropped) == (0, 1, 0)
+        assert redis_client.xlen(STREAM) == 6
+        redis_client.xtrim(STREAM, maxlen=0)
+        assert producer.flush(20)
+        assert producer.stats().connected
+    assert total(redis_client) == 100
+
+
+def test_the_stream_exceeds_its_limit_by_one_pipeline_at_most(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url, flush_interval=0.001, max_stream_length=5) as producer:
+        for number in range(200):
+            producer.increment("hits", id=str(number))
+        eventually(
+            lambda: not producer.stats().connected and producer.stats().stored,
+            message=lambda: str(producer.stats()),
+        )
+        assert 5 < redis_client.xlen(STREAM) <= 5 + 16
+        producer.close(timeout=0.1)
+
+
+def test_a_producer_sticks_to_one_partition(redis_url: str, redis_client: redis.Redis) -> None:
+    redis_client.set(PARTITIONS_KEY, 4)
+    used = set()
+    for _ in range(30):
+        with Producer(redis_url) as producer:
+            for _ in range(3):
+                producer.increment("hits")
+                assert producer.flush()
+        lengths = [redis_client.xlen(stream_key(partition)) for partition in range(4)]
+        assert sorted(lengths) == [0, 0, 0, 3]
+        used.add(lengths.index(3))
+        redis_client.delete(*[stream_key(partition) for partition in range(4)])
+    assert used == {0, 1, 2, 3}
+
+
+def test_flush_applied_waits_until_the_workers_have_removed_the_entry(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url) as producer:
+        producer.increment("hits")
+        assert not producer.flush(0.3, applied=True)
+        ended = threading.Event()
+        answers: list[bool] = []
+
+        def wait() -> None:
+            answers.append(producer.flush(20, applied=True))
+            ended.set()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        redis_client.xtrim(STREAM, maxlen=0)  # as a worker's XDEL does
+        assert ended.wait(20)
+        waiting.join()
+        assert answers == [True]
+        redis_client.xadd(STREAM, {"another": "producer's, later"})
+        assert producer.flush(5, applied=True)
+
+
+def test_flush_never_raises_for_a_redis_that_is_not_there(redis_url: str) -> None:
+    with Producer("redis://127.0.0.1:1/0") as producer:
+        producer.increment("hits")
+        assert not producer.flush(0.2)
+        assert not producer.flush(0)
+        assert not producer.flush(0.2, applied=True)
+        stats = producer.stats()
+        assert (stats.accepted, stats.stored, stats.dropped, stats.pending_rows) == (1, 0, 0, 1)
+        assert "reached" in (stats.last_error or "")
+        producer.close(timeout=0.1)
+
+
+def test_a_wrong_password_is_waited_for_and_told_without_it(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "countersink.producers")
+    host = redis_url.rpartition("@")[2]
+    with Producer(f"redis://:wrong-secret@{host}") as producer:
+        producer.increment("hits")
+        assert not producer.flush(0.5)
+        assert producer.stats().last_error is not None
+        producer.close(timeout=0.1)
+    shown = caplog.text + str(producer.stats())
+    assert "wrong-secret" not in shown
+
+
+def test_close_stores_and_refuses_from_then_on(redis_url: str, redis_client: redis.Redis) -> None:
+    producer = Producer(redis_url, flush_interval=3600)
+    producer.increment("hits")
+    assert producer.close()
+    assert producer.close(), "closing again does nothing"
+    assert total(redis_client) == 1
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.increment("hits")
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.increment("hits", amount=2)
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.increment("hits", id="x")
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.increment_many("hits", {"a": 1})
+    assert producer.flush()
+    stats = producer.stats()
+    assert (stats.accepted, stats.stored, stats.dropped) == (1, 1, 0)
+    assert not any(thread.name.startswith("countersink") for thread in threading.enumerate())
+
+
+def test_what_cannot_be_stored_at_close_is_counted_as_dropped_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    producer = Producer("redis://127.0.0.1:1/0")
+    producer.increment("hits", "a", 7)
+    producer.increment_many("hits", {"a": 1, "b": 1})
+    assert not producer.close(timeout=0.1)
+    stats = producer.stats()
+    assert (stats.accepted, stats.dropped, stats.pending_rows) == (0, 3, 0)
+    actions = [getattr(record, "action", None) for record in caplog.records]
+    assert "left_over" in actions
+    assert "unavailable" in actions
+
+
+def test_the_context_manager_closes_after_an_error_too(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    def fail() -> None:
+        with Producer(redis_url) as producer:
+            producer.increment("hits")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert total(redis_client) == 1
+
+
+def test_a_key_of_another_type_is_told_and_waited_for(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    redis_client.set(STREAM, "not a stream")
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        producer.increment("hits")
+        assert not producer.flush(0.3)
+        assert "WRONGTYPE" in (producer.stats().last_error or "")
+        redis_client.delete(STREAM)
+        assert producer.flush(20)
+    assert total(redis_client) == 1
+
+
+def test_settings_come_from_the_environment(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = tmp_path / "url"
+    secret.write_text(redis_url + "\n")
+    monkeypatch.delenv("COUNTERSINK_REDIS_URL", raising=False)
+    monkeypatch.setenv("COUNTERSINK_REDIS_URL_FILE", str(secret))
+    monkeypatch.setenv("COUNTERSINK_PRODUCER_FLUSH_INTERVAL", "3600")
+    monkeypatch.setenv("COUNTERSINK_PRODUCER_MAX_ROWS", "7")
+    monkeypatch.setenv("COUNTERSINK_PRODUCER_SPOOL", str(tmp_path / "spool"))
+    monkeypatch.setenv("COUNTERSINK_PRODUCER_HANDLE_SIGTERM", "no")
+    with Producer.from_env() as producer:
+        options = producer._options
+        assert (options.flush_interval, options.max_rows) == (3600, 7)
+        assert (options.spool, options.handle_sigterm) == (str(tmp_path / "spool"), False)
+        producer.increment("hits")
+    assert total(redis_client) == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("COUNTERSINK_REDIS_URL", "", "set COUNTERSINK_REDIS_URL"),
+        ("COUNTERSINK_REDIS_URL_FILE", "/nonexistent/x", "cannot read /nonexistent/x"),
+        ("COUNTERSINK_PRODUCER_MAX_ROWS", "many", "MAX_ROWS is a whole number, not 'many'"),
+        ("COUNTERSINK_PRODUCER_FLUSH_INTERVAL", "1s", "FLUSH_INTERVAL is a number of seconds"),
+        ("COUNTERSINK_PRODUCER_HANDLE_SIGTERM", "maybe", "HANDLE_SIGTERM is true or false"),
+        ("COUNTERSINK_PRODUCER_MAX_ROWS", "0", "max_rows is at least 1"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv("COUNTERSINK_REDIS_URL", "redis://127.0.0.1:1/0")
+    if variable.endswith("_FILE"):
+        monkeypatch.delenv("COUNTERSINK_REDIS_URL")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=said):
+        Producer.from_env()
+
+
+def test_a_clock_a_year_off_counts_on_redis_clock(
+    redis_url: str, redis_client: redis.Redis, proxy: RedisProxy
+) -> None:
+    # Instead of this machine's clock, Redis's answer is off: only the difference matters.
+    year_ms = 365 * 86_400_000
+    with Producer(redis_url) as producer:
+        producer.increment("warm")
+        assert producer.flush()
+        clock = producer._core._clock
+        clock._offset_ms += year_ms
+        producer.increment("hits")
+        assert producer.flush()
+    last = entries(redis_client)[-1]
+    now_ms = int(command(redis_client, "TIME")[0]) * 1000
+    assert int(last["at"]) == pytest.approx(now_ms + year_ms, abs=120_000)
+    assert last.rows[0][2] == pytest.approx((now_ms + year_ms) / 60_000, abs=2)

@@ -1,0 +1,165 @@
+"""Forked children: a buffer, a connection, threads of their own, and no row of their parent's."""
+
+from __future__ import annotations
+
+import redis
+
+from tests.producers.helpers import distinct, entries, run_script, said, total, totals
+from tests.support.processes import Children
+from tests.support.waiting import eventually
+
+
+def test_a_forked_child_never_sends_its_parents_rows(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    script = """
+    import json, os, sys
+    from countersink.producers import Producer
+    producer = Producer(sys.argv[1], flush_interval=3600)
+    for _ in range(1000):
+        producer.increment("hits", "parent")
+    producer.increment("hits", "parent", 2)
+    producer.increment("hits", "parent", id="p")
+    producer.increment_many("hits", {"parent": 1})
+    pid = os.fork()
+    if pid == 0:
+        assert producer.stats().accepted == 0
+        for _ in range(10):
+            producer.increment("hits", "child")
+        pid = os.fork()
+        if pid == 0:
+            producer.increment("hits", "grandchild")
+            os._exit(0 if producer.close() else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        os._exit(0 if producer.close() and producer.stats().stored == 10 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    producer.increment("hits", "parent")
+    assert producer.close()
+    assert producer.stats().stored == 1004
+    """
+    with Children() as children:
+        assert run_script(children, script, redis_url).wait() == 0
+    assert totals(redis_client) == {
+        ("hits", "parent"): 1005,
+        ("hits", "child"): 10,
+        ("hits", "grandchild"): 1,
+    }
+
+
+def test_forks_in_the_midst_of_everything(redis_url: str, redis_client: redis.Redis) -> None:
+    # Threads count and flush while another forks: no lock may be left held, no row sent twice.
+    script = """
+    import os, sys, threading
+    from countersink.producers import Producer
+    sys.setswitchinterval(1e-5)
+    producer = Producer(sys.argv[1], flush_interval=0.001)
+    stop = threading.Event()
+    counted = [0, 0]
+    def count(number):
+        while not stop.is_set():
+            for _ in range(100):
+                producer.increment("hits", "parent")
+                counted[number] += 1
+            producer.stats()
+            producer.flush(1)
+    threads = [threading.Thread(target=count, args=(n,)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(40):
+        pid = os.fork()
+        if pid == 0:
+            for _ in range(100):
+                producer.increment("hits", "child")
+            os._exit(0 if producer.close(20) else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert producer.close(20)
+    print([sum(counted), producer.stats().stored])
+    """
+    with Children() as children:
+        child = run_script(children, script, redis_url)
+        assert child.wait() == 0, child.output()
+        ((counted, stored),) = said(child)
+    found = totals(redis_client)
+    assert counted == stored == found["hits", "parent"]
+    assert found["hits", "child"] == 4000
+    assert len(distinct(entries(redis_client))) == len(entries(redis_client))
+
+
+def test_a_preforking_server(redis_url: str, redis_client: redis.Redis) -> None:
+    # As gunicorn with --preload: the app is loaded, and has counted, before the workers are forked;
+    # a SIGTERM goes to the master, which passes it on, and workers end by sys.exit in a handler.
+    script = """
+    import os, signal, sys, time
+    from countersink.producers import Producer
+    producer = Producer(sys.argv[1], flush_interval=3600)
+    producer.increment("hits", "master")
+    def serve():
+        def end(*_):
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, end)
+        for _ in range(100):
+            producer.increment("hits", "worker")
+        print("{}", flush=True)
+        while True:
+            signal.pause()
+    pids = []
+    for _ in range(3):
+        pid = os.fork()
+        if pid == 0:
+            serve()
+        pids.append(pid)
+    def end(*_):
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        for pid in pids:
+            assert os.waitpid(pid, 0)[1] == 0
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
+    while True:
+        signal.pause()
+    """
+    with Children() as children:
+        child = run_script(children, script, redis_url)
+        eventually(lambda: len(said(child)) == 3, message=child.output)
+        child.terminate()
+        assert child.wait() == 0, child.output()
+    assert totals(redis_client) == {("hits", "master"): 1, ("hits", "worker"): 300}
+
+
+def test_children_of_multiprocessing_are_flushed(redis_url: str, redis_client: redis.Redis) -> None:
+    script = """
+    import multiprocessing, sys
+    from countersink.producers import Producer
+    def work(producer):
+        for _ in range(10):
+            producer.increment("hits", "forked")
+    def work_spawned(url):
+        producer = Producer(url, flush_interval=3600)
+        producer.increment("hits", "pooled")
+    if __name__ == "__main__":
+        context = multiprocessing.get_context("fork")
+        producer = Producer(sys.argv[1], flush_interval=3600)
+        producer.increment("hits", "main")
+        children = [context.Process(target=work, args=(producer,)) for _ in range(3)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+            assert child.exitcode == 0
+        with context.Pool(2) as pool:
+            pool.map(work_spawned, [sys.argv[1]] * 4)
+            pool.close()
+            pool.join()
+    """
+    with Children() as children:
+        child = run_script(children, script, redis_url)
+        assert child.wait() == 0, child.output()
+    assert totals(redis_client) == {
+        ("hits", "forked"): 30,
+        ("hits", "main"): 1,
+        ("hits", "pooled"): 4,
+    }
+    assert total(redis_client) == 35

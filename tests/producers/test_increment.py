@@ -1,0 +1,199 @@
+"""What an increment becomes: rows that coalesce, times, ids, and figures that add up."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from datetime import UTC, datetime
+
+import redis
+
+from countersink.producers import Producer
+from countersink.stream.entry import id_for
+from tests.producers.helpers import STREAM, distinct, entries, total, totals
+from tests.support.waiting import eventually
+
+AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+
+
+def test_increments_of_one_key_become_one_row(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url, flush_interval=60) as producer:
+        for _ in range(10_000):
+            producer.increment("hits", "/home", at=AT)
+        producer.increment("hits", "/home", 5, at=AT)
+        producer.increment("hits", "/home", -2, at=AT)
+    (entry,) = entries(redis_client)
+    assert entry.rows == [("hits", "/home", int(AT.timestamp()) // 60, 10_003)]
+
+
+def test_an_amount_of_0_declares_the_key(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url) as producer:
+        producer.increment("hits", "new", 0)
+    assert totals(redis_client) == {("hits", "new"): 0}
+
+
+def test_the_default_time_is_the_minute_of_redis_clock(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    before = int(redis_client.time()[0]) // 60
+    with Producer(redis_url) as producer:
+        producer.increment("hits")
+        producer.increment("hits", amount=2)
+        producer.increment_many("hits", {"": 3})
+    after = int(redis_client.time()[0]) // 60
+    minutes = {row[2] for entry in entries(redis_client) for row in entry.rows}
+    assert minutes <= {before, after}
+    assert total(redis_client) == 6
+
+
+def test_entries_hold_at_most_1000_rows(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url, flush_interval=60, max_rows=100_000) as producer:
+        for number in range(2_500):
+            producer.increment("hits", str(number), at=AT)
+    found = entries(redis_client)
+    assert sorted(len(entry.rows) for entry in found) == [500, 1000, 1000]
+    assert len({entry["id"] for entry in found}) == 3
+    assert all(entry["v"] == "1" and len(entry["id"]) == 32 for entry in found)
+
+
+def test_many_rows_are_flushed_before_the_interval_ends(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url, flush_interval=3600, max_rows=100) as producer:
+        for number in range(100):
+            producer.increment("hits", str(number))
+        # blocks until the entry is there
+        assert redis_client.xread({STREAM: "0"}, block=4000)
+        producer.close()
+
+
+def test_a_flush_comes_by_itself(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url, flush_interval=0.05) as producer:
+        for _ in range(3):
+            length = redis_client.xlen(STREAM)
+            producer.increment("hits")
+            last = redis_client.xrevrange(STREAM, count=1)
+            since = redis_client.xread(
+                {STREAM: _id_of(last) if length else "0"}, block=4000, count=1
+            )
+            assert since
+    assert total(redis_client) == 3
+
+
+def _id_of(reply: object) -> str:
+    """The stream id in a reply of XREVRANGE."""
+    found = reply[0][0]  # type: ignore[index]
+    return found.decode() if isinstance(found, bytes) else str(found)
+
+
+def test_an_own_id_gives_the_entry_its_id(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url, id_scope="shop", flush_interval=60) as producer:
+        producer.increment("orders", "paid", 3, id="order-1")
+        producer.increment("orders", "paid", 3, id="order-1")
+        producer.increment("orders", "paid", 4, id="order-2", at=AT)
+        producer.increment("orders", "paid")
+        assert producer.stats().accepted == 4
+    by_id = {entry["id"]: entry.rows for entry in entries(redis_client)}
+    assert len(by_id) == 3
+    (row,) = by_id[id_for("shop", "orders", "order-1")]
+    assert (row[0], row[1], row[3]) == ("orders", "paid", 3)
+    assert by_id[id_for("shop", "orders", "order-2")] == [
+        ("orders", "paid", int(AT.timestamp()) // 60, 4)
+    ]
+
+
+def test_increment_many_counts_each_item(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url) as producer:
+        producer.increment_many("hits", {})
+        producer.increment_many("hits", {"a": 3, "b": -1, "c": 0, "á": 2**40})
+        producer.increment_many("hits", {"a": 1, "b": 1}, at=AT)
+        producer.increment_many("hits", {str(n): n for n in range(3000)})
+        assert producer.stats().accepted == 3006
+        assert producer.flush()
+        assert producer.stats().stored == 3006
+    found = totals(redis_client)
+    assert found["hits", "a"] == 4
+    assert found["hits", "b"] == 0
+    assert found["hits", "á"] == 2**40
+    assert found["hits", "2999"] == 2999
+
+
+def test_more_counters_than_have_lists_of_their_own(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url) as producer:
+        for _ in range(3):
+            for number in range(1000):
+                producer.increment(f"counter-{number}", "k")
+    assert totals(redis_client) == {(f"counter-{number}", "k"): 3 for number in range(1000)}
+
+
+def test_threads_lose_nothing(redis_url: str, redis_client: redis.Redis) -> None:
+    calls, workers = 20_000, 8
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with Producer(redis_url, flush_interval=0.01) as producer:
+
+            def work(number: int) -> None:
+                for turn in range(calls):
+                    producer.increment("hits", f"{turn % 7}")
+                    if turn % 100 == 0:
+                        producer.increment_many(f"many-{number}", {"a": 1, "b": 2})
+                        producer.increment("hits", "two", 2)
+
+            threads = [threading.Thread(target=work, args=(n,)) for n in range(workers)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            asked = workers * (calls + calls // 100 * 3)
+            assert producer.stats().accepted == asked
+            assert producer.flush(20)
+            assert producer.stats().stored == asked
+    finally:
+        sys.setswitchinterval(switch)
+    assert total(redis_client) == workers * (calls + calls // 100 * 2)
+    assert total(redis_client, "many-3") == calls // 100 * 3
+
+
+def test_accepted_is_exact_at_any_moment(redis_url: str) -> None:
+    with Producer(redis_url) as producer:
+        for asked in range(1, 2000):
+            producer.increment("hits", str(asked % 10))
+            if asked % 97 == 0:
+                stats = producer.stats()
+                assert stats.accepted + stats.dropped == asked
+
+
+def test_figures_are_in_increments_whatever_the_amounts(redis_url: str) -> None:
+    with Producer(redis_url) as producer:
+        producer.increment("hits", "a", 100)
+        producer.increment("hits", "a", -100)
+        producer.increment("hits", "a")
+        producer.increment("hits", "b", 0)
+        producer.increment_many("hits", {"a": 7, "c": 9})
+        assert producer.flush()
+        stats = producer.stats()
+    assert (stats.accepted, stats.stored, stats.dropped, stats.pending_rows) == (6, 6, 0, 0)
+
+
+def test_an_idle_producer_counts_again(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        producer.increment("hits")
+        # When the folder has gone idle, callers have to wake it.
+        eventually(lambda: not producer._core.intake.fast)
+        producer.increment("hits")
+        producer.increment("hits")
+        eventually(lambda: total(redis_client) == 3)
+
+
+def test_entry_ids_never_repeat(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url) as one, Producer(redis_url) as other:
+        for _ in range(20):
+            for producer in (one, other):
+                producer.increment("hits")
+                assert producer.flush()
+    found = entries(redis_client)
+    assert len(found) == 40
+    assert len(distinct(found)) == 40

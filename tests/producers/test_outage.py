@@ -1,0 +1,202 @@
+"""Redis frozen, killed, gone: callers do not notice, memory is bounded, nothing is lost."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from countersink.producers import Producer
+from countersink.producers import intake as intake_module
+from countersink.producers.intake import Mode
+from countersink.stream.connection import connect
+from tests.producers.helpers import distinct, entries, total
+from tests.support.factories import RedisFactory
+from tests.support.waiting import eventually
+
+
+def test_a_frozen_redis_is_not_noticed_by_callers(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server()
+    with Producer(server.url, flush_interval=0.01, socket_timeout=0.5) as producer:
+        producer.increment("hits")
+        assert producer.flush()
+        server.freeze()
+        asked = 300_000
+        for number in range(asked):
+            producer.increment("hits", f"key-{number % 2000}")
+        # The sender hangs in its command; folding goes on, and coalesces.
+        eventually(lambda: producer._core.intake.raw() == 0)
+        stats = producer.stats()
+        assert (stats.accepted, stats.dropped) == (asked + 1, 0)
+        assert stats.pending_rows <= 4 * 2000  # distinct rows, times the minutes that passed
+        eventually(lambda: producer._core._link.failures >= 2)
+        assert not producer.stats().connected
+        server.thaw()
+        assert producer.flush(30)
+        assert producer.stats().stored == asked + 1
+        with connect(server.url) as client:
+            assert total(client) == asked + 1
+
+
+def test_memory_is_bounded_by_rows_and_what_does_not_fit_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Producer("redis://127.0.0.1:1/0", max_rows_in_memory=1000) as producer:
+        for number in range(5000):
+            producer.increment("hits", str(number))
+        stats = producer.stats()
+        assert (stats.accepted, stats.dropped, stats.pending_rows) == (1000, 4000, 1000)
+        for number in range(5000):
+            producer.increment("hits", str(number))  # those that have a row go on counting
+        producer.increment_many("hits", dict.fromkeys(map(str, range(2000)), 1))
+        producer.increment("new", id="no room")
+        stats = producer.stats()
+        assert (stats.accepted, stats.dropped, stats.pending_rows) == (3000, 9001, 1000)
+        eventually(lambda: _logged(caplog, "dropped"))
+        producer.close(timeout=0.05)
+    assert producer.stats().accepted == 0
+    assert producer.stats().dropped == 12_001
+    assert len([r for r in caplog.records if getattr(r, "action", "") == "dropped"]) == 1, (
+        "once a minute"
+    )
+
+
+def _logged(caplog: pytest.LogCaptureFixture, action: str) -> bool:
+    return any(getattr(record, "action", "") == action for record in caplog.records)
+
+
+def test_rows_that_were_taken_for_a_flush_coalesce_again(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server()
+    server.stop()
+    with Producer(server.url, flush_interval=0.01, max_rows_in_memory=3000) as producer:
+        for _ in range(20):
+            for number in range(3000):
+                producer.increment("hits", str(number), at=None)
+            producer.stats()
+        assert producer.stats().dropped == 0
+        assert producer.stats().pending_rows == 3000
+        server.start()
+        assert producer.flush(30)
+        with connect(server.url) as client:
+            found = entries(client)
+            assert total(client) == 60_000
+            assert sum(len(entry.rows) for entry in found) <= 2 * 3000
+
+
+def test_a_killed_and_restarted_redis_gets_everything(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server(appendfsync="always")
+    with Producer(server.url, flush_interval=0.005) as producer:
+        asked = 0
+        for _ in range(3):
+            for _ in range(20):
+                for number in range(500):
+                    producer.increment("hits", str(number))
+                asked += 500
+                producer.stats()
+            server.kill()
+            for number in range(500):
+                producer.increment("hits", str(number))
+            asked += 500
+            server.start()
+        assert producer.flush(30)
+        stats = producer.stats()
+        assert (stats.accepted, stats.stored, stats.dropped) == (asked, asked, 0)
+        with connect(server.url) as client:
+            assert total(client) == asked
+            distinct(entries(client))
+
+
+def test_callers_fold_when_the_folder_cannot_keep_up(
+    monkeypatch: pytest.MonkeyPatch, redis_url: str
+) -> None:
+    monkeypatch.setattr(intake_module, "MAX_RAW", 10_000)
+    with Producer(redis_url) as producer:
+        core = producer._core
+        producer.increment("hits")
+        core._folder.stop()
+        core._folder.join()
+        core.intake.switch(Mode.CROWDED)  # as the folder says when it sees too many events
+        peak = 0
+        for number in range(100_000):
+            producer.increment("hits", str(number % 10))
+            peak = max(peak, core.intake.raw())
+        assert peak < 10_000
+        for _ in range(100_000):
+            producer.increment("hits", "two", 2)
+            peak = max(peak, core.intake.raw())
+        assert peak <= 10_000
+        assert producer.stats().accepted == 200_001
+
+
+def test_the_folder_tells_callers_to_fold_and_to_stop_folding(
+    monkeypatch: pytest.MonkeyPatch, redis_url: str
+) -> None:
+    monkeypatch.setattr("countersink.producers.folder.MAX_RAW", 1000)
+    with Producer(redis_url) as producer:
+        intake = producer._core.intake
+        with intake.lock:  # the folder has to wait
+            for _ in range(5000):
+                producer.increment("hits")
+            producer._core._folder.wake()
+        eventually(lambda: intake.raw() == 0 and intake.mode is not Mode.CROWDED)
+        producer.increment("hits")
+        assert producer.stats().accepted == 5001
+
+
+def test_a_bug_in_a_thread_is_logged_and_the_thread_goes_on(
+    redis_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        core = producer._core
+        happened = threading.Event()
+        original = core._outbox.stamp
+
+        def broken(limit: int) -> object:
+            if not happened.is_set():
+                happened.set()
+                raise ZeroDivisionError("a bug")
+            return original(limit)
+
+        monkeypatch.setattr(core._outbox, "stamp", broken)
+        producer.increment("hits")
+        assert happened.wait(20)
+        assert producer.flush(20)
+        assert producer.stats().stored == 1
+    (record,) = [r for r in caplog.records if getattr(r, "action", "") == "internal_error"]
+    assert record.exc_info is not None
+
+
+def test_no_thread_to_be_had_is_no_reason_to_lose_anything(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    producer = Producer(redis_url)
+    for number in range(5000):
+        producer.increment("hits", str(number % 7))
+    assert producer.stats().accepted == 5000
+    assert producer.close()
+    with connect(redis_url) as client:
+        assert total(client) == 5000
+
+
+def test_log_records_carry_an_action(
+    own_redis_server: RedisFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "countersink.producers")
+    server = own_redis_server()
+    with Producer(server.url, flush_interval=0.01) as producer:
+        server.stop()
+        producer.increment("hits")
+        assert not producer.flush(0.2)
+        server.start()
+        assert producer.flush(20)
+    assert [getattr(record, "action", None) for record in caplog.records] == [
+        "unavailable",
+        "connected",
+    ]
+    assert "password" not in caplog.text
+    assert server.password not in caplog.text

@@ -1,0 +1,108 @@
+"""What apps may rely on: names, signatures, and how little an import costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import countersink.producers
+import countersink.producers.spool
+import countersink.producers.testing
+from countersink.producers import Options, Producer, Stats
+from countersink.producers.journal import ACTIONS
+from countersink.producers.testing import RecordingProducer
+from tests.support.processes import child_environment
+
+
+def public(thing: object) -> list[str]:
+    return sorted(name for name in vars(thing) if not name.startswith("_"))
+
+
+def test_public_names_are_pinned() -> None:
+    assert countersink.producers.__all__ == ["Options", "Producer", "Stats"]
+    assert countersink.producers.spool.__all__ == [
+        "Replayed",
+        "SegmentInfo",
+        "SpoolError",
+        "list_segments",
+        "replay",
+    ]
+    assert public(Producer) == [
+        "close",
+        "close_at_exit",
+        "exit_timeout",
+        "flush",
+        "from_env",
+        "increment",
+        "increment_many",
+        "start_over",
+        "stats",
+    ]
+    assert [field.name for field in dataclasses.fields(Stats)] == [
+        "accepted",
+        "stored",
+        "resent",
+        "spooled",
+        "replayed",
+        "dropped",
+        "pending_rows",
+        "last_error",
+        "connected",
+    ]
+
+
+def test_signature_of_increment_is_pinned() -> None:
+    shown = str(inspect.signature(Producer.increment, eval_str=False))
+    assert shown == (
+        "(self, counter: str, key: str = '', amount: int = 1, *, "
+        "at: datetime.datetime | None = None, id: str | None = None) -> None"
+    )
+
+
+def test_constructor_takes_each_option_with_its_default() -> None:
+    parameters = inspect.signature(Producer.__init__).parameters
+    for field in dataclasses.fields(Options):
+        assert parameters[field.name].default == field.default, field.name
+    assert set(parameters) == {"self", "url", *(f.name for f in dataclasses.fields(Options))}
+
+
+@pytest.mark.parametrize("name", ["increment", "increment_many", "flush", "stats", "close"])
+def test_the_recording_producer_has_the_real_ones_signatures(name: str) -> None:
+    real = inspect.signature(getattr(Producer, name))
+    assert inspect.signature(getattr(RecordingProducer, name)) == real
+
+
+def test_log_actions_are_pinned() -> None:
+    assert sorted(ACTIONS) == [
+        "connected",
+        "dropped",
+        "held_back",
+        "internal_error",
+        "left_over",
+        "replayed",
+        "sigterm",
+        "spool_damaged",
+        "spool_failed",
+        "unavailable",
+    ]
+
+
+def test_import_brings_redis_and_little_else() -> None:
+    script = (
+        "import sys, redis; before = set(sys.modules); import countersink.producers;"
+        "print('\\n'.join(sorted(set(sys.modules) - before)))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    extra = {name for name in ran.stdout.split() if not name.startswith("countersink")}
+    # Each of these is small; a driver, a codec or multiprocessing would be in here.
+    assert extra <= {"fcntl", "encodings.idna", "stringprep", "unicodedata"}, extra

@@ -1,0 +1,99 @@
+"""The coalescing buffer against a plain dictionary."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersink.producers.rows import NEVER, Piece, RowBuffer
+
+KEYS = st.sampled_from(["a", "b", "c", "d"])
+MINUTES = st.integers(0, 1)
+AMOUNTS = st.one_of(
+    st.integers(-3, 3), st.sampled_from([2**63 - 1, -(2**63), 2**62, -(2**62), 2**31 + 1])
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ones"), MINUTES, st.lists(KEYS, min_size=1, max_size=6)),
+        st.tuples(st.just("add"), MINUTES, KEYS, AMOUNTS),
+        st.tuples(
+            st.just("batch"),
+            MINUTES,
+            st.lists(st.tuples(KEYS, AMOUNTS), min_size=1, max_size=4, unique_by=lambda p: p[0]),
+        ),
+        st.tuples(st.just("named"), MINUTES, KEYS),
+        st.tuples(st.just("take"), st.integers(1, 3)),
+        st.tuples(st.just("give back"), st.integers(1, 3)),
+        st.tuples(st.just("settle")),
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS, limit=st.integers(1, 12))
+def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], limit: int) -> None:
+    buffer = RowBuffer(limit)
+    expected: Counter[tuple[str, int]] = Counter()
+    asked = dropped = 0
+    exact = True  # until a step found room for a part: which is the buffer's choice
+    out: list[Piece] = []
+    for step in steps:
+        before = buffer.held
+        match step:
+            case ("ones", int(minute), list(keys)):
+                lost = buffer.add_ones("c", minute, keys)
+                asked, dropped = asked + len(keys), dropped + lost
+                if not lost:
+                    expected.update((key, minute) for key in keys)
+                exact = exact and not lost
+            case ("add", int(minute), str(key), int(amount)):
+                lost = buffer.add("c", key, minute, amount, 1)
+                asked, dropped = asked + 1, dropped + lost
+                expected[key, minute] += 0 if lost else amount
+            case ("batch", int(minute), list(pairs)):
+                keys, amounts = [p[0] for p in pairs], [p[1] for p in pairs]
+                lost = buffer.add_batch("c", minute, keys, amounts)
+                asked, dropped = asked + len(pairs), dropped + lost
+                if not lost:
+                    for key, amount in pairs:
+                        expected[key, minute] += amount
+                exact = exact and not lost
+            case ("named", int(minute), str(key)):
+                lost = buffer.add_named("id", ("c", key, minute, 1))
+                asked, dropped = asked + 1, dropped + lost
+                expected[key, minute] += 1 - lost
+            case ("take", int(size)):
+                piece = buffer.take(size, NEVER)
+                if piece is not None:
+                    out.append(piece)
+                    assert len(piece.rows) <= size
+            case ("give back", int(size)):
+                buffer.give_back(size)
+                assert buffer.held <= before
+            case _:
+                for piece in out:
+                    if piece.generation:
+                        buffer.settle(piece.generation, len(piece.rows))
+                out = [Piece(0, piece.rows, piece.increments, piece.id) for piece in out]
+        assert buffer.held <= limit
+        assert all(-(2**63) <= row[3] < 2**63 for piece in out for row in piece.rows)
+    out += _drain(buffer)
+    assert not exact or _sums(out) == {cell: amount for cell, amount in expected.items() if amount}
+    assert sum(piece.increments for piece in out) + dropped == asked
+
+
+def _drain(buffer: RowBuffer) -> list[Piece]:
+    pieces = []
+    while (piece := buffer.take(2, NEVER)) is not None:
+        pieces.append(piece)
+    return pieces
+
+
+def _sums(pieces: list[Piece]) -> dict[tuple[str, int], int]:
+    sums: Counter[tuple[str, int]] = Counter()
+    for piece in pieces:
+        for _, key, minute, amount in piece.rows:
+            sums[key, minute] += amount
+    return {cell: amount for cell, amount in sums.items() if amount}

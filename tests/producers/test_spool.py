@@ -1,0 +1,375 @@
+"""The spool in use: outages, kills, several processes, and no increment counted twice or never."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from countersink.producers import Producer
+from countersink.producers.spool import list_segments, replay
+from countersink.stream.connection import connect
+from countersink.stream.errors import StreamUnavailable
+from tests.producers.helpers import distinct, entries, run_script, said, total
+from tests.support.factories import RedisFactory
+from tests.support.processes import Child, Children
+from tests.support.proxies import Deed, Phase, RedisProxy
+from tests.support.waiting import eventually
+
+AWAY = "redis://127.0.0.1:1/0"
+
+APP = """
+import json, sys, time
+from countersink.producers import Producer
+url, options, distinct = sys.argv[1], json.loads(sys.argv[2]), len(sys.argv) > 3
+producer = Producer(url, **options)
+asked = 0
+while True:
+    for number in range(1000):
+        producer.increment("hits", f"{asked + number if distinct else number % 50}")
+    asked += 1000
+    if producer.flush(10):
+        print(json.dumps({"stored": asked}), flush=True)
+"""
+REPLAY = """
+import json, sys
+from countersink.producers.spool import replay
+from countersink.stream.connection import connect
+done = replay(sys.argv[2], connect(sys.argv[1]))
+print(json.dumps({"segments": done.segments, "increments": done.increments}))
+"""
+
+
+def spooled_files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*")) if directory.exists() else []
+
+
+def stored(child: Child) -> int:
+    """How many increments the app was told to be stored."""
+    lines = [line["stored"] for line in said(child) if "stored" in line]
+    return int(lines[-1]) if lines else 0
+
+
+def test_flush_spools_while_redis_is_away_and_replays_when_it_is_back(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> None:
+    server = own_redis_server()
+    server.stop()
+    with Producer(server.url, spool=tmp_path / "spool", flush_interval=0.01) as producer:
+        for round_number in range(3):
+            for number in range(2000):
+                producer.increment("hits", f"{round_number}-{number}")
+            assert producer.flush(20)
+        stats = producer.stats()
+        assert (stats.accepted, stats.spooled, stats.stored) == (6000, 6000, 0)
+        assert (stats.pending_rows, stats.dropped) == (0, 0)
+        assert spooled_files(tmp_path / "spool")
+        server.start()
+        producer.increment("hits", "after")
+        eventually(lambda: producer.stats().replayed == 6000)
+        assert producer.flush(20)
+        eventually(lambda: spooled_files(tmp_path / "spool") == [])
+        with connect(server.url) as client:
+            assert total(client) == 6001
+            found = entries(client)
+            assert len(distinct(found)) == len(found)
+            order = [row[1] for entry in found for row in entry.rows]
+            assert order == [*(f"{a}-{b}" for a in range(3) for b in range(2000)), "after"]
+        assert producer.stats().stored == 1
+
+
+def test_entries_in_doubt_keep_id_and_time_through_the_spool(
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    with RedisProxy.to(redis_url) as proxy:
+        proxy.when("XADD", Phase.AFTER, Deed.CUT, times=0)  # stored, but nobody is ever told
+        with Producer(proxy.url(redis_url), spool=tmp_path, flush_interval=0.01) as producer:
+            for number in range(2500):
+                producer.increment("hits", str(number))
+            eventually(lambda: proxy.counts["XADD"] > 0)
+            assert producer.flush(20)
+            assert producer.stats().spooled == 2500
+            proxy.forget()
+            eventually(lambda: producer.stats().replayed == 2500)
+    found = entries(redis_client)
+    assert len(found) > len(distinct(found)), "copies, all identical to the byte"
+    assert total(redis_client) == 2500
+
+
+def test_a_frozen_redis_makes_flush_spool(own_redis_server: RedisFactory, tmp_path: Path) -> None:
+    server = own_redis_server()
+    with Producer(server.url, spool=tmp_path, flush_interval=0.01) as producer:
+        producer.increment("hits", "a")
+        assert producer.flush()
+        server.freeze()
+        for _ in range(5):
+            producer.increment("hits", "b")
+            assert producer.flush(1)  # though the sender hangs in its command for 5 s
+        assert producer.stats().spooled == 5
+        server.thaw()
+        eventually(lambda: producer.stats().replayed == 5)
+        with connect(server.url) as client:
+            assert total(client) == 6
+
+
+def test_rows_beyond_memory_go_to_the_spool(own_redis_server: RedisFactory, tmp_path: Path) -> None:
+    server = own_redis_server()
+    server.freeze()
+    options: dict[str, Any] = {"max_rows_in_memory": 5000, "flush_interval": 0.01}
+    with Producer(server.url, spool=tmp_path, **options) as producer:
+        asked = 0
+        while producer.stats().spooled < 20_000:
+            for _ in range(1000):
+                producer.increment("hits", str(asked))
+                asked += 1
+            eventually(lambda: producer.stats().pending_rows < 4000)
+        stats = producer.stats()
+        assert (stats.accepted, stats.dropped) == (asked, 0)
+        server.thaw()
+        assert producer.flush(20)
+        eventually(lambda: producer.stats().replayed == producer.stats().spooled)
+        with connect(server.url) as client:
+            assert total(client) == asked
+
+
+def test_close_spools_what_redis_does_not_take(tmp_path: Path, redis_url: str) -> None:
+    producer = Producer(AWAY, spool=tmp_path)
+    producer.increment("hits", "a", 7)
+    producer.increment("hits", "b", id="x")
+    assert producer.close()
+    stats = producer.stats()
+    assert (stats.accepted, stats.spooled, stats.dropped) == (2, 2, 0)
+    (info,) = list_segments(tmp_path)
+    assert not info.held
+    with connect(redis_url) as client:
+        done = replay(tmp_path, client)
+        assert (done.segments, done.entries, done.increments) == (1, 2, 2)
+        assert (done.held, done.unreadable, done.damaged_bytes) == (0, 0, 0)
+        assert total(client) == 8
+        assert replay(tmp_path, client).entries == 0
+    assert spooled_files(tmp_path) == []
+
+
+def test_a_full_spool_drops_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Producer(
+        AWAY, spool=tmp_path, spool_max_bytes=100_000, max_rows_in_memory=2000
+    ) as producer:
+        for number in range(50_000):
+            producer.increment("hits", str(number))
+            if number % 5000 == 0:
+                producer.flush(0.1)
+        stats = producer.stats()
+        assert stats.accepted + stats.dropped == 50_000
+        assert stats.spooled > 0
+        assert stats.dropped > 0
+        assert stats.pending_rows <= 2000
+        assert "as much as it may" in (stats.last_error or "")
+        assert sum(path.stat().st_size for path in spooled_files(tmp_path)) <= 100_000
+        assert not producer.close(timeout=0.2)
+    stats = producer.stats()
+    assert stats.accepted == stats.spooled
+    assert stats.accepted + stats.dropped == 50_000
+    actions = {getattr(record, "action", "") for record in caplog.records}
+    assert {"spool_failed", "left_over"} <= actions
+
+
+def test_a_disk_that_refuses_keeps_rows_in_memory(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> None:
+    server = own_redis_server()
+    server.stop()
+    script = """
+    import json, resource, signal, sys
+    from countersink.producers import Producer
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+    producer = Producer(sys.argv[1], spool=sys.argv[2], flush_interval=0.01)
+    for number in range(3000):
+        producer.increment("hits", str(number))
+    print(json.dumps({"flushed": producer.flush(1)}), flush=True)
+    sys.stdin.readline()
+    flushed = producer.flush(30)
+    stats = producer.stats()
+    print(json.dumps({"flushed": flushed, "stored": stats.stored + stats.spooled,
+                      "dropped": stats.dropped}), flush=True)
+    """
+    with Children() as children:
+        child = children.start(
+            [sys.executable, "-c", script.replace("\n    ", "\n"), server.url, str(tmp_path)],
+            lines_in=True,
+        )
+        eventually(lambda: said(child), message=child.output)
+        assert said(child) == [{"flushed": False}]
+        server.start()
+        child.say("go on")
+        assert child.wait() == 0, child.output()
+        assert said(child)[-1] == {"flushed": True, "stored": 3000, "dropped": 0}
+    with connect(server.url) as client:
+        replay(tmp_path, client)
+        assert total(client) == 3000
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_stored_increments_survive_a_sigkill_and_two_replays_at_once(
+    own_redis_server: RedisFactory, tmp_path: Path, frozen: bool
+) -> None:
+    server = own_redis_server()
+    options = json.dumps({"spool": str(tmp_path), "flush_interval": 0.01, "socket_timeout": 0.5})
+    with Children() as children:
+        apps = [run_script(children, APP, server.url, options, "distinct") for _ in range(2)]
+        for app in apps:
+            eventually(lambda app=app: stored(app) >= 3000, message=app.output)  # type: ignore[misc]
+        if frozen:
+            server.freeze()
+        else:
+            server.stop()
+        before = [stored(app) for app in apps]
+        for app, there in zip(apps, before, strict=True):
+            eventually(lambda app=app, there=there: stored(app) >= there + 5000)  # type: ignore[misc]
+        for app in apps:
+            app.kill()
+        told = [stored(app) for app in apps]
+        if frozen:
+            server.thaw()
+        else:
+            server.start()
+        replays = [run_script(children, REPLAY, server.url, str(tmp_path)) for _ in range(2)]
+        for each in replays:
+            assert each.wait() == 0, each.output()
+        with connect(server.url) as client:
+            replay(tmp_path, client)  # what one had locked while the other looked
+            counted = total(client)
+            # Every key was counted by each app at most once: nothing twice, nothing stored missing.
+            keys: dict[str, int] = {}
+            for entry in distinct(entries(client)):
+                for _, key, _, amount in entry.rows:
+                    keys[key] = keys.get(key, 0) + amount
+    assert spooled_files(tmp_path) == []
+    assert max(keys.values()) <= 2
+    for there in told:
+        assert sum(1 for key in keys if int(key) < there) == there
+    assert sum(1 for key, amount in keys.items() if amount == 2) >= min(told)
+    assert counted >= sum(told)
+
+
+def test_a_replay_beside_a_live_writer_loses_nothing(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> None:
+    server = own_redis_server()
+    options = json.dumps({"spool": str(tmp_path), "flush_interval": 0.01})
+    with Children() as children:
+        app = run_script(children, APP, AWAY, options)  # for this one Redis is always away
+        eventually(lambda: stored(app) >= 20_000, message=app.output)
+        with connect(server.url) as client:
+            for _ in range(20):
+                done = replay(tmp_path, client)
+                assert done.segments == 0
+                assert done.held >= 1
+            eventually(lambda: stored(app) >= 40_000, message=app.output)
+            app.kill()
+            told = stored(app)
+            done = replay(tmp_path, client)
+            assert done.held == 0
+            assert told <= done.increments == total(client)
+            assert spooled_files(tmp_path) == []
+
+
+def test_a_live_producer_replays_what_dead_processes_left(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> None:
+    server = own_redis_server()
+    for number in range(3):
+        dead = Producer(AWAY, spool=tmp_path)
+        dead.increment("hits", str(number), number)
+        assert dead.close()
+    assert len(spooled_files(tmp_path)) == 3
+    with Producer(server.url, spool=tmp_path) as producer:
+        assert producer.flush()  # starts it, with nothing of its own to count
+        eventually(lambda: spooled_files(tmp_path) == [])
+        assert producer.stats().replayed == 3
+        with connect(server.url) as client:
+            assert total(client) == 3
+
+
+def test_two_producers_share_a_directory(own_redis_server: RedisFactory, tmp_path: Path) -> None:
+    server = own_redis_server()
+    server.stop()
+    with (
+        Producer(server.url, spool=tmp_path) as one,
+        Producer(server.url, spool=tmp_path) as other,
+    ):
+        for producer in (one, other, one, other):
+            producer.increment("hits")
+            assert producer.flush(20)
+        assert len(spooled_files(tmp_path)) == 2
+        server.start()
+        eventually(lambda: spooled_files(tmp_path) == [])
+        assert one.stats().replayed == other.stats().replayed == 2
+        with connect(server.url) as client:
+            assert total(client) == 4
+
+
+def test_a_forked_child_leaves_its_parents_segments_alone(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> None:
+    server = own_redis_server()
+    server.stop()
+    script = """
+    import os, sys
+    from countersink.producers import Producer
+    producer = Producer(sys.argv[1], spool=sys.argv[2])
+    producer.increment("hits", "parent")
+    assert producer.flush(20)
+    pid = os.fork()
+    if pid == 0:
+        producer.increment("hits", "child")
+        os._exit(0 if producer.close() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    producer.increment("hits", "parent")
+    assert producer.close()
+    assert producer.stats().spooled == 2
+    """
+    with Children() as children:
+        child = run_script(children, script, server.url, str(tmp_path))
+        assert child.wait() == 0, child.output()
+    assert len(spooled_files(tmp_path)) == 2
+    server.start()
+    with connect(server.url) as client:
+        assert replay(tmp_path, client).increments == 3
+        assert total(client) == 3
+
+
+def test_a_replay_that_loses_redis_raises_and_can_be_repeated(
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    dead = Producer(AWAY, spool=tmp_path)
+    for number in range(40_000):
+        dead.increment("hits", str(number))
+    assert dead.close(20)
+    with RedisProxy.to(redis_url) as proxy:
+        proxy.when("XADD", Phase.AFTER, Deed.CUT, skip=20)
+        with connect(proxy.url(redis_url)) as client, pytest.raises(StreamUnavailable):
+            replay(tmp_path, client)
+        assert replay(tmp_path, redis_client).entries < 40
+    assert total(redis_client) == 40_000
+    assert spooled_files(tmp_path) == []
+
+
+def test_flush_applied_waits_for_the_spool_too(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> None:
+    server = own_redis_server()
+    server.stop()
+    with Producer(server.url, spool=tmp_path, flush_interval=0.01) as producer:
+        producer.increment("hits")
+        assert producer.flush(20)
+        assert not producer.flush(0.2, applied=True)
+        server.start()
+        eventually(lambda: producer.stats().replayed == 1)
+        assert not producer.flush(0.2, applied=True), "it is in Redis, not in MySQL"
+        with connect(server.url) as client:
+            client.xtrim("{countersink:0}:events", maxlen=0)
+        assert producer.flush(20, applied=True)

@@ -1,0 +1,337 @@
+"""Segments on disk: torn at every byte, corrupt in the middle, stamped, locked, full."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from countersink.producers.journal import Journal
+from countersink.producers.parcel import Parcel
+from countersink.producers.spool import SpoolError, list_segments
+from countersink.producers.spool.backlog import Backlog
+from countersink.producers.spool.directory import new_segment_path, segment_paths, used_bytes
+from countersink.producers.spool.errors import SpoolFull
+from countersink.producers.spool.record import FILE_HEADER_SIZE, pack_slot, unpack_slot
+from countersink.producers.spool.segment import Segment
+from countersink.producers.spool.writer import Spool
+from countersink.stream.entry import encode_rows, new_entry_id
+from tests.support.waiting import eventually
+
+NOW = 1_795_000_000_000
+
+
+def parcel(number: int, *, at: int | None = None) -> Parcel:
+    rows = encode_rows([("hits", f"key-{number}", 1, number)])
+    return Parcel(new_entry_id(NOW + number), rows, 1, number, at=at)
+
+
+def written(directory: Path, parcels: list[Parcel]) -> Path:
+    """A segment whose writer is gone."""
+    segment = Segment.create(new_segment_path(directory))
+    for each in parcels:
+        segment.append([each])
+    segment.close()
+    return segment.path
+
+
+def adopt(path: Path) -> Segment:
+    segment = Segment.adopt(path)
+    assert segment is not None
+    return segment
+
+
+def replayed(path: Path, *, journal: Journal | None = None) -> tuple[list[Parcel], Backlog]:
+    """Replay one segment to its end."""
+    backlog = Backlog(journal or Journal())
+    backlog.add(adopt(path))
+    sent: list[Parcel] = []
+    while parcels := backlog.next(3, lambda: NOW):
+        sent += parcels
+        backlog.delivered(parcels)
+    return sent, backlog
+
+
+def facts(parcels: list[Parcel]) -> list[tuple[str, bytes, int, int]]:
+    return [(each.id, each.rows, each.row_count, each.increments) for each in parcels]
+
+
+@pytest.fixture
+def held() -> Iterator[list[Segment]]:
+    """Segments to be let go of at the end."""
+    segments: list[Segment] = []
+    yield segments
+    for segment in segments:
+        segment.close()
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    parcels = [parcel(number) for number in range(1, 20)]
+    parcels[4].at = NOW - 5
+    path = written(tmp_path, parcels)
+    sent, _ = replayed(path)
+    assert facts(sent) == facts(parcels)
+    assert [each.at for each in sent[:6]] == [NOW, NOW, NOW, NOW, NOW - 5, NOW]
+    assert not path.exists(), "a finished segment is deleted"
+
+
+def test_a_torn_tail_is_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    parcels = [parcel(number) for number in range(1, 4)]
+    whole = written(tmp_path, parcels)
+    content = whole.read_bytes()
+    segment = adopt(whole)
+    first = segment.read(FILE_HEADER_SIZE)
+    assert first is not None
+    second = segment.read(first.end)
+    assert second is not None
+    segment.close()
+    for size in range(len(content)):
+        torn = tmp_path / "torn.spool"
+        torn.write_bytes(content[:size])
+        caplog.clear()
+        sent, backlog = replayed(torn)
+        ends = [end for end in (first.end, second.end) if end <= size]
+        assert facts(sent) == facts(parcels[: len(ends)]), size
+        assert not torn.exists()
+        clean = size <= FILE_HEADER_SIZE or size in ends
+        assert ("cut" in caplog.text) is not clean, size
+        assert backlog.damaged_bytes == 0
+
+
+def test_a_torn_tail_of_zeros_is_cut(tmp_path: Path) -> None:
+    parcels = [parcel(1), parcel(2)]
+    path = written(tmp_path, parcels)
+    with path.open("ab") as file:
+        file.write(bytes(5000))
+    sent, _ = replayed(path)
+    assert facts(sent) == facts(parcels)
+
+
+def test_a_corrupt_record_in_the_middle_is_passed_over_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parcels = [parcel(number) for number in range(1, 6)]
+    original = written(tmp_path, parcels)
+    content = original.read_bytes()
+    size = (len(content) - FILE_HEADER_SIZE) // 5
+    begin = FILE_HEADER_SIZE + 2 * size
+    slot = range(begin + 12, begin + 24)  # a damaged slot reads as not set: the record is whole
+    for offset in range(begin, begin + size):
+        if offset in slot:
+            continue
+        caplog.clear()
+        path = tmp_path / "bad.spool"
+        path.write_bytes(content[:offset] + bytes([content[offset] ^ 0x5A]) + content[offset + 1 :])
+        sent, backlog = replayed(path)
+        assert facts(sent) == facts(parcels[:2] + parcels[3:]), offset
+        assert backlog.damaged_bytes == size
+        assert "corrupt" in caplog.text
+        kept = path.with_name("bad.spool.damaged")
+        assert kept.exists(), "not deleted: somebody may want to look at it"
+        assert not path.exists()
+        kept.unlink()
+
+
+def test_damage_is_remembered_by_a_replay_that_is_interrupted(tmp_path: Path) -> None:
+    parcels = [parcel(number) for number in range(1, 6)]
+    path = written(tmp_path, parcels)
+    content = bytearray(path.read_bytes())
+    content[FILE_HEADER_SIZE + 30] ^= 0xFF  # in the first record
+    path.write_bytes(content)
+    backlog = Backlog(Journal())
+    backlog.add(adopt(path))
+    first = backlog.next(1, lambda: NOW)
+    backlog.delivered(first)
+    backlog.close()
+    sent, _ = replayed(path)
+    assert facts(first + sent) == facts(parcels[1:])
+    assert path.with_name(path.name + ".damaged").exists()
+
+
+def test_a_file_that_is_not_a_segment_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.spool"
+    path.write_bytes(b"something else entirely, and long enough")
+    with pytest.raises(SpoolError, match="not a spool segment"):
+        Segment.adopt(path)
+    assert path.exists()
+
+
+def test_at_is_stamped_on_disk_before_the_first_send_and_kept(tmp_path: Path) -> None:
+    path = written(tmp_path, [parcel(1), parcel(2, at=NOW - 60_000), parcel(3)])
+    backlog = Backlog(Journal())
+    backlog.add(adopt(path))
+    sent = backlog.next(3, lambda: NOW)
+    assert [each.at for each in sent] == [NOW, NOW - 60_000, NOW]
+    backlog.close()  # as if killed in mid-send: the answer never came
+    again, _ = replayed(path)
+    assert [each.sealed().fields() for each in again] == [each.sealed().fields() for each in sent]
+
+
+def test_a_replay_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
+    parcels = [parcel(number) for number in range(1, 8)]
+    path = written(tmp_path, parcels)
+    backlog = Backlog(Journal())
+    backlog.add(adopt(path))
+    sent = backlog.next(3, lambda: NOW)
+    backlog.delivered(sent[:2])  # Redis refused the third
+    assert facts(backlog.next(3, lambda: NOW + 9)) == facts(parcels[2:3]), "the same one again"
+    backlog.close()
+    rest, _ = replayed(path)
+    assert facts(rest) == facts(parcels[2:])
+    assert rest[0].at == NOW
+
+
+def test_a_torn_slot_is_not_set() -> None:
+    slot = pack_slot(NOW)
+    assert unpack_slot(slot) == NOW
+    assert unpack_slot(bytes(12)) is None
+    for size in range(12):
+        assert unpack_slot(slot[:size] + bytes(12 - size)) is None or size > 8
+
+
+def test_a_live_writers_segment_is_left_alone(tmp_path: Path, held: list[Segment]) -> None:
+    segment = Segment.create(new_segment_path(tmp_path))
+    held.append(segment)
+    segment.append([parcel(1)])
+    assert Segment.adopt(segment.path) is None
+    (info,) = list_segments(tmp_path)
+    assert (info.held, info.damaged, info.bytes) == (True, False, segment.end)
+    segment.append([parcel(2)])
+    segment.close()
+    (info,) = list_segments(tmp_path)
+    assert not info.held
+    sent, _ = replayed(segment.path)
+    assert [each.increments for each in sent] == [1, 2]
+
+
+def test_a_deleted_segment_that_another_had_open_is_not_replayed_again(tmp_path: Path) -> None:
+    path = written(tmp_path, [parcel(1)])
+    # As when a second replayer opened the file before the first had deleted it.
+    original_open = os.open
+
+    def slow_open(name: str, flags: int, mode: int = 0o777, **more: int) -> int:
+        fd = original_open(name, flags, mode, **more)
+        if name == str(path):
+            Path(name).unlink(missing_ok=True)
+        return fd
+
+    os.open = slow_open  # type: ignore[assignment]
+    try:
+        assert Segment.adopt(path) is None
+    finally:
+        os.open = original_open
+
+
+def test_a_failed_write_leaves_what_was_stored(tmp_path: Path, held: list[Segment]) -> None:
+    segment = Segment.create(new_segment_path(tmp_path))
+    held.append(segment)
+    segment.append([parcel(1)])
+    size = segment.path.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 40, hard))
+    try:
+        with pytest.raises(SpoolError, match="File too large"):
+            segment.append([parcel(2)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert segment.path.stat().st_size == size
+    segment.append([parcel(3)])
+    segment.close()
+    sent, _ = replayed(segment.path)
+    assert [each.increments for each in sent] == [1, 3]
+
+
+def test_a_full_disk_does_not_keep_a_replay_from_stamping(tmp_path: Path) -> None:
+    path = written(tmp_path, [parcel(1), parcel(2)])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+    try:
+        sent, _ = replayed(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(sent) == 2
+
+
+def test_the_directory_has_a_limit(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", 2000, Journal())
+    stored = 0
+
+    def fill() -> None:
+        nonlocal stored
+        while True:
+            spool.append([parcel(stored + 1)])
+            stored += 1
+
+    with pytest.raises(SpoolFull):
+        fill()
+    assert 0 < used_bytes(tmp_path / "spool") <= 2000
+    spool.close()
+    (path,) = segment_paths(tmp_path / "spool")
+    sent, _ = replayed(path)
+    assert len(sent) == stored
+
+
+def test_segments_are_replayed_in_the_order_in_which_they_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("countersink.producers.spool.writer.SEGMENT_BYTES", 300)
+    spool = Spool(tmp_path, 1 << 20, Journal())
+    parcels = [parcel(number) for number in range(1, 30)]
+    for each in parcels:
+        spool.append([each])
+    assert len(segment_paths(tmp_path)) > 5
+    spool.roll()
+    sent: list[Parcel] = []
+    while got := spool.backlog.next(3, lambda: NOW):
+        sent += got
+        spool.backlog.delivered(got)
+    assert facts(sent) == facts(parcels)
+    assert segment_paths(tmp_path) == []
+    assert not spool.waiting
+
+
+def test_an_empty_segment_is_deleted_at_close(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 1 << 20, Journal())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_HEADER_SIZE, hard))
+    try:
+        with pytest.raises(SpoolError):
+            spool.append([parcel(1)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not spool.waiting
+    spool.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_of_the_spool(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    spool = Spool(tmp_path / "file" / "spool", 1 << 20, Journal())
+    with pytest.raises(SpoolError, match="cannot create"):
+        spool.append([parcel(1)])
+
+
+def test_a_forked_child_gives_up_the_lock(tmp_path: Path) -> None:
+    segment = Segment.create(new_segment_path(tmp_path))
+    segment.append([parcel(1)])
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(writing)
+        segment.close()  # does nothing here: the fork has closed it
+        os.read(reading, 1)  # until the parent is done
+        os._exit(0)
+    os.close(reading)
+    try:
+        assert Segment.adopt(segment.path) is None, "the parent still has it"
+        segment.close()
+        # As soon as the child has run at all, and though it lives.
+        adopted = eventually(lambda: Segment.adopt(segment.path))
+        assert adopted is not None
+        adopted.close()
+    finally:
+        os.close(writing)
+        assert os.waitpid(pid, 0)[1] == 0
