@@ -36,6 +36,9 @@ FAST_WORKER: dict[str, Any] = {
     "claim_idle_ms": 400,
     "claim_every_s": 0.1,
 }
+CLAIMS_LATE: dict[str, Any] = {"claim_every_s": 600.0}
+"""Options with which a worker looks for lost entries once, at its start: a recovery that a scenario
+is about must not be done for it by the sweep."""
 """Options with which a worker looks after lost entries at once, not after a minute."""
 
 
@@ -66,6 +69,8 @@ class Stage:
         self.redis_proxy = RedisProxy.to(redis_server.url)
         self.mysql_proxy = MySQLProxy.to(mysql_url)
         self.children = Children()
+        self.dead: set[tuple[str, int]] = set()
+        """Dead letters there must be: (entry id, position)."""
         self.faults: Counter[str] = Counter()
         """Faults that no proxy counts: of servers and apps."""
         script = files("countersink.stream") / "scripts" / "acknowledge.lua"
@@ -142,7 +147,9 @@ class Stage:
             **{**FAST_WORKER, **options},
         )
 
-    def victim_at(self, kind: str, phase: Phase, deed: Deed, do: str) -> tuple[Child, Rule]:
+    def victim_at(
+        self, kind: str, phase: Phase, deed: Deed, do: str, **options: Any
+    ) -> tuple[Child, Rule]:
         """Start a worker to which `do` (kill, stop, terminate) is done exactly at this point."""
         victim: Future[Child] = Future()
 
@@ -150,7 +157,7 @@ class Stage:
             getattr(victim.result(30), do)()
 
         rule = self.when(kind, phase, deed, call=strike, label=f"worker {do}")
-        child = self.worker()
+        child = self.worker(**options)
         victim.set_result(child)
         return child, rule
 
@@ -205,6 +212,8 @@ class Stage:
         """Hold the tables against the books."""
         with Oracle(self.mysql_url) as oracle:
             oracle.check(self.traffic.expected, f"{note} (seed {self.seed})")
+            missing = self.dead - oracle.dead()
+            assert not missing, f"dead letters missing {note} (seed {self.seed}): {missing}"
 
     def wait_applied_by_worker(self) -> None:
         """Apply what there is with a worker nobody disturbs, which then ends."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -11,6 +12,7 @@ from tests.support.oracle import Oracle
 from tests.support.proxies import MySQLProxy
 
 
+@pytest.mark.timeout(400)  # only to shorten an example that fails
 def test_totals_equal_a_dictionary_at_every_step(redis_client: redis.Redis, mysql_url: str) -> None:
     with MySQLProxy.to(mysql_url) as proxy, Oracle(mysql_url) as oracle:
         ground = Ground(redis_client, oracle, proxy, mysql_url)

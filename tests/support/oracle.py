@@ -71,6 +71,13 @@ class Oracle:
         """How many entries are on record as applied."""
         return int(self.rows("SELECT COUNT(*) FROM applied_entry")[0][0])
 
+    def dead(self) -> set[tuple[str, int]]:
+        """The dead letters: (entry id in hex, position)."""
+        return {
+            (bytes(entry_id).hex(), int(position))
+            for entry_id, position in self.rows("SELECT entry_id, position FROM dead_row")
+        }
+
     def differences(self, expected: Mapping[Cell, int]) -> list[str]:
         """Where the tables differ from the dictionary (or from each other), a line each."""
         totals = self.totals()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from countersink.stream.group import Group
 from countersink.stream.names import GROUP
-from tests.faults.stage import APPLIED_WITHIN, Stage
+from tests.faults.stage import APPLIED_WITHIN, CLAIMS_LATE, Stage
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
 from tests.support.traffic import STREAM
@@ -24,7 +24,7 @@ def group_deleted_with_entries_pending(stage: Stage) -> None:
     """The group, and with it the pending list, goes between the read and the COMMIT."""
     held = stage.when("commit", Phase.BEFORE, Deed.HOLD)
     stage.send(10)
-    worker = stage.worker()
+    worker = stage.worker(**CLAIMS_LATE)
     stage.wait_for(held.done, "held", worker)
     stage.redis.xgroup_destroy(STREAM, GROUP)
     stage.faults["group deleted"] += 1
@@ -97,7 +97,7 @@ def _read_as_ghost(stage: Stage, entries: int) -> None:
 
 def _blocked_worker(stage: Stage) -> Child:
     """A worker that has applied what there was and now waits in a blocking read."""
-    worker = stage.worker(batch_wait_ms=4000)
+    worker = stage.worker(batch_wait_ms=4000, **CLAIMS_LATE)
     stage.send(1)
     stage.wait_applied()
     eventually(lambda: _blocked_clients(stage) > 0, APPLIED_WITHIN, message=worker.output)

@@ -84,7 +84,8 @@ def terminated_in_the_midst(stage: Stage) -> None:
     """SIGTERM at any point finishes the batch and leaves nothing pending."""
     point = stage.random.choice(POINTS[:-1])
     stage.send(30)
-    child, rule = stage.victim_at(point.kind, point.phase, Deed.PASS, "terminate")
+    # small transactions: more is read ahead than fits into the next one
+    child, rule = stage.victim_at(point.kind, point.phase, Deed.PASS, "terminate", batch_rows=60)
     stage.wait_for(rule.done, point.name, child)
     assert child.wait() == 0, child.output()
     assert stage.pending() == 0, f"left pending after SIGTERM {point.name}\n{child.output()}"
