@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -213,9 +212,7 @@ def test_wrong_password_and_missing_database(mysql_url: str) -> None:
         connect(mysql_url.rpartition("/")[0])
 
 
-def test_a_certificate_that_does_not_verify(
-    mysql_url: str, session: Session, tmp_path: Path
-) -> None:
+def test_a_certificate_that_does_not_verify(mysql_url: str, session: Session) -> None:
     """MySQL has a certificate of its own making; MariaDB 10 has none."""
     expected = "certificate" if session.dialect.name == "mysql" else "SSL"
     with pytest.raises(Refused, match=expected):

@@ -8,7 +8,7 @@ decide what is new.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -99,7 +99,6 @@ class Applier:
         unique: dict[bytes, Incoming] = {}
         for entry in entries:
             unique.setdefault(entry.id, entry)
-        repeated = len(entries) - len(unique)
         try:
             session = self._open()
             applied = rerun(partial(self._attempt, session, unique), pause=self._pause)
@@ -107,12 +106,7 @@ class Applier:
             self.close()
             raise
         self._used = time.monotonic()
-        # _attempt took those out that were counted before
-        duplicates = len(entries) - applied.applied - applied.too_old
-        assert duplicates >= repeated
-        return Applied(
-            applied.applied, duplicates, applied.rows, applied.cells, applied.dead, applied.too_old
-        )
+        return replace(applied, duplicates=len(entries) - applied.applied - applied.too_old)
 
     def close(self) -> None:
         """Close the connection; the next :meth:`apply` makes a new one."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import pymysql
 
 from countersink.store.dialect import Dialect, parse_version
-from countersink.store.errors import Misconfigured, StoreError, Unavailable, translate
+from countersink.store.errors import Misconfigured, Refused, StoreError, Unavailable, translate
 from countersink.store.settings import Settings
 
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
@@ -27,6 +27,8 @@ READ_TIMEOUT: Final = 15.0
 """Seconds until a silent server counts as gone: above the lock waits, below anybody's patience."""
 LOCK_WAIT: Final = 5
 """Seconds a statement waits for a row lock or a metadata lock."""
+MIN_PACKET: Final = 65_536
+"""Bytes a server must take in one statement; both take 16 MB or more by default."""
 IDLE_SECONDS: Final = 30
 """The server ends a session, with its locks, after so many idle seconds."""
 
@@ -213,9 +215,13 @@ def connect(
         raise translate(error) from error
     # Logging in is bounded by the short timeout (the driver reads with read_timeout there too),
     # work by the long one.
+    packet = int(found.get("max_allowed_packet", 0))
+    if packet < MIN_PACKET:
+        connection.close()
+        raise Refused(f"the server's max_allowed_packet is {packet}; give it {MIN_PACKET} or more")
     driver: Any = connection
     driver._read_timeout = driver._write_timeout = read_timeout
-    return Session(connection, dialect, int(found.get("max_allowed_packet", 1024)))
+    return Session(connection, dialect, packet)
 
 
 def _open(settings: Settings, database: bool) -> "pymysql.connections.Connection[Any]":

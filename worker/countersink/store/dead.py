@@ -156,12 +156,7 @@ def pages(
 ) -> Iterator[list[Key]]:
     """The keys of the chosen dead rows in order, page by page; each is met once."""
     if refs is not None:
-        keys = sorted(
-            {
-                (row.entry_id, row.position)
-                for row in list_rows(session, refs=refs, reason=reason, limit=2**31)
-            }
-        )
+        keys = sorted({key for ref in refs for key in _named(session, ref, reason)})
         yield from (keys[start : start + size] for start in range(0, len(keys), size))
         return
     after: Key | None = None
@@ -201,6 +196,12 @@ def parse_ref(ref: str) -> tuple[bytes, int | None]:
     if match is None:
         raise ValueError(f"{ref!r} names no dead row: write 32 hex digits, or those and :POSITION")
     return bytes.fromhex(match[1]), None if match[2] is None else int(match[2])
+
+
+def _named(session: Session, ref: str, reason: str | None) -> list[Key]:
+    where, args = _where_ref(ref)
+    found = session.query(f"SELECT entry_id, position, reason FROM dead_row WHERE {where}", args)
+    return [(bytes(name), int(place)) for name, place, why in found if reason in (None, why)]
 
 
 def _where_ref(ref: str) -> tuple[str, tuple[object, ...]]:

@@ -15,16 +15,21 @@ from typing import Final
 
 from countersink.store.connection import Session, connect
 from countersink.store.errors import (
+    NO_SUCH_TABLE,
     UNKNOWN_DATABASE,
     Conflict,
     Misconfigured,
     Refused,
     SchemaMismatch,
 )
+from countersink.store.rerun import rerun
 from countersink.store.settings import Settings
 
 DDL_SECONDS: Final = 24 * 3600.0
 """Seconds a statement of a migration may take: it may rebuild a large table."""
+DDL_LOCK_WAIT: Final = 2
+"""Seconds to wait for a table that a transaction uses: meanwhile all others queue up behind us."""
+_DDL_ATTEMPTS: Final = 100
 TURN_SECONDS: Final = 50
 """Seconds to wait for another program's migration, per attempt."""
 _TURNS: Final = 72
@@ -88,7 +93,9 @@ def schema_version(session: Session) -> int:
     """The version of the tables; 0 where there are none."""
     try:
         rows = session.query("SELECT COALESCE(MAX(version), 0) FROM schema_version")
-    except SchemaMismatch:
+    except SchemaMismatch as error:
+        if error.code != NO_SUCH_TABLE:
+            raise
         return 0
     return int(rows[0][0])
 
@@ -157,10 +164,10 @@ def _session(settings: Settings) -> Session:
     return _connect(settings)
 
 
-def _connect(settings: Settings) -> Session:
+def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
     """A session that may be busy, or waiting for its turn, for long."""
     return connect(
-        settings, read_timeout=DDL_SECONDS, lock_wait=TURN_SECONDS, idle_seconds=int(DDL_SECONDS)
+        settings, read_timeout=DDL_SECONDS, lock_wait=lock_wait, idle_seconds=int(DDL_SECONDS)
     )
 
 
@@ -169,7 +176,7 @@ def _turn(settings: Settings, session: Session) -> Iterator[None]:
     """Hold the row that says whose turn it is, on a connection of its own: DDL would commit."""
     session.execute(_VERSION_TABLE)
     session.execute(_RECORD, (0, "lock"))
-    with _connect(settings) as holder:
+    with _connect(settings, TURN_SECONDS) as holder:
         for attempt in range(1, _TURNS + 1):
             try:
                 holder.begin()
@@ -185,7 +192,7 @@ def _turn(settings: Settings, session: Session) -> Iterator[None]:
 
 def _run(session: Session, statement: str) -> None:
     try:
-        session.execute(statement)
+        rerun(lambda: session.execute(statement), attempts=_DDL_ATTEMPTS)
     except Refused as error:
         if error.code not in _ALREADY_DONE:
             raise

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from countersink.store import dead
 from countersink.store.connection import Session
@@ -13,7 +13,7 @@ from countersink.store.merge import Incoming, Row
 from countersink.store.rerun import rerun
 from countersink.store.upserts import Upserts
 
-PAGE: int = 100
+PAGE: Final = 25
 """Dead rows per transaction."""
 
 
