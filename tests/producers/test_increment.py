@@ -10,7 +10,8 @@ import redis
 
 from countersink.producers import Producer
 from countersink.stream.entry import id_for
-from tests.producers.helpers import STREAM, distinct, entries, total, totals
+from tests.producers.helpers import STREAM, distinct, entries, run_script, total, totals
+from tests.support.processes import Children
 from tests.support.waiting import eventually
 
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -197,3 +198,47 @@ def test_entry_ids_never_repeat(redis_url: str, redis_client: redis.Redis) -> No
     found = entries(redis_client)
     assert len(found) == 40
     assert len(distinct(found)) == 40
+
+
+def test_a_finalizer_and_a_signal_handler_may_count(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    # Both run between any two instructions of the same thread, also in the midst of increment().
+    script = """
+    import gc, signal, sys
+    from countersink.producers import Producer
+    producer = Producer(sys.argv[1], flush_interval=0.001)
+    counted = 0
+    class Counting:
+        def __del__(self):
+            global counted
+            producer.increment(f"finalizer-{counted % 7}", "", 1 + counted % 2)
+            counted += 1
+    def handler(*_):
+        global counted
+        producer.increment("handler")
+        producer.increment_many("handler", {"a": 1})
+        counted += 2
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    gc.set_threshold(1)
+    for number in range(20_000):
+        garbage = Counting()
+        garbage.itself = garbage
+        del garbage
+        producer.increment(f"plain-{number % 600}", str(number % 10))
+        counted += 1
+        if number % 100 == 0:
+            producer.stats()
+            producer._core.intake.switch(type(producer._core.intake.mode).IDLE)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    gc.set_threshold(700)
+    gc.collect()
+    assert producer.flush(20)
+    stats = producer.stats()
+    assert stats.accepted == stats.stored == counted, (stats, counted)
+    assert producer.close()
+    """
+    with Children() as children:
+        child = run_script(children, script, redis_url)
+        assert child.wait() == 0, child.output()

@@ -3,7 +3,8 @@
 import logging
 import time
 from collections.abc import Callable
-from threading import Event, Thread
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Final
 
 from countersink.producers.clock import RedisClock
@@ -54,19 +55,21 @@ class Folder(Thread):
         self._clock = clock
         self._journal = journal
         self._rows_waiting = rows_waiting
-        self._event = Event()
+        # Not an Event, whose lock a caller could meet again: in a signal handler, or in a finalizer
+        # that the garbage collector runs, in the midst of set(). A SimpleQueue is reentrant.
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._stopping = False
         self._reported = 0
         self._chunk = CHUNK
 
     def wake(self) -> None:
         """Look now."""
-        self._event.set()
+        self._wakeups.put(None)
 
     def stop(self) -> None:
         """End soon; what is left is folded by whoever closes the producer."""
         self._stopping = True
-        self._event.set()
+        self.wake()
 
     def run(self) -> None:
         """The thread."""
@@ -74,10 +77,9 @@ class Folder(Thread):
         while not self._stopping:
             try:
                 if self._intake.mode is Mode.IDLE:
-                    self._event.wait(IDLE_LOOK_SECONDS)
+                    self._wait(IDLE_LOOK_SECONDS)
                 else:
-                    self._event.wait(min(LOOK_SECONDS, self._clock.seconds_to_next_minute()))
-                self._event.clear()
+                    self._wait(min(LOOK_SECONDS, self._clock.seconds_to_next_minute()))
                 if self._pass():
                     busy = time.monotonic()
                     if self._intake.mode is Mode.IDLE:
@@ -88,6 +90,14 @@ class Folder(Thread):
             except Exception:
                 self._journal.bug("the folder")
                 time.sleep(LOOK_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
+        try:
+            self._wakeups.get(timeout=seconds)
+            while True:  # several callers may have asked
+                self._wakeups.get_nowait()
+        except Empty:
+            pass
 
     def _pass(self) -> bool:
         """Fold until little is left; whether anything was folded.
@@ -110,12 +120,16 @@ class Folder(Thread):
             count = self._intake.fold(max(self._chunk, waiting // 4))
             self._adapt(count, time.thread_time() - before)
             folded = folded or count > 0
+            self._tell()
             if waiting <= self._chunk:
                 break
             breathe()
-        if self._intake.buffer.waiting:  # also what a caller has folded
-            self._rows_waiting()
+        self._tell()  # of what a caller has folded, too
         return folded
+
+    def _tell(self) -> None:
+        if self._intake.buffer.waiting:
+            self._rows_waiting()
 
     def _adapt(self, count: int, seconds: float) -> None:
         """Let a chunk be what folds in ``HOLD_SECONDS``: many events of few keys, few of many."""

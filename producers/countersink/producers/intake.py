@@ -33,8 +33,7 @@ CHUNK: Final = 2_000
 
 BATCH: Final = 500
 """Items at most that one batch of ``increment_many`` carries."""
-MAX_BATCHES: Final = 1_000
-"""Batches not folded yet above which callers fold some themselves."""
+
 
 Event = tuple[str, str, int | None, int]
 """(counter, key, minute or None for now, amount)."""
@@ -73,6 +72,7 @@ class Intake:
         self._lists: list[tuple[str, list[str]]] = []  # the same lists; safe to walk while it grows
         self._mixed: list[Event] = []
         self._batches: list[Batch] = []
+        self._late: list[int] = []
         self._named: list[tuple[str, Event]] = []
         self._turn = -1  # whose list was folded last, so that each gets its turn
 
@@ -88,10 +88,10 @@ class Intake:
                     self.fast[counter] = events.append
                     if not self._hot():  # changed meanwhile, and `fast` perhaps emptied
                         self.fast.clear()
-                self._after_put()
+                self._after_put(len(events))
                 return
         self._mixed.append((counter, key, minute, amount))
-        self._after_put()
+        self._after_put(len(self._mixed))
 
     def put_many(
         self, counter: str, minute: int | None, keys: Sequence[str], amounts: Sequence[int]
@@ -103,17 +103,16 @@ class Intake:
                 for at in range(0, len(keys), BATCH)
             ]
         )
-        self._after_put()
+        self._after_put(len(self._batches) * BATCH)
 
     def put_named(self, id: str, event: Event) -> None:
         """Leave a checked event that has the app's own id."""
         self._named.append((id, event))
-        self._after_put()
+        self._after_put(len(self._named))
 
     def refuse(self, increments: int) -> None:
         """Count increments that came too late as dropped."""
-        with self.lock:
-            self.dropped += increments
+        self._late.append(increments)
 
     def switch(self, mode: Mode) -> None:
         """Change what callers have to do. ``CLOSED`` is final."""
@@ -134,19 +133,17 @@ class Intake:
                 self._lists.append((counter, mine))
         return events
 
-    def _after_put(self) -> None:
+    def _after_put(self, waiting: int) -> None:
+        """Do what the mode asks for; ``waiting``: events in the list that the caller has used."""
         if self.mode is Mode.IDLE:
             self._wake()
-            return
-        crowded = (
-            self.mode is Mode.CROWDED
-            or len(self._mixed) > MAX_RAW
-            or len(self._batches) > MAX_BATCHES
-        )
-        # Whoever finds the lock taken goes on: its holder is folding, or will be done in
-        # microseconds. Waiting here could also be for ever, in a signal handler that interrupted
-        # the holder.
-        if crowded and self.lock.acquire(blocking=False):
+        elif (
+            waiting > (CHUNK if self.mode is Mode.CROWDED else MAX_RAW)
+            # Whoever finds the lock taken goes on: its holder is folding, or will be done in
+            # microseconds. Waiting here could also be for ever, in a signal handler that
+            # interrupted the holder.
+            and self.lock.acquire(blocking=False)
+        ):
             try:
                 self._fold_chunk(CHUNK)
             finally:
@@ -176,6 +173,8 @@ class Intake:
 
     def fold_rest_locked(self) -> None:
         """Fold what there is now in one go; the caller holds the lock."""
+        while self._late:
+            self.dropped += self._late.pop()
         left = self.raw()
         while left > 0:
             folded = self._fold_chunk(left)

@@ -147,9 +147,33 @@ class RowBuffer:
             table.counts.update(keys)
             rows.size += len(table.counts) - before
             return 0
-        return sum(
-            self.add(counter, key, minute, count, count) for key, count in Counter(keys).items()
-        )
+        counted = Counter(keys)
+        if table is not None and table.large:
+            return sum(
+                self.add(counter, key, minute, count, count) for key, count in counted.items()
+            )
+        return self._add_while_there_is_room(counter, minute, counted)
+
+    def _add_while_there_is_room(self, counter: str, minute: int, counted: Counter[str]) -> int:
+        """The end of :meth:`add_ones` when not every key may find room."""
+        rows = self._current
+        room = self.limit - self.held
+        table = rows.tables.get((counter, minute))
+        if table is None:
+            if room <= 0:
+                return counted.total()
+            table = rows.tables[counter, minute] = _Table()
+        counts, dropped = table.counts, 0
+        for key, count in counted.items():
+            if key in counts:
+                counts[key] += count
+            elif room > 0:
+                counts[key] = count
+                rows.size += 1
+                room -= 1
+            else:
+                dropped += count
+        return dropped
 
     def add_batch(
         self, counter: str, minute: int, keys: Sequence[str], amounts: Sequence[int]
