@@ -1,6 +1,5 @@
 """What a worker holds between reading and acknowledging."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from countersink.store.merge import Incoming
@@ -35,28 +34,3 @@ class Batch:
         if entry_id not in self.entries:
             self.entries[entry_id] = entry
             self.rows += len(entry.rows) + len(entry.dead)
-
-
-class InHand:
-    """The deliveries this process has read and not yet acknowledged.
-
-    While a server is away for long, a look for idle entries also finds our own. Shared by two
-    threads: each call is one operation on a set, which CPython does not interrupt.
-    """
-
-    def __init__(self) -> None:
-        self._held: set[Held] = set()
-
-    def __contains__(self, delivery: Held) -> bool:
-        return delivery in self._held
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def take(self, delivery: Held) -> None:
-        """Remember one."""
-        self._held.add(delivery)
-
-    def drop(self, deliveries: Iterable[Held]) -> None:
-        """Forget what was acknowledged."""
-        self._held.difference_update(deliveries)

@@ -1,4 +1,4 @@
-"""What a worker does for the queue besides reading it: every few seconds, on the reading thread."""
+"""What a worker does for the queue besides reading it: every few seconds, between batches."""
 
 import logging
 import time

@@ -1,14 +1,14 @@
 """From the streams to batches: new entries, those of dead workers, and those that nobody has.
 
-Runs on a thread of its own, one batch ahead of the transaction: reading and decoding (Python)
-overlap with MySQL's work.
+Reading the next batch on a second thread while MySQL works on this one was measured: the two then
+share Python's lock, and what reading no longer took, applying took more.
 """
 
 from collections import Counter, deque
 from typing import Final
 
 from countersink.stream.group import Delivery, Group
-from countersink.worker.batch import Batch, InHand
+from countersink.worker.batch import Batch
 from countersink.worker.decoding import incoming
 from countersink.worker.housekeeping import Housekeeping, is_empty
 from countersink.worker.logs import Log
@@ -23,18 +23,17 @@ this bounds memory.
 
 
 class Intake:
-    """Reads, claims, sweeps and decodes. For one thread.
+    """Reads, claims, sweeps and decodes. A batch has to be settled before the next one is taken:
+    while it is in hand, a look for entries that others left would find it, too.
 
     Args:
         group: the consumer's own; its streams are kept up to date.
-        in_hand: what was taken from here and is not yet acknowledged.
         options: the worker's.
         log: the worker's.
     """
 
-    def __init__(self, group: Group, in_hand: InHand, options: WorkerOptions, log: Log) -> None:
+    def __init__(self, group: Group, options: WorkerOptions, log: Log) -> None:
         self._group = group
-        self._in_hand = in_hand
         self._options = options
         self._log = log
         every = options.claim_every_s
@@ -47,6 +46,11 @@ class Intake:
     def lost(self) -> int:
         """Entries that were trimmed before anyone applied them, as far as this worker found out."""
         return self._housekeeping.lost
+
+    @property
+    def waiting(self) -> int:
+        """Deliveries that were read and are not in a batch yet."""
+        return len(self._raw)
 
     def next(self, *, fresh: bool = True) -> Batch:
         """The next batch; empty when nothing came within ``batch_wait_ms``.
@@ -63,7 +67,7 @@ class Intake:
             if not self._raw:
                 self._read()
         batch = self._decode()
-        if fresh and self._options.drain and not batch.deliveries and not self._in_hand:
+        if fresh and self._options.drain and not batch.deliveries:
             batch.drained = is_empty(self._group)
         return batch
 
@@ -89,7 +93,5 @@ class Intake:
             delivery = self._raw.popleft()
             entry_id, entry = incoming(delivery, self._log)
             held = delivery.stream, delivery.stream_id, entry_id
-            if held not in self._in_hand:
-                self._in_hand.take(held)
-                batch.add(held, entry)
+            batch.add(held, entry)
         return batch

@@ -16,11 +16,10 @@ from countersink.stream.errors import StreamError
 from countersink.stream.group import Group
 from countersink.stream.partitions import stream_keys
 from countersink.worker.applying import Applying
-from countersink.worker.batch import InHand
 from countersink.worker.figures import Figures, Publisher
 from countersink.worker.intake import Intake
 from countersink.worker.logs import Action, Log, error_text, set_up, take_down
-from countersink.worker.loop import Loop, ReadAhead
+from countersink.worker.loop import Loop
 from countersink.worker.options import WorkerOptions
 from countersink.worker.patience import Abandoned, Patience
 from countersink.worker.report import Reporter
@@ -104,7 +103,7 @@ class _Process:
         self._stop = stop
         self._log = log
         self._reached = reached
-        self._in_hand = InHand()
+        self._loop: Loop | None = None
         self._figures = Figures()
         self._hasty = hasty
         self._publisher = Publisher(hasty, consumer, self._figures)
@@ -127,7 +126,7 @@ class _Process:
             self._log(Action.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
             status = FAILED
         except Abandoned:
-            status = FAILED if self._in_hand else DONE
+            status = FAILED if self._in_hand() else DONE
         except Exception as error:
             self._log(
                 Action.CRASHED,
@@ -137,13 +136,13 @@ class _Process:
             )
             status = FAILED
         self._leave()
+        pending = self._in_hand()
+        left = "what it leaves pending is redelivered" if pending else "it leaves nothing pending"
         self._log(
             Action.STOPPED,
-            "a worker ends; what it leaves pending is redelivered"
-            if self._in_hand
-            else "a worker ends; it leaves nothing pending",
-            level=logging.WARNING if self._in_hand else logging.INFO,
-            pending=len(self._in_hand),
+            f"a worker ends; {left}",
+            level=logging.WARNING if pending else logging.INFO,
+            pending=pending,
             entries=self._figures.entries,
             rows=self._figures.rows,
         )
@@ -156,27 +155,28 @@ class _Process:
         # No group is made here: reading does that where one is missing. A full Redis refuses to
         # make groups, be they there or not, and could never be emptied.
         streams = self._redis.call(lambda: stream_keys(self._client))
-        reading = Group(self._client, streams, self._consumer)
+        group = Group(self._client, streams, self._consumer)
         self._log(Action.READY, "reading", slot=slot, streams=len(streams))
-        intake = Intake(reading, self._in_hand, self._options, self._log)
         applying = Applying(self._connect, slot, self._mysql, self._log, self._reached)
-        with ReadAhead(intake, self._stop) as ahead:
-            try:
-                return Loop(
-                    ahead=ahead,
-                    applying=applying,
-                    group=Group(self._client, streams, self._consumer),
-                    in_hand=self._in_hand,
-                    patience=self._redis,
-                    slot=self._slot,
-                    stop=self._stop,
-                    figures=self._figures,
-                    publisher=self._publisher,
-                    reporter=Reporter(self._figures, self._log),
-                    reached=self._reached,
-                ).run()
-            finally:
-                applying.close()
+        self._loop = Loop(
+            intake=Intake(group, self._options, self._log),
+            applying=applying,
+            group=group,
+            patience=self._redis,
+            slot=self._slot,
+            stop=self._stop,
+            figures=self._figures,
+            publisher=self._publisher,
+            reporter=Reporter(self._figures, self._log),
+            reached=self._reached,
+        )
+        try:
+            return self._loop.run()
+        finally:
+            applying.close()
+
+    def _in_hand(self) -> int:
+        return 0 if self._loop is None else self._loop.in_hand
 
     def _leave(self) -> None:
         self._figures.state = "stopping"
