@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -276,9 +277,9 @@ class DyingLedger(Ledger):
         self,
         old: str,
         new: Position,
-        entries: list[Sealed],
+        entries: Sequence[Sealed],
         at: int,
-        full: int,  # type: ignore[override]
+        full: int,
     ) -> Outcome:
         if self.die == "before":
             raise Killed

@@ -1,5 +1,6 @@
 """The ``countersink`` group: its commands, the settings file, and what every error becomes."""
 
+import io
 import sys
 from typing import Final
 
@@ -96,6 +97,10 @@ def run(args: list[str] | None = None) -> int:
 
     Whatever went wrong was said on stderr in one sentence.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A key that the terminal's encoding lacks is shown escaped, not as an error.
+            stream.reconfigure(errors="backslashreplace")
     try:
         result = app.main(args=args, prog_name="countersink", standalone_mode=False)
         sys.stdout.flush()

@@ -85,6 +85,10 @@ def _say(text: str) -> None:
 
 def _forget_stdout() -> None:
     """Point stdout at nothing, so that the interpreter's last flush does not fail aloud."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):
+        return  # no file, or none any more
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
+    os.dup2(null, descriptor)
     os.close(null)

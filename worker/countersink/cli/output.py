@@ -44,10 +44,15 @@ def console() -> "Console":
     """Where tables go: stdout, no markup, and wide enough for anything when it is not a screen."""
     from rich.console import Console
 
-    found = Console(highlight=False, markup=False, emoji=False)
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would exit with 1 here; the command line has a status of its own for this.
+            raise BrokenPipeError
+
+    found = Plain(highlight=False, markup=False, emoji=False)
     if not found.is_terminal:
         # Colours and folding are for screens; whoever reads a pipe wants lines.
-        found = Console(highlight=False, markup=False, emoji=False, width=1000, no_color=True)
+        found = Plain(highlight=False, markup=False, emoji=False, width=1000, no_color=True)
     return found
 
 

@@ -66,13 +66,37 @@ class Command(click.Command):
         **extra: Any,
     ) -> click.Context:
         """click's context, after the check."""
-        table = (parent.default_map or {}).get(info_name or "") if parent else None
-        if isinstance(table, dict):
-            allowed = [str(p.name) for p in self.params if isinstance(p, Setting)]
-            for name in table:
-                if name not in allowed:
-                    raise click.UsageError(unknown(f"[{info_name}]", name, allowed), parent)
+        _check_table(
+            parent, info_name, [str(p.name) for p in self.params if isinstance(p, Setting)]
+        )
         return super().make_context(info_name, args, parent, **extra)
+
+
+class Group(click.Group):
+    """A group that refuses, in its table in the file, what is not one of its commands' tables."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """click's context, after the check."""
+        _check_table(parent, info_name, list(self.commands), tables=True)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def _check_table(
+    parent: click.Context | None, name: str | None, allowed: list[str], *, tables: bool = False
+) -> None:
+    table = (parent.default_map or {}).get(name or "") if parent else None
+    for key, value in (table or {}).items():
+        if key not in allowed:
+            raise click.UsageError(unknown(f"[{name}]", key, allowed), parent)
+        if isinstance(value, dict) is not tables:
+            wanted = "a table" if tables else "text, a number or true/false"
+            raise click.UsageError(f"[{name}]: {key} must be {wanted}", parent)
 
 
 def setting(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:

@@ -29,7 +29,7 @@ def _ref(text: str) -> str:
 REF: Final = Checked("ref", _ref)
 
 
-@click.group("dead")
+@click.group("dead", cls=settings.Group)
 def command() -> None:
     """List, retry or drop rows that could not be counted.
 

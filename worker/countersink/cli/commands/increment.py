@@ -30,9 +30,9 @@ from countersink.cli.types import AMOUNT, COUNTER, KEY, MOMENT
 def command(
     counter: str, key: str, amount: int, at: datetime | None, redis_url: str | None
 ) -> None:
-    """Add to COUNTER, at KEY if one is given.
+    """Add to a counter, through the same queue as an app.
 
-    The increment goes through the queue as an app's does: it is stored in Redis when this
+    The increment is for COUNTER as a whole, or for KEY in it. It is stored in Redis when this
     command ends with 0, and in MySQL a moment later if a worker runs. An amount of 0 declares the
     key without counting.
     """

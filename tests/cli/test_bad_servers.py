@@ -1,0 +1,158 @@
+"""Servers that cannot be used: wrong URLs, wrong passwords, TLS that does not verify."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from countersink.cli.servers.ports import free_port
+from tests.cli.command import Result, Servers, call, one_sentence
+from tests.support.factories import MySQLFactory, RedisFactory
+
+SECRET = "s3cr3t-w0rd"
+
+
+def failed(result: Result) -> str:
+    """The one sentence of a command that failed; never with a password."""
+    assert result.status == 1, result
+    sentence = one_sentence(result)
+    assert SECRET not in sentence
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense", "is not a Redis URL"),
+        ("http://localhost/", "is not a Redis URL"),
+        (f"redis://:{SECRET}@127.0.0.1:port/0", "malformed"),
+        (f"redis://:{SECRET}@127.0.0.1:1/0", "cannot be reached"),
+        (f"redis://:{SECRET}@no-such-host.invalid:6379/0", "cannot be reached"),
+        ("redis+cluster://localhost:6379", "not supported"),
+        ("unix:///no/such/socket", "cannot be reached"),
+    ],
+)
+def test_a_redis_url_that_leads_nowhere(url: str, said: str) -> None:
+    for command in (["info"], ["increment", "c"], ["tail", "x", "--counter", "c"]):
+        sentence = failed(call(*command, COUNTERSINK_REDIS_URL=url))
+        assert said in sentence
+        assert "COUNTERSINK_REDIS_URL" in sentence
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense", "not a MySQL URL"),
+        ("postgres://localhost/x", "not a MySQL URL"),
+        (f"mysql://root:{SECRET}@127.0.0.1:port/x", "malformed"),
+        (f"mysql://root:{SECRET}@127.0.0.1:1/x", "127.0.0.1"),
+        (f"mysql://root:{SECRET}@no-such-host.invalid/x", "no-such-host.invalid"),
+        (f"mysql://root:{SECRET}@127.0.0.1:1/", "names no database"),
+        (f"mysql://root:{SECRET}@127.0.0.1:1/x?nonsense=1", "unknown option 'nonsense'"),
+        (f"mysql://root:{SECRET}@127.0.0.1:1/x?ssl_ca=/none", "/none"),
+    ],
+)
+def test_a_mysql_url_that_leads_nowhere(url: str, said: str) -> None:
+    for command in (["migrate"], ["totals", "c"], ["dead", "list"]):
+        assert said in failed(call(*command, COUNTERSINK_MYSQL_URL=url))
+
+
+def test_wrong_passwords(servers: Servers) -> None:
+    redis_host = servers.redis_url.rpartition("@")[2]
+    mysql_host = servers.mysql_url.rpartition("@")[2]
+    wrong = call("info", COUNTERSINK_REDIS_URL=f"redis://:{SECRET}@{redis_host}")
+    assert "invalid username-password pair" in failed(wrong)
+    wrong = call("info", COUNTERSINK_REDIS_URL=f"redis://{redis_host}")
+    assert "uthentication required" in failed(wrong)
+    wrong = call("migrate", COUNTERSINK_MYSQL_URL=f"mysql://root:{SECRET}@{mysql_host}")
+    assert "Access denied" in failed(wrong)
+    assert "check the user and the password" in wrong.err
+
+
+def test_a_database_that_was_never_migrated(redis_url: str, empty_mysql_url: str) -> None:
+    servers = Servers(redis_url, empty_mysql_url)
+    assert "countersink migrate" in failed(servers.call("totals", "c"))
+    assert servers.call("migrate", "--format", "json").json["applied"]
+    assert servers.call("migrate", "--format", "json").json == {"applied": []}
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed certificate that names another host, and its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "elsewhere.example")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName("elsewhere.example")]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "certificate.pem", directory / "key.pem"
+    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    for path in paths:
+        path.chmod(0o644)
+    directory.chmod(0o755)
+    return paths
+
+
+def test_a_redis_whose_certificate_does_not_verify(
+    own_redis_server: RedisFactory, certificate: tuple[Path, Path]
+) -> None:
+    port = free_port()
+    file, key = map(str, certificate)
+    server = own_redis_server(
+        extra=(
+            *("--tls-port", str(port), "--tls-cert-file", file, "--tls-key-file", key),
+            *("--tls-ca-cert-file", file, "--tls-auth-clients", "no"),
+        )
+    )
+    url = server.url.replace("redis://", "rediss://").replace(str(server.port), str(port))
+    sentence = failed(call("info", COUNTERSINK_REDIS_URL=url))
+    assert "certificate" in sentence.lower()
+    wrong_name = failed(call("info", COUNTERSINK_REDIS_URL=f"{url}?ssl_ca_certs={file}"))
+    assert "certificate" in wrong_name.lower()
+    fitting = f"{url}?ssl_ca_certs={file}&ssl_check_hostname=False"
+    assert call("info", COUNTERSINK_REDIS_URL=fitting).status == 0
+
+
+def test_a_database_whose_certificate_does_not_verify(
+    own_mysql_server: MySQLFactory, certificate: tuple[Path, Path]
+) -> None:
+    file, key = map(str, certificate)
+    server = own_mysql_server(
+        fast=True, extra=(f"--ssl-cert={file}", f"--ssl-key={key}", f"--ssl-ca={file}")
+    )
+    url = server.url_for("x")
+    assert "certificate" in failed(call("migrate", COUNTERSINK_MYSQL_URL=f"{url}?ssl=true"))
+    wrong_name = call("migrate", COUNTERSINK_MYSQL_URL=f"{url}?ssl_ca={file}")
+    assert "certificate" in failed(wrong_name)
+    fitting = f"{url}?ssl_ca={file}&ssl_verify=ca"
+    assert call("migrate", COUNTERSINK_MYSQL_URL=fitting).status == 0
+
+
+def test_a_server_that_does_not_offer_tls(servers: Servers) -> None:
+    plain = servers.redis_url.replace("redis://", "rediss://")
+    assert "cannot be reached" in failed(call("info", COUNTERSINK_REDIS_URL=plain))

@@ -1,0 +1,118 @@
+"""`countersink dead`: rows that could not be counted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+
+from countersink.store.connection import connect
+from countersink.stream.entry import new_entry_id
+from countersink.stream.names import stream_key
+from tests.cli.command import Servers, one_sentence
+
+NOW = 1_795_000_000_000
+MINUTE = NOW // 60_000
+
+
+def send(client: redis.Redis, rows: list[list[object]], *, version: int = 1) -> str:
+    """Put an entry of our own making into the queue; its id."""
+    entry_id = new_entry_id(NOW)
+    client.xadd(
+        stream_key(0),
+        {"v": version, "id": entry_id, "at": NOW, "rows": json.dumps(rows)},
+    )
+    return entry_id
+
+
+@pytest.fixture
+def dead(servers: Servers, redis_client: redis.Redis) -> dict[str, str]:
+    """Three dead rows: refs by reason."""
+    mixed = send(
+        redis_client,
+        [["c", "good", MINUTE, 1], ["c", "\x1b[2J" + "k" * 300, MINUTE, 1], ["c", "k", -5, 1]],
+    )
+    newer = send(redis_client, [["c", "newer", MINUTE, 7]], version=2)
+    servers.apply()
+    return {"bad_key": f"{mixed}:1", "bad_minute": f"{mixed}:2", "newer_version": newer}
+
+
+def listed(servers: Servers, *arguments: str) -> dict[str, str]:
+    rows = servers.call("dead", "list", *arguments, "--format", "json").json["rows"]
+    return {row["reason"]: row["ref"] for row in rows}
+
+
+def test_they_are_listed_with_their_reasons(servers: Servers, dead: dict[str, str]) -> None:
+    document = servers.run("dead", "list", "--format", "json").json
+    assert {row["reason"]: row["ref"] for row in document["rows"]} == dead
+    assert document["by_reason"] == {"bad_key": 1, "bad_minute": 1, "newer_version": 1}
+    assert document["total"] == 3
+    assert document["rows"][0]["created"].endswith("Z")
+
+
+def test_a_list_can_be_narrowed(servers: Servers, dead: dict[str, str]) -> None:
+    assert listed(servers, "--reason", "bad_key") == {"bad_key": dead["bad_key"]}
+    assert listed(servers, dead["newer_version"]) == {"newer_version": dead["newer_version"]}
+    assert len(listed(servers, dead["bad_key"].partition(":")[0])) == 2
+    assert len(listed(servers, "--limit", "1")) == 1
+
+
+def test_the_table_is_safe_to_look_at(servers: Servers, dead: dict[str, str]) -> None:
+    shown = servers.call("dead", "list").out
+    assert "\x1b" not in shown
+    assert dead["bad_key"] in shown
+    assert "3 of 3 shown" in shown
+    csv = servers.call("dead", "list", "--format", "csv").out
+    assert csv.startswith("ref,reason,detail,stream,at,created,payload,truncated\r\n")
+    assert len(csv.splitlines()) == 4
+
+
+def test_what_can_be_counted_now_is_and_the_rest_stays(
+    servers: Servers, dead: dict[str, str]
+) -> None:
+    done = servers.call("dead", "retry", "--all", "--format", "json")
+    assert done.status == 3
+    assert done.json == {"retried": 1, "failed": 2, "rows": 1}
+    assert set(listed(servers)) == {"bad_key", "bad_minute"}
+    rows = servers.call("totals", "c", "--by", "key", "--format", "json").json["rows"]
+    assert rows == [{"key": "newer", "total": 7}, {"key": "good", "total": 1}]
+    assert servers.call("dead", "retry", dead["newer_version"]).status == 0
+
+
+def test_dropping_is_for_good(servers: Servers, dead: dict[str, str]) -> None:
+    assert servers.call("dead", "drop", dead["bad_key"]).out == "dropped 1\n"
+    assert servers.call("dead", "drop", "--reason", "bad_minute").out == "dropped 1\n"
+    assert set(listed(servers)) == {"newer_version"}
+    assert servers.call("dead", "drop", "--all", "--format", "json").json == {"dropped": 1}
+    assert servers.call("dead", "list").out == "There are no dead rows.\n"
+
+
+@pytest.mark.parametrize("command", ["retry", "drop"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say which: REF..., --reason CODE or --all"),
+        (["--all", "--reason", "bad_key"], "say which"),
+        (["nonsense"], "names no dead row"),
+        (["ab" * 16 + ":x"], "names no dead row"),
+    ],
+)
+def test_a_wrong_selection_touches_nothing(
+    servers: Servers, dead: dict[str, str], command: str, arguments: list[str], said: str
+) -> None:
+    refused = servers.call("dead", command, *arguments)
+    assert refused.status == 2
+    assert said in one_sentence(refused)
+    assert len(listed(servers)) == 3
+
+
+def test_a_schema_of_another_version_is_refused(servers: Servers) -> None:
+    with connect(servers.mysql_url) as session:
+        session.execute(
+            "INSERT INTO schema_version (version, name, applied_at) VALUES (999, 'x', NOW())"
+        )
+    for arguments in (["dead", "list"], ["totals", "c"], ["migrate"]):
+        failed = servers.call(*arguments)
+        assert failed.status == 1
+        assert "upgrade countersink" in one_sentence(failed)

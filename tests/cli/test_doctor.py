@@ -1,0 +1,227 @@
+"""`countersink doctor`: each line ok, warn or fail, with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from countersink.cli.doctor.redis_lines import clock
+from countersink.store.connection import connect as connect_mysql
+from countersink.stream.connection import command, connect
+from tests.cli.command import Result, Servers, call
+from tests.support.factories import MySQLFactory, RedisFactory
+
+
+def lines(result: Result) -> dict[str, dict[str, str]]:
+    """The report by check; of several lines about one thing the worst."""
+    order = ("ok", "warn", "fail")
+    found: dict[str, dict[str, str]] = {}
+    for line in result.json["lines"]:
+        known = found.get(line["check"])
+        if known is None or order.index(line["status"]) > order.index(known["status"]):
+            found[line["check"]] = line
+        assert line["status"] == "ok" or line["advice"]
+    failed = any(line["status"] == "fail" for line in found.values())
+    assert result.status == (1 if failed else 0)
+    return found
+
+
+def statuses(result: Result) -> dict[str, str]:
+    return {check: line["status"] for check, line in lines(result).items()}
+
+
+def asked(servers: Servers, **variables: str) -> Result:
+    return servers.call("doctor", "--format", "json", **variables)
+
+
+def test_healthy_servers_have_no_failing_line(servers: Servers) -> None:
+    done = servers.run("doctor", "--format", "json")
+    assert done.status == 0, done.out
+    found = statuses(done)
+    assert set(found) >= {
+        "redis",
+        "redis role",
+        "redis clock",
+        "redis eviction",
+        "redis memory",
+        "redis persistence",
+        "redis rights",
+        "queue",
+        "mysql",
+        "mysql writable",
+        "mysql encryption",
+        "mysql durability",
+        "mysql binary log",
+        "mysql sql_mode",
+        "mysql isolation",
+        "mysql max_allowed_packet",
+        "schema",
+        "mysql tables",
+        "mysql rights",
+        "mysql clock",
+        "dead rows",
+    }
+    assert found["schema"] == found["mysql rights"] == found["redis rights"] == "ok"
+
+
+def test_people_get_a_line_each_and_what_to_do_below_it(servers: Servers) -> None:
+    shown = servers.call("doctor", COUNTERSINK_MYSQL_URL="mysql://root:secret@127.0.0.1:1/x")
+    assert shown.status == 1
+    report = shown.out.splitlines()
+    failed = next(number for number, line in enumerate(report) if line.startswith("fail"))
+    assert "mysql" in report[failed]
+    assert report[failed + 1].strip().startswith("→ start the server, or correct")
+    assert "secret" not in shown.out
+
+
+def test_without_urls_it_says_what_to_set() -> None:
+    found = lines(call("doctor", "--format", "json"))
+    assert found["redis"]["status"] == found["mysql"]["status"] == "fail"
+    assert "COUNTERSINK_REDIS_URL" in found["redis"]["advice"]
+    assert "COUNTERSINK_MYSQL_URL" in found["mysql"]["advice"]
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "nonsense", "redis://127.0.0.1:x/0"])
+def test_a_redis_that_cannot_be_used_fails(servers: Servers, url: str) -> None:
+    found = lines(asked(servers, COUNTERSINK_REDIS_URL=url))
+    assert found["redis"]["status"] == "fail"
+    assert found["mysql"]["status"] == "ok"
+
+
+def test_a_wrong_password_fails_and_is_not_shown(servers: Servers) -> None:
+    redis_url = servers.redis_url.replace("redis://:", "redis://:not-the-")
+    mysql_url = servers.mysql_url.replace("root:", "root:not-the-")
+    done = asked(servers, COUNTERSINK_REDIS_URL=redis_url, COUNTERSINK_MYSQL_URL=mysql_url)
+    found = lines(done)
+    assert found["redis"]["status"] == found["mysql"]["status"] == "fail"
+    assert "not-the-" not in done.out + done.err
+
+
+def test_a_missing_database_and_missing_tables_name_migrate(
+    redis_url: str, empty_mysql_url: str
+) -> None:
+    servers = Servers(redis_url, empty_mysql_url)
+    found = lines(asked(servers))
+    assert found["schema"]["status"] == "fail"
+    assert "countersink migrate" in found["schema"]["advice"]
+    assert servers.call("migrate").status == 0
+    assert statuses(asked(servers))["schema"] == "ok"
+
+
+def test_a_newer_schema_names_the_upgrade(servers: Servers) -> None:
+    with connect_mysql(servers.mysql_url) as session:
+        session.execute(
+            "INSERT INTO schema_version (version, name, applied_at) VALUES (999, 'x', NOW())"
+        )
+    found = lines(asked(servers))
+    assert found["schema"]["status"] == "fail"
+    assert found["schema"]["advice"] == "upgrade countersink"
+
+
+def test_a_table_of_another_engine_fails(servers: Servers) -> None:
+    with connect_mysql(servers.mysql_url) as session:
+        session.execute("ALTER TABLE counter_slot ENGINE = MyISAM")
+    assert statuses(asked(servers))["mysql tables"] == "fail"
+
+
+def test_missing_grants_fail_with_the_grant_to_give(servers: Servers) -> None:
+    database = servers.mysql_url.rpartition("/")[2]
+    host = servers.mysql_url.rpartition("@")[2]
+    with connect_mysql(servers.mysql_url) as session:
+        session.execute("DROP USER IF EXISTS reader@'%'")
+        session.execute("CREATE USER reader@'%' IDENTIFIED BY 'pw'")
+        session.execute(f"GRANT SELECT ON `{database}`.* TO reader@'%'")
+    try:
+        found = lines(asked(servers, COUNTERSINK_MYSQL_URL=f"mysql://reader:pw@{host}"))
+    finally:
+        with connect_mysql(servers.mysql_url) as session:
+            session.execute("DROP USER reader@'%'")
+    assert found["mysql rights"]["status"] == "fail"
+    assert found["mysql rights"]["advice"].startswith("GRANT SELECT, INSERT, UPDATE, DELETE ON")
+
+
+@pytest.fixture
+def own_redis(own_redis_server: RedisFactory) -> Iterator[tuple[str, redis.Redis]]:
+    server = own_redis_server(appendfsync="always")
+    with connect(server.url) as client:
+        yield server.url, client
+
+
+def test_what_redis_is_set_to(servers: Servers, own_redis: tuple[str, redis.Redis]) -> None:
+    url, client = own_redis
+    found = statuses(asked(servers, COUNTERSINK_REDIS_URL=url))
+    assert found["redis persistence"] == found["redis eviction"] == "ok"
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    assert statuses(asked(servers, COUNTERSINK_REDIS_URL=url))["redis eviction"] == "warn"
+    client.config_set("maxmemory", 100_000_000)
+    assert statuses(asked(servers, COUNTERSINK_REDIS_URL=url))["redis eviction"] == "fail"
+    client.config_set("maxmemory", 1)
+    client.config_set("appendfsync", "everysec")
+    found = statuses(asked(servers, COUNTERSINK_REDIS_URL=url))
+    assert found["redis memory"] == found["redis persistence"] == "warn"
+    client.config_set("maxmemory", 0)
+    client.config_set("appendonly", "no")
+    assert statuses(asked(servers, COUNTERSINK_REDIS_URL=url))["redis persistence"] == "warn"
+    client.replicaof("127.0.0.1", "1")
+    assert statuses(asked(servers, COUNTERSINK_REDIS_URL=url))["redis role"] == "fail"
+
+
+def test_a_redis_user_without_rights_fails(
+    servers: Servers, own_redis: tuple[str, redis.Redis]
+) -> None:
+    url, client = own_redis
+    host = url.rpartition("@")[2]
+    command(client, "ACL", "SETUSER", "app", "on", ">pw", "~*countersink:*", "+@all", "-xadd")
+    found = lines(asked(servers, COUNTERSINK_REDIS_URL=f"redis://app:pw@{host}"))
+    assert found["redis rights"]["status"] == "fail"
+    assert "xadd" in found["redis rights"]["found"]
+    command(client, "ACL", "SETUSER", "app", "+xadd", "-acl")
+    found = lines(asked(servers, COUNTERSINK_REDIS_URL=f"redis://app:pw@{host}"))
+    assert found["redis rights"]["status"] == "ok"
+    assert "not checked" in found["redis rights"]["found"]
+
+
+def test_a_backlog_without_a_worker_is_warned_of(servers: Servers) -> None:
+    servers.call("increment", "c")
+    found = lines(asked(servers))
+    assert found["queue"]["status"] == "warn"
+    assert "no worker runs" in found["queue"]["found"]
+
+
+def test_dead_rows_are_warned_of(servers: Servers, redis_client: redis.Redis) -> None:
+    redis_client.xadd("{countersink:0}:events", {"rows": "nonsense"})
+    servers.apply()
+    found = lines(asked(servers))
+    assert found["dead rows"]["status"] == "warn"
+    assert "countersink dead list" in found["dead rows"]["advice"]
+
+
+def test_what_mysql_is_set_to(redis_url: str, own_mysql_server: MySQLFactory) -> None:
+    server = own_mysql_server()
+    servers = Servers(redis_url, server.url_for("doctored"))
+    assert servers.call("migrate").status == 0
+    found = statuses(asked(servers))
+    assert found["mysql durability"] == found["mysql sql_mode"] == "ok"
+    with connect_mysql(servers.mysql_url) as session:
+        session.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+        session.execute("SET GLOBAL sql_mode = ''")
+        session.execute("SET GLOBAL max_allowed_packet = 1048576")
+    found = statuses(asked(servers))
+    assert found["mysql durability"] == "warn"
+    assert found["mysql sql_mode"] == "warn"
+    assert found["mysql max_allowed_packet"] == "warn"
+    with connect_mysql(servers.mysql_url) as session:
+        session.execute("SET GLOBAL read_only = ON")
+    assert statuses(asked(servers))["mysql writable"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("difference_ms", "status"),
+    [(0, "ok"), (-1999, "ok"), (2000, "warn"), (-299_999, "warn"), (300_000, "fail")],
+)
+def test_clocks_may_differ_a_little(difference_ms: int, status: str) -> None:
+    line = clock("redis clock", "Redis", "this machine", difference_ms)
+    assert line.status == status
+    assert ("behind" if difference_ms <= 0 else "ahead of") in line.found

@@ -1,0 +1,177 @@
+"""Starting the command: help, version, a missing extra, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from countersink.cli.app import COMMANDS, app
+from countersink.cli.entry import SERVER_MODULES
+from tests.cli.command import Servers, call, countersink, environment, one_sentence
+from tests.support.processes import COUNTERSINK
+
+
+def test_help_names_every_command_and_imports_none_of_them() -> None:
+    shown = countersink("--help")
+    assert shown.status == 0
+    for name, lazy in COMMANDS.items():
+        assert f"\n  {name} " in shown.out
+        assert lazy.help.split()[0] in shown.out
+    script = (
+        "import sys\nfrom countersink.cli.app import run\nrun(['--help'])\n"
+        "heavy = {'redis', 'pymysql', 'msgspec', 'rich', 'countersink.store'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_list_of_commands_says_what_each_ones_help_says(name: str) -> None:
+    command = app.get_command(click.Context(app), name)
+    assert command is not None
+    assert command.name == name
+    assert (
+        (command.help or "")
+        .split("\n\n")[0]
+        .replace("\n", " ")
+        .startswith(COMMANDS[name].help.removesuffix("."))
+    ), command.help
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_has_help(name: str) -> None:
+    shown = call(name, "-h")
+    assert shown.status == 0
+    assert shown.out.startswith(f"Usage: countersink {name}")
+
+
+def test_no_command_is_wrong_usage_and_shows_the_help() -> None:
+    shown = countersink()
+    assert shown.status == 2
+    assert shown.out == ""
+    assert "Commands:" in shown.err
+
+
+@pytest.mark.parametrize("module", SERVER_MODULES)
+def test_without_the_server_extra_it_says_what_to_install(module: str) -> None:
+    script = (
+        "import sys, importlib.util as u\nreal = u.find_spec\n"
+        f"u.find_spec = lambda name, *a: None if name == {module!r} else real(name, *a)\n"
+        "sys.argv = ['countersink', 'doctor']\n"
+        "from countersink.cli.entry import main\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"countersink: the command needs {module}: pip install 'countersink[server]'\n"
+    )
+
+
+def test_it_needs_nothing_but_the_standard_library_to_say_so(tmp_path: Path) -> None:
+    # -S and an empty directory: no site-packages at all.
+    roots = os.pathsep.join(p for p in environment()["PYTHONPATH"].split(os.pathsep) if p)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "from countersink.cli.entry import main; main()"],
+        env={"PYTHONPATH": roots},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "pip install 'countersink[server]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing"], "No such command 'nothing'"),
+        (["totals", "--nothing", "x"], "No such option"),
+        (["totals"], "name one COUNTER, or say --all"),
+        (["totals", "x", "y"], "unexpected extra argument"),
+        (["increment"], "Missing argument 'COUNTER'"),
+        (["dead", "nothing"], "No such command 'nothing'"),
+        (["tail", "log"], "Missing option '--counter'"),
+    ],
+)
+def test_wrong_usage_is_status_2_and_names_the_help(arguments: list[str], said: str) -> None:
+    refused = call(*arguments)
+    assert refused.status == 2
+    sentence = one_sentence(refused)
+    assert said in sentence
+    assert sentence.endswith("--help")
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(servers: Servers) -> None:
+    for number in range(3):
+        assert servers.run("increment", "c", f"/{number}").status == 0
+    servers.apply()
+    read, write = os.pipe()
+    os.close(read)  # as `| true` does
+    with subprocess.Popen(
+        [*COUNTERSINK, "totals", "c", "--by", "key"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env=environment(
+            COUNTERSINK_REDIS_URL=servers.redis_url, COUNTERSINK_MYSQL_URL=servers.mysql_url
+        ),
+    ) as process:
+        os.close(write)
+        assert process.communicate(timeout=60)[1] == b""
+    assert process.returncode == 141
+
+
+def test_a_full_disk_is_an_error() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COUNTERSINK, "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            check=False,
+        )
+    assert done.returncode == 1
+    assert b"No space left" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_it_quietly_with_130(servers: Servers) -> None:
+    with subprocess.Popen(
+        [*COUNTERSINK, "info", "--watch", "--every", "0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(COUNTERSINK_REDIS_URL=servers.redis_url),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"backlog")
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error == b""
+
+
+def test_debug_shows_the_traceback_without_the_password() -> None:
+    url = "mysql://root:pass%23word@127.0.0.1:1/x"
+    quiet = countersink("migrate", "--mysql-url", url)
+    loud = countersink("migrate", "--mysql-url", url, COUNTERSINK_DEBUG="1")
+    assert quiet.status == loud.status == 1
+    assert "Traceback" in loud.err
+    assert loud.err.splitlines()[-1] == quiet.err.strip()
+    for secret in ("pass%23word", "pass#word"):
+        assert secret not in loud.err + quiet.err

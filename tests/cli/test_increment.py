@@ -1,0 +1,116 @@
+"""`countersink increment`: one increment, stored and then counted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+
+from countersink.stream.names import stream_key
+from tests.cli.command import Servers, call, one_sentence
+from tests.support.proxies.redis_proxy import RedisProxy
+from tests.support.proxies.tcp import Deed, Phase
+
+
+def total(servers: Servers, *arguments: str) -> list[dict[str, object]]:
+    shown = servers.call("totals", *arguments, "--format", "json")
+    assert shown.status == 0, shown.err
+    rows: list[dict[str, object]] = shown.json["rows"]
+    return rows
+
+
+def test_it_is_stored_then_counted(servers: Servers) -> None:
+    done = servers.run("increment", "votes", "/home", "--amount", "3")
+    assert (done.status, done.err) == (0, "")
+    assert done.out == "votes /home +3 is in the queue\n"
+    assert servers.call("increment", "votes").out == "votes +1 is in the queue\n"
+    servers.apply()
+    rows = total(servers, "votes", "--by", "key")
+    assert rows == [{"key": "/home", "total": 3}, {"key": "", "total": 1}]
+
+
+def test_its_time_decides_the_day(servers: Servers) -> None:
+    for at in ("2026-11-21T00:30:00+01:00", "2026-11-21T08:00Z", "2026-11-21 23:59:59.999+00:00"):
+        assert servers.call("increment", "c", "--at", at).status == 0
+    servers.apply()
+    assert total(servers, "c") == [
+        {"day": "2026-11-20", "total": 1},
+        {"day": "2026-11-21", "total": 2},
+    ]
+
+
+def test_without_a_time_it_is_now(servers: Servers) -> None:
+    before = datetime.now(UTC).date()
+    servers.call("increment", "c")
+    servers.apply()
+    day = datetime.fromisoformat(str(total(servers, "c")[0]["day"])).date()
+    assert before <= day <= before + timedelta(days=1)
+
+
+def test_amounts_and_keys_are_what_they_are(servers: Servers) -> None:
+    amounts = (-7, 0, 2, 2**63 - 1, -(2**63))
+    keys = ("", "x" * 255, "a\nb", "a ", "A", "a", "á", "a\u0301", "😀", "-", "=1+1", "%00")
+    expected = {f"amount {amount}": amount for amount in amounts} | dict.fromkeys(keys, 1)
+    for key, amount in expected.items():
+        done = servers.call("increment", "c", "--amount", str(amount), "--", key)
+        assert done.status == 0, done.err
+    servers.apply()
+    assert {row["key"]: row["total"] for row in total(servers, "c", "--by", "key")} == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["", "k"], "use 1 to 64 characters"),
+        (["x" * 65], "use 1 to 64 characters"),
+        (["a b"], "use 1 to 64 characters"),
+        (["ä"], "use 1 to 64 characters"),
+        (["c", "x" * 256], "at most 255"),
+        (["c", "é" * 128], "at most 255"),
+        (["c", "\udcff"], "lone surrogate"),
+        (["c", "--amount", str(2**63)], "64-bit"),
+        (["c", "--amount", str(-(2**63) - 1)], "64-bit"),
+        (["c", "--amount", "1.0"], "'1.0' is not a whole number"),
+        (["c", "--amount", "1_000"], "is not a whole number"),
+        (["c", "--amount", "true"], "is not a whole number"),
+        (["c", "--amount", "9" * 5000], "is not a whole number"),
+        (["c", "--at", "2026-11-21T08:00:00"], "has no time zone"),
+        (["c", "--at", "2026-11-21"], "has no time zone"),
+        (["c", "--at", "yesterday"], "is not ISO 8601"),
+        (["c", "--at", "0001-01-01T00:00Z"], "between 1970-01-01 and 9999-12-30"),
+        (["c", "--at", "1969-12-31T23:59Z"], "between 1970-01-01 and 9999-12-30"),
+        (["c", "--at", "9999-12-31T23:59Z"], "between 1970-01-01 and 9999-12-30"),
+    ],
+)
+def test_bad_input_is_wrong_usage_and_stores_nothing(
+    redis_url: str, redis_client: redis.Redis, arguments: list[str], said: str
+) -> None:
+    refused = call("increment", *arguments, COUNTERSINK_REDIS_URL=redis_url)
+    assert refused.status == 2
+    assert said in one_sentence(refused)
+    assert redis_client.xlen(stream_key(0)) == 0
+
+
+def test_the_far_future_is_counted_there(servers: Servers) -> None:
+    assert servers.call("increment", "c", "--at", "9999-12-30T23:59Z").status == 0
+    servers.apply()
+    assert total(servers, "c") == [{"day": "9999-12-30", "total": 1}]
+
+
+def test_a_lost_reply_does_not_count_twice(servers: Servers) -> None:
+    with RedisProxy.to(servers.redis_url) as proxy:
+        rule = proxy.when("XADD", Phase.AFTER, Deed.CUT)
+        done = call("increment", "c", COUNTERSINK_REDIS_URL=proxy.url(servers.redis_url))
+        assert rule.acted == 1
+    assert done.status == 0, done.err
+    servers.apply()
+    assert [row["total"] for row in total(servers, "c")] == [1]
+
+
+def test_an_unknown_outcome_is_said_to_be_unknown(servers: Servers) -> None:
+    with RedisProxy.to(servers.redis_url) as proxy:
+        proxy.when("XADD", Phase.AFTER, Deed.CUT, times=0)
+        done = call("increment", "c", COUNTERSINK_REDIS_URL=proxy.url(servers.redis_url))
+    assert done.status == 1
+    assert "may or may not be stored" in one_sentence(done)

@@ -1,0 +1,75 @@
+"""`countersink info`: backlog, lag, rate, dead rows and workers."""
+
+from __future__ import annotations
+
+from tests.cli.command import Servers, call, one_sentence
+from tests.support.processes import Children
+from tests.support.waiting import eventually
+
+
+def test_an_empty_queue(servers: Servers) -> None:
+    document = servers.run("info", "--format", "json").json
+    assert document["backlog"] == document["pending"] == document["lag_ms"] == 0
+    assert document["oldest"] is None
+    assert document["dead"] == 0
+    assert document["workers"] == []
+    shown = servers.call("info")
+    assert shown.status == 0
+    assert "nothing waits" in shown.out
+    assert "No worker runs" in shown.out
+
+
+def test_a_backlog_has_an_age(servers: Servers) -> None:
+    for _ in range(3):
+        servers.call("increment", "c")
+    document = servers.call("info", "--format", "json").json
+    assert document["backlog"] == 3
+    assert document["oldest"] <= document["at"]
+    assert document["streams"][0]["stream"] == "{countersink:0}:events"
+    assert "3 entries" in servers.call("info").out
+
+
+def test_each_worker_is_shown(servers: Servers) -> None:
+    with Children() as children:
+        environment = servers.variables()
+        workers = [children.countersink("worker", environment=environment) for _ in range(2)]
+        servers.call("increment", "c")
+
+        def applied() -> bool:
+            found = servers.call("info", "--format", "json").json
+            return (
+                len(found["workers"]) == 2
+                and found["backlog"] == 0
+                and sum(worker["entries"] or 0 for worker in found["workers"]) == 1
+            )
+
+        eventually(applied)
+        document = servers.call("info", "--format", "json").json
+        assert {worker["pid"] for worker in document["workers"]} == {w.pid for w in workers}
+        assert all(1 <= worker["slot"] <= 255 for worker in document["workers"])
+        assert all(worker["started"].endswith("Z") for worker in document["workers"])
+        shown = servers.call("info").out
+        for worker in document["workers"]:
+            assert worker["worker"] in shown
+        for process in workers:
+            process.terminate()
+        for process in workers:
+            assert process.wait() == 0
+    assert servers.call("info", "--format", "json").json["workers"] == []
+
+
+def test_without_mysql_the_rest_is_shown(servers: Servers) -> None:
+    alone = call("info", "--format", "json", COUNTERSINK_REDIS_URL=servers.redis_url)
+    assert alone.status == 0
+    assert alone.json["dead"] is None
+    assert alone.json["dead_unknown"] == "no MySQL URL is configured"
+    away = servers.call("info", COUNTERSINK_MYSQL_URL="mysql://root:secret@127.0.0.1:1/x")
+    assert away.status == 0
+    assert "not known" in away.out
+    assert "secret" not in away.out
+
+
+def test_watching_and_json_exclude_each_other(servers: Servers) -> None:
+    refused = servers.call("info", "--watch", "--format", "json")
+    assert refused.status == 2
+    assert "leave one of them out" in one_sentence(refused)

@@ -1,0 +1,153 @@
+"""Where a setting comes from: flag, environment, file, default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Result, call, countersink, one_sentence
+
+ABSENT = "redis://127.0.0.1:1/0"
+"""Nobody listens there: the error names the port that was tried."""
+
+
+def tried(result: Result) -> str:
+    """The port of the Redis that a command tried in vain."""
+    assert result.status == 1, result
+    return one_sentence(result).partition("127.0.0.1:")[2].partition(".")[0]
+
+
+def absent(port: int) -> str:
+    return f"redis://127.0.0.1:{port}/0"
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    return tmp_path / "countersink.toml"
+
+
+def test_a_flag_beats_the_environment_beats_the_file(tmp_path: Path, toml: Path) -> None:
+    toml.write_text(f'redis_url = "{absent(3)}"\n')
+    flag = ("--redis-url", absent(1))
+    variable = {"COUNTERSINK_REDIS_URL": absent(2)}
+    assert tried(countersink("info", *flag, directory=tmp_path, variables=variable)) == "1"
+    assert tried(countersink("info", directory=tmp_path, variables=variable)) == "2"
+    assert tried(countersink("info", directory=tmp_path)) == "3"
+    toml.unlink()
+    assert countersink("info", directory=tmp_path).status == 2
+
+
+def test_an_empty_variable_is_none(tmp_path: Path, toml: Path) -> None:
+    toml.write_text(f'redis_url = "{absent(3)}"\n')
+    assert tried(countersink("info", directory=tmp_path, COUNTERSINK_REDIS_URL="")) == "3"
+
+
+def test_a_commands_table_beats_the_top_of_the_file(tmp_path: Path, toml: Path) -> None:
+    toml.write_text(f'redis-url = "{absent(3)}"\n[info]\nredis-url = "{absent(4)}"\n')
+    assert tried(countersink("info", directory=tmp_path)) == "4"
+    assert tried(countersink("increment", "c", directory=tmp_path)) == "3"
+
+
+def test_the_file_can_be_named(tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(f'redis_url = "{absent(5)}"\n')
+    assert tried(countersink("--config", str(other), "info")) == "5"
+    assert tried(countersink("info", COUNTERSINK_CONFIG=str(other))) == "5"
+
+
+def test_a_secret_comes_from_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "redis-url"
+    secret.write_text(f"{absent(6)}\n")
+    assert tried(countersink("info", COUNTERSINK_REDIS_URL_FILE=str(secret))) == "6"
+
+
+def test_every_setting_of_a_command_has_its_variable_and_file(tmp_path: Path) -> None:
+    choice = tmp_path / "format"
+    choice.write_text("nonsense\n")
+    for variables in (
+        {"COUNTERSINK_INFO_FORMAT": "nonsense"},
+        {"COUNTERSINK_INFO_FORMAT_FILE": str(choice)},
+    ):
+        refused = call("info", **variables)
+        assert refused.status == 2
+        assert "'nonsense' is not one of" in refused.err
+
+
+def test_one_offs_have_no_variable() -> None:
+    refused = call("totals", "c", COUNTERSINK_TOTALS_BY="nonsense")
+    assert "nonsense" not in refused.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("redis_url = ", "is not valid TOML"),
+        ("redis_ulr = 'x'", "redis_ulr is not a setting; did you mean redis_url?"),
+        ("[wroker]\nx = 1", "did you mean [worker]?"),
+        ("worker = 1", "worker is not a setting"),
+        ("redis_url = ['x']", "must be text, a number or true/false, not list"),
+        ("[info]\nfromat = 'json'", "[info]: fromat is not a setting; did you mean format?"),
+        ("[info]\nwatch = true", "[info]: watch is not a setting"),
+        ("[info]\nevery = 'often'", "'often' is not a valid float"),
+        ("[info]\nevery = true", "'true' is not a valid float"),
+        ("[info.every]\nx = 1", "must be text, a number or true/false"),
+        ("[dead.list]\nlimits = 1", "limits is not a setting"),
+        ("[dead]\nformat = 'json'", "[dead]: format is not a setting"),
+        ("[dead]\nlist = 1", "[dead]: list must be a table"),
+    ],
+)
+def test_a_wrong_file_is_wrong_usage(toml: Path, text: str, said: str) -> None:
+    toml.write_text(text)
+    command = ["dead", "list"] if "dead" in text else ["info"]
+    refused = call("--config", str(toml), *command, COUNTERSINK_REDIS_URL=ABSENT)
+    assert refused.status == 2
+    assert said in one_sentence(refused)
+
+
+def test_a_file_that_cannot_be_read_is_wrong_usage(tmp_path: Path) -> None:
+    refused = call("--config", str(tmp_path / "none.toml"), "info")
+    assert refused.status == 2
+    assert "cannot read" in one_sentence(refused)
+    (tmp_path / "latin.toml").write_bytes(b"redis_url = '\xff'")
+    refused = call("--config", str(tmp_path / "latin.toml"), "info")
+    assert refused.status == 2
+    assert "is not valid TOML" in one_sentence(refused)
+
+
+def test_a_secrets_file_that_cannot_be_used_is_wrong_usage(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    latin = tmp_path / "latin"
+    latin.write_bytes(b"\xff")
+    for path, said in (
+        (tmp_path / "none", "No such file"),
+        (empty, "is empty"),
+        (latin, "not UTF-8"),
+    ):
+        refused = call("info", COUNTERSINK_REDIS_URL_FILE=str(path))
+        assert refused.status == 2
+        assert said in one_sentence(refused)
+    both = call("info", COUNTERSINK_REDIS_URL=ABSENT, COUNTERSINK_REDIS_URL_FILE=str(empty))
+    assert both.status == 2
+    assert "are both set" in one_sentence(both)
+
+
+@pytest.mark.parametrize(
+    ("command", "variable"),
+    [
+        (["info"], "COUNTERSINK_REDIS_URL"),
+        (["increment", "c"], "COUNTERSINK_REDIS_URL"),
+        (["tail", "-", "--counter", "c"], "COUNTERSINK_REDIS_URL"),
+        (["worker"], "COUNTERSINK_REDIS_URL"),
+        (["migrate"], "COUNTERSINK_MYSQL_URL"),
+        (["totals", "c"], "COUNTERSINK_MYSQL_URL"),
+        (["dead", "list"], "COUNTERSINK_MYSQL_URL"),
+    ],
+)
+def test_a_missing_url_is_wrong_usage_that_says_what_to_set(
+    command: list[str], variable: str
+) -> None:
+    refused = call(*command)
+    assert refused.status == 2
+    assert variable in one_sentence(refused)

@@ -1,0 +1,277 @@
+"""`countersink tail`: an access log through the command, its statuses and its signals."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import redis
+
+from countersink.stream.names import stream_key
+from tests.cli.command import Result, Servers, call, environment, one_sentence
+from tests.producers.tailing import append, counted, line, write
+from tests.support.factories import RedisFactory
+from tests.support.processes import COUNTERSINK, Children
+from tests.support.waiting import eventually
+
+COUNTER = "page_views"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "access.log"
+
+
+def tail(redis_url: str, *arguments: str) -> Result:
+    return call("tail", *arguments, "--counter", COUNTER, COUNTERSINK_REDIS_URL=redis_url)
+
+
+def test_a_log_is_counted_once(redis_url: str, redis_client: redis.Redis, log: Path) -> None:
+    write(log, "/a", "/b?x=1", "/b?x=2")
+    done = tail(redis_url, str(log))
+    assert (done.status, done.err) == (0, "")
+    assert done.out == "page_views: counted 3, rejected 0\n"
+    assert tail(redis_url, str(log)).out == "page_views: counted 0, rejected 0\n"
+    assert counted(redis_client) == {"/a": 1, "/b": 2}
+    again = tail(redis_url, str(log), "--from-start", "--key", "path")
+    assert again.out == "page_views: counted 3, rejected 0\n"
+
+
+def test_the_same_log_by_another_name_of_its_directory(
+    redis_url: str, log: Path, tmp_path: Path
+) -> None:
+    write(log, "/a")
+    link = tmp_path / "link"
+    link.symlink_to(log.parent)
+    tail(redis_url, str(log))
+    assert "counted 0" in tail(redis_url, str(link / log.name)).out
+    assert "counted 0" in tail(redis_url, os.path.relpath(log)).out
+
+
+def test_rejected_lines_are_shown_with_their_numbers(redis_url: str, log: Path) -> None:
+    append(log, b"bad\n" * 30)
+    write(log, "/a")
+    done = tail(redis_url, str(log), "--show-rejected", "2")
+    assert done.status == 3
+    assert done.out == "page_views: counted 1, rejected 30\n"
+    shown = done.err.splitlines()
+    assert len(shown) == 4
+    assert shown[1].startswith(f"rejected: {log} line 2: there is no time")
+    assert shown[3] == "rejected: 30 in all"
+
+
+def test_the_result_as_json(redis_url: str, log: Path) -> None:
+    write(log, "/a")
+    append(log, b"bad\n" + line("/half")[:-3])
+    done = tail(redis_url, str(log), "--format", "json")
+    assert done.status == 3
+    assert done.json == {
+        "counter": COUNTER,
+        "counted": 1,
+        "rejected": 1,
+        "left": 1,
+        "entries": 1,
+        "rejected_lines": [
+            {"file": str(log), "line": 2, "reason": done.json["rejected_lines"][0]["reason"]},
+            {"file": str(log), "line": 3, "reason": done.json["rejected_lines"][1]["reason"]},
+        ],
+    }
+    assert "has no newline yet" in done.json["rejected_lines"][1]["reason"]
+
+
+@pytest.mark.parametrize("kind", ["path", "target", "host", "status"])
+def test_each_kind_of_key(redis_url: str, redis_client: redis.Redis, log: Path, kind: str) -> None:
+    write(log, "/a?b")
+    assert tail(redis_url, str(log), "--key", kind).status == 0
+    expected = {"path": "/a", "target": "/a?b", "host": "10.0.0.1", "status": "200"}
+    assert counted(redis_client) == {expected[kind]: 1}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_standard_input(servers: Servers, redis_client: redis.Redis, packed: bool) -> None:
+    lines = b"".join(line(f"/{n % 3}") + b"\n" for n in range(3000)) + b"bad\n" + line("/end")
+    done = servers.run(
+        "tail", "-", "--counter", COUNTER, stdin=gzip.compress(lines) if packed else lines
+    )
+    assert done.status == 3
+    assert done.out == "page_views: counted 3,001, rejected 1\n"
+    assert "rejected: - line 3001:" in done.err
+    assert counted(redis_client) == {"/0": 1000, "/1": 1000, "/2": 1000, "/end": 1}
+
+
+def test_damaged_standard_input_is_counted_as_far_as_it_goes(servers: Servers) -> None:
+    packed = gzip.compress(b"".join(line(f"/{n}") + b"\n" for n in range(20_000)))
+    done = servers.run("tail", "-", "--counter", COUNTER, stdin=packed[:-2000])
+    assert done.status == 1
+    assert "the compressed input is damaged or cut off" in done.err
+
+
+def test_what_comes_slowly_through_a_pipe_is_stored_soon(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with subprocess.Popen(
+        [*COUNTERSINK, "tail", "-", "--counter", COUNTER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(COUNTERSINK_REDIS_URL=redis_url),
+    ) as process:
+        assert process.stdin is not None
+        for number in range(2):
+            process.stdin.write(line(f"/{number}") + b"\n")
+            process.stdin.flush()
+            eventually(lambda: counted(redis_client).total() > number)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out == b"page_views: counted 2, rejected 0\n"
+
+
+def test_a_named_pipe_is_read_like_standard_input(
+    servers: Servers, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with Children() as children:
+        child = children.countersink(
+            "tail", str(pipe), "--counter", COUNTER, environment=servers.variables()
+        )
+        pipe.write_bytes(line("/a") + b"\n")  # waits for the reader
+        assert child.wait() == 0
+    assert counted(redis_client) == {"/a": 1}
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_following_with_everything_stored(
+    servers: Servers,
+    redis_client: redis.Redis,
+    log: Path,
+    number: signal.Signals,
+    status: int,
+) -> None:
+    write(log, "/a")
+    with Children() as children:
+        child = children.countersink(
+            "tail", str(log), "--counter", COUNTER, "--follow", environment=servers.variables()
+        )
+        eventually(lambda: counted(redis_client) == {"/a": 1})
+        write(log, "/b")
+        eventually(lambda: counted(redis_client) == {"/a": 1, "/b": 1})
+        child.send(number)
+        assert child.wait() == status
+        assert child.output() == "page_views: counted 2, rejected 0\n"
+    assert "counted 0" in tail(servers.redis_url, str(log)).out
+
+
+def test_a_signal_while_the_queue_is_full_gives_up_and_says_so(
+    servers: Servers, redis_client: redis.Redis, log: Path
+) -> None:
+    write(log, "/a")
+    redis_client.xadd(stream_key(0), {"rows": "[]"})
+    with Children() as children:
+        child = children.countersink(
+            "tail",
+            str(log),
+            *("--counter", COUNTER, "--max-stream-length", "1"),
+            environment=servers.variables(),
+        )
+        eventually(lambda: "waiting for the workers" in child.output())
+        child.terminate()
+        assert child.wait() == 1
+        assert "is not stored, and the next run reads it again" in child.output()
+    redis_client.delete(stream_key(0))
+    assert "counted 1" in tail(servers.redis_url, str(log)).out
+
+
+def test_killed_at_any_moment_and_run_again_each_line_counts_once(
+    servers: Servers, redis_client: redis.Redis, log: Path
+) -> None:
+    draw = random.Random(20261121)
+    paths = [f"/{number}" for number in range(60_000)]
+    write(log, *paths)
+    with Children() as children:
+        for _ in range(6):
+            child = children.countersink(
+                "tail", str(log), "--counter", COUNTER, environment=servers.variables()
+            )
+            # Killed when so many entries are there, which no two times are.
+            enough = min(60, redis_client.xlen(stream_key(0)) + draw.randrange(0, 25))
+            eventually(lambda: redis_client.xlen(stream_key(0)) >= enough or not child.running, 60)
+            child.kill()
+    assert tail(servers.redis_url, str(log)).status == 0
+    assert "counted 0" in tail(servers.redis_url, str(log)).out
+    assert counted(redis_client) == dict.fromkeys(paths, 1)
+
+
+def test_a_second_tail_of_the_same_log_gets_a_clear_error(
+    servers: Servers, redis_client: redis.Redis, log: Path
+) -> None:
+    write(log, "/a")
+    with Children() as children:
+        child = children.countersink(
+            "tail", str(log), "--counter", COUNTER, "--follow", environment=servers.variables()
+        )
+        eventually(lambda: counted(redis_client) == {"/a": 1})
+        child.stop()
+        write(log, "/b")
+        assert tail(servers.redis_url, str(log)).status == 0
+        write(log, "/c")
+        child.go_on()
+        assert child.wait() == 1
+        assert "another countersink tail reads this log" in child.output()
+    tail(servers.redis_url, str(log))
+    assert counted(redis_client) == {"/a": 1, "/b": 1, "/c": 1}
+
+
+def test_redis_may_be_killed_while_following(own_redis_server: RedisFactory, log: Path) -> None:
+    server = own_redis_server(appendfsync="always")
+    write(log, "/a")
+    with Children() as children:
+        child = children.countersink(
+            *("tail", str(log), "--counter", COUNTER, "--follow"),
+            environment={"COUNTERSINK_REDIS_URL": server.url},
+        )
+        client = redis.Redis.from_url(server.url)
+        eventually(lambda: counted(client) == {"/a": 1})
+        server.kill()
+        write(log, "/b")
+        eventually(lambda: "waiting for Redis" in child.output())
+        server.start()
+        eventually(lambda: "Redis is back" in child.output())
+        eventually(lambda: counted(client) == {"/a": 1, "/b": 1})
+        child.terminate()
+        assert child.wait() == 0
+        client.close()
+
+
+def test_who_runs_once_is_told_at_once_that_redis_is_away(log: Path) -> None:
+    write(log, "/a")
+    failed = tail("redis://127.0.0.1:1/0", str(log))
+    assert failed.status == 1
+    assert "cannot be reached" in one_sentence(failed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "status"),
+    [
+        (["/none/access.log"], "cannot read /none/access.log: No such file or directory", 1),
+        (["."], "it is not a file", 1),
+        (["x", "--key", "agent"], "is not one of", 2),
+        (["x", "--max-stream-length", "0"], "is not in the range", 2),
+        (["x", "--rotate-wait", "-1"], "is not in the range", 2),
+    ],
+)
+def test_bad_input(redis_url: str, arguments: list[str], said: str, status: int) -> None:
+    refused = tail(redis_url, *arguments)
+    assert refused.status == status
+    assert said in one_sentence(refused)
+
+
+@pytest.mark.parametrize("counter", ["", "x" * 65, "a b"])
+def test_a_bad_counter_is_wrong_usage(redis_url: str, log: Path, counter: str) -> None:
+    write(log, "/a")
+    refused = call("tail", str(log), "--counter", counter, COUNTERSINK_REDIS_URL=redis_url)
+    assert refused.status == 2

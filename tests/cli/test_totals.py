@@ -1,0 +1,276 @@
+"""`countersink totals`: what was counted, laid out."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, datetime
+
+import pytest
+import redis
+
+from countersink.stream.connection import command
+from countersink.stream.names import stream_key
+from tests.cli.command import Result, Servers, call, one_sentence
+
+DAYS = [
+    ("2026-11-18", "/a", 5),
+    ("2026-11-18", "/b", 2),
+    ("2026-11-20", "/a", 1),
+    ("2026-11-21", "/c", 5),
+]
+
+
+@pytest.fixture
+def filled(servers: Servers) -> Servers:
+    """Two counters with known totals."""
+    for day, key, amount in DAYS:
+        done = servers.call(
+            "increment", "views", key, "--amount", str(amount), "--at", f"{day}T12:00Z"
+        )
+        assert done.status == 0
+    servers.call("increment", "clicks", "--amount", "-4", "--at", "2026-11-19T12:00Z")
+    servers.apply()
+    return servers
+
+
+def rows(result: Result) -> list[dict[str, object]]:
+    assert result.status == 0, result.err
+    assert result.err == ""
+    found: list[dict[str, object]] = result.json["rows"]
+    return found
+
+
+def asked(servers: Servers, *arguments: str) -> list[dict[str, object]]:
+    return rows(servers.call("totals", *arguments, "--format", "json"))
+
+
+DAILY = [
+    {"day": "2026-11-18", "total": 7},
+    {"day": "2026-11-19", "total": 0},
+    {"day": "2026-11-20", "total": 1},
+    {"day": "2026-11-21", "total": 5},
+]
+
+
+def test_days_come_in_order_and_without_gaps(filled: Servers) -> None:
+    assert asked(filled, "views") == DAILY
+    assert asked(filled, "views", "--by", "day") == DAILY
+
+
+def test_keys_come_by_total_then_by_name(filled: Servers) -> None:
+    assert asked(filled, "views", "--by", "key") == [
+        {"key": "/a", "total": 6},
+        {"key": "/c", "total": 5},
+        {"key": "/b", "total": 2},
+    ]
+    filled.call("increment", "views", "/b", "--amount", "3")
+    filled.apply()
+    names = [row["key"] for row in asked(filled, "views", "--by", "key")]
+    assert names == ["/a", "/b", "/c"]
+
+
+def test_one_figure_and_one_counter(filled: Servers) -> None:
+    assert asked(filled, "views", "--by", "total") == [{"total": 13}]
+    assert asked(filled, "views", "--by", "counter") == [{"counter": "views", "total": 13}]
+
+
+def test_ranges_include_both_ends(filled: Servers) -> None:
+    assert asked(filled, "views", "--from", "2026-11-19", "--to", "2026-11-20") == DAILY[1:3]
+    assert asked(filled, "views", "--from", "2026-11-20", "--by", "total") == [{"total": 6}]
+    assert asked(filled, "views", "--to", "2026-11-18", "--by", "total") == [{"total": 7}]
+    assert asked(filled, "views", "--from", "2026-11-22", "--to", "2026-11-22") == [
+        {"day": "2026-11-22", "total": 0}
+    ]
+    assert asked(filled, "views", "--from", "2030-01-01", "--by", "key") == []
+
+
+def test_keys_filter(filled: Servers) -> None:
+    assert asked(filled, "views", "--key", "/a") == [
+        {"day": "2026-11-18", "total": 5},
+        {"day": "2026-11-19", "total": 0},
+        {"day": "2026-11-20", "total": 1},
+    ]
+    both = ("--key", "/a", "--key", "/b")
+    assert asked(filled, "views", *both, "--by", "total") == [{"total": 8}]
+    assert asked(filled, "views", *both, "--key", "/none", "--by", "key") == [
+        {"key": "/a", "total": 6},
+        {"key": "/b", "total": 2},
+        {"key": "/none", "total": 0},
+    ]
+
+
+def test_top(filled: Servers) -> None:
+    top = [{"key": "/a", "total": 6}, {"key": "/c", "total": 5}]
+    assert asked(filled, "views", "--top", "2") == top
+    assert asked(filled, "views", "--top", "2", "--by", "key") == top
+    assert asked(filled, "views", "--top", "1", "--key", "/b", "--key", "/c") == top[1:]
+    assert asked(filled, "--all", "--top", "1", "--by", "counter") == [
+        {"counter": "views", "total": 13}
+    ]
+
+
+def test_all_counters_are_named_in_each_row(filled: Servers) -> None:
+    counters = [{"counter": "views", "total": 13}, {"counter": "clicks", "total": -4}]
+    assert asked(filled, "--all") == counters
+    assert asked(filled, "--all", "--by", "total") == sorted(
+        counters, key=lambda row: str(row["counter"])
+    )
+    assert asked(filled, "--all", "--by", "day", "--to", "2026-11-19") == [
+        {"counter": "clicks", "day": "2026-11-19", "total": -4},
+        {"counter": "views", "day": "2026-11-18", "total": 7},
+        {"counter": "views", "day": "2026-11-19", "total": 0},
+    ]
+    assert asked(filled, "--all", "--by", "key", "--top", "1") == [
+        {"counter": "clicks", "key": "", "total": -4},
+        {"counter": "views", "key": "/a", "total": 6},
+    ]
+    assert asked(filled, "--all", "--key", "/a") == [
+        {"counter": "views", "total": 6},
+        {"counter": "clicks", "total": 0},
+    ]
+
+
+def test_all_of_nothing_is_nothing(servers: Servers) -> None:
+    document = servers.call("totals", "--all", "--format", "json").json
+    assert document["counter"] is None
+    assert document["rows"] == []
+    assert servers.call("totals", "--all", "--format", "csv").out == "counter,total\r\n"
+
+
+def test_the_document_has_three_members(filled: Servers) -> None:
+    document = filled.run("totals", "views", "--format", "json").json
+    assert list(document) == ["counter", "rows", "complete_up_to"]
+    assert document["counter"] == "views"
+
+
+def test_complete_up_to_is_redis_time_or_the_oldest_entrys(
+    filled: Servers, redis_client: redis.Redis
+) -> None:
+    def complete() -> datetime:
+        document = filled.call("totals", "views", "--format", "json").json
+        text = str(document["complete_up_to"])
+        assert text.endswith("Z")
+        return datetime.fromisoformat(text)
+
+    before = redis_client.time()[0]
+    assert complete().timestamp() >= before
+    filled.call("increment", "views")
+    filled.call("increment", "views")
+    [(first, _)] = command(redis_client, "XRANGE", stream_key(0), "-", "+", "COUNT", 1)
+    arrived = datetime.fromtimestamp(int(first.split(b"-")[0]) / 1000, UTC)
+    assert complete() == arrived
+
+
+def test_without_redis_it_is_null(filled: Servers) -> None:
+    alone = call("totals", "views", "--format", "json", COUNTERSINK_MYSQL_URL=filled.mysql_url)
+    assert rows(alone) == DAILY
+    assert alone.json["complete_up_to"] is None
+
+
+def test_while_redis_is_away_the_totals_come_with_a_warning(filled: Servers) -> None:
+    shown = filled.call(
+        "totals", "views", "--format", "json", COUNTERSINK_REDIS_URL="redis://127.0.0.1:1/0"
+    )
+    assert shown.status == 0
+    assert shown.json["rows"] == DAILY
+    assert shown.json["complete_up_to"] is None
+    assert "how fresh this is is not known" in shown.err
+
+
+def test_pending_entries_are_included_exactly(filled: Servers) -> None:
+    filled.call("increment", "views", "/new", "--amount", "10", "--at", "2026-11-22T00:00Z")
+    filled.call("increment", "new", "--at", "2026-11-22T00:00Z")
+    assert asked(filled, "views") == DAILY
+    assert asked(filled, "views", "--include-pending") == [
+        *DAILY,
+        {"day": "2026-11-22", "total": 10},
+    ]
+    assert asked(filled, "views", "--top", "1", "--include-pending") == [
+        {"key": "/new", "total": 10}
+    ]
+    assert asked(filled, "new", "--include-pending", "--by", "total") == [{"total": 1}]
+    assert asked(filled, "--all", "--include-pending")[0] == {"counter": "views", "total": 23}
+    filled.apply()
+    assert asked(filled, "views", "--include-pending", "--by", "total") == [{"total": 23}]
+
+
+def test_pending_needs_redis(filled: Servers) -> None:
+    refused = call("totals", "views", "--include-pending", COUNTERSINK_MYSQL_URL=filled.mysql_url)
+    assert refused.status == 2
+    failed = filled.call(
+        "totals", "views", "--include-pending", COUNTERSINK_REDIS_URL="redis://127.0.0.1:1/0"
+    )
+    assert failed.status == 1
+    assert "cannot be reached" in one_sentence(failed)
+
+
+def test_an_unknown_counter_fails(filled: Servers) -> None:
+    for more in ([], ["--include-pending"], ["--format", "json"], ["--by", "total"]):
+        failed = filled.call("totals", "nothing", *more)
+        assert failed.status == 1
+        assert "nothing was ever counted as 'nothing'" in one_sentence(failed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["views", "--all"], "name one COUNTER, or say --all"),
+        (["views", "--by", "hour"], "'hour' is not one of"),
+        (["views", "--by", "day", "--top", "3"], "--top goes with --by key or --by counter"),
+        (["views", "--top", "0"], "0 is not in the range"),
+        (["views", "--from", "2026-11-21", "--to", "2026-11-20"], "ends (2026-11-20) before"),
+        (["views", "--from", "20261121"], "is not a day such as"),
+        (["views", "--from", "2026-02-30"], "day is out of range"),
+        (["views", "--from", "today"], "is not a day such as"),
+        (["views", "--from", "0001-01-01", "--to", "9999-12-31"], "at most 100,000"),
+        (["a b"], "use 1 to 64 characters"),
+        (["views", "--key", "x" * 256], "at most 255"),
+        (["views", "--time-zone", "Europe/Berlin"], "No such option"),
+    ],
+)
+def test_wrong_usage(filled: Servers, arguments: list[str], said: str) -> None:
+    refused = filled.call("totals", *arguments)
+    assert refused.status == 2
+    assert said in one_sentence(refused)
+
+
+def test_the_table_has_bars_a_sum_and_a_time(filled: Servers) -> None:
+    shown = filled.call("totals", "views").out.splitlines()
+    assert shown[0].split() == ["day", "total"]
+    assert shown[1].split() == ["2026-11-18", "7", "█" * 40]
+    assert shown[2].split() == ["2026-11-19", "0"]
+    assert shown[5].split() == ["all", "13"]
+    assert shown[6].startswith("Complete up to 20")
+
+
+def test_a_table_of_hostile_keys_is_harmless(servers: Servers) -> None:
+    hostile = "\x1b[2J\u202e[bold]x"
+    servers.call("increment", "c", hostile)
+    servers.apply()
+    shown = servers.call("totals", "c", "--by", "key").out
+    assert "\\x1b[2J\\u202e[bold]x" in shown
+    assert "\x1b" not in shown
+    assert asked(servers, "c", "--by", "key") == [{"key": hostile, "total": 1}]
+
+
+def test_csv_is_quoted_and_no_formula(servers: Servers) -> None:
+    for key in ("=1+1", 'say "hi", twice', "line\nbreak", "/a"):
+        servers.call("increment", "c", "--", key)
+    servers.apply()
+    shown = servers.call("totals", "c", "--by", "key", "--format", "csv")
+    assert list(csv.reader(io.StringIO(shown.out, newline=""))) == [
+        ["key", "total"],
+        ["/a", "1"],
+        ["'=1+1", "1"],
+        ["line\nbreak", "1"],
+        ['say "hi", twice', "1"],
+    ]
+
+
+def test_an_old_terminal_gets_escapes_instead_of_an_error(servers: Servers) -> None:
+    servers.call("increment", "c", "/😀")
+    servers.apply()
+    shown = servers.run("totals", "c", "--by", "key", PYTHONIOENCODING="latin-1")
+    assert shown.status == 0, shown.err
+    assert "/\\U0001f600" in shown.out
