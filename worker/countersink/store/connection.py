@@ -7,6 +7,7 @@ default of 8 hours).
 """
 
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal
@@ -232,7 +233,7 @@ def _open(settings: Settings, database: bool) -> "pymysql.connections.Connection
     elif settings.tls == "off":
         tls["ssl_disabled"] = True
     try:
-        return pymysql.connect(
+        connection = pymysql.connect(
             host=settings.host,
             port=settings.port,
             user=settings.user,
@@ -249,6 +250,11 @@ def _open(settings: Settings, database: bool) -> "pymysql.connections.Connection
         )
     except Exception as error:
         raise translate(error) from error
+    # Older drivers go on without encryption where the server offers none.
+    if context is not None and not isinstance(getattr(connection, "_sock", None), ssl.SSLSocket):
+        connection.close()
+        raise Refused("the URL asks for TLS (SSL), which the server does not offer")
+    return connection
 
 
 def _pin(found: dict[str, str]) -> str:
