@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Protocol, TypeVar
 
 import redis
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from countersink.store import dead, guards
 from countersink.store.apply import Applier
 from countersink.store.connection import connect
-from countersink.store.dead import DeadRow
+from countersink.store.dead import WHOLE_ENTRY, DeadRow
 from countersink.store.errors import StoreError
 from countersink.store.merge import Incoming
 from countersink.store.retry import retry
@@ -27,9 +27,12 @@ from countersink.stream.decode import decode, decode_rows
 from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
 from countersink.stream.group import Delivery, Group, pages
 from countersink.stream.limits import MAX_AMOUNT
+from countersink.stream.names import GROUP
 from tests.support.oracle import Oracle
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.traffic import FIRST_MINUTE, MINUTES_PER_DAY, STREAM, Cell, add, day_of, now_ms
+
+T = TypeVar("T")
 
 CONSUMERS = ("a", "b")
 HUGE = "huge"
@@ -40,6 +43,21 @@ amounts = st.integers(-3, 5)
 counters = st.sampled_from(("views", "clicks"))
 keys = st.sampled_from(("", "a", "A", "a ", "ä"))
 days = st.integers(0, 1)
+increments = st.lists(st.tuples(counters, keys, days, amounts), min_size=1, max_size=6)
+names = st.sampled_from(CONSUMERS)
+kinds = st.sampled_from(("control", "guards", "slots", "ledger", "dead", "commit"))
+faults = st.sampled_from((None, Phase.BEFORE, Phase.AFTER, 1205, 1213, 1020))
+
+ACTIONS = (
+    *("count_and_flush", "resend", "obtain", "work_off", "apply") * 2,
+    *("acknowledge", "die", "prune", "retry_dead_letters"),
+)
+
+
+class Draw(Protocol):
+    """Draws a value of a strategy."""
+
+    def __call__(self, strategy: st.SearchStrategy[T]) -> T: ...
 
 
 @dataclass
@@ -48,7 +66,6 @@ class Entry:
 
     sealed: Sealed
     rows: list[Row]
-    poison: bool
     settled: bool = False
     """Applied once: later deliveries must change no total."""
     counted: bool = False
@@ -86,7 +103,6 @@ class CountingMachine(RuleBasedStateMachine):
         super().__init__()
         ground = self.ground
         self.client = ground.redis
-        self.buffer: Counter[tuple[str, str, int]] = Counter()
         self.entries: dict[str, Entry] = {}
         self.watermark = 0
         self.session = connect(ground.mysql_url)
@@ -109,151 +125,139 @@ class CountingMachine(RuleBasedStateMachine):
         for consumer in self.consumers.values():
             consumer.applier.close()
 
+    @rule(data=st.data(), action=st.sampled_from(ACTIONS))
+    def step(self, data: st.DataObject, action: str) -> None:
+        """One action, with whatever it needs drawn.
+
+        One rule and not one for each: Hypothesis switches rules off for whole runs, and most runs
+        would be without what a lost count takes.
+        """
+        getattr(self, action)(data.draw)
+
     # -- producers -----------------------------------------------------------------------------
 
-    @rule(counter=counters, key=keys, day=days, amount=amounts)
-    def increment(self, counter: str, key: str, day: int, amount: int) -> None:
-        """Up or down, or 0, which declares the key."""
-        self.buffer[counter, key, FIRST_MINUTE + day * MINUTES_PER_DAY] += amount
+    def count_and_flush(self, draw: Draw) -> None:
+        """Increments and decrements (0 declares a key), folded, sealed and sent.
 
-    @precondition(lambda self: self.buffer)
-    @rule(age_ms=st.sampled_from((0, 0, 60_000, -60_000)), poison=st.booleans())
-    def flush(self, age_ms: int, poison: bool) -> None:
-        """Seal what was folded, and send it; some entries carry a row that cannot be read."""
-        rows = [(*cell, amount) for cell, amount in self.buffer.items()]
-        self.buffer.clear()
-        self._send(rows, age_ms=age_ms, poison=poison)
+        Some entries carry a row that cannot be read; some add to a counter that is so near to the
+        end of BIGINT that only a part fits. Their first attempt may lie in the past or the future.
+        """
+        folded: Counter[tuple[str, str, int]] = Counter()
+        for counter, key, day, amount in draw(increments):
+            folded[counter, key, FIRST_MINUTE + day * MINUTES_PER_DAY] += amount
+        rows = [(*cell, amount) for cell, amount in folded.items()]
+        huge = draw(st.sampled_from((0, 0, MAX_AMOUNT, MAX_AMOUNT, -MAX_AMOUNT)))
+        if huge:
+            rows.append((HUGE, "k", FIRST_MINUTE, huge))
+        at = now_ms(self.client) - draw(st.sampled_from((0, 0, 60_000, -60_000)))
+        raw = encode_rows(rows)
+        if draw(st.booleans()):
+            raw = raw[:-1] + b',["views","poison",0]]'
+        entry = Entry(Sealed(new_entry_id(at), at, raw, len(rows)), rows)
+        self.entries[entry.sealed.id] = entry
+        add(self.client, entry.sealed.fields())
 
-    @rule(amount=st.sampled_from((MAX_AMOUNT, MAX_AMOUNT, -MAX_AMOUNT)))
-    def increment_near_the_limit(self, amount: int) -> None:
-        """Amounts of which only some fit into a BIGINT: the others become dead letters."""
-        self._send([(HUGE, "k", FIRST_MINUTE, amount)], age_ms=0, poison=False)
-
-    @precondition(lambda self: self.entries)
-    @rule(data=st.data())
-    def resend(self, data: st.DataObject) -> None:
+    def resend(self, draw: Draw) -> None:
         """The reply was lost: the same bytes once more, however much later."""
         entries = list(self.entries.values())
-        for entry in data.draw(st.lists(st.sampled_from(entries), min_size=1, max_size=4)):
-            self._add(entry)
+        if entries:
+            for entry in draw(st.lists(st.sampled_from(entries), min_size=1, max_size=4)):
+                add(self.client, entry.sealed.fields())
 
     # -- consumers -----------------------------------------------------------------------------
 
-    @rule(name=st.sampled_from(CONSUMERS), count=st.integers(1, 5))
-    def read(self, name: str, count: int) -> None:
-        """New entries."""
-        consumer = self.consumers[name]
-        consumer.held |= {d.stream_id: d for d in consumer.group.read(count, 0)}
+    def obtain(self, draw: Draw) -> None:
+        """New entries; whatever is pending, a slow live consumer's too; or what nobody has."""
+        consumer = self.consumers[draw(names)]
+        how, count = draw(st.sampled_from(("read", "claim", "sweep"))), draw(st.integers(1, 5))
+        if how == "read":
+            deliveries = consumer.group.read(count, 0)
+        elif how == "claim":
+            deliveries = consumer.group.claim(0, count).deliveries
+        else:
+            deliveries = consumer.group.orphans(0, count)
+        consumer.held |= {delivery.stream_id: delivery for delivery in deliveries}
 
-    @rule(name=st.sampled_from(CONSUMERS), count=st.integers(1, 5))
-    def claim(self, name: str, count: int) -> None:
-        """Whatever is pending, the other live consumer's too: it is merely slow."""
+    def work_off(self, draw: Draw) -> None:
+        """What a worker does all day: read, apply, acknowledge; or no longer get to the last."""
+        name = draw(names)
         consumer = self.consumers[name]
-        consumer.held |= {d.stream_id: d for d in consumer.group.claim(0, count).deliveries}
-
-    @rule(name=st.sampled_from(CONSUMERS), count=st.integers(1, 5))
-    def sweep(self, name: str, count: int) -> None:
-        """What lies below the group's position and is pending with nobody."""
-        consumer = self.consumers[name]
-        consumer.held |= {d.stream_id: d for d in consumer.group.orphans(0, count)}
-
-    @rule(name=st.sampled_from(CONSUMERS), acknowledged=st.booleans())
-    def work_off(self, name: str, acknowledged: bool) -> None:
-        """What a worker does all day: read, apply, acknowledge; or die before the last."""
-        self.read(name, 100)
-        consumer = self.consumers[name]
+        consumer.held |= {found.stream_id: found for found in consumer.group.read(100, 0)}
         deliveries = list(consumer.held.values())
         consumer.applier.apply([_incoming(delivery) for delivery in deliveries])
         self._settled(consumer, deliveries)
-        if acknowledged:
-            self.acknowledge(name)
+        if draw(st.booleans()):
+            self._acknowledge(consumer)
 
-    @precondition(lambda self: any(consumer.held for consumer in self.consumers.values()))
-    @rule(data=st.data())
-    def apply(self, data: st.DataObject) -> None:
-        """Any of what one consumer holds, in any order, some of it twice."""
-        consumer, deliveries = self._draw_batch(data)
-        consumer.applier.apply([_incoming(delivery) for delivery in deliveries])
-        self._settled(consumer, deliveries)
+    def apply(self, draw: Draw) -> None:
+        """Any of what one consumer holds, in any order, some of it twice.
 
-    @precondition(lambda self: any(consumer.held for consumer in self.consumers.values()))
-    @rule(
-        data=st.data(),
-        kind=st.sampled_from(("control", "guards", "slots", "ledger", "dead", "commit")),
-        phase=st.sampled_from(list(Phase)),
-        code=st.sampled_from((0, 0, 1205, 1213, 1020)),
-    )
-    def apply_with_a_fault(self, data: st.DataObject, kind: str, phase: Phase, code: int) -> None:
-        """The same with one statement failing, or its connection cut before or after it."""
-        consumer, deliveries = self._draw_batch(data)
-        deed = Deed.ERROR if code else Deed.CUT
-        self.ground.proxy.when(kind, Phase.BEFORE if code else phase, deed, error=code)
+        One statement may fail, or the connection be cut before or after the server ran it; the
+        consumer then dies, or tries again with the same entries.
+        """
+        holding = [consumer for consumer in self.consumers.values() if consumer.held]
+        if not holding:
+            return
+        consumer = draw(st.sampled_from(holding))
+        held = st.sampled_from(list(consumer.held.values()))
+        deliveries = draw(st.lists(held, min_size=1, max_size=8))
+        batch = [_incoming(delivery) for delivery in deliveries]
+        fault, kind = draw(faults), draw(kinds)
+        if isinstance(fault, int):
+            self.ground.proxy.when(kind, Phase.BEFORE, Deed.ERROR, error=fault)
+        elif fault is not None:
+            self.ground.proxy.when(kind, fault, Deed.CUT)
         try:
-            consumer.applier.apply([_incoming(delivery) for delivery in deliveries])
+            consumer.applier.apply(batch)
         except StoreError:
-            # as the worker does: again, with the same entries, until it is done
             self.ground.proxy.forget()
-            if data.draw(st.booleans(), label="dies"):
-                self._settled_if_committed(deliveries, kind, phase)
+            if draw(st.booleans()):
+                if kind == "commit" and fault is Phase.AFTER:
+                    self._settle(deliveries)
                 self._replace(consumer)
                 return
-            consumer.applier.apply([_incoming(delivery) for delivery in deliveries])
+            consumer.applier.apply(batch)
         finally:
             self.ground.proxy.forget()
         self._settled(consumer, deliveries)
 
-    @rule(name=st.sampled_from(CONSUMERS))
-    def acknowledge(self, name: str) -> None:
+    def acknowledge(self, draw: Draw) -> None:
         """What was applied, and nothing else."""
-        consumer = self.consumers[name]
-        consumer.group.acknowledge(
-            (STREAM, stream_id, decode(consumer.held[stream_id]).id)
-            for stream_id in consumer.applied
-        )
-        for stream_id in consumer.applied:
-            del consumer.held[stream_id]
-        consumer.applied.clear()
+        self._acknowledge(self.consumers[draw(names)])
 
-    @rule(name=st.sampled_from(CONSUMERS))
-    def die(self, name: str) -> None:
-        """A worker dies with all it holds; one with another name takes its place."""
-        self._replace(self.consumers[name])
+    def die(self, draw: Draw) -> None:
+        """A worker dies with all it holds, and another takes its place.
 
-    @rule(name=st.sampled_from(CONSUMERS))
-    def delete_consumer_with_entries_pending(self, name: str) -> None:
-        """What nobody should do: its entries are then pending with nobody."""
-        group = self.consumers[name].group
-        self.client.xgroup_delconsumer(STREAM, "countersink", group.consumer)
+        Somebody may delete its consumer: what it held is then pending with nobody.
+        """
+        consumer = self.consumers[draw(names)]
+        if draw(st.booleans()):
+            self.client.xgroup_delconsumer(STREAM, GROUP, consumer.group.consumer)
+        self._replace(consumer)
 
     # -- operators -----------------------------------------------------------------------------
 
-    @rule(
-        keep_ms=st.sampled_from((0, 0, 30_000, 120_000)),
-        careful=st.booleans(),
-        chunk=st.sampled_from((1, 3, 10_000)),
-    )
-    def prune(self, keep_ms: int, careful: bool, chunk: int) -> None:
+    def prune(self, draw: Draw) -> None:
         """Forget old guards; with or without regard to what is still in the stream."""
-        oldest = self._oldest_in_stream() if careful else None
-        pruned = guards.prune(self.session, keep_ms=keep_ms, not_above_ms=oldest, chunk=chunk)
+        pruned = guards.prune(
+            self.session,
+            keep_ms=draw(st.sampled_from((0, 0, 30_000, 120_000))),
+            not_above_ms=self._oldest_in_stream() if draw(st.booleans()) else None,
+            chunk=draw(st.sampled_from((1, 3, 10_000))),
+        )
         assert pruned.watermark >= self.watermark, "the watermark went back"
         self.watermark = pruned.watermark
 
-    @rule()
-    def retry_dead_letters(self) -> None:
+    def retry_dead_letters(self, draw: Draw) -> None:
         """Retry what was not counted, drop what was: an entry that is too old may be either."""
         for row in dead.list_rows(self.session, limit=1000):
             entry = self.entries[row.entry_id.hex()]
-            if row.position == -1 and entry.counted:
-                assert dead.drop(self.session, refs=[f"{row.entry_id.hex()}:-1"]) == 1
+            ref = f"{row.entry_id.hex()}:{row.position}"
+            if row.position == WHOLE_ENTRY and entry.counted:
+                assert dead.drop(self.session, refs=[ref]) == 1
             elif row.reason in ("too_old", "out_of_range"):
-                retry(
-                    self.session,
-                    slot=1,
-                    decode=decode_rows,
-                    refs=[f"{row.entry_id.hex()}:{row.position}"],
-                )
-                if row.position == -1 and not self._is_dead(row):
+                counted = retry(self.session, slot=1, decode=decode_rows, refs=[ref])
+                if row.position == WHOLE_ENTRY and counted.retried:
                     entry.counted = True
 
     # -- what must hold ------------------------------------------------------------------------
@@ -299,41 +303,26 @@ class CountingMachine(RuleBasedStateMachine):
                 successor = f"{name}{new_entry_id(0)[-6:]}"
                 self.consumers[name] = self._new_consumer(successor, consumer.applier.slot)
 
-    def _send(self, rows: list[Row], *, age_ms: int, poison: bool) -> None:
-        at = now_ms(self.client) - age_ms
-        raw = encode_rows(rows)
-        if poison:
-            raw = raw[:-1] + b',["views","poison",0]]'
-        entry = Entry(Sealed(new_entry_id(at), at, raw, len(rows)), rows, poison)
-        self.entries[entry.sealed.id] = entry
-        self._add(entry)
-
-    def _add(self, entry: Entry) -> None:
-        add(self.client, entry.sealed.fields())
-
-    def _draw_batch(self, data: st.DataObject) -> tuple[Consumer, list[Delivery]]:
-        holding = [consumer for consumer in self.consumers.values() if consumer.held]
-        consumer = data.draw(st.sampled_from(holding), label="consumer")
-        held = list(consumer.held.values())
-        picked = data.draw(st.lists(st.sampled_from(held), min_size=1, max_size=8), label="batch")
-        return consumer, picked
+    def _acknowledge(self, consumer: Consumer) -> None:
+        consumer.group.acknowledge(
+            (STREAM, stream_id, decode(consumer.held[stream_id]).id)
+            for stream_id in consumer.applied
+        )
+        for stream_id in consumer.applied:
+            del consumer.held[stream_id]
+        consumer.applied.clear()
 
     def _settled(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         consumer.applied |= {delivery.stream_id for delivery in deliveries}
+        self._settle(deliveries)
+
+    def _settle(self, deliveries: list[Delivery]) -> None:
+        """A batch was committed: entries applied for the first time count, unless too old."""
         for delivery in deliveries:
             entry = self.entries[decode(delivery).id]
             if not entry.settled:
                 entry.settled = True
                 entry.counted = entry.sealed.at >= self.watermark
-
-    def _settled_if_committed(self, deliveries: list[Delivery], kind: str, phase: Phase) -> None:
-        """A worker died of a lost connection: only after COMMIT had run does its batch count."""
-        if kind == "commit" and phase is Phase.AFTER:
-            for delivery in deliveries:
-                entry = self.entries[decode(delivery).id]
-                if not entry.settled:
-                    entry.settled = True
-                    entry.counted = entry.sealed.at >= self.watermark
 
     def _oldest_in_stream(self) -> int | None:
         """Unix ms of the oldest first attempt among the entries that are in the stream."""
@@ -341,11 +330,6 @@ class CountingMachine(RuleBasedStateMachine):
 
     def _in_stream(self) -> list[Delivery]:
         return [delivery for page in pages(self.client, STREAM) for delivery in page]
-
-    def _is_dead(self, row: DeadRow) -> bool:
-        return any(
-            found.position == row.position for found in dead.list_rows(self.session, refs=[row.ref])
-        )
 
 
 def _incoming(delivery: Delivery) -> Incoming:

@@ -8,6 +8,7 @@ status is 1 at the first difference, with the command that plays that round agai
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 import tempfile
@@ -41,6 +42,9 @@ def main() -> int:
     """Soak; 0 when every round was exact."""
     options = _arguments()
     tally = Tally()
+    logging.getLogger("countersink").addHandler(
+        logging.NullHandler()
+    )  # what is wrong is on purpose
     begun = time.monotonic()
     print(f"seed {options.seed} on {options.server}", flush=True)
     with (

@@ -182,7 +182,7 @@ def _book(stage: Stage, counter: str, counted: dict[str, int]) -> None:
 
 def _freeze(stage: Stage) -> None:
     stage.redis_server.freeze()
-    stage.faults["Redis frozen"] += 1
+    stage.faults["redis frozen"] += 1
 
 
 def _kill(stage: Stage, app: Child) -> None:
