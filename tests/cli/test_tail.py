@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import redis
 
+from countersink.stream.connection import connect
 from countersink.stream.names import stream_key
 from tests.cli.command import Result, Servers, call, environment, one_sentence
 from tests.producers.tailing import append, counted, line, write
 from tests.support.factories import RedisFactory
-from tests.support.processes import COUNTERSINK, Children
+from tests.support.processes import COUNTERSINK, Child, Children
 from tests.support.waiting import eventually
 
 COUNTER = "page_views"
@@ -25,6 +26,14 @@ COUNTER = "page_views"
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "access.log"
+
+
+def _wait_for_hits(client: redis.Redis, number: int) -> None:
+    eventually(lambda: counted(client).total() >= number)
+
+
+def _wait_for_entries(client: redis.Redis, number: int, child: Child) -> None:
+    eventually(lambda: client.xlen(stream_key(0)) >= number or not child.running, 60)
 
 
 def tail(redis_url: str, *arguments: str) -> Result:
@@ -124,7 +133,7 @@ def test_what_comes_slowly_through_a_pipe_is_stored_soon(
         for number in range(2):
             process.stdin.write(line(f"/{number}") + b"\n")
             process.stdin.flush()
-            eventually(lambda: counted(redis_client).total() > number)
+            _wait_for_hits(redis_client, number + 1)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out == b"page_views: counted 2, rejected 0\n"
@@ -199,7 +208,7 @@ def test_killed_at_any_moment_and_run_again_each_line_counts_once(
             )
             # Killed when so many entries are there, which no two times are.
             enough = min(60, redis_client.xlen(stream_key(0)) + draw.randrange(0, 25))
-            eventually(lambda: redis_client.xlen(stream_key(0)) >= enough or not child.running, 60)
+            _wait_for_entries(redis_client, enough, child)
             child.kill()
     assert tail(servers.redis_url, str(log)).status == 0
     assert "counted 0" in tail(servers.redis_url, str(log)).out
@@ -234,17 +243,18 @@ def test_redis_may_be_killed_while_following(own_redis_server: RedisFactory, log
             *("tail", str(log), "--counter", COUNTER, "--follow"),
             environment={"COUNTERSINK_REDIS_URL": server.url},
         )
-        client = redis.Redis.from_url(server.url)
-        eventually(lambda: counted(client) == {"/a": 1})
+        with connect(server.url) as client:
+            _wait_for_hits(client, 1)
         server.kill()
         write(log, "/b")
         eventually(lambda: "waiting for Redis" in child.output())
         server.start()
         eventually(lambda: "Redis is back" in child.output())
-        eventually(lambda: counted(client) == {"/a": 1, "/b": 1})
+        with connect(server.url) as client:
+            _wait_for_hits(client, 2)
+            assert counted(client) == {"/a": 1, "/b": 1}
         child.terminate()
         assert child.wait() == 0
-        client.close()
 
 
 def test_who_runs_once_is_told_at_once_that_redis_is_away(log: Path) -> None:

@@ -3,7 +3,7 @@
 Imported only when an error is there to explain: it needs the drivers.
 """
 
-from countersink.store.errors import SchemaMismatch, StoreError, UnknownCounter
+from countersink.store.errors import Misconfigured, SchemaMismatch, StoreError, UnknownCounter
 from countersink.store.errors import Unavailable as StoreUnavailable
 from countersink.stream.errors import StreamError, StreamMisconfigured, StreamUnavailable
 
@@ -17,6 +17,8 @@ def sentence_of(error: BaseException) -> str | None:
         return f"{text}; check COUNTERSINK_REDIS_URL"
     if isinstance(error, StoreUnavailable):
         return f"{text}; check that the server runs and that COUNTERSINK_MYSQL_URL names it"
+    if isinstance(error, Misconfigured):
+        return f"{text}; check COUNTERSINK_MYSQL_URL"
     if isinstance(error, SchemaMismatch | UnknownCounter):
         return text
     if isinstance(error, StoreError):

@@ -75,6 +75,10 @@ class Command(click.Command):
 class Group(click.Group):
     """A group that refuses, in its table in the file, what is not one of its commands' tables."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order in which they were defined."""
+        return list(self.commands)
+
     def make_context(
         self,
         info_name: str | None,
