@@ -14,7 +14,7 @@ from countersink.store.connection import Session, connect
 from countersink.store.dead import DeadRow, parse_ref
 from countersink.store.merge import Incoming, Row
 from countersink.store.retry import Decode, Retried, Undecodable, retry
-from countersink.stream.decode import decode_rows
+from countersink.stream.decode import decode_payload
 from tests.store.helpers import MAX, entry, keys, ledger, minute, now_ms, rows, slots, together
 
 
@@ -76,11 +76,11 @@ def test_a_dead_row_that_is_there_already_stays_as_it_is(session: Session) -> No
 
 def test_a_retried_row_counts_in_slot_and_ledger(session: Session) -> None:
     _bury(session, *(_row(number) for number in range(250)))
-    assert retry(session, slot=9, decode=decode_rows) == Retried(retried=250, rows=250)
+    assert retry(session, slot=9, decode=decode_payload) == Retried(retried=250, rows=250)
     assert dead.count(session) == {}
     assert len(keys(session)) == 250
     assert session.query("SELECT slot, amount FROM counter_ledger") == [(9, 250)]
-    assert retry(session, slot=9, decode=decode_rows) == Retried()
+    assert retry(session, slot=9, decode=decode_payload) == Retried()
 
 
 def test_what_fails_again_stays_with_its_new_reason(session: Session, applier: Applier) -> None:
@@ -93,7 +93,7 @@ def test_what_fails_again_stays_with_its_new_reason(session: Session, applier: A
         _row(3, payload=b'["views","k",9]'),
         _row(4, payload=b"nonsense", reason="other"),
     )
-    assert retry(session, slot=17, decode=decode_rows) == Retried(retried=1, failed=3, rows=1)
+    assert retry(session, slot=17, decode=decode_payload) == Retried(retried=1, failed=3, rows=1)
     assert keys(session) == {b"/full": MAX, b"/1": 1}
     left = {found.entry_id[-1]: found for found in dead.list_rows(session)}
     assert {number: found.reason for number, found in left.items()} == {
@@ -107,9 +107,9 @@ def test_what_fails_again_stays_with_its_new_reason(session: Session, applier: A
 
 def test_a_retry_by_reason_leaves_the_others(session: Session) -> None:
     _bury(session, _row(1, reason="a"), _row(2, reason="b"))
-    assert retry(session, slot=9, decode=decode_rows, reason="a").retried == 1
+    assert retry(session, slot=9, decode=decode_payload, reason="a").retried == 1
     assert dead.count(session) == {"b": 1}
-    assert retry(session, slot=9, decode=decode_rows, refs=[_row(2).ref]).retried == 1
+    assert retry(session, slot=9, decode=decode_payload, refs=[_row(2).ref]).retried == 1
 
 
 def test_a_whole_entry_is_decoded_again_and_leaves_its_bad_rows(
@@ -124,7 +124,7 @@ def test_a_whole_entry_is_decoded_again_and_leaves_its_bad_rows(
         ["views", "/c", minute(), 1],
     ]
     _bury(session, DeadRow(name, -1, "s", 3, "too_old", "why", json.dumps(items).encode()))
-    assert retry(session, slot=17, decode=decode_rows) == Retried(retried=1, failed=2, rows=2)
+    assert retry(session, slot=17, decode=decode_payload) == Retried(retried=1, failed=2, rows=2)
     assert keys(session) == {b"/full": MAX, b"/a": 1, b"/c": 1}
     left = {found.position: found for found in dead.list_rows(session)}
     assert {place: found.reason for place, found in left.items()} == {
@@ -133,7 +133,7 @@ def test_a_whole_entry_is_decoded_again_and_leaves_its_bad_rows(
     }
     assert json.loads(left[2].payload) == items[2]
     assert (left[1].entry_id, left[1].stream, left[1].at) == (name, "s", 3)
-    assert retry(session, slot=17, decode=decode_rows) == Retried(failed=2)
+    assert retry(session, slot=17, decode=decode_payload) == Retried(failed=2)
 
 
 @pytest.mark.parametrize("payload", [b"nonsense", b'[["v"],["w"]]', b"{}"])
@@ -141,7 +141,7 @@ def test_a_whole_entry_of_which_nothing_can_be_counted_stays_whole(
     session: Session, payload: bytes
 ) -> None:
     _bury(session, _row(1), DeadRow(b"x" * 16, -1, "s", 3, "first", "why", payload))
-    assert retry(session, slot=9, decode=decode_rows, refs=[(b"x" * 16).hex()]).failed == 1
+    assert retry(session, slot=9, decode=decode_payload, refs=[(b"x" * 16).hex()]).failed == 1
     (left,) = dead.list_rows(session, refs=[(b"x" * 16).hex()])
     assert (left.position, left.payload) == (-1, payload)
     assert left.reason != "first"
@@ -153,7 +153,7 @@ def test_a_truncated_payload_is_not_retried(session: Session, mysql_url: str) ->
     (stored,) = dead.list_rows(session)
     assert stored.truncated
     assert whole.startswith(stored.payload)
-    assert retry(session, slot=9, decode=decode_rows) == Retried(failed=1)
+    assert retry(session, slot=9, decode=decode_payload) == Retried(failed=1)
     assert keys(session) == {}
     assert dead.count(session) == {"too_old": 1}
 
@@ -163,8 +163,8 @@ def test_two_retries_at_once_count_each_row_once(mysql_url: str, session: Sessio
         for round_ in range(1, 6):
             _bury(session, *(_row(number) for number in range(150)))
             results = together(
-                lambda: retry(one, slot=1, decode=decode_rows),
-                lambda: retry(two, slot=2, decode=decode_rows),
+                lambda: retry(one, slot=1, decode=decode_payload),
+                lambda: retry(two, slot=2, decode=decode_payload),
             )
             assert sum(result.rows for result in results) == 150
             assert sum(result.retried for result in results) == 150
@@ -176,7 +176,7 @@ def test_a_retry_and_a_drop_at_once(mysql_url: str, session: Session) -> None:
     _bury(session, *(_row(number) for number in range(300)))
     with connect(mysql_url) as one, connect(mysql_url) as two:
         counted, dropped = together(
-            lambda: retry(one, slot=1, decode=decode_rows).rows, lambda: dead.drop(two)
+            lambda: retry(one, slot=1, decode=decode_payload).rows, lambda: dead.drop(two)
         )
     assert counted + dropped == 300
     assert sum(keys(session).values()) == counted
@@ -201,7 +201,7 @@ def test_an_old_entry_once_retried_does_not_come_back(session: Session, applier:
     content = rows(("/a", 5))
     old = Incoming(os.urandom(16), 5, content, payload=_payload(*content))
     assert applier.apply([old]).too_old == 1
-    assert retry(session, slot=9, decode=decode_rows).rows == 1
+    assert retry(session, slot=9, decode=decode_payload).rows == 1
     assert applier.apply([old]) == Applied(duplicates=1)
     assert dead.count(session) == {}
     assert keys(session) == {b"/a": 5}
@@ -214,7 +214,7 @@ def test_the_row_of_a_live_entry_once_retried_does_not_come_back(
     batch = [entry(rows(("/a", 1), ("/b", 1)), at=now_ms())]
     assert applier.apply(batch).dead == 1
     applier.apply([entry(rows(("/a", -10)))])
-    assert retry(session, slot=17, decode=decode_rows).rows == 1
+    assert retry(session, slot=17, decode=decode_payload).rows == 1
     assert applier.apply(batch) == Applied(duplicates=1)
     assert keys(session) == {b"/a": MAX - 9, b"/b": 1}
     assert ledger(session) == slots(session)

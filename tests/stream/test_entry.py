@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.stream.decode import WHOLE_ENTRY, Decoded, decode, decode_rows
+from countersink.stream.decode import WHOLE_ENTRY, Decoded, decode, decode_payload, decode_rows
 from countersink.stream.entry import Sealed, encode_rows, id_for, new_entry_id
 from countersink.stream.group import Delivery
 from countersink.stream.limits import MAX_AMOUNT, MAX_MINUTE, MIN_AMOUNT
@@ -99,6 +99,24 @@ def test_whole_entry_faults_have_their_reason() -> None:
     assert whole_fault({b"rows": rows, b"id": b"12"}) == "bad_id"
     assert whole_fault({b"rows": rows, b"at": b"-1"}) == "bad_at"
     assert whole_fault({b"rows": rows, b"at": b"9" * 15}) == "bad_at"
+
+
+def test_a_dead_entry_of_a_newer_version_is_not_read_by_the_rules_of_this_one() -> None:
+    rows = b'[["a","",1,1]]'
+    (bad,) = delivered({b"v": b"2", b"rows": rows, b"x": b"\xff"}).bad
+    again, still = decode_payload(bad.payload)
+    assert (again, still[0].reason) == ([], "newer_version")
+    assert decode_payload(bad.payload.replace(b'"v":"2"', b'"v":"1"')) == ([(0, "a", "", 1, 1)], [])
+
+
+def test_a_dead_entry_without_another_fault_is_its_rows() -> None:
+    assert decode_payload(b'[["a","",1,1],3]') == decode_rows(b'[["a","",1,1],3]')
+
+
+@given(st.binary() | st.just(b"{" * 100_000) | st.just(b'{"rows":5}'))
+def test_no_payload_makes_decoding_fail(payload: bytes) -> None:
+    good, bad = decode_payload(payload)
+    assert good or bad or json.loads(payload) == []
 
 
 def test_an_entry_of_a_newer_version_keeps_its_id() -> None:

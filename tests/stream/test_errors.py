@@ -6,8 +6,9 @@ import pytest
 import redis
 import redis.exceptions as driver
 
-from countersink.stream.connection import mapped
+from countersink.stream.connection import command, connect, mapped
 from countersink.stream.errors import StreamError, StreamMisconfigured, StreamUnavailable, translate
+from tests.support.factories import RedisFactory
 
 DRIVER_ERRORS = [
     error
@@ -34,6 +35,12 @@ def test_each_exception_of_the_driver_is_mapped(error: type[Exception]) -> None:
 )
 def test_a_server_that_does_not_serve_is_unavailable(text: str) -> None:
     assert isinstance(translate(redis.ResponseError(text)), StreamUnavailable)
+
+
+def test_a_full_redis_is_not_called_unreachable(own_redis_server: RedisFactory) -> None:
+    client = connect(own_redis_server(extra=["--maxmemory", "1"]).url)
+    with pytest.raises(StreamUnavailable, match="Redis does not serve"):
+        command(client, "XADD", "s", "*", "a", "1")
 
 
 @pytest.mark.parametrize("text", ["WRONGTYPE Operation", "NOPERM no", "ERR unknown command"])

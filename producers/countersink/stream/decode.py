@@ -36,7 +36,8 @@ class Bad:
         position: the row's place in the entry from 0, or :data:`WHOLE_ENTRY`.
         reason: a code for machines (``bad_key``, ``newer_version``, …).
         detail: a sentence for people.
-        payload: the row's JSON, or the entry's ``rows`` field (all fields where there is none).
+        payload: the row's JSON; for a whole entry its ``rows`` field, or, where another field is to
+            blame, a JSON object of all fields. :func:`decode_payload` reads both.
     """
 
     position: int
@@ -79,18 +80,26 @@ def decode(delivery: Delivery) -> Decoded:
     at = min(int(delivery.stream_id.partition("-")[0]), MAX_AT)
     entry_id = _id_of(delivery, fields)
     try:
-        _check_version(fields.get(b"v"))
-        if b"id" in fields:
-            _read_id(fields[b"id"])
-        if b"at" in fields:
-            at = _read_at(fields[b"at"])
-        if b"rows" not in fields:
-            raise _Fault("no_rows", "the entry has no field 'rows': not an entry of ours")
+        sent_at, raw = _checked(fields)
     except _Fault as fault:
-        bad = Bad(WHOLE_ENTRY, fault.reason, fault.detail, _whole_payload(delivery, fields))
+        bad = Bad(WHOLE_ENTRY, fault.reason, fault.detail, _pack(fields))
         return Decoded(entry_id, at, [], [bad])
-    rows, bad_rows = decode_rows(fields[b"rows"])
-    return Decoded(entry_id, at, rows, bad_rows)
+    rows, bad_rows = decode_rows(raw)
+    return Decoded(entry_id, at if sent_at is None else sent_at, rows, bad_rows)
+
+
+def decode_payload(payload: bytes) -> tuple[list[NumberedRow], list[Bad]]:
+    """Read the payload of a dead entry again: the good rows, and what is bad still.
+
+    An entry of a format that this version does not know stays bad, whatever its rows look like.
+    """
+    fields = _unpack(payload)
+    if fields is None:
+        return decode_rows(payload)
+    try:
+        return decode_rows(_checked(fields)[1])
+    except _Fault as fault:
+        return [], [Bad(WHOLE_ENTRY, fault.reason, fault.detail, payload)]
 
 
 def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
@@ -213,11 +222,34 @@ def _read_at(raw: bytes) -> int:
     return int(raw)
 
 
-def _whole_payload(delivery: Delivery, fields: dict[bytes, bytes]) -> bytes:
-    if b"rows" in fields:
-        return fields[b"rows"]
-    pairs = [
-        [name.decode("utf-8", "backslashreplace"), value.decode("utf-8", "backslashreplace")]
-        for name, value in delivery.fields
-    ]
-    return json.dumps(pairs).encode()
+def _checked(fields: dict[bytes, bytes]) -> tuple[int | None, bytes]:
+    """The time of sending, if given, and the ``rows`` of an entry whose other fields are right."""
+    _check_version(fields.get(b"v"))
+    if b"id" in fields:
+        _read_id(fields[b"id"])
+    at = _read_at(fields[b"at"]) if b"at" in fields else None
+    if b"rows" not in fields:
+        raise _Fault("no_rows", "the entry has no field 'rows': not an entry of ours")
+    return at, fields[b"rows"]
+
+
+def _pack(fields: dict[bytes, bytes]) -> bytes:
+    text = {
+        name.decode("utf-8", "surrogateescape"): value.decode("utf-8", "surrogateescape")
+        for name, value in fields.items()
+    }
+    return json.dumps(text, separators=(",", ":")).encode()  # ASCII: what is no UTF-8 is escaped
+
+
+def _unpack(payload: bytes) -> dict[bytes, bytes] | None:
+    """The fields that :func:`_pack` wrote; ``None`` if this is no JSON object of texts."""
+    if not payload.startswith(b"{"):
+        return None
+    try:
+        text = json.loads(payload)
+        return {
+            name.encode("utf-8", "surrogateescape"): value.encode("utf-8", "surrogateescape")
+            for name, value in text.items()
+        }
+    except (ValueError, AttributeError, RecursionError):
+        return None

@@ -31,6 +31,8 @@ _PERMANENT = (
     driver.ModuleError,
     driver.DataError,
 )
+_TRANSIENT = (driver.ReadOnlyError, driver.OutOfMemoryError)
+"""Answers of which redis-py cuts off the prefix."""
 _TRANSIENT_PREFIXES = (
     "BUSY",
     "CLUSTERDOWN",
@@ -54,9 +56,10 @@ def translate(error: Exception) -> StreamError:
     text = str(error) or type(error).__name__
     if isinstance(error, _PERMANENT):
         return StreamMisconfigured(f"Redis refuses: {text}")
-    if isinstance(error, driver.ResponseError) and not isinstance(
-        error, (driver.BusyLoadingError, driver.ReadOnlyError, driver.OutOfMemoryError)
-    ):
+    # A server that is loading answers with an error that redis-py calls a lost connection.
+    if isinstance(error, (*_TRANSIENT, driver.BusyLoadingError)):
+        return StreamUnavailable(f"Redis does not serve: {text}")
+    if isinstance(error, driver.ResponseError):
         if text.startswith(_TRANSIENT_PREFIXES):
             return StreamUnavailable(f"Redis does not serve: {text}")
         return StreamMisconfigured(f"Redis refuses: {text}")

@@ -67,7 +67,7 @@ def retry(
     Args:
         session: at READ COMMITTED, outside a transaction.
         slot: where to add.
-        decode: reads payloads; ``countersink.stream.decode.decode_rows``.
+        decode: reads payloads; ``countersink.stream.decode.decode_payload``.
         pause: how to wait before a rerun, in seconds.
 
     Raises:
