@@ -23,7 +23,7 @@ from countersink.store.dead import WHOLE_ENTRY, DeadRow
 from countersink.store.errors import StoreError
 from countersink.store.merge import Incoming
 from countersink.store.retry import retry
-from countersink.stream.decode import decode, decode_rows
+from countersink.stream.decode import decode, decode_payload
 from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
 from countersink.stream.group import Delivery, Group, pages
 from countersink.stream.limits import MAX_AMOUNT
@@ -256,7 +256,7 @@ class CountingMachine(RuleBasedStateMachine):
             if row.position == WHOLE_ENTRY and entry.counted:
                 assert dead.drop(self.session, refs=[ref]) == 1
             elif row.reason in ("too_old", "out_of_range"):
-                counted = retry(self.session, slot=1, decode=decode_rows, refs=[ref])
+                counted = retry(self.session, slot=1, decode=decode_payload, refs=[ref])
                 if row.position == WHOLE_ENTRY and counted.retried:
                     entry.counted = True
 

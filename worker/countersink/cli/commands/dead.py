@@ -15,7 +15,7 @@ from countersink.cli.types import Checked
 from countersink.store import dead
 from countersink.store.lease import lease_worker_slot, release_worker_slot
 from countersink.store.retry import retry
-from countersink.stream.decode import decode_rows
+from countersink.stream.decode import decode_payload
 
 COLUMNS: Final = ("ref", "reason", "detail", "stream", "at", "created", "payload", "truncated")
 _SLOT_SECONDS: Final = 60.0
@@ -101,7 +101,7 @@ def retry_command(
     with session(mysql_url) as database:
         slot = lease_worker_slot(database, holder, _SLOT_SECONDS)
         try:
-            done = retry(database, slot=slot, decode=decode_rows, reason=why, refs=chosen)
+            done = retry(database, slot=slot, decode=decode_payload, reason=why, refs=chosen)
         finally:
             if not database.closed:
                 release_worker_slot(database, slot, holder)
