@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 
 from countersink.store.connection import Session, connect
@@ -9,6 +10,8 @@ from countersink.store.migrate import migrate
 from countersink.store.settings import Settings
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
+from countersink.stream.names import PARTITIONS_KEY
+from countersink.worker import housekeeping
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, backlog, now_ms, send
@@ -263,3 +266,48 @@ def test_a_full_redis_is_emptied_by_running_workers_and_by_new_ones(
             eventually(lambda: backlog(client) == 0)
             assert worker.end() == 0
     client.close()
+
+
+def test_a_full_redis_is_emptied_although_its_partitions_were_raised(
+    own_redis_server: RedisFactory, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "PARTITIONS_EVERY_S", 0.01)
+    server, traffic = own_redis_server(), Traffic(50)
+    client = connect_redis(server.url)
+    with (
+        Oracle(mysql_url) as oracle,
+        Records() as records,
+        Running(server.url, mysql_url) as worker,
+    ):
+        fill(client, traffic)
+        eventually(lambda: settled(oracle, traffic))
+        with client.pipeline(transaction=True) as pipeline:
+            for _ in range(20):
+                pipeline.xadd("{countersink:0}:events", traffic.entry(now_ms(client)).fields())
+            pipeline.set(PARTITIONS_KEY, 2)
+            pipeline.config_set("maxmemory", 1)
+            pipeline.execute()
+        eventually(lambda: settled(oracle, traffic))
+        assert worker.end() == 0
+    assert not waits_for(records, "Redis")
+    client.close()
+
+
+def test_a_partition_count_that_is_no_number_is_said_and_reading_goes_on(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "PARTITIONS_EVERY_S", 0.01)
+    traffic = Traffic(51)
+    with (
+        Oracle(mysql_url) as oracle,
+        Records() as records,
+        Running(redis_url, mysql_url) as worker,
+    ):
+        eventually(lambda: "ready" in records.actions())
+        redis_client.set(PARTITIONS_KEY, "many")
+        eventually(lambda: "chore_failed" in records.actions())
+        fill(redis_client, traffic)
+        eventually(lambda: settled(oracle, traffic))
+        assert worker.end() == 0
+    assert records.actions().count("chore_failed") == 1
+    assert "'many'" in records.fields("chore_failed")[0]["error"]

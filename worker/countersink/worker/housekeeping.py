@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import redis
+
 from countersink.stream.connection import command, mapped
-from countersink.stream.errors import StreamError, StreamMisconfigured, StreamUnavailable
+from countersink.stream.errors import StreamError
 from countersink.stream.group import Delivery, Group
 from countersink.stream.names import GROUP
 from countersink.stream.partitions import stream_keys
@@ -83,11 +85,12 @@ class Housekeeping:
             return
         try:
             chore()
-        except StreamUnavailable:
-            every.at_once()
-            raise
-        except StreamMisconfigured as error:
-            # Such as a partition count that is no number. Reading goes on with what is known.
+        except StreamError as error:
+            if not isinstance(error.__cause__, redis.ResponseError | None):
+                every.at_once()
+                raise
+            # Redis answered, and refused just this: a partition count that is no number, or, when
+            # it is full, whatever writes. Reading goes on: it is what empties a full Redis.
             self._say(chore.__name__, error_text(error), None)
         except Exception as error:
             self._say(chore.__name__, "an unexpected error", error)
