@@ -9,5 +9,5 @@ run() {
 run ruff check
 run ruff format --check
 run mypy
-run lint-imports
+run lint-imports --no-logo
 exit $status
