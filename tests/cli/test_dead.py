@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from countersink.store.connection import connect
+from countersink.store.dead import DeadRow, insert
 from countersink.stream.entry import new_entry_id
 from countersink.stream.names import stream_key
 from tests.cli.command import Servers, one_sentence
@@ -36,6 +37,18 @@ def dead(servers: Servers, redis_client: redis.Redis) -> dict[str, str]:
     newer = send(redis_client, [["c", "newer", MINUTE, 7]], version=2)
     servers.apply()
     return {"bad_key": f"{mixed}:1", "bad_minute": f"{mixed}:2", "newer_version": newer}
+
+
+def good_again(servers: Servers) -> str:
+    """A dead row that nothing is wrong with any more; its ref."""
+    entry_id = new_entry_id(NOW)
+    payload = json.dumps(["c", "again", MINUTE, 7]).encode()
+    row = DeadRow(
+        bytes.fromhex(entry_id), 3, stream_key(0), NOW, "out_of_range", "was too much", payload
+    )
+    with connect(servers.mysql_url) as session, session.transaction():
+        insert(session, [row])
+    return row.ref
 
 
 def listed(servers: Servers, *arguments: str) -> dict[str, str]:
@@ -71,13 +84,21 @@ def test_the_table_is_safe_to_look_at(servers: Servers, dead: dict[str, str]) ->
 def test_what_can_be_counted_now_is_and_the_rest_stays(
     servers: Servers, dead: dict[str, str]
 ) -> None:
+    ref = good_again(servers)
     done = servers.call("dead", "retry", "--all", "--format", "json")
     assert done.status == 3
-    assert done.json == {"retried": 1, "failed": 2, "rows": 1}
-    assert set(listed(servers)) == {"bad_key", "bad_minute"}
+    assert done.json == {"retried": 1, "failed": 3, "rows": 1}
+    assert listed(servers) == dead
     rows = servers.call("totals", "c", "--by", "key", "--format", "json").json["rows"]
-    assert rows == [{"key": "newer", "total": 7}, {"key": "good", "total": 1}]
-    assert servers.call("dead", "retry", dead["newer_version"]).status == 0
+    assert rows == [{"key": "again", "total": 7}, {"key": "good", "total": 1}]
+    assert servers.call("dead", "retry", ref).status == 0
+    assert servers.call("dead", "retry", dead["newer_version"]).status == 3
+
+
+def test_a_retry_that_succeeds_is_status_0(servers: Servers) -> None:
+    ref = good_again(servers)
+    done = servers.run("dead", "retry", ref)
+    assert (done.status, done.out) == (0, "retried 1 (1 rows counted), failed 0\n")
 
 
 def test_dropping_is_for_good(servers: Servers, dead: dict[str, str]) -> None:

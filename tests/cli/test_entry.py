@@ -54,6 +54,12 @@ def test_every_command_has_help(name: str) -> None:
     assert shown.out.startswith(f"Usage: countersink {name}")
 
 
+def test_the_version() -> None:
+    shown = call("--version")
+    assert shown.status == 0
+    assert shown.out.startswith("countersink ")
+
+
 def test_no_command_is_wrong_usage_and_shows_the_help() -> None:
     shown = countersink()
     assert shown.status == 2

@@ -269,6 +269,7 @@ def test_who_runs_once_is_told_at_once_that_redis_is_away(log: Path) -> None:
     [
         (["/none/access.log"], "cannot read /none/access.log: No such file or directory", 1),
         (["."], "it is not a file", 1),
+        (["-", "--from-start"], "is always read from where it is", 2),
         (["x", "--key", "agent"], "is not one of", 2),
         (["x", "--max-stream-length", "0"], "is not in the range", 2),
         (["x", "--rotate-wait", "-1"], "is not in the range", 2),

@@ -29,6 +29,8 @@ _REMIND_EVERY: Final = 60.0
 """Seconds between two notices about the same trouble."""
 _LAST_ATTEMPTS: Final = 5.0
 """Seconds that storing may still take once a stop was asked for."""
+_CLOCK_EVERY: Final = 60.0
+"""Seconds between two looks at Redis's clock: clocks drift."""
 
 T = TypeVar("T")
 
@@ -63,6 +65,7 @@ class Sender:
         self._notice = notice
         self._stop = stop
         self._offset: int | None = None
+        self._ask_again = 0.0
         self.entries = 0
 
     def move(
@@ -128,8 +131,10 @@ class Sender:
 
     def _now(self) -> int:
         """Unix ms on Redis's clock."""
-        if self._offset is None:
+        clock = time.monotonic()
+        if self._offset is None or clock >= self._ask_again:
             self._offset = self.patiently(lambda: offset_ms(self.client))
+            self._ask_again = clock + _CLOCK_EVERY
         return time.time_ns() // 1_000_000 + self._offset
 
     def patiently(self, call: Callable[[], T]) -> T:

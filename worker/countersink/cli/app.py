@@ -61,6 +61,20 @@ class App(LazyGroup):
             ctx.exit(exits.INTERRUPTED)
 
 
+def show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Callback of ``--version``."""
+    if not value or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("countersink")
+    except PackageNotFoundError:
+        found = "from a source tree that is not installed"
+    click.echo(f"countersink {found}")
+    ctx.exit()
+
+
 @click.group(
     cls=App,
     commands_table=COMMANDS,
@@ -83,9 +97,14 @@ class App(LazyGroup):
     show_envvar=True,
     help="Settings file; countersink.toml in the working directory, where there is one.",
 )
-@click.version_option(
-    package_name="countersink",
-    message="countersink %(version)s",
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    allow_from_autoenv=False,
+    callback=show_version,
+    help="Show the version and exit.",
 )
 def app() -> None:
     """Counters that are fast to write and exact to read: increments go through Redis into MySQL,

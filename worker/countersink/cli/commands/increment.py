@@ -5,6 +5,7 @@ from datetime import datetime
 import click
 
 from countersink.cli import settings
+from countersink.cli.send import send_one
 from countersink.cli.text import printable
 from countersink.cli.types import AMOUNT, COUNTER, KEY, MOMENT
 
@@ -36,7 +37,5 @@ def command(
     command ends with 0, and in MySQL a moment later if a worker runs. An amount of 0 declares the
     key without counting.
     """
-    from countersink.cli.send import send_one
-
     send_one(settings.needed(redis_url, "redis"), counter, key, amount, at)
     click.echo(f"{counter} {printable(key)} {amount:+d} is in the queue".replace("  ", " "))

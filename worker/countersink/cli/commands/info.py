@@ -1,9 +1,12 @@
 """``countersink info``."""
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
+from rich.console import RenderableType
+from rich.live import Live
 
 from countersink.cli import output, settings
 from countersink.cli.failures import Misuse
@@ -123,9 +126,7 @@ def _typed(fields: dict[str, str]) -> dict[str, object]:
     return typed
 
 
-def _watch(screen: Any, every: float) -> None:
-    from rich.live import Live
-
+def _watch(screen: Callable[[], RenderableType], every: float) -> None:
     console = output.console()
     # Without a screen there is nothing to draw over: one after the other.
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:

@@ -4,6 +4,7 @@ import click
 
 from countersink.cli import settings
 from countersink.cli.output import write_json
+from countersink.store.migrate import migrate
 
 
 @click.command("migrate", cls=settings.Command)
@@ -15,8 +16,6 @@ def command(mysql_url: str | None, format: str) -> None:
     Safe to run at any time, also by several at once; a schema that is newer than this program
     is refused.
     """
-    from countersink.store.migrate import migrate
-
     applied = migrate(settings.needed(mysql_url, "mysql"))
     if format == "json":
         write_json({"applied": applied})

@@ -12,7 +12,7 @@ from typing import Final, cast
 import click
 
 from countersink.cli import exits, settings
-from countersink.cli.failures import Failure
+from countersink.cli.failures import Failure, Misuse
 from countersink.cli.tail_report import Report
 from countersink.cli.types import COUNTER
 from countersink.producers.access_log import KEY_KINDS, KeyKind, Parser
@@ -104,6 +104,12 @@ def command(
         try:
             pipe = _pipe(access_log)
             if pipe is not None:
+                if from_start:
+                    raise Misuse(
+                        f"{access_log} is a pipe, which is always read from where it is: "
+                        "leave out --from-start",
+                        click.get_current_context(),
+                    )
                 summary = tail_pipe(
                     sender, pipe, name=access_log, parser=parser, reporter=report, stop=stop
                 )
@@ -140,7 +146,7 @@ def _status(summary: Summary, follow: bool, stopped_by: list[int]) -> int:
 def _pipe(name: str) -> int | None:
     """The descriptor to read when ``name`` is no file with a place to go back to."""
     if name == "-":
-        return sys.stdin.fileno()
+        return 0
     try:
         mode = os.stat(name).st_mode
     except OSError:
