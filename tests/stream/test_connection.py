@@ -11,6 +11,7 @@ from countersink.stream.connection import command, connect, mapped, redact
 from countersink.stream.errors import StreamMisconfigured, StreamUnavailable
 from countersink.stream.names import PARTITIONS_KEY, stream_key
 from countersink.stream.partitions import partitions, stream_keys
+from tests.support.factories import RedisFactory
 
 
 def test_a_command_whose_reply_is_lost_is_sent_once() -> None:
@@ -91,6 +92,13 @@ def test_every_partition_ever_used_is_read(redis_url: str) -> None:
     client.set(PARTITIONS_KEY, 2)
     assert partitions(client) == 2
     assert stream_keys(client) == [stream_key(p) for p in range(3)]
+
+
+def test_a_full_redis_can_be_read_though_it_takes_no_note(own_redis_server: RedisFactory) -> None:
+    client = connect(own_redis_server().url)
+    client.set(PARTITIONS_KEY, 2)
+    client.config_set("maxmemory", "1")
+    assert stream_keys(client) == [stream_key(0), stream_key(1)]
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "", "99999", "²"])

@@ -121,6 +121,32 @@ def test_trimmed_pending_entries_are_reported_lost(client: redis.Redis, group: M
     assert (claimed.deliveries, claimed.lost) == ([], [lost])
 
 
+def test_what_redis_6_leaves_pending_after_a_trim_is_given_up(
+    client: redis.Redis, group: MakeGroup
+) -> None:
+    worker = group("w")
+    lost, kept = send(client), send(client)
+    worker.read(10, 0)
+    client.xdel(STREAM, lost)
+    assert worker._give_up_trimmed(STREAM) == [lost]
+    assert ids(worker.claim(0, 10).deliveries) == [kept]
+    assert worker.claim(0, 10).lost == []
+
+
+def test_orphans_among_many_pending_entries_are_found(
+    client: redis.Redis, group: MakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("countersink.stream.group._PENDING_PAGE", 2)
+    sent = [send(client) for _ in range(9)]
+    group("deleted").read(9, 0)
+    worker = group("w")
+    kept = [sent[i] for i in (0, 1, 3, 4, 5, 8)]
+    command(client, "XCLAIM", STREAM, GROUP, "alive", 0, *kept)
+    client.xgroup_delconsumer(STREAM, GROUP, "deleted")
+    assert ids(worker.orphans(0, 10)) == [sent[i] for i in (2, 6, 7)]
+    assert ids(worker.orphans(0, 2)) == [sent[i] for i in (2, 6)]
+
+
 def test_entries_pending_with_nobody_are_found(client: redis.Redis, group: MakeGroup) -> None:
     sent = [send(client) for _ in range(3)]
     group("deleted").read(2, 0)

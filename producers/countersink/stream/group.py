@@ -22,7 +22,9 @@ import redis
 from countersink.stream.connection import command, mapped
 from countersink.stream.names import GROUP
 
-_PAGE: Final = 500
+_PAGE: Final = 100
+"""Entries read at once: of some 300 KB each at the most, if they are ours."""
+_PENDING_PAGE: Final = 1_000
 _SCRIPTS = files("countersink.stream") / "scripts"
 _ACKNOWLEDGE = (_SCRIPTS / "acknowledge.lua").read_text("utf-8")
 _DELETE_CONSUMER = (_SCRIPTS / "delete_consumer.lua").read_text("utf-8")
@@ -134,11 +136,25 @@ class Group:
                 raise
             self._cursors[stream] = reply[0].decode()
             claimed.deliveries.extend(_deliveries(stream, reply[1]))
-            # Redis 6.2 has no third element: there a trimmed entry comes as nil and stays pending.
-            claimed.lost.extend(
-                stream_id.decode() for stream_id in (reply[2] if len(reply) > 2 else ())
-            )
+            if len(reply) > 2:
+                claimed.lost.extend(stream_id.decode() for stream_id in reply[2])
+            elif None in reply[1]:
+                claimed.lost.extend(self._give_up_trimmed(stream))
         return claimed
+
+    def _give_up_trimmed(self, stream: str) -> list[str]:
+        """Acknowledge what is pending with us and no longer there; the stream ids.
+
+        Redis 7 does so by itself in XAUTOCLAIM; 6.2 hands out nil and leaves it pending for ever.
+        """
+        rows = command(
+            self.client, "XPENDING", stream, GROUP, "-", "+", _PENDING_PAGE, self.consumer
+        )
+        pending = [row[0].decode() for row in rows]
+        gone = [i for i in pending if not command(self.client, "XRANGE", stream, i, i)]
+        if gone:
+            command(self.client, "XACK", stream, GROUP, *gone)
+        return gone
 
     def orphans(self, min_age_ms: int, count: int) -> list[Delivery]:
         """Up to ``count`` entries of each stream that the group has passed, older than
@@ -161,22 +177,24 @@ class Group:
             (_text(g["last-delivered-id"]) for g in groups if _text(g["name"]) == GROUP), "0-0"
         )
         end = min(last, old, key=_order)
+        if end == "0-0":
+            return []
         orphans: list[Delivery] = []
-        for page in pages(self.client, stream, end=end):
-            rows = command(
-                self.client,
-                "XPENDING",
-                stream,
-                GROUP,
-                page[0].stream_id,
-                page[-1].stream_id,
-                len(page),
-            )
+        start = "-"
+        while len(orphans) < count:
+            # First what is pending, then what is there: an acknowledgement removes from both at
+            # once, so whatever is there and was not pending before is pending with nobody.
+            rows = command(self.client, "XPENDING", stream, GROUP, start, end, _PENDING_PAGE)
             pending = {row[0].decode() for row in rows}
-            orphans.extend(d for d in page if d.stream_id not in pending)
-            if len(orphans) >= count:
-                return orphans[:count]
-        return orphans
+            upto = rows[-1][0].decode() if len(rows) == _PENDING_PAGE else end
+            for page in pages(self.client, stream, start=start, end=upto):
+                orphans.extend(d for d in page if d.stream_id not in pending)
+                if len(orphans) >= count:
+                    break
+            if upto == end:
+                break
+            start = f"({upto}"
+        return orphans[:count]
 
     def acknowledge(self, applied: Iterable[tuple[str, str, str]]) -> int:
         """Acknowledge and remove applied entries: (stream, stream id, entry id of 32 hex digits).
@@ -209,15 +227,14 @@ class Group:
 
 
 def pages(
-    client: redis.Redis, stream: str, *, end: str = "+", size: int = _PAGE
+    client: redis.Redis, stream: str, *, start: str = "-", end: str = "+", size: int = _PAGE
 ) -> Iterator[list[Delivery]]:
-    """All entries of ``stream`` from the oldest up to the stream id ``end``, in pages of at most
+    """The entries of ``stream`` from the stream id ``start`` to ``end``, in pages of at most
     ``size``.
 
     Raises:
         StreamError: Redis did not answer.
     """
-    start = "-"
     while True:
         reply = command(client, "XRANGE", stream, start, end, "COUNT", size)
         page = list(_deliveries(stream, reply))

@@ -5,7 +5,7 @@ from typing import Final
 import redis
 
 from countersink.stream.connection import mapped
-from countersink.stream.errors import StreamMisconfigured
+from countersink.stream.errors import StreamMisconfigured, StreamUnavailable
 from countersink.stream.names import PARTITIONS_KEY, PARTITIONS_USED_KEY, stream_key
 
 MAX_PARTITIONS: Final = 1024
@@ -36,8 +36,11 @@ def stream_keys(client: redis.Redis) -> list[str]:
     used = _count(client, PARTITIONS_USED_KEY)
     if now > used:
         # Two workers may race here; both only ever write what they read from the operator's key.
-        with mapped():
-            client.set(PARTITIONS_USED_KEY, now)
+        try:
+            with mapped():
+                client.set(PARTITIONS_USED_KEY, now)
+        except StreamUnavailable:
+            pass  # a full Redis takes no SET, and has to be emptied all the same: the next call
     return [stream_key(partition) for partition in range(max(now, used))]
 
 
