@@ -84,7 +84,7 @@ class Consumer:
     """Stream ids whose entries a committed transaction has settled."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ground:
     """The servers to play on; the tables are emptied before each run."""
 
@@ -92,6 +92,8 @@ class Ground:
     oracle: Oracle
     proxy: MySQLProxy
     mysql_url: str
+    increments: int = 0
+    """How many were sealed, over all runs."""
 
 
 class CountingMachine(RuleBasedStateMachine):
@@ -145,6 +147,7 @@ class CountingMachine(RuleBasedStateMachine):
         folded: Counter[tuple[str, str, int]] = Counter()
         for counter, key, day, amount in draw(increments):
             folded[counter, key, FIRST_MINUTE + day * MINUTES_PER_DAY] += amount
+            self.ground.increments += 1
         rows = [(*cell, amount) for cell, amount in folded.items()]
         huge = draw(st.sampled_from((0, 0, MAX_AMOUNT, MAX_AMOUNT, -MAX_AMOUNT)))
         if huge:

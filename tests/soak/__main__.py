@@ -100,6 +100,8 @@ def _round(
             for act in acts:
                 act_name = act.name
                 act.play(stage)
+                left = [child.name for child in stage.children.running()]
+                assert not left, f"{act.name} left {left} running"
                 stage.redis_proxy.forget()
                 stage.mysql_proxy.forget()
             if acts[0].name != "state_machine":
@@ -136,7 +138,7 @@ def _over(options: argparse.Namespace, rounds: int, elapsed: float) -> bool:
 def _summary(tally: Tally, server: str, elapsed: float, exact: bool) -> None:
     print(
         f"{server}: {tally.rounds} rounds in {elapsed:.0f} s, {tally.faults.total()} faults,"
-        f" {tally.increments} increments, difference {'0' if exact else 'FOUND'}"
+        f" {tally.increments} increments, {'difference 0' if exact else 'then one round FAILED'}"
     )
     print("faults: " + ", ".join(f"{name} {count}" for name, count in tally.faults.most_common()))
     print("acts: " + ", ".join(f"{name} {count}" for name, count in tally.acts.most_common()))

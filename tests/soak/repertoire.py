@@ -65,17 +65,18 @@ def frozen_thirty_seconds_spooling_and_killed(stage: Stage) -> None:
 def state_machine(stage: Stage) -> None:
     """Some runs of the state machine, longer ones than the tests make."""
     with Oracle(stage.mysql_url) as oracle:
-        machine = machine_on(Ground(stage.redis, oracle, stage.mysql_proxy, stage.mysql_url))
+        ground = Ground(stage.redis, oracle, stage.mysql_proxy, stage.mysql_url)
         run_state_machine_as_test(
-            seed(stage.seed)(machine),
+            seed(stage.seed)(machine_on(ground)),
             settings=settings(
-                max_examples=20,
-                stateful_step_count=100,
+                max_examples=12,
+                stateful_step_count=80,
                 deadline=None,
                 database=None,
                 phases=(Phase.generate,),
             ),
         )
+    stage.traffic.increments += ground.increments
 
 
 REPERTOIRE = (

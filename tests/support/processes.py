@@ -135,6 +135,10 @@ class Children:
                 print(f"--- output of {child.name}:\n{child.output()[-4000:]}")
             child.reap()
 
+    def running(self) -> list[Child]:
+        """Those that have not ended."""
+        return [child for child in self._children if child.running]
+
     def __iter__(self) -> Iterator[Child]:
         return iter(self._children)
 

@@ -107,7 +107,9 @@ def grant_revoked(stage: Stage) -> None:
             oracle.rows(f"REVOKE INSERT ON `{database}`.* FROM counting@'127.0.0.1'")
             stage.faults["grant revoked"] += 1
             stage.mysql_proxy.cut_all()  # a session keeps the rights it began with
-            refused = stage.when("guards", Phase.AFTER, Deed.PASS, times=0, where=_is_error)
+            refused = stage.when(
+                "guards", Phase.AFTER, Deed.PASS, times=0, where=_is_error, label="denied"
+            )
             stage.send(3)
             stage.wait_acted(refused, REFUSALS, worker)
             oracle.rows(f"GRANT INSERT ON `{database}`.* TO counting@'127.0.0.1'")

@@ -53,12 +53,13 @@ def killed_at_each_point(stage: Stage) -> None:
 def killed_under_load(stage: Stage) -> None:
     """The same at points drawn at random, while entries come in and another worker is alive."""
     with stage.trickle():
-        stage.worker(proxied=False)
+        companion = stage.worker(proxied=False)
         for point in stage.random.choices(POINTS, k=4):
             stage.send(20)
             child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
             stage.wait_for(rule.done, point.name, child)
             child.wait()
+    stage.end(companion)
     stage.finish("after deaths under load")
 
 
