@@ -16,6 +16,7 @@ from countersink.store import Store, UnknownCounter, totals_sql
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch
+from countersink.store.pool import Pool
 from countersink.store.totals import Totals
 from tests.store.helpers import MAX, entry, minute, rows
 
@@ -229,15 +230,16 @@ def test_a_read_after_the_server_has_ended_the_connection(
         made.append(opened.query("SELECT CONNECTION_ID()")[0][0])
         return opened
 
-    totals = Totals(new)
+    pool = Pool(new)
+    totals = Totals(pool)
     assert totals.total("views") == totals.total("views") == 1
     assert len(made) == 1
     session.execute("KILL %s", (made[0],))
     assert totals.total("views") == 1
     assert len(made) == 2
-    totals.close()
+    pool.close()
     assert totals.total("views") == 1
-    totals.close()
+    pool.close()
 
 
 def test_threads_share_a_store(applier: Applier, totals: Totals) -> None:

@@ -176,7 +176,7 @@ class Reads:
                 complete = queue.look(self._client).applied_up_to
             except StreamError as error:
                 reason = error
-        value = self._snapshot(lambda session: ask(session, Pending()))
+        value = self._store.snapshot(lambda session: ask(session, Pending()))
         return Read(value=value, complete_up_to=complete, unknown_because=reason)
 
     def _with_pending(self, wanted: Wanted, ask: Callable[[Session, Pending], T]) -> Read[T]:
@@ -189,11 +189,8 @@ class Reads:
             pending = settle(session, found)
             return ask(session, pending), pending.entries
 
-        value, entries = self._snapshot(work)
+        value, entries = self._store.snapshot(work)
         return Read(value=value, complete_up_to=found.asked, pending=entries)
-
-    def _snapshot(self, work: Callable[[Session], T]) -> T:
-        return self._store.totals._pool.read(work)
 
 
 def _keys(key: str | None, keys: Sequence[str] | None) -> Sequence[str] | None:

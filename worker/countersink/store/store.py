@@ -1,19 +1,23 @@
 """The front door: one object for an app that reads its totals."""
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from countersink.store import migrate as migrations
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Misconfigured
+from countersink.store.pool import Pool
 from countersink.store.settings import Settings
 from countersink.store.totals import Totals
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_SECONDS: Final = 300.0
 """How long a read may take: a sum over years is no frozen server."""
+
+Result = TypeVar("Result")
 
 
 class Store:
@@ -34,7 +38,8 @@ class Store:
         self._settings = Settings.parse(url)
         if self._settings.database is None:
             raise Misconfigured("the MySQL URL names no database: add /name to it")
-        self.totals = Totals(partial(_connect, self._settings))
+        self._pool = Pool(partial(_connect, self._settings))
+        self.totals = Totals(self._pool)
 
     @classmethod
     def from_env(cls) -> "Store":
@@ -58,9 +63,18 @@ class Store:
         """Create the database and bring its tables up to date; what was applied."""
         return migrations.migrate(self._settings)
 
+    def snapshot(self, work: Callable[[Session], Result]) -> Result:
+        """What ``work`` reads, with the functions of :mod:`countersink.store.totals_sql` and
+        others, in one snapshot of the database. It may be run twice, where a connection was lost.
+
+        Raises:
+            StoreError: MySQL did not do its part.
+        """
+        return self._pool.read(work)
+
     def close(self) -> None:
         """Close the connections."""
-        self.totals.close()
+        self._pool.close()
 
     def __enter__(self) -> "Store":
         return self

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 
 from countersink.store import totals_sql
-from countersink.store.connection import Connect, Session
+from countersink.store.connection import Session
 from countersink.store.pool import Pool
 
 
@@ -17,8 +17,8 @@ class Totals:
     snapshot, call the functions of :mod:`countersink.store.totals_sql` on a session.
     """
 
-    def __init__(self, connect: Connect) -> None:
-        self._pool = Pool(connect)
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
 
     def total(
         self,
@@ -110,10 +110,6 @@ class Totals:
             return totals_sql.span(session, counter, keys=_keys(key, None))
 
         return self._pool.read(work)
-
-    def close(self) -> None:
-        """Close the connections; the next question opens one again."""
-        self._pool.close()
 
 
 def _keys(key: str | None, keys: Sequence[str] | None) -> Sequence[str] | None:
