@@ -293,16 +293,24 @@ def test_settings_come_from_the_environment(
         ("COUNTERSINK_PRODUCER_FLUSH_INTERVAL", "1s", "FLUSH_INTERVAL is a number of seconds"),
         ("COUNTERSINK_PRODUCER_HANDLE_SIGTERM", "maybe", "HANDLE_SIGTERM is true or false"),
         ("COUNTERSINK_PRODUCER_MAX_ROWS", "0", "max_rows is at least 1"),
+        ("COUNTERSINK_PRODUCER_MAX_ROWS_FILE", "/x", "cannot read /x"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv("COUNTERSINK_REDIS_URL", "redis://127.0.0.1:1/0")
-    if variable.endswith("_FILE"):
+    if variable == "COUNTERSINK_REDIS_URL_FILE":
         monkeypatch.delenv("COUNTERSINK_REDIS_URL")
     monkeypatch.setenv(variable, value)
     with pytest.raises(ValueError, match=said):
+        Producer.from_env()
+
+
+def test_a_setting_given_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COUNTERSINK_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("COUNTERSINK_REDIS_URL_FILE", "/run/secrets/url")
+    with pytest.raises(ValueError, match="are both set: unset one"):
         Producer.from_env()
 
 

@@ -51,6 +51,9 @@ def test_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("COUNTERSINK_MYSQL_URL_FILE", str(file))
     assert repr(Store.from_env()) == "Store('mysql://file@h:3306/d')"
     monkeypatch.setenv("COUNTERSINK_MYSQL_URL", "mysql://env:s3cret@h/d")
+    with pytest.raises(Misconfigured, match="are both set"):
+        Store.from_env()
+    monkeypatch.delenv("COUNTERSINK_MYSQL_URL_FILE")
     assert repr(Store.from_env()) == "Store('mysql://env@h:3306/d')"
     monkeypatch.delenv("COUNTERSINK_MYSQL_URL")
     monkeypatch.setenv("COUNTERSINK_MYSQL_URL_FILE", str(tmp_path / "none"))

@@ -70,7 +70,8 @@ def from_environment(environment: Mapping[str, str] | None = None) -> tuple[str,
     ``COUNTERSINK_PRODUCER_FLUSH_INTERVAL=0.1``, or ``COUNTERSINK_PRODUCER_<OPTION>_FILE``.
 
     Raises:
-        ValueError: the URL is missing, or a value cannot be used; the message names the variable.
+        ValueError: the URL is missing, a value cannot be used, or is given twice; the message names
+            the variable.
     """
     env = os.environ if environment is None else environment
     url = _read(env, URL_VARIABLE)
@@ -90,9 +91,11 @@ def from_environment(environment: Mapping[str, str] | None = None) -> tuple[str,
 
 def _read(env: Mapping[str, str], variable: str) -> str | None:
     """The variable's value, or that of the file named by ``<variable>_FILE``."""
-    path = env.get(variable + "_FILE")
-    if variable in env or not path:
-        return env.get(variable)
+    value, path = env.get(variable), env.get(variable + "_FILE")
+    if value and path:
+        raise ValueError(f"{variable} and {variable}_FILE are both set: unset one")
+    if not path:
+        return value
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:

@@ -46,11 +46,13 @@ class Store:
         """The store at ``COUNTERSINK_MYSQL_URL``, or in the file ``COUNTERSINK_MYSQL_URL_FILE``.
 
         Raises:
-            Misconfigured: neither is set, or they cannot be used.
+            Misconfigured: neither or both are set, or it cannot be used.
         """
         url = os.environ.get(ENVIRONMENT)
         file = os.environ.get(f"{ENVIRONMENT}_FILE")
-        if not url and file:
+        if url and file:
+            raise Misconfigured(f"{ENVIRONMENT} and {ENVIRONMENT}_FILE are both set: unset one")
+        if file:
             try:
                 url = Path(file).read_text("utf-8").strip()
             except (OSError, ValueError) as error:
