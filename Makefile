@@ -8,7 +8,8 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # what runs again on MySQL: what talks to the database
-MYSQL_TESTS := tests/store tests/worker tests/reads tests/faults tests/end_to_end
+MYSQL_TESTS := tests/store tests/worker tests/reads tests/faults tests/end_to_end \
+	tests/cli/test_real_log.py
 
 # `make soak`
 SECONDS ?= 300

@@ -31,8 +31,8 @@ def stream_key(partition: int) -> str:
 def tail_key(partition: int, source: str) -> str:
     """The hash that holds how far ``source`` (any text that names a log and its options) was read.
 
-    Its fields: :mod:`countersink.producers.log_position`. It lies in the hash slot of the partition's stream, so that rows and position move in one
-    transaction.
+    Its fields: :mod:`countersink.producers.log_position`. It lies in the hash slot of the
+    partition's stream, so that rows and position move in one transaction.
     """
     digest = sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return f"{{countersink:{partition}}}:tail:{digest}"
