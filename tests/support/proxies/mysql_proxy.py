@@ -15,7 +15,8 @@ from tests.support.proxies.mysql_packets import (
     take_packet,
     take_reply,
 )
-from tests.support.proxies.tcp import Cut, Link, Phase, Proxy, Request
+from tests.support.proxies.rules import Phase, Request
+from tests.support.proxies.tcp import Cut, Link, Proxy
 
 
 class MySQLProxy(Proxy):

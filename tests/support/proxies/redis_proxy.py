@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.support.proxies.tcp import Cut, Link, Phase, Proxy, Request
+from tests.support.proxies.rules import Phase, Request
+from tests.support.proxies.tcp import Cut, Link, Proxy
 
 SHOWN_ARGUMENTS = 8
 

@@ -8,15 +8,15 @@ in a conversation ("COMMIT was executed, its reply not delivered") without a hoo
 
 from __future__ import annotations
 
-import enum
 import select
 import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
+
+from tests.support.proxies.rules import Deed, Phase, Request, Rule, label_of
 
 Address = tuple[str, int] | str
 """Where the server listens: (host, port), or the path of a Unix socket."""
@@ -28,81 +28,6 @@ REMEMBERED = 10_000
 
 class Cut(Exception):
     """The connection between client and server is over."""
-
-
-class Phase(enum.Enum):
-    """When a rule acts."""
-
-    BEFORE = "before"
-    """The request was read whole; the server has not seen it."""
-    AFTER = "after"
-    """The server has answered; the client has not seen the reply."""
-
-
-class Deed(enum.Enum):
-    """What a rule does once its call has returned."""
-
-    PASS = "pass"
-    """Go on as if there were no rule (for rules that only call)."""
-    CUT = "cut"
-    """Close both sides: before = the request never ran, after = it ran and nobody knows."""
-    HOLD = "hold"
-    """Hang until `Rule.release` is set or the client gives up, then go on."""
-    ERROR = "error"
-    """Answer with the rule's error and do not forward the request (phase BEFORE only)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request as the rules see it."""
-
-    kind: str
-    """What it is for, by the protocol's own classification."""
-    text: str
-    """The statement, or the command with its arguments; undecodable bytes replaced."""
-    connection: int
-    """Number of the client connection, from 1."""
-
-
-@dataclass(eq=False)
-class Rule:
-    """One thing to do at one point; made by `Proxy.when`."""
-
-    kind: str
-    phase: Phase
-    deed: Deed
-    call: Callable[[Request], object] | None
-    skip: int
-    """Matches to let pass first."""
-    times: int
-    """Matches to act on after that; 0 = all."""
-    error: int | str
-    where: Callable[[Request, bytes], bool] | None
-    label: str
-    """What kind of fault this is, for the count of them."""
-    matched: int = 0
-    reached: threading.Event = field(default_factory=threading.Event)
-    """Set as soon as the rule acts (before `call`)."""
-    done: threading.Event = field(default_factory=threading.Event)
-    """Set when `call` has returned and the deed has begun."""
-    release: threading.Event = field(default_factory=threading.Event)
-    """Set by the test to let a held request go on."""
-
-    @property
-    def acted(self) -> int:
-        """How many times the rule has acted."""
-        acted = max(0, self.matched - self.skip)
-        return min(acted, self.times) if self.times else acted
-
-    def takes(self, request: Request, phase: Phase, reply: bytes) -> bool:
-        """Count a match, and tell whether it is one to act on."""
-        if self.phase is not phase or self.kind not in ("*", request.kind):
-            return False
-        if self.where is not None and not self.where(request, reply):
-            return False
-        self.matched += 1
-        acted = self.matched - self.skip
-        return acted > 0 and (not self.times or acted <= self.times)
 
 
 class Link:
@@ -235,7 +160,15 @@ class Proxy:
     ) -> Rule:
         """Add a rule; `where(request, reply)` narrows it, `call` runs before the deed."""
         rule = Rule(
-            kind, phase, deed, call, skip, times, error, where, label or _label(phase, deed, error)
+            kind,
+            phase,
+            deed,
+            call,
+            skip,
+            times,
+            error,
+            where,
+            label or label_of(phase, deed, error),
         )
         with self._lock:
             self._rules.append(rule)
@@ -350,9 +283,3 @@ class Proxy:
             with self._lock:
                 self._links.discard(link)
             link.close()
-
-
-def _label(phase: Phase, deed: Deed, error: int | str) -> str:
-    if deed is Deed.CUT:
-        return "reply lost" if phase is Phase.AFTER else "connection cut"
-    return f"error {error}" if deed is Deed.ERROR else deed.value
