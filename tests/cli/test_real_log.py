@@ -9,7 +9,7 @@ import pytest
 from tests.cli.command import Servers
 from tests.support.processes import PROJECT
 
-LOG = PROJECT.parent / "shared" / "data" / "apache_access.log"
+LOG = (PROJECT.parent / "shared" / "data" / "apache_access.log").resolve()
 DAILY = [
     {"day": "2015-05-17", "total": 1632},
     {"day": "2015-05-18", "total": 2892},

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,6 +82,20 @@ def test_one_bad_row_leaves_the_others() -> None:
     assert bad[0].payload == rb'["a","\ud800",1,1]'
 
 
+@pytest.mark.parametrize("depth", [500, 990, 1_000, 100_000])
+def test_a_row_nested_too_deeply_leaves_the_others(depth: int) -> None:
+    nested = b"[" * depth + b'"],["' + b"]" * depth
+    good, bad = decode_rows(b'[["a","",1,1], ' + nested + b' ,["a",",]\\"[",1,2]]')
+    assert good == [(0, "a", "", 1, 1), (2, "a", ',]"[', 1, 2)]
+    assert [(b.position, b.reason) for b in bad] == [(1, "not_a_row")]
+
+
+def test_a_number_of_many_digits_leaves_the_others() -> None:
+    good, bad = decode_rows(b'[["a","",1,1],["a","",1,%s],["a","",1,2]]' % (b"9" * 5000))
+    assert good == [(0, "a", "", 1, 1), (2, "a", "", 1, 2)]
+    assert [(b.position, b.reason) for b in bad] == [(1, "bad_amount")]
+
+
 def test_undecodable_bytes_in_one_row_leave_the_others() -> None:
     good, bad = decode_rows(b'[["a","\xff",1,1],["a","",1,2]]')
     assert good == [(1, "a", "", 1, 2)]
@@ -94,6 +109,7 @@ def test_whole_entry_faults_have_their_reason() -> None:
     assert whole_fault({b"rows": b"[" * 200_000}) == "not_json"
     assert whole_fault({b"rows": b"{}"}) == "not_rows"
     assert whole_fault({b"rows": b" " * (4 * 1024 * 1024 + 1)}) == "too_large"
+    assert whole_fault({b"rows": b"[" + b"0," * 10_000 + b"0]"}) == "too_many_rows"
     assert whole_fault({b"rows": rows, b"v": b"2"}) == "newer_version"
     assert whole_fault({b"rows": rows, b"v": b"x"}) == "bad_version"
     assert whole_fault({b"rows": rows, b"id": b"12"}) == "bad_id"

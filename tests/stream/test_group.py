@@ -8,8 +8,10 @@ import redis
 from countersink.stream.connection import command, connect
 from countersink.stream.decode import decode
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from countersink.stream.errors import StreamMisconfigured, StreamUnavailable
 from countersink.stream.group import Delivery, Group, pages
 from countersink.stream.names import GROUP, stream_key
+from tests.support.factories import RedisFactory
 
 STREAM = stream_key(0)
 MakeGroup = Callable[[str], Group]
@@ -206,6 +208,61 @@ def test_a_consumer_with_pending_entries_is_not_deleted(
 
 def test_deleting_a_consumer_of_a_missing_stream_is_done(redis_url: str) -> None:
     assert Group(connect(redis_url), [STREAM], "w").delete_consumer() is True
+
+
+def test_a_full_redis_is_read_though_a_group_cannot_be_made(
+    own_redis_server: RedisFactory,
+) -> None:
+    client = connect(own_redis_server().url)
+    Group(client, [STREAM], "w").ensure()
+    sent = send(client)
+    client.config_set("maxmemory", "1")
+    worker = Group(client, [STREAM, stream_key(1)], "w")
+    assert acknowledge(worker, read := worker.read(10, 0)) == 1
+    assert ids(read) == [sent]
+    with pytest.raises(StreamUnavailable, match="does not serve"):
+        worker.read(10, 0)
+
+
+def test_consumers_that_left_nothing_behind_are_idle(client: redis.Redis, group: MakeGroup) -> None:
+    send(client)
+    group("busy").read(10, 0)
+    quiet = group("quiet")
+    send(client)
+    acknowledge(quiet, quiet.read(10, 0))
+    worker = group("w")
+    worker.read(10, 0)
+    assert worker.idle_consumers(0) == ["quiet"]
+    assert worker.idle_consumers(3_600_000) == []
+    assert Group(client, ["nothing"], "w").idle_consumers(0) == []
+
+
+def test_a_full_redis_without_any_group_is_read(own_redis_server: RedisFactory) -> None:
+    client = connect(own_redis_server().url)
+    sent = [send(client) for _ in range(3)]
+    client.config_set("maxmemory", "1")
+    worker = Group(client, [STREAM], "w")
+    assert acknowledge(worker, read := worker.read(2, 0)) == 2
+    assert ids(read) == sent[:2]
+    assert acknowledge(worker, worker.read(2, 0)) == 1
+
+
+def test_a_key_of_another_type_does_not_keep_the_others_from_being_read(
+    client: redis.Redis, redis_url: str
+) -> None:
+    client.set(stream_key(1), "no stream")
+    sent = send(client)
+    worker = Group(connect(redis_url), [stream_key(1), STREAM], "w")
+    assert ids(worker.read(10, 0)) == [sent]
+    with pytest.raises(StreamMisconfigured, match="WRONGTYPE"):
+        worker.read(10, 0)
+
+
+def test_orphans_ahead_of_the_clock_are_found(client: redis.Redis, group: MakeGroup) -> None:
+    ahead = send(client, stream_id="99999999999999-0")
+    group("deleted").read(2, 0)
+    client.xgroup_delconsumer(STREAM, GROUP, "deleted")
+    assert ids(group("w").orphans(60_000, 10)) == [ahead]
 
 
 def test_several_streams_are_read_together(client: redis.Redis, redis_url: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import sys
 import threading
 import time
@@ -55,7 +54,9 @@ def main() -> int:
             _say(counted=plan.chunks)
             sys.stdin.readline()
         flushed = producer.flush(timeout=FINAL_FLUSH_SECONDS)
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Not ru_maxrss: that is inherited from the process which started this one.
+    status = Path("/proc/self/status").read_text("ascii", "replace")
+    peak_kb = next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)
     _say(flushed=flushed, raised=raised, peak_mb=peak_kb // 1024, **asdict(producer.stats()))
     return 0
 

@@ -47,11 +47,15 @@ class Link:
         self._clock = clock
         self._journal = journal
         self._client: redis.Redis | None = None
-        self._stream = stream_key(0)
+        self._partition = 0
         self._share = random.SystemRandom().random()  # which partition: the same all life long
         self._backoff = FIRST_BACKOFF_SECONDS
         self._not_before = 0.0
         self._aborted = False
+
+    @property
+    def _stream(self) -> str:
+        return stream_key(self._partition)
 
     @property
     def usable(self) -> bool:
@@ -91,7 +95,7 @@ class Link:
         for parcel in parcels:
             parcel.attempts += 1
         try:
-            delivery: Delivery = deliver(client, self._stream, parcels)
+            delivery: Delivery = deliver(client, self._partition, parcels)
         except StreamError as error:
             self._fail(error)
             return []
@@ -127,7 +131,7 @@ class Link:
         )
         self._client = client  # from here on, abort() can break it off
         self._clock.learn(client)
-        self._stream = stream_key(int(self._share * partitions(client)))
+        self._partition = int(self._share * partitions(client))
         self.connected = True
         self._backoff = FIRST_BACKOFF_SECONDS
         if self.failures:

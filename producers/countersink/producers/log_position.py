@@ -38,7 +38,7 @@ import redis
 from countersink.stream.connection import mapped
 from countersink.stream.entry import Sealed
 from countersink.stream.names import stream_key, tail_key
-from countersink.stream.partitions import stream_keys
+from countersink.stream.partitions import note_use, partitions, used_partitions
 
 VERSION: Final = 1
 PREFIX_BYTES: Final = 1024
@@ -98,14 +98,15 @@ class Ledger:
         self._source = source
         self._move = client.register_script(_MOVE)
         # A source stays with the partition where its position lies, also when their number changes.
-        count = len(stream_keys(client))
+        known = used_partitions(client)
         with mapped():
             pipe = client.pipeline(transaction=False)
-            for partition in range(count):
+            for partition in known:
                 pipe.exists(tail_key(partition, source))
             there = pipe.execute()
-        home = int(tail_key(0, source)[-8:], 16) % count
-        self.partition: int = there.index(1) if 1 in there else home
+        home = int(tail_key(0, source)[-8:], 16) % partitions(client)
+        self.partition: int = known[there.index(1)] if 1 in there else home
+        note_use(client, self.partition)
         self.key = tail_key(self.partition, source)
         self.stream = stream_key(self.partition)
 

@@ -21,7 +21,7 @@ from countersink.stream.entry import (
 )
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import stream_key
-from countersink.stream.partitions import stream_keys
+from countersink.stream.partitions import note_use, partitions
 
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 5.0
@@ -102,7 +102,9 @@ class Sender:
 
     def partition(self) -> int:
         """A partition for a source without a place of its own."""
-        return self.patiently(lambda: os.getpid() % len(stream_keys(self.client)))
+        partition = self.patiently(lambda: os.getpid() % partitions(self.client))
+        self.patiently(lambda: note_use(self.client, partition))
+        return partition
 
     def _append(self, stream: str, entries: Sequence[Sealed]) -> Outcome:
         with mapped():

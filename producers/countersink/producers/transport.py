@@ -8,6 +8,8 @@ import redis
 from countersink.producers.parcel import Parcel
 from countersink.stream.connection import mapped
 from countersink.stream.errors import StreamError, translate
+from countersink.stream.names import stream_key
+from countersink.stream.partitions import note_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +29,22 @@ class Delivery:
     error: StreamError | None
 
 
-def deliver(client: redis.Redis, stream: str, parcels: Sequence[Parcel]) -> Delivery:
-    """XADD every parcel, and ask for the stream's length, in one pipeline without a transaction.
+def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> Delivery:
+    """XADD every parcel to the partition's stream, and ask for its length, in one pipeline without
+    a transaction.
 
     Raises:
         StreamError: the connection failed; any of the parcels may have arrived, so all are to be
             sent again as they are.
     """
+    stream = stream_key(partition)
     with mapped(), client.pipeline(transaction=False) as pipe:
+        # First, so that no entry is stored where nobody looks.
+        note_use(pipe, partition)
         for parcel in parcels:
             pipe.xadd(stream, parcel.sealed().fields())
         pipe.xlen(stream)
-        *answers, length = pipe.execute(raise_on_error=False)
+        _, *answers, length = pipe.execute(raise_on_error=False)
     stored: list[Parcel] = []
     last_id: str | None = None
     error: StreamError | None = None

@@ -98,11 +98,15 @@ def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
 
 def redact(url: str) -> str:
     """``url`` with its password, and any in its query, replaced by ``***``."""
+    scheme, _, rest = url.partition("://")
     try:
         parts = urlsplit(url)
         secret = parts.password
     except ValueError:
-        return url.partition("://")[0] + "://***"
+        return f"{scheme}://***"
+    if secret is None and "@" in rest:
+        # A password with an unquoted / ? or #: no parser finds it, so all before the @ goes.
+        return f"{scheme}://***@{rest.rpartition('@')[2]}"
     if secret is not None:
         userinfo, _, rest = parts.netloc.rpartition("@")
         parts = parts._replace(netloc=f"{userinfo.partition(':')[0]}:***@{rest}")

@@ -5,6 +5,8 @@ which a producing app does not take on.
 """
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +18,8 @@ from countersink.stream.group import Delivery
 
 MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
 """A larger ``rows`` field is refused: no flush of 1,000 rows comes near it."""
+MAX_ROWS: Final = 10_000
+"""Rows read of one entry; a flush has 1,000. More would make one transaction too long."""
 MAX_AT: Final = limits.MAX_MINUTE * 60_000
 WHOLE_ENTRY: Final = -1
 """The position of a :class:`Bad` that stands for an entry of which no row could be read."""
@@ -23,6 +27,7 @@ WHOLE_ENTRY: Final = -1
 NumberedRow = tuple[int, str, str, int, int]
 """(position in the entry from 0, counter, key, minute, amount)."""
 
+_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str, int, int]]).decode
 _known_counters: set[str] = set()
 _KNOWN_COUNTERS_LIMIT = 10_000
@@ -78,7 +83,7 @@ def decode(delivery: Delivery) -> Decoded:
     for name, value in delivery.fields:
         fields.setdefault(name, value)  # the first of a repeated field, as scripts/acknowledge.lua
     at = min(int(delivery.stream_id.partition("-")[0]), MAX_AT)
-    entry_id = _id_of(delivery, fields)
+    entry_id = entry_id_of(delivery)
     try:
         sent_at, raw = _checked(fields)
     except _Fault as fault:
@@ -86,6 +91,17 @@ def decode(delivery: Delivery) -> Decoded:
         return Decoded(entry_id, at, [], [bad])
     rows, bad_rows = decode_rows(raw)
     return Decoded(entry_id, at if sent_at is None else sent_at, rows, bad_rows)
+
+
+def entry_id_of(delivery: Delivery) -> str:
+    """The entry's own id if it has a good one, whatever else is wrong with it; else its hash."""
+    own = next((value for name, value in delivery.fields if name == b"id"), None)
+    if own is not None:
+        try:
+            return _read_id(own)
+        except _Fault:
+            pass  # decode() reports it; the entry still needs a name
+    return derived_id(delivery.stream, delivery.stream_id, delivery.fields)
 
 
 def decode_payload(payload: bytes) -> tuple[list[NumberedRow], list[Bad]]:
@@ -117,6 +133,9 @@ def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
             items = _decode_loosely(raw)
         except _Fault as fault:
             return [], [Bad(WHOLE_ENTRY, fault.reason, fault.detail, raw)]
+    if len(items) > MAX_ROWS:
+        detail = f"'rows' holds {len(items)} rows; at most {MAX_ROWS} are read: split the entry"
+        return [], [Bad(WHOLE_ENTRY, "too_many_rows", detail, raw)]
     rows: list[NumberedRow] = []
     bad: list[Bad] = []
     known = _known_counters
@@ -175,15 +194,58 @@ def _bad_row(position: int, item: Any, error: Exception) -> Bad:
 
 def _decode_loosely(raw: bytes) -> list[Any]:
     """The items of ``rows``, whatever they are, so that one bad row can be told from the others."""
+    text = raw.decode("utf-8", "surrogateescape")
     try:
-        items = json.loads(raw.decode("utf-8", "surrogateescape"))
-    except RecursionError:
-        raise _Fault("not_json", "'rows' is nested too deeply") from None
-    except ValueError as error:
+        try:
+            items = _loads(text)
+        except RecursionError:
+            items = [_loads_item(item) for item in _split(text)]
+    except (ValueError, RecursionError) as error:
         raise _Fault("not_json", f"'rows' is not JSON: {error}") from None
     if not isinstance(items, list):
         raise _Fault("not_rows", f"'rows' is a JSON {type(items).__name__}, not a list of rows")
     return items
+
+
+def _loads(text: str) -> Any:
+    # Python refuses to convert more than 4,300 digits; as a text they are a bad value of one row.
+    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 40 else digits)
+
+
+def _loads_item(text: str) -> Any:
+    try:
+        return _loads(text)
+    except RecursionError:
+        return "a value nested too deeply to be shown"
+
+
+def _split(text: str) -> Iterator[str]:
+    """The texts of the items of a JSON array, found by counting brackets: any depth will do.
+
+    Raises:
+        ValueError: the brackets do not match, or it is no array.
+    """
+    depth, start = 0, 0
+    for token in _STRUCTURE.finditer(text):
+        mark = token[0]
+        if mark in "[{":
+            depth += 1
+            if depth == 1:
+                if mark == "{":
+                    raise ValueError("an object, nested too deeply")
+                start = token.end()
+        elif mark in "]}":
+            depth -= 1
+            if depth == 0:
+                if text[start : token.start()].strip():
+                    yield text[start : token.start()]
+                if text[token.end() :].strip():
+                    raise ValueError("something follows the array")
+                return
+        elif mark == "," and depth == 1:
+            yield text[start : token.start()]
+            start = token.end()
+    raise ValueError("it ends within an array")
 
 
 def _check_version(raw: bytes | None) -> None:
@@ -204,16 +266,6 @@ def _read_id(raw: bytes) -> str:
     if len(text) != 32 or not set(text) <= set("0123456789abcdef"):
         raise _Fault("bad_id", f"'id' is {raw[:40]!r}, not 32 hex digits")
     return text
-
-
-def _id_of(delivery: Delivery, fields: dict[bytes, bytes]) -> str:
-    """The entry's own id if it has a good one, whatever else is wrong with it; else the hash."""
-    if b"id" in fields:
-        try:
-            return _read_id(fields[b"id"])
-        except _Fault:
-            pass  # reported by decode(); the entry still needs a name
-    return derived_id(delivery.stream, delivery.stream_id, delivery.fields)
 
 
 def _read_at(raw: bytes) -> int:

@@ -20,6 +20,7 @@ from typing import Any, Final
 import redis
 
 from countersink.stream.connection import command, mapped
+from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP
 
 _PAGE: Final = 100
@@ -77,13 +78,16 @@ class Group:
         """Make the group, and the stream, wherever one is missing; at 0, so that nothing already
         there is skipped.
         """
+        failed: StreamError | None = None
         for stream in self.streams:
             try:
                 with mapped():
                     self.client.xgroup_create(stream, GROUP, id="0", mkstream=True)
-            except Exception as error:
+            except StreamError as error:
                 if not _caused_by(error, "BUSYGROUP"):
-                    raise
+                    failed = error
+        if failed is not None:
+            raise failed
 
     def read(self, count: int, block_ms: int) -> list[Delivery]:
         """Up to ``count`` new entries of each stream, waiting up to ``block_ms`` for the first (0:
@@ -91,22 +95,46 @@ class Group:
 
         An empty list also when the group had to be made again.
         """
+        try:
+            return self._read(self.streams, count, block_ms)
+        except StreamError as error:
+            if not _caused_by(error, "NOGROUP", "UNBLOCKED", "WRONGTYPE"):
+                raise
+        try:
+            self.ensure()
+        except StreamError:
+            # A full Redis makes no group, and a key of another type can have none. One such stream
+            # must not keep the others from being read: what lies there is what fills Redis.
+            found = [d for stream in self.streams for d in self._read_alone(stream, count)]
+            if not found:
+                raise
+            return found
+        return []
+
+    def _read(self, streams: Sequence[str], count: int, block_ms: int) -> list[Delivery]:
         arguments: list[str | int] = ["XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", count]
         if block_ms > 0:
             arguments += ["BLOCK", block_ms]
-        arguments += ["STREAMS", *self.streams, *([">"] * len(self.streams))]
-        try:
-            reply = command(self.client, *arguments)
-        except Exception as error:
-            if _caused_by(error, "NOGROUP", "UNBLOCKED"):
-                self.ensure()
-                return []
-            raise
+        arguments += ["STREAMS", *streams, *([">"] * len(streams))]
+        reply = command(self.client, *arguments)
         return [
             delivery
             for stream, entries in reply or ()
             for delivery in _deliveries(stream.decode(), entries)
         ]
+
+    def _read_alone(self, stream: str, count: int) -> list[Delivery]:
+        """New entries of one stream; its first ones if it has no group: guard rows keep apart
+        several workers that read them.
+        """
+        try:
+            return self._read([stream], count, 0)
+        except StreamError as error:
+            if _caused_by(error, "NOGROUP"):
+                return next(pages(self.client, stream, size=count), [])
+            if _caused_by(error, "WRONGTYPE"):
+                return []
+            raise
 
     def claim(self, min_idle_ms: int, count: int) -> Claimed:
         """Take over up to ``count`` entries of each stream that were pending, untouched, for
@@ -129,10 +157,11 @@ class Group:
                     "COUNT",
                     count,
                 )
-            except Exception as error:
+            except StreamError as error:
                 if _caused_by(error, "NOGROUP"):
-                    self.ensure()
-                    continue
+                    continue  # nothing is pending there; reading makes the group
+                if claimed.deliveries or claimed.lost:
+                    return claimed  # what is ours now is not forgotten; the next call meets it
                 raise
             self._cursors[stream] = reply[0].decode()
             claimed.deliveries.extend(_deliveries(stream, reply[1]))
@@ -172,11 +201,13 @@ class Group:
         with mapped():
             seconds, microseconds = self.client.time()
             groups = self.client.xinfo_groups(stream) if self.client.exists(stream) else []
-        old = f"{max(0, seconds * 1000 + microseconds // 1000 - min_age_ms)}-0"
+        now = seconds * 1000 + microseconds // 1000
+        old = f"{max(0, now - min_age_ms)}-0"
         last = next(
             (_text(g["last-delivered-id"]) for g in groups if _text(g["name"]) == GROUP), "0-0"
         )
-        end = min(last, old, key=_order)
+        # Ids ahead of the clock: it was set back, and says nothing about their age.
+        end = last if _order(last)[0] > now else min(last, old, key=_order)
         if end == "0-0":
             return []
         orphans: list[Delivery] = []
@@ -210,6 +241,22 @@ class Group:
             with mapped():
                 removed += int(self._acknowledge(keys=[stream], args=arguments))
         return removed
+
+    def idle_consumers(self, idle_ms: int) -> list[str]:
+        """The other consumers with nothing pending that have not shown up for ``idle_ms``."""
+        idle: set[str] = set()
+        for stream in self.streams:
+            try:
+                with mapped():
+                    consumers = self.client.xinfo_consumers(stream, GROUP)
+            except StreamError as error:
+                if _caused_by(error, "NOGROUP", "no such key"):
+                    continue
+                raise
+            for consumer in consumers:
+                if consumer["pending"] == 0 and consumer["idle"] >= idle_ms:
+                    idle.add(consumer["name"].decode("utf-8", "surrogateescape"))
+        return sorted(idle - {self.consumer})
 
     def delete_consumer(self, consumer: str | None = None) -> bool:
         """Delete a consumer (default: ourselves) from every stream where it has nothing pending.

@@ -5,7 +5,7 @@ key                             type    meaning; who writes it
 ==============================  ======  ==========================================================
 ``{countersink:P}:events``      stream  partition P's entries; producers XADD, workers XACK, XDEL
 ``countersink:partitions``      string  the number of partitions, default 1; the operator
-``countersink:partitions:used`` string  the largest number ever used; workers raise it
+``countersink:partitions:used`` set     the partitions ever sent to; producers add theirs
 ``{countersink:P}:tail:HASH``   hash    how far a log has been read; ``countersink tail``
 ``countersink:worker:CONSUMER`` hash    a worker's figures for ``info``, expires; the worker
 ==============================  ======  ==========================================================

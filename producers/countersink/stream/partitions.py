@@ -1,11 +1,16 @@
-"""How many streams there are, and which of them may still hold entries."""
+"""How many streams there are, and which of them may hold entries.
 
-from typing import Final
+Producers spread over ``countersink:partitions`` streams. Whoever sends to one notes its number in
+``countersink:partitions:used`` with what it sends, and nobody takes a number out again: so readers
+find every stream that ever held an entry, whatever the operator sets, and whenever.
+"""
+
+from typing import Any, Final
 
 import redis
 
 from countersink.stream.connection import mapped
-from countersink.stream.errors import StreamMisconfigured, StreamUnavailable
+from countersink.stream.errors import StreamMisconfigured
 from countersink.stream.names import PARTITIONS_KEY, PARTITIONS_USED_KEY, stream_key
 
 MAX_PARTITIONS: Final = 1024
@@ -19,39 +24,43 @@ def partitions(client: redis.Redis) -> int:
         StreamMisconfigured: the key does not hold a number from 1 to 1024.
         StreamUnavailable: Redis did not answer.
     """
-    return _count(client, PARTITIONS_KEY)
-
-
-def stream_keys(client: redis.Redis) -> list[str]:
-    """The streams a worker has to read: every partition that was ever used, also after their number
-    was lowered.
-
-    The largest number seen is kept in ``countersink:partitions:used``; this call raises it.
-
-    Raises:
-        StreamMisconfigured: a key does not hold a number from 1 to 1024.
-        StreamUnavailable: Redis did not answer.
-    """
-    now = partitions(client)
-    used = _count(client, PARTITIONS_USED_KEY)
-    if now > used:
-        # Two workers may race here; both only ever write what they read from the operator's key.
-        try:
-            with mapped():
-                client.set(PARTITIONS_USED_KEY, now)
-        except StreamUnavailable:
-            pass  # a full Redis takes no SET, and has to be emptied all the same: the next call
-    return [stream_key(partition) for partition in range(max(now, used))]
-
-
-def _count(client: redis.Redis, key: str) -> int:
     with mapped():
-        raw = client.get(key)
+        raw = client.get(PARTITIONS_KEY)
     if raw is None:
         return 1
     text = raw.decode("ascii", "replace") if isinstance(raw, bytes) else raw
-    if not (text.isdecimal() and 1 <= int(text) <= MAX_PARTITIONS):
+    if not (text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MAX_PARTITIONS):
         raise StreamMisconfigured(
-            f"{key} holds {text!r}: SET it to a number from 1 to {MAX_PARTITIONS}"
+            f"{PARTITIONS_KEY} holds {text[:40]!r}: SET it to a number from 1 to {MAX_PARTITIONS}"
         )
     return int(text)
+
+
+def note_use(client: Any, partition: int) -> None:
+    """Note that ``partition`` is sent to. ``client`` may be a pipeline: the note then travels with
+    what is sent.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    with mapped():
+        client.sadd(PARTITIONS_USED_KEY, partition)
+
+
+def used_partitions(client: redis.Redis) -> list[int]:
+    """Every partition that may hold entries, in order: those in use now, and those ever used.
+
+    Raises:
+        StreamMisconfigured: ``countersink:partitions`` does not hold a number from 1 to 1024.
+        StreamUnavailable: Redis did not answer.
+    """
+    current = range(partitions(client))
+    with mapped():
+        noted: set[Any] = client.smembers(PARTITIONS_USED_KEY)
+    used = {int(text) for text in noted if text.isdigit() and len(text) <= 4}
+    return sorted(used.union(current))
+
+
+def stream_keys(client: redis.Redis) -> list[str]:
+    """The streams of :func:`used_partitions`; raises the same."""
+    return [stream_key(partition) for partition in used_partitions(client)]

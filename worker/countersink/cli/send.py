@@ -12,7 +12,7 @@ from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.limits import minute_of
 from countersink.stream.names import stream_key
-from countersink.stream.partitions import partitions
+from countersink.stream.partitions import note_use, partitions
 
 ATTEMPTS: Final = 3
 
@@ -31,7 +31,9 @@ def send_one(redis_url: str, counter: str, key: str, amount: int, at: datetime |
     minute = now // 60_000 if at is None else minute_of(at)
     rows = encode_rows([(counter, key, minute, amount)])
     entry = Sealed(new_entry_id(now), now, rows, 1)
-    stream = stream_key(os.getpid() % partitions(client))
+    partition = os.getpid() % partitions(client)
+    note_use(client, partition)
+    stream = stream_key(partition)
     for attempt in range(1, ATTEMPTS + 1):
         try:
             with mapped():

@@ -6,8 +6,7 @@ import logging
 
 from countersink.store.dead import WHOLE_ENTRY, DeadRow
 from countersink.store.merge import Incoming
-from countersink.stream.decode import decode
-from countersink.stream.entry import derived_id
+from countersink.stream.decode import decode, entry_id_of
 from countersink.stream.group import Delivery
 from countersink.worker.logs import Action, Log
 
@@ -33,7 +32,7 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
             stream=delivery.stream,
             stream_id=delivery.stream_id,
         )
-        entry_id = _own_id(delivery)
+        entry_id = entry_id_of(delivery)
         at = int(delivery.stream_id.partition("-")[0])
         return entry_id, buried(
             Incoming(bytes.fromhex(entry_id), at, (), (), delivery.stream, payload)
@@ -58,13 +57,6 @@ def buried(entry: Incoming) -> Incoming:
         entry.payload or b"",
     )
     return Incoming(entry.id, entry.at, (), (grave,), entry.stream, entry.payload)
-
-
-def _own_id(delivery: Delivery) -> str:
-    sent = (_first(delivery, b"id") or b"").decode("ascii", "replace").lower()
-    if len(sent) == 32 and set(sent) <= set("0123456789abcdef"):
-        return sent
-    return derived_id(delivery.stream, delivery.stream_id, delivery.fields)
 
 
 def _first(delivery: Delivery, field: bytes) -> bytes | None:

@@ -109,11 +109,12 @@ class Housekeeping:
             )
 
     def _follow_partitions(self) -> None:
-        streams = stream_keys(self._group.client)
-        if streams != self._group.streams:
-            before = len(self._group.streams)
+        # What was read once is read until this process ends, even if Redis forgot its use.
+        known = self._group.streams
+        streams = known + [s for s in stream_keys(self._group.client) if s not in known]
+        if streams != known:
+            before = len(known)
             self._group.streams = streams
-            self._group.ensure()
             self._log(
                 Action.PARTITIONS,
                 "the number of streams changed",
@@ -132,6 +133,7 @@ class Housekeeping:
                 entries=len(claimed.lost),
                 first=claimed.lost[0],
             )
+            self._claims.at_once()
         if claimed.deliveries:
             self._found.extend(claimed.deliveries)
             self._claims.at_once()  # there may be more
@@ -145,6 +147,8 @@ class Housekeeping:
         orphans = self._group.orphans(self._options.claim_idle_ms, self._count)
         if orphans:
             self._found.extend(orphans)
+            if len(orphans) >= self._count:
+                self._orphans.at_once()  # there may be more; these are settled before that look
             self._log(
                 Action.ORPHANS,
                 "found old entries that were pending with nobody",
@@ -153,19 +157,7 @@ class Housekeeping:
             )
 
     def _forget_consumers(self) -> None:
-        idle: set[str] = set()
-        for stream in self._group.streams:
-            with mapped():
-                found = self._group.client.xinfo_consumers(stream, GROUP)
-            for consumer in found:
-                name = consumer["name"].decode("utf-8", "surrogateescape")
-                if (
-                    consumer["pending"] == 0
-                    and consumer["idle"] >= self._options.consumer_idle_ms
-                    and name != self._group.consumer
-                ):
-                    idle.add(name)
-        for name in sorted(idle):
+        for name in self._group.idle_consumers(self._options.consumer_idle_ms):
             # The script looks again at what is pending; a worker that is merely quiet is made anew
             # when it reads.
             if self._group.delete_consumer(name):

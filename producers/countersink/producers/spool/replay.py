@@ -15,7 +15,6 @@ from countersink.producers.spool.directory import segment_paths
 from countersink.producers.spool.errors import SpoolError
 from countersink.producers.spool.segment import Segment
 from countersink.producers.transport import deliver
-from countersink.stream.names import stream_key
 from countersink.stream.partitions import partitions
 
 PARCELS_AT_A_TIME: Final = 16
@@ -57,8 +56,7 @@ def replay(directory: str | os.PathLike[str], client: redis.Redis) -> Replayed:
     """
     journal, clock = Journal(), RedisClock()
     clock.learn(client)
-    count = partitions(client)
-    stream = stream_key(int.from_bytes(os.urandom(4), "big") % count)
+    partition = int.from_bytes(os.urandom(4), "big") % partitions(client)
     backlog = Backlog(journal)
     held = unreadable = 0
     try:
@@ -74,7 +72,7 @@ def replay(directory: str | os.PathLike[str], client: redis.Redis) -> Replayed:
                 continue
             backlog.add(segment)
             while parcels := backlog.next(PARCELS_AT_A_TIME, clock.now_ms):
-                delivery = deliver(client, stream, parcels)
+                delivery = deliver(client, partition, parcels)
                 backlog.delivered(delivery.stored)
                 if delivery.error is not None:
                     raise delivery.error
