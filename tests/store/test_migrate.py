@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 
 import pytest
@@ -19,6 +20,7 @@ from countersink.store.migrate import (
 )
 from countersink.store.settings import Settings
 from tests.store.helpers import together
+from tests.support.waiting import eventually
 
 _TABLES = """
     SELECT table_name, table_type FROM information_schema.tables
@@ -78,6 +80,27 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 
 
+def test_a_turn_is_waited_for_however_long_another_has_it(
+    mysql_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TURN_SECONDS", 1)
+    before = _lock_waits(session)
+    with ThreadPoolExecutor(1) as pool, connect(mysql_url, idle_seconds=600) as holder:
+        holder.begin()
+        holder.query("SELECT version FROM schema_version WHERE version = 0 FOR UPDATE")
+        waiting = pool.submit(migrate, mysql_url)
+        # The fourth wait has begun: three were given up, which takes longer than any one of them.
+        eventually(lambda: waiting.done() or _lock_waits(session) >= before + 4)
+        assert not waiting.done()
+        holder.rollback()
+        assert waiting.result() == []
+
+
+def _lock_waits(session: Session) -> int:
+    ((_, waits),) = session.query("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'")
+    return int(waits)
+
+
 @pytest.mark.parametrize("done", range(len(migrations()[0].statements) + 1))
 def test_a_crash_after_any_statement_is_made_good(empty_mysql_url: str, done: int) -> None:
     settings = Settings.parse(empty_mysql_url)
@@ -108,16 +131,18 @@ def test_columns_and_keys_that_an_interrupted_run_made_are_no_error(session: Ses
 
 def test_newer_tables_are_left_alone(mysql_url: str, session: Session) -> None:
     session.execute("INSERT INTO schema_version VALUES (999, 'later', UTC_TIMESTAMP(3))")
-    with pytest.raises(SchemaMismatch, match="upgrade countersink"):
+    with pytest.raises(SchemaMismatch, match="upgrade countersink") as caught:
         require_schema(session)
+    assert caught.value.newer
     with pytest.raises(SchemaMismatch, match="upgrade countersink"):
         migrate(mysql_url)
 
 
 def test_older_and_missing_tables_ask_for_migrate(session: Session) -> None:
     session.execute("DELETE FROM schema_version WHERE version > 0")
-    with pytest.raises(SchemaMismatch, match="run `countersink migrate`"):
+    with pytest.raises(SchemaMismatch, match="run `countersink migrate`") as caught:
         require_schema(session)
+    assert not caught.value.newer
     session.execute("DROP TABLE schema_version")
     with pytest.raises(SchemaMismatch, match="no tables yet"):
         require_schema(session)
@@ -147,6 +172,6 @@ def test_the_view_is_for_people(session: Session) -> None:
     )
     found = session.query("SELECT counter, day, counter_key, total FROM counter_daily ORDER BY day")
     assert [(c, day.isoformat(), key, int(total)) for c, day, key, total in found] == [
-        ("v", "2026-11-20", "/é", 4),
-        ("v", "2026-11-21", "/é", 3),
+        ("v", "2026-11-20", "/é".encode(), 4),
+        ("v", "2026-11-21", "/é".encode(), 3),
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,6 +133,36 @@ def test_the_view_is_read_by_range_too(filled: Session) -> None:
     lines = [line for line in _explain(filled, sql, ("b",)) if line["table"] == "counter_slot"]
     assert lines
     assert all(line["type"] in ("range", "ref") for line in lines), lines
+
+
+def test_the_query_of_the_readme_finds_its_key_alone_and_by_range(session: Session) -> None:
+    readme = Path(__file__).parents[2] / "README.md"
+    (query,) = re.findall(r"^SELECT .* FROM counter_daily .*;$", readme.read_text("utf-8"), re.M)
+    others = [f"/{number}" for number in range(300)]
+    rows = [
+        ("page_views", day, key.encode(), slot, 1)
+        for day in ("2026-11-20", "2026-11-21")
+        for key in ("/home", "/Home", "/home ", "/hóme", "/homé", *others)
+        for slot in (1, 2)
+    ]
+    values = ", ".join(["(%s, %s, %s, %s, %s)"] * len(rows))
+    session.execute(
+        f"INSERT INTO counter_slot VALUES {values}", [value for row in rows for value in row]
+    )
+    session.query("ANALYZE TABLE counter_slot")
+    sql = query.rstrip(";").replace("%", "%%")
+    before = _rows_read(session)
+    found = session.query(sql)
+    assert [(day.isoformat(), int(total)) for day, total in found] == [
+        ("2026-11-20", 2),
+        ("2026-11-21", 2),
+    ]
+    assert _rows_read(session) - before < 30
+    lines = [line for line in _explain(session, sql, ()) if line["table"] == "counter_slot"]
+    assert [(line["type"], line["key"]) for line in lines] in (
+        [("ref", "by_key")],
+        [("range", "by_key")],
+    )
 
 
 def test_dead_rows_are_paged_by_ranges(mysql_url: str, session: Session) -> None:

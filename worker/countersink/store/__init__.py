@@ -1,9 +1,11 @@
 """The database: connections, migrations, applying entries exactly once, totals.
 
-from countersink.store import Store
+::
 
-store = Store.from_env()
-store.totals.daily("page_views", key="/home")
+    from countersink.store import Store
+
+    store = Store.from_env()
+    store.totals.daily("page_views", key="/home")
 """
 
 from countersink.store.errors import (

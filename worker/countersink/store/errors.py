@@ -2,14 +2,17 @@
 
 ::
 
-    StoreError ├── Unavailable      no server to talk to: refused, lost, frozen, shutting down,
-    read-only: connect again, rerun ├── Conflict         another transaction was in the way: roll
-    back, rerun ├── BadData          a value that no attempt will ever store: isolate it ├──
-    DuplicateKey     the row is there already ├── Refused          everything else (disk full,
-    revoked grant, bad password): say so, wait, try again ├── SchemaMismatch   the tables are older
-    or newer than this program; the message says what to run ├── Misconfigured    the URL or a TLS
-    file cannot be used; also a ValueError └── UnknownCounter   a read of a counter that was never
-    counted; also a LookupError
+    StoreError
+    ├── Unavailable      no server to talk to (refused, lost, frozen, shutting down, read-only):
+    │                    connect again, rerun
+    ├── Conflict         another transaction was in the way: roll back, rerun
+    ├── BadData          a value that no attempt will ever store: isolate it
+    ├── DuplicateKey     the row is there already
+    ├── Refused          everything else (disk full, revoked grant, bad password): say so, wait,
+    │                    try again
+    ├── SchemaMismatch   the tables are older or newer than this program; says what to run
+    ├── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
+    └── UnknownCounter   a read of a counter that was never counted; also a LookupError
 
 Every error keeps the driver's as ``__cause__`` and the server's number as ``code``. After
 Unavailable the outcome of the statement, and of a COMMIT above all, is unknown. After Conflict,
@@ -69,7 +72,15 @@ class Refused(StoreError):
 
 
 class SchemaMismatch(StoreError):
-    """The tables do not fit this program; the message names the command that helps."""
+    """The tables do not fit this program; the message names the command that helps.
+
+    Attributes:
+        newer: a newer program has migrated them: waiting does not help, upgrading this one does.
+    """
+
+    def __init__(self, message: str, *, code: int = 0, newer: bool = False) -> None:
+        super().__init__(message, code=code)
+        self.newer = newer
 
 
 class Misconfigured(StoreError, ValueError):

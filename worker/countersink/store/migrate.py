@@ -36,9 +36,10 @@ _TURNS: Final = 72
 
 _VERSION_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS schema_version (
-    version    SMALLINT UNSIGNED NOT NULL COMMENT '0 is no version but the row that migrating
-    programs lock', name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    applied_at DATETIME(3) NOT NULL COMMENT 'UTC', PRIMARY KEY (version)
+    version    SMALLINT UNSIGNED NOT NULL COMMENT '0: the row that migrating programs lock',
+    name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    applied_at DATETIME(3) NOT NULL COMMENT 'UTC',
+    PRIMARY KEY (version)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"""
 _RECORD: Final = (
     "INSERT IGNORE INTO schema_version (version, name, applied_at)"
@@ -110,7 +111,8 @@ def require_schema(session: Session) -> None:
     if found > known:
         raise SchemaMismatch(
             f"the tables have version {found}, this countersink knows up to {known}:"
-            " upgrade countersink"
+            " upgrade countersink",
+            newer=True,
         )
     if found < known:
         what = f"the tables have version {found}" if found else "there are no tables yet"
@@ -133,7 +135,7 @@ def migrate(where: Settings | str) -> list[str]:
     settings = Settings.parse(where) if isinstance(where, str) else where
     if settings.database is None:
         raise Misconfigured("the MySQL URL names no database: add /name to it")
-    with _session(settings) as session, _turn(settings, session):
+    with _session(settings) as session, _turn(settings):
         if schema_version(session) > known_version():
             require_schema(session)
         done = {int(version) for (version,) in session.query("SELECT version FROM schema_version")}
@@ -172,13 +174,14 @@ def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
 
 
 @contextmanager
-def _turn(settings: Settings, session: Session) -> Iterator[None]:
+def _turn(settings: Settings) -> Iterator[None]:
     """Hold the row that says whose turn it is, on a connection of its own: DDL would commit."""
-    session.execute(_VERSION_TABLE)
-    session.execute(_RECORD, (0, "lock"))
     with _connect(settings, TURN_SECONDS) as holder:
         for attempt in range(1, _TURNS + 1):
             try:
+                # Even an INSERT that is going to be ignored waits for whoever holds the row.
+                holder.execute(_VERSION_TABLE)
+                holder.execute(_RECORD, (0, "lock"))
                 holder.begin()
                 holder.query("SELECT version FROM schema_version WHERE version = 0 FOR UPDATE")
                 break

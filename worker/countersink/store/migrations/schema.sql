@@ -64,11 +64,12 @@ CREATE TABLE lease (
     PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- For people with a SQL prompt: readable keys, one row per counter, UTC day and key.
+-- For people with a SQL prompt: one row per counter, UTC day and key. The key stays as it is in the table: converted
+-- to text it would be compared by a collation, in which '/Home' equals '/home', and no index could find it.
 CREATE SQL SECURITY INVOKER VIEW counter_daily AS
 SELECT counter,
        CAST(bucket AS DATE) AS day,
-       CONVERT(counter_key USING utf8mb4) AS counter_key,
+       counter_key,
        SUM(amount) AS total
 FROM counter_slot
-GROUP BY counter, CAST(bucket AS DATE), counter_slot.counter_key;
+GROUP BY counter, CAST(bucket AS DATE), counter_key;
