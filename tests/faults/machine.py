@@ -244,6 +244,7 @@ class CountingMachine(RuleBasedStateMachine):
         """Forget old guards; with or without regard to what is still in the stream."""
         pruned = guards.prune(
             self.session,
+            now_ms=now_ms(self.client),
             keep_ms=draw(st.sampled_from((0, 0, 30_000, 120_000))),
             not_above_ms=self._oldest_in_stream() if draw(st.booleans()) else None,
             chunk=draw(st.sampled_from((1, 3, 10_000))),

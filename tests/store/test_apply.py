@@ -177,7 +177,7 @@ def test_the_guards_are_kept_from_their_entrys_time_or_now_whichever_is_later(
 def test_an_entry_older_than_the_watermark_is_a_dead_letter_with_its_payload(
     session: Session, applier: Applier
 ) -> None:
-    guards.prune(session, keep_ms=0)
+    guards.prune(session, now_ms=now_ms(), keep_ms=0)
     late = Incoming(
         os.urandom(16), 5, rows(("/a", 1)), stream="st", payload=b'[["views","/a",9,1]]'
     )
@@ -191,7 +191,7 @@ def test_an_entry_older_than_the_watermark_is_a_dead_letter_with_its_payload(
 
 
 def test_too_old_an_entry_without_payload_loses_no_row(session: Session, applier: Applier) -> None:
-    guards.prune(session, keep_ms=0)
+    guards.prune(session, now_ms=now_ms(), keep_ms=0)
     applier.apply([entry(rows(("/a", 1), ("/b", 2)), at=5)])
     buried = sorted(dead.list_rows(session), key=lambda found: found.position)
     assert [(found.position, found.reason) for found in buried] == [(0, "too_old"), (1, "too_old")]
@@ -203,7 +203,7 @@ def test_an_old_entry_that_was_counted_and_still_has_its_guard_is_just_a_duplica
 ) -> None:
     spooled = entry(rows(("/a", 1)), at=now_ms() - 10**9)
     applier.apply([spooled])  # its guard is kept from now on
-    guards.prune(session, keep_ms=10**8)
+    guards.prune(session, now_ms=now_ms(), keep_ms=10**8)
     assert applier.apply([spooled]) == Applied(duplicates=1)
     assert dead.count(session) == {}
 

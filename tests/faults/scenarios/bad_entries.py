@@ -69,7 +69,7 @@ def older_than_the_watermark(stage: Stage) -> None:
     stage.finish("before pruning")
     uncounted = Traffic(stage.seed + 1).entry(now_ms(stage.redis))
     with connect(stage.mysql_url) as session:
-        watermark = prune(session, keep_ms=0).watermark
+        watermark = prune(session, now_ms=now_ms(stage.redis), keep_ms=0).watermark
     stage.faults["guards pruned"] += 1
     assert watermark > uncounted.at
     send(stage.redis, *counted, uncounted)

@@ -14,6 +14,8 @@ IDS_PER_STATEMENT: Final = 1000
 PRUNE_LOCK_WAIT: Final = 1
 """Seconds the pruner waits for its lock on control: meanwhile no worker gets the shared one."""
 PRUNE_ATTEMPTS: Final = 20
+MAX_CLOCK_DIFFERENCE_MS: Final = 300_000
+"""Milliseconds by which MySQL's clock and Redis's may differ for guards to be pruned."""
 _MAX_BIGINT: Final = 2**63 - 1
 
 # Not UNIX_TIMESTAMP(), which ends in 2038 on MariaDB 10. Sessions are in UTC.
@@ -109,6 +111,7 @@ def prune(
     session: Session,
     *,
     keep_ms: int,
+    now_ms: int,
     not_above_ms: int | None = None,
     chunk: int = 10_000,
     attempts: int = PRUNE_ATTEMPTS,
@@ -117,11 +120,14 @@ def prune(
     """Forget the entries of more than ``keep_ms`` milliseconds ago.
 
     The watermark moves first and is committed: from then on an entry from before it is too old to
-    be counted, so that its guard is no longer needed. It never moves down.
+    be counted, so that its guard is no longer needed. It never moves down: a clock that jumped
+    ahead would bury every entry until it is that late. So the earlier of two clocks decides, that
+    of Redis, by which entries are dated, and that of MySQL.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
-        keep_ms: age, on the server's clock, below which guards stay.
+        keep_ms: age below which guards stay.
+        now_ms: Unix ms on Redis's clock.
         not_above_ms: Unix ms; the time of the oldest entry that is still in a stream or pending,
             None if there is none.
         chunk: rows deleted per transaction.
@@ -130,6 +136,7 @@ def prune(
 
     Raises:
         Conflict: workers held the control row at each of the attempts; nothing was pruned.
+        Refused: the clocks differ by more than :data:`MAX_CLOCK_DIFFERENCE_MS`; nothing was pruned.
         ValueError: a negative age.
     """
     if keep_ms < 0 or chunk < 1:
@@ -137,7 +144,7 @@ def prune(
     session.execute("SET SESSION innodb_lock_wait_timeout = %s", (PRUNE_LOCK_WAIT,))
     try:
         before = rerun(
-            partial(_move_watermark, session, keep_ms, not_above_ms),
+            partial(_move_watermark, session, keep_ms, now_ms, not_above_ms),
             attempts=attempts,
             pause=pause,
         )
@@ -155,10 +162,16 @@ def prune(
             return Pruned(before, deleted)
 
 
-def _move_watermark(session: Session, keep_ms: int, not_above_ms: int | None) -> int:
+def _move_watermark(session: Session, keep_ms: int, now_ms: int, not_above_ms: int | None) -> int:
     with session.transaction():
         control = read_control(session, lock="FOR UPDATE")
-        wanted = control.now - keep_ms
+        difference = abs(control.now - now_ms)
+        if difference > MAX_CLOCK_DIFFERENCE_MS:
+            raise Refused(
+                f"the clocks of MySQL and Redis differ by {difference // 1000:,} s, so nothing was"
+                " pruned: let both machines keep time by NTP, then prune again"
+            )
+        wanted = min(control.now, now_ms) - keep_ms
         if not_above_ms is not None:
             wanted = min(wanted, not_above_ms)
         before = max(control.watermark, wanted)
