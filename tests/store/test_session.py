@@ -21,7 +21,7 @@ from countersink.store.errors import (
     Unavailable,
 )
 from countersink.store.migrate import migrate
-from tests.store.helpers import MAX, entry, keys, rows
+from tests.store.helpers import MAX, entry, keys, now_ms, rows
 from tests.support.factories import MySQLFactory
 from tests.support.waiting import eventually
 
@@ -67,9 +67,24 @@ def test_a_server_set_otherwise_counts_just_as_well(own_mysql_server: MySQLFacto
         (buried,) = dead.list_rows(session)
         assert buried.created is not None
         assert abs(buried.created.timestamp() - time.time() + time.localtime().tm_gmtoff) < 600
-        assert guards.prune(session, keep_ms=0).deleted >= 1
+        assert guards.prune(session, now_ms=now_ms(), keep_ms=0).deleted >= 1
     with connect(url, isolation="REPEATABLE READ") as session:
         assert session.query(_ISOLATION[session.dialect.name]) == [("REPEATABLE-READ",)]
+
+
+def test_a_server_that_cuts_off_results_and_chains_transactions(
+    own_mysql_server: MySQLFactory,
+) -> None:
+    """With a chain the connection that has committed is in a transaction again, or closed."""
+    url = own_mysql_server(fast=True).url_for("counts")
+    migrate(url)
+    with connect(url) as admin:
+        for limit in (0, 1):
+            admin.execute("SET GLOBAL sql_select_limit = %s", (limit,))
+            admin.execute("SET GLOBAL completion_type = 1")
+            with connect(url) as session:
+                assert len(session.query("SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3")) == 3
+                assert session.query("SELECT @@completion_type") == [("NO_CHAIN",)]
 
 
 def test_a_transaction_undoes_itself_on_any_error(session: Session) -> None:

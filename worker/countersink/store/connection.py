@@ -2,8 +2,8 @@
 
 Everything on which exactness depends is set on each session of ours and never taken from the
 server: strict ``sql_mode`` (else a sum beyond BIGINT is clipped in silence), UTC, the isolation
-level, short lock waits, and ``wait_timeout`` (a half-dead client would keep its row locks for the
-default of 8 hours).
+level, no chained transactions, no limit on results, short lock waits, and ``wait_timeout`` (a
+half-dead client would keep its row locks for the default of 8 hours).
 """
 
 import socket
@@ -38,6 +38,7 @@ SQL_MODE: Final = (
     "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 )
 
+_NO_LIMIT: Final = f"SET SESSION sql_select_limit = {2**64 - 1}"
 _ASK: Final = (
     "SHOW VARIABLES WHERE Variable_name IN ('version', 'max_allowed_packet',"
     " 'innodb_snapshot_isolation', 'transaction_isolation', 'tx_isolation')"
@@ -164,9 +165,8 @@ class Session:
                 self.close(hard=True)
             raise ours from error
         except BaseException:
-            self.close(
-                hard=True
-            )  # interrupted, maybe in mid-reply: nothing more can be said on this connection
+            # Interrupted, maybe in mid-reply: nothing more can be said on this connection.
+            self.close(hard=True)
             raise
 
 
@@ -201,6 +201,8 @@ def connect(
     connection = _open(settings, database)
     try:
         with connection.cursor() as cursor:
+            # First, and by itself: the server's own limit would cut off the answer to _ASK.
+            cursor.execute(_NO_LIMIT)
             cursor.execute(_ASK)
             found = dict(cursor.fetchall())
             dialect = parse_version(found.get("version", ""))
@@ -214,12 +216,12 @@ def connect(
     except Exception as error:
         connection.close()
         raise translate(error) from error
-    # Logging in is bounded by the short timeout (the driver reads with read_timeout there too),
-    # work by the long one.
     packet = int(found.get("max_allowed_packet", 0))
     if packet < MIN_PACKET:
         connection.close()
         raise Refused(f"the server's max_allowed_packet is {packet}; give it {MIN_PACKET} or more")
+    # Logging in is bounded by the short timeout (the driver reads with read_timeout there too),
+    # work by the long one.
     driver: Any = connection
     driver._read_timeout = driver._write_timeout = read_timeout
     return Session(connection, dialect, packet)
@@ -267,6 +269,7 @@ def _pin(found: dict[str, str]) -> str:
         "lock_wait_timeout = %s",
         "time_zone = '+00:00'",
         "autocommit = 1",
+        "completion_type = 0",
     ]
     if "innodb_snapshot_isolation" in found:
         pins.append("innodb_snapshot_isolation = OFF")
