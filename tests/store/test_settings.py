@@ -76,6 +76,8 @@ def test_tls_verifies_unless_told_otherwise() -> None:
         "mysql://u:s3cret@h/d?ssl_verify=maybe",
         "mysql://u:s3cret@h/d?ssl=false&ssl_ca=/x",
         "mysql://u:s3cret@h/" + "d" * 65,
+        "mysql://u:12/s3cret@h",
+        "mysql://u:12?s3cret=1@h/d",
     ],
 )
 def test_a_wrong_url_says_so_without_its_password(url: str) -> None:
@@ -86,6 +88,12 @@ def test_a_wrong_url_says_so_without_its_password(url: str) -> None:
     assert caught.value.__cause__ is None
 
 
+def test_a_password_in_need_of_quoting_gets_the_hint() -> None:
+    with pytest.raises(Misconfigured, match="%2F"):
+        Settings.parse("mysql://u:12/s3cret@h")
+    assert Settings.parse("mysql://u@h/d%40e").database == "d@e"
+
+
 def test_no_password_in_repr_and_str() -> None:
     read = Settings.parse("mysql://u:s3cret@h/d")
     assert "s3cret" not in repr(read) + str(read) + f"{read}"
@@ -94,8 +102,11 @@ def test_no_password_in_repr_and_str() -> None:
 
 def test_a_missing_certificate_file_is_named(tmp_path: Path) -> None:
     read = Settings.parse(f"mysql://h/d?ssl_ca={tmp_path}/none.pem")
-    with pytest.raises(Misconfigured, match="TLS"):
+    with pytest.raises(Misconfigured, match=r"TLS.*/none\.pem"):
         read.ssl_context()
     (tmp_path / "none.pem").write_text("no certificate")
-    with pytest.raises(Misconfigured, match="TLS"):
+    with pytest.raises(Misconfigured, match=r"TLS.*/none\.pem"):
+        read.ssl_context()
+    read = Settings.parse(f"mysql://h/d?ssl_cert={tmp_path}/mine.pem&ssl_key={tmp_path}/mine.key")
+    with pytest.raises(Misconfigured, match=r"TLS.*/mine\.pem.*/mine\.key"):
         read.ssl_context()

@@ -160,6 +160,7 @@ def test_many_counters(session: Session, totals: Totals) -> None:
 
 
 def test_an_unknown_counter_is_said_to_be_so(session: Session, totals: Totals) -> None:
+    session.execute("INSERT INTO counter_slot VALUES ('c', '2026-11-21', 'k', 300, 4)")
     for ask in (
         lambda: totals.total("nobody"),
         lambda: totals.daily("nobody"),
@@ -169,11 +170,13 @@ def test_an_unknown_counter_is_said_to_be_so(session: Session, totals: Totals) -
         lambda: totals.total("né"),
         lambda: totals.total("x" * 500),
         lambda: totals.total(""),
+        lambda: totals.total("c "),
+        lambda: totals.total("c\n"),
     ):
         with pytest.raises(UnknownCounter, match="nothing was ever counted"):
             ask()
-    assert totals.counters() == {}
     assert totals.span("nobody") is None
+    assert totals.span("c ") is None
 
 
 def test_a_counter_that_only_the_slots_know_is_known(session: Session, totals: Totals) -> None:

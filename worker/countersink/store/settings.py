@@ -60,11 +60,14 @@ class Settings:
             parts = urlsplit(url)
             port = parts.port
             pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+            if "@" in parts.path or "@" in parts.query:
+                # What stands before the @ is the rest of a login: / or ? began it too early.
+                raise ValueError
         except ValueError:
             # The parser's own message may quote a piece of the password.
             raise Misconfigured(
                 f"the MySQL URL is malformed: write {_FORM},"
-                " with %23 %2F %3A %40 for # / : @ in a password"
+                " with %23 %2F %3A %3F %40 for # / : ? @ in a password"
             ) from None
         if parts.scheme not in ("mysql", "mariadb"):
             raise Misconfigured(f"not a MySQL URL: it has the form {_FORM}")
@@ -106,12 +109,13 @@ class Settings:
             return None
         try:
             context = ssl.create_default_context(cafile=self.ssl_ca)
-            if self.ssl_cert is not None:
-                context.load_cert_chain(self.ssl_cert, self.ssl_key)
         except OSError as error:
-            raise Misconfigured(
-                f"the TLS files of the MySQL URL cannot be used: {error}"
-            ) from error
+            raise _unusable(error, self.ssl_ca) from error
+        if self.ssl_cert is not None:
+            try:
+                context.load_cert_chain(self.ssl_cert, self.ssl_key)
+            except OSError as error:
+                raise _unusable(error, self.ssl_cert, self.ssl_key) from error
         # Python 3.13 asks for extensions that the certificates MySQL makes for itself do not have.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.check_hostname = self.tls == "verify"
@@ -121,6 +125,11 @@ class Settings:
     def __str__(self) -> str:
         where = self.unix_socket or f"{self.host}:{self.port}"
         return f"mysql://{self.user or ''}@{where}/{self.database or ''}"
+
+
+def _unusable(error: OSError, *files: str | None) -> Misconfigured:
+    named = " with ".join(file for file in files if file)
+    return Misconfigured(f"the TLS file {named} of the MySQL URL cannot be used: {error}")
 
 
 def _tls(options: dict[str, str]) -> str:

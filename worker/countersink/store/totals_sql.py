@@ -7,6 +7,7 @@ asked for: the primary key (counter, bucket, …) for whole days, ``by_key`` (co
 bucket) for single keys.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Any, Final
@@ -19,6 +20,7 @@ MAX_DAYS: Final = 100_000
 _KEYS_PER_QUERY: Final = 500
 """Ranges per query: far more than this and MySQL gives up on ranges and reads the index whole."""
 _COUNTERS_PER_QUERY: Final = 200
+_COUNTER: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _ONE_DAY: Final = timedelta(days=1)
 
 Sums = Iterator[tuple[Any, ...]]
@@ -258,8 +260,11 @@ def _check_days(start: date | None, end: date | None) -> None:
 
 
 def _name(counter: str) -> str:
-    """``counter``, fit to be compared to the ASCII column: others are as unknown as ''."""
-    return counter if counter.isascii() else ""
+    """``counter``; '' for what cannot be a counter's name, which is as unknown.
+
+    The column would take 'c ' for 'c': it is compared with blanks added at the end.
+    """
+    return counter if _COUNTER.fullmatch(counter) else ""
 
 
 def _int(amount: Any) -> int:
