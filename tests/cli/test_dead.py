@@ -36,16 +36,14 @@ def dead(servers: Servers, redis_client: redis.Redis) -> dict[str, str]:
     )
     newer = send(redis_client, [["c", "newer", MINUTE, 7]], version=2)
     servers.apply()
-    return {"bad_key": f"{mixed}:1", "bad_minute": f"{mixed}:2", "newer_version": newer}
+    return {"bad_key": f"{mixed}:1", "bad_minute": f"{mixed}:2", "newer_version": f"{newer}:-1"}
 
 
-def good_again(servers: Servers) -> str:
+def good_again(servers: Servers, *, reason: str = "out_of_range") -> str:
     """A dead row that nothing is wrong with any more; its ref."""
     entry_id = new_entry_id(NOW)
     payload = json.dumps(["c", "again", MINUTE, 7]).encode()
-    row = DeadRow(
-        bytes.fromhex(entry_id), 3, stream_key(0), NOW, "out_of_range", "was too much", payload
-    )
+    row = DeadRow(bytes.fromhex(entry_id), 3, stream_key(0), NOW, reason, "was so once", payload)
     with connect(servers.mysql_url) as session, session.transaction():
         insert(session, [row])
     return row.ref
@@ -87,7 +85,7 @@ def test_what_can_be_counted_now_is_and_the_rest_stays(
     ref = good_again(servers)
     done = servers.call("dead", "retry", "--all", "--format", "json")
     assert done.status == 3
-    assert done.json == {"retried": 1, "failed": 3, "rows": 1}
+    assert done.json == {"retried": 1, "failed": 3, "rows": 1, "left_out": 0}
     assert listed(servers) == dead
     rows = servers.call("totals", "c", "--by", "key", "--format", "json").json["rows"]
     assert rows == [{"key": "again", "total": 7}, {"key": "good", "total": 1}]
@@ -99,6 +97,23 @@ def test_a_retry_that_succeeds_is_status_0(servers: Servers) -> None:
     ref = good_again(servers)
     done = servers.run("dead", "retry", ref)
     assert (done.status, done.out) == (0, "retried 1 (1 rows counted), failed 0\n")
+
+
+def test_what_may_be_counted_already_is_left_out_unless_asked_for(servers: Servers) -> None:
+    good_again(servers)
+    refs = [good_again(servers, reason="too_old") for _ in range(2)]
+    done = servers.call("dead", "retry", "--all")
+    assert done.status == 0
+    assert done.out == (
+        "retried 1 (1 rows counted), failed 0\n"
+        "left out 2 with the reason too_old, which may be counted already:"
+        " --reason too_old, or their refs, retry them\n"
+    )
+    assert servers.call("dead", "retry", refs[0]).out == "retried 1 (1 rows counted), failed 0\n"
+    assert servers.call("dead", "retry", "--all", "--format", "json").json["left_out"] == 1
+    assert servers.call("dead", "retry", "--reason", "too_old").out.startswith("retried 1 ")
+    assert listed(servers) == {}
+    assert "too_old" in servers.call("dead", "retry", "--help").out
 
 
 def test_dropping_is_for_good(servers: Servers, dead: dict[str, str]) -> None:

@@ -54,7 +54,8 @@ def test_a_ref_names_a_row_or_all_of_an_entry() -> None:
     assert parse_ref(name.hex()) == (name, None)
     assert parse_ref(f"{name.hex().upper()}:12") == (name, 12)
     assert DeadRow(name, 7, "", 0, "r", "", b"").ref == f"{name.hex()}:7"
-    assert DeadRow(name, -1, "", 0, "r", "", b"").ref == name.hex()
+    assert DeadRow(name, -1, "", 0, "r", "", b"").ref == f"{name.hex()}:-1"
+    assert parse_ref(f"{name.hex()}:-1") == (name, -1)
     for wrong in ("", "x", name.hex()[:-1], f"{name.hex()}:", f"{name.hex()}:x", name.hex() + "0"):
         with pytest.raises(ValueError, match="names no dead row"):
             parse_ref(wrong)
@@ -112,6 +113,27 @@ def test_a_retry_by_reason_leaves_the_others(session: Session) -> None:
     assert retry(session, slot=9, decode=decode_payload, refs=[_row(2).ref]).retried == 1
 
 
+def test_what_is_too_old_is_retried_only_by_reason_or_name(session: Session) -> None:
+    """It may have been counted already."""
+    _bury(session, _row(1), *(_row(number, reason="too_old") for number in (2, 3, 4)))
+    everything = retry(session, slot=9, decode=decode_payload)
+    assert everything == Retried(retried=1, rows=1, left_out=3)
+    assert dead.count(session) == {"too_old": 3}
+    named = retry(session, slot=9, decode=decode_payload, refs=[_row(2).ref])
+    assert named == Retried(retried=1, rows=1)
+    assert retry(session, slot=9, decode=decode_payload, reason="too_old").retried == 2
+
+
+def test_a_whole_entry_is_named_apart_from_its_rows(session: Session) -> None:
+    whole = DeadRow(b"x" * 16, -1, "s", 3, "r", "why", b"[]")
+    part = DeadRow(b"x" * 16, 0, "s", 3, "r", "why", b"[]")
+    _bury(session, whole, part)
+    assert dead.drop(session, refs=[whole.ref]) == 1
+    assert [row.position for row in dead.list_rows(session)] == [0]
+    _bury(session, whole)
+    assert dead.drop(session, refs=[(b"x" * 16).hex()]) == 2
+
+
 def test_a_whole_entry_is_decoded_again_and_leaves_its_bad_rows(
     session: Session, applier: Applier
 ) -> None:
@@ -123,7 +145,7 @@ def test_a_whole_entry_is_decoded_again_and_leaves_its_bad_rows(
         ["views", "/full", minute(), 1],
         ["views", "/c", minute(), 1],
     ]
-    _bury(session, DeadRow(name, -1, "s", 3, "too_old", "why", json.dumps(items).encode()))
+    _bury(session, DeadRow(name, -1, "s", 3, "newer_version", "why", json.dumps(items).encode()))
     assert retry(session, slot=17, decode=decode_payload) == Retried(retried=1, failed=2, rows=2)
     assert keys(session) == {b"/full": MAX, b"/a": 1, b"/c": 1}
     left = {found.position: found for found in dead.list_rows(session)}
@@ -149,13 +171,13 @@ def test_a_whole_entry_of_which_nothing_can_be_counted_stays_whole(
 
 def test_a_truncated_payload_is_not_retried(session: Session, mysql_url: str) -> None:
     whole = b"[" + b",".join([b'["views","k",5,1]'] * 400_000) + b"]"
-    _bury(session, DeadRow(b"x" * 16, -1, "s", 3, "too_old", "why", whole))
+    _bury(session, DeadRow(b"x" * 16, -1, "s", 3, "not_json", "why", whole))
     (stored,) = dead.list_rows(session)
     assert stored.truncated
     assert whole.startswith(stored.payload)
     assert retry(session, slot=9, decode=decode_payload) == Retried(failed=1)
     assert keys(session) == {}
-    assert dead.count(session) == {"too_old": 1}
+    assert dead.count(session) == {"not_json": 1}
 
 
 def test_two_retries_at_once_count_each_row_once(mysql_url: str, session: Session) -> None:
@@ -197,11 +219,11 @@ def test_a_retry_that_dies_midway_has_counted_nothing(session: Session) -> None:
 
 def test_an_old_entry_once_retried_does_not_come_back(session: Session, applier: Applier) -> None:
     """Redelivered after the retry it would be buried again, and retried again: counted twice."""
-    guards.prune(session, keep_ms=0)
+    guards.prune(session, now_ms=now_ms(), keep_ms=0)
     content = rows(("/a", 5))
     old = Incoming(os.urandom(16), 5, content, payload=_payload(*content))
     assert applier.apply([old]).too_old == 1
-    assert retry(session, slot=9, decode=decode_payload).rows == 1
+    assert retry(session, slot=9, decode=decode_payload, reason="too_old").rows == 1
     assert applier.apply([old]) == Applied(duplicates=1)
     assert dead.count(session) == {}
     assert keys(session) == {b"/a": 5}

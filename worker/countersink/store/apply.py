@@ -8,13 +8,13 @@ decide what is new.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from countersink.store import dead, guards
 from countersink.store.connection import IDLE_SECONDS, Connect, Session, connect
-from countersink.store.dead import WHOLE_ENTRY, DeadRow
+from countersink.store.dead import TOO_OLD, WHOLE_ENTRY, DeadRow
 from countersink.store.errors import BadData, Conflict, DuplicateKey, StoreError
 from countersink.store.guards import Control
 from countersink.store.merge import Incoming
@@ -22,7 +22,6 @@ from countersink.store.migrate import require_schema
 from countersink.store.rerun import rerun
 from countersink.store.upserts import Upserts, dead_row
 
-TOO_OLD: Final = "too_old"
 MAX_SLOT: Final = 65_535
 POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")
 """Where ``reached`` is called, in this order; for tests that kill the process there."""
@@ -49,19 +48,12 @@ class Applied:
     too_old: int = 0
 
 
-@dataclass(slots=True)
-class _Sorted:
-    """The entries of a batch by what is to be done with them."""
-
-    young: list[Incoming] = field(default_factory=list)
-    old: list[Incoming] = field(default_factory=list)
-
-
 class Applier:
     """Applies batches on a connection of its own. For one thread; :meth:`abort` is for any.
 
     Args:
-        connect: how to get a session (READ COMMITTED), or a URL.
+        connect: a URL, or how to get a session (READ COMMITTED) whose tables were checked, as by
+            :func:`countersink.store.migrate.require_schema`.
         slot: where to add; affects speed only. May be changed between two batches.
         reached: called with each of :data:`POINTS`.
         pause: how to wait before a rerun, in seconds.
@@ -127,9 +119,11 @@ class Applier:
             self.close()
             session = None
         if session is None or session.closed:
-            session = connect(self._connect) if isinstance(self._connect, str) else self._connect()
-            self._session = session
-            require_schema(session)
+            if isinstance(self._connect, str):
+                session = self._session = connect(self._connect)
+                require_schema(session)
+            else:
+                session = self._session = self._connect()
         return session
 
     def _attempt(self, session: Session, pending: dict[bytes, Incoming]) -> Applied:
@@ -155,29 +149,23 @@ class Applier:
         self._reached("begun")
         guards.insert(session, [(entry.id, entry.at) for entry in entries], control)
         self._reached("guarded")
-        batch = _by_age(entries, control)
-        upserts = Upserts(session, self.slot, batch.young)
+        young = [entry for entry in entries if entry.at >= control.watermark]
+        old = [entry for entry in entries if entry.at < control.watermark]
+        upserts = Upserts(session, self.slot, young)
         upserts.apply()
         self._reached("upserted")
         upserts.apply_ledger()
-        dead_rows = [row for entry in batch.young for row in entry.dead] + upserts.dead
-        for entry in batch.old:
+        dead_rows = [row for entry in young for row in entry.dead] + upserts.dead
+        for entry in old:
             dead_rows += _too_old(entry, control)
         dead.insert(session, dead_rows)
         return Applied(
-            applied=len(batch.young),
+            applied=len(young),
             rows=upserts.rows,
             cells=upserts.cells,
             dead=len(dead_rows),
-            too_old=len(batch.old),
+            too_old=len(old),
         )
-
-
-def _by_age(entries: Sequence[Incoming], control: Control) -> _Sorted:
-    batch = _Sorted()
-    for entry in entries:
-        (batch.old if entry.at < control.watermark else batch.young).append(entry)
-    return batch
 
 
 def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:

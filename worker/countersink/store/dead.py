@@ -16,6 +16,8 @@ from countersink.store.connection import Session
 from countersink.store.rerun import rerun
 
 WHOLE_ENTRY: Final = -1
+TOO_OLD: Final = "too_old"
+"""The reason of what may have been counted already, its guard being gone."""
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
 """Bytes of a payload that are kept; less on a server with a small max_allowed_packet."""
 MAX_DETAIL: Final = 1000
@@ -59,8 +61,8 @@ class DeadRow:
 
     @property
     def ref(self) -> str:
-        """Its name for people: ``<hex id>:<position>``, or the id alone for a whole entry."""
-        return self.entry_id.hex() + ("" if self.position == WHOLE_ENTRY else f":{self.position}")
+        """Its name for people, ``<hex id>:<position>``; the id alone names all of the entry's."""
+        return f"{self.entry_id.hex()}:{self.position}"
 
 
 Key = tuple[bytes, int]
@@ -152,31 +154,37 @@ def pages(
     *,
     reason: str | None = None,
     refs: Sequence[str] | None = None,
+    but: str = "",
     size: int = _ROWS_PER_PAGE,
 ) -> Iterator[list[Key]]:
-    """The keys of the chosen dead rows in order, page by page; each is met once."""
+    """The keys of the chosen dead rows in order, page by page; each is met once.
+
+    Without a reason or refs, ``but`` is a reason to leave out.
+    """
     if refs is not None:
         keys = sorted({key for ref in refs for key in _named(session, ref, reason)})
         yield from (keys[start : start + size] for start in range(0, len(keys), size))
         return
     after: Key | None = None
     while True:
-        page = _next_keys(session, after, reason, size)
+        page = _next_keys(session, after, reason, but, size)
         if not page:
             return
         yield page
         after = page[-1]
 
 
-def _next_keys(session: Session, after: Key | None, reason: str | None, size: int) -> list[Key]:
+def _next_keys(
+    session: Session, after: Key | None, reason: str | None, but: str, size: int
+) -> list[Key]:
     """The first ``size`` keys after one, by ranges of the primary key.
 
     Not by a row constructor, (a, b) > (x, y), which would read the whole table.
     """
     select = "SELECT entry_id, position FROM dead_row WHERE "
-    chosen = "" if reason is None else " AND reason = %s"
-    tail = f"{chosen} ORDER BY entry_id, position LIMIT %s"
-    rest = (size,) if reason is None else (reason, size)
+    chosen = "reason <> %s" if reason is None else "reason = %s"
+    tail = f" AND {chosen} ORDER BY entry_id, position LIMIT %s"
+    rest = (but if reason is None else reason, size)
     found: list[tuple[Any, ...]] = []
     if after is not None:
         found += session.query(f"{select}entry_id = %s AND position > %s{tail}", (*after, *rest))

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from countersink.store import dead
 from countersink.store.connection import Session
-from countersink.store.dead import WHOLE_ENTRY, DeadRow, Key
+from countersink.store.dead import TOO_OLD, WHOLE_ENTRY, DeadRow, Key
 from countersink.store.merge import Incoming, Row
 from countersink.store.rerun import rerun
 from countersink.store.upserts import Upserts
@@ -42,11 +42,13 @@ class Retried:
         retried: dead rows that are gone, having been counted (a whole entry at least in part).
         failed: dead rows that stay, or that a whole entry left behind.
         rows: rows counted.
+        left_out: dead rows that are ``too_old``, where neither a reason nor refs were given.
     """
 
     retried: int = 0
     failed: int = 0
     rows: int = 0
+    left_out: int = 0
 
 
 def retry(
@@ -58,11 +60,11 @@ def retry(
     refs: Sequence[str] | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Retried:
-    """Count dead rows after all: every one, those with a reason, or those named.
+    """Count dead rows after all: those with a reason, those named, or all but the ``too_old``.
 
-    What fails again stays, with its new reason. An entry that was too old to prove new is counted:
-    whoever retries it has decided that it is. Rows that another retry takes meanwhile are left to
-    it.
+    What fails again stays, with its new reason. What was too old to prove new may be counted
+    already, so it has to be asked for: whoever does has decided that it is new. Rows that another
+    retry takes meanwhile are left to it.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
@@ -76,24 +78,36 @@ def retry(
     """
     retried = failed = rows = 0
     failed_now: set[Key] = set()
-    for page in dead.pages(session, reason=reason, refs=refs, size=PAGE):
+    but = TOO_OLD if reason is None and refs is None else ""
+    for page in dead.pages(session, reason=reason, refs=refs, but=but, size=PAGE):
         # What a whole entry has left behind comes after it in the order of the pages: not again.
         keys = [key for key in page if key not in failed_now]
-        part, stay = rerun(partial(_retry_page, session, slot, decode, reason, keys), pause=pause)
+        part, stay = rerun(
+            partial(_retry_page, session, slot, decode, (reason, but), keys), pause=pause
+        )
         retried += part.retried
         failed += part.failed
         rows += part.rows
         failed_now |= stay
-    return Retried(retried, failed, rows)
+    left_out = dead.count(session).get(but, 0) if but else 0
+    return Retried(retried, failed, rows, left_out)
 
 
 def _retry_page(
-    session: Session, slot: int, decode: Decode, reason: str | None, page: Sequence[Key]
+    session: Session,
+    slot: int,
+    decode: Decode,
+    reasons: tuple[str | None, str],
+    page: Sequence[Key],
 ) -> tuple[Retried, set[Key]]:
-    """One transaction over the dead rows of a page; also the keys of those that are left."""
+    """One transaction over the dead rows of a page; also the keys of those that are left.
+
+    ``reasons``: the one wanted, None for any, and the one to leave out.
+    """
+    reason, but = reasons
     with session.transaction():
         found = [row for row in (dead.lock(session, key) for key in page) if row is not None]
-        chosen = [row for row in found if reason in (None, row.reason)]
+        chosen = [row for row in found if reason in (None, row.reason) and row.reason != but]
         attempts = [(row, *_read(row, decode)) for row in chosen]
         entries = [_incoming(row, rows) for row, rows, _ in attempts]
         upserts = Upserts(session, slot, entries)

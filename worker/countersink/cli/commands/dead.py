@@ -3,7 +3,8 @@
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Final
 
 import click
@@ -34,19 +35,27 @@ def command() -> None:
     """List, retry or drop rows that could not be counted.
 
     A row that cannot be counted (a bad key, a sum beyond 64 bits, an entry of a newer format) is
-    set aside with its reason; everything else in its batch is counted. REF names one: an entry's
-    id, or the id and :POSITION, as list shows them.
+    set aside with its reason; everything else in its batch is counted. REF names one as list shows
+    it: an entry's id and :POSITION, which is :-1 for an entry as a whole. The id alone names
+    all of that entry.
     """
 
 
-def _selection(function: settings.Decorated) -> settings.Decorated:
-    for decorate in (
-        settings.one_off("--all", "everything", is_flag=True, help="All of them."),
-        settings.one_off("--reason", metavar="CODE", help="All with this reason."),
-        click.argument("refs", nargs=-1, type=REF, metavar="[REF]..."),
-    ):
-        function = decorate(function)
-    return function
+def _selection(
+    everything: str,
+) -> Callable[[settings.Decorated], settings.Decorated]:
+    """REF..., --reason and --all; ``everything`` says what the last one means."""
+
+    def decorated(function: settings.Decorated) -> settings.Decorated:
+        for decorate in (
+            settings.one_off("--all", "everything", is_flag=True, help=everything),
+            settings.one_off("--reason", metavar="CODE", help="All with this reason."),
+            click.argument("refs", nargs=-1, type=REF, metavar="[REF]..."),
+        ):
+            function = decorate(function)
+        return function
+
+    return decorated
 
 
 def _selected(
@@ -82,7 +91,7 @@ def list_command(
 
 
 @command.command("retry", cls=settings.Command)
-@_selection
+@_selection("All of them but those that are too_old.")
 @settings.output_format("text", "json")
 @settings.mysql_url
 def retry_command(
@@ -94,7 +103,8 @@ def retry_command(
 ) -> int:
     """Count dead rows after all, each exactly once.
 
-    What fails again stays; the status is then 3.
+    What fails again stays; the status is then 3. What is too_old may be counted already, as its
+    guard is gone: it is retried only with --reason too_old or by its REF.
     """
     chosen, why = _selected(refs, reason, everything)
     holder = f"dead-retry-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -106,14 +116,19 @@ def retry_command(
             if not database.closed:
                 release_worker_slot(database, slot, holder)
     if format == "json":
-        output.write_json({"retried": done.retried, "failed": done.failed, "rows": done.rows})
+        output.write_json(asdict(done))
     else:
         click.echo(f"retried {done.retried:,} ({done.rows:,} rows counted), failed {done.failed:,}")
+        if done.left_out:
+            click.echo(
+                f"left out {done.left_out:,} with the reason too_old, which may be counted already:"
+                " --reason too_old, or their refs, retry them"
+            )
     return exits.DIFFERS if done.failed else exits.DONE
 
 
 @command.command("drop", cls=settings.Command)
-@_selection
+@_selection("All of them.")
 @settings.output_format("text", "json")
 @settings.mysql_url
 def drop_command(
