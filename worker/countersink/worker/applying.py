@@ -53,7 +53,8 @@ class Applying:
 
         Raises:
             Abandoned: a stop was requested while MySQL was away; nothing, or everything, was
-            applied. SchemaTooNew: the tables were migrated by a newer version.
+                applied.
+            SchemaTooNew: the tables were migrated by a newer version.
         """
         entries = list(batch.entries.values())
         try:

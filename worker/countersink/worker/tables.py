@@ -9,7 +9,7 @@ from countersink.store.errors import (
     StoreError,
     Unavailable,
 )
-from countersink.store.migrate import known_version, require_schema, schema_version
+from countersink.store.migrate import require_schema
 from countersink.store.settings import Settings
 
 
@@ -48,13 +48,12 @@ def check_tables(session: Session) -> None:
         SchemaMismatch: there are none, or older ones: ``countersink migrate`` helps.
         StoreError: as any query.
     """
-    found = schema_version(session)
-    if found > known_version():
-        raise SchemaTooNew(
-            f"the tables have version {found}, this countersink knows up to {known_version()}:"
-            " upgrade countersink"
-        )
-    require_schema(session)
+    try:
+        require_schema(session)
+    except SchemaMismatch as error:
+        if error.newer:
+            raise SchemaTooNew(str(error)) from error
+        raise
 
 
 def passes(error: Exception) -> bool:
