@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from countersink.store import dead
+from countersink.store import dead, guards
 from countersink.store.apply import Applied, Applier
 from countersink.store.connection import connect
 from countersink.store.dead import DeadRow
 from countersink.store.merge import Incoming
 from countersink.store.migrate import migrate
+from countersink.store.retry import retry
+from countersink.stream.decode import decode_payload
 from tests.store.helpers import entry, keys, minute, now_ms, rows
 from tests.support.factories import MySQLFactory
 
@@ -30,7 +34,7 @@ def test_a_large_batch_with_long_keys_bad_rows_and_many_counters(small_url: str)
     counters = [(number, f"{number:c>64}", "k", minute(), 1) for number in range(1000)]
     giant = [(number, "views", "g" * 50_000 + str(number), minute(), 1) for number in range(3)]
     name = b"n" * 16
-    bad = [DeadRow(name, number, "s", 0, "bad", "x" * 900, b"p" * 40_000) for number in range(20)]
+    bad = [DeadRow(name, number, "s", 0, "bad", "x" * 900, b"p" * 70_000) for number in range(20)]
     batch = [
         *(entry(content[start : start + 1000]) for start in range(0, 3000, 1000)),
         entry(counters),
@@ -47,3 +51,44 @@ def test_a_large_batch_with_long_keys_bad_rows_and_many_counters(small_url: str)
         assert sum(keys(session).values()) == 3000
         assert dead.count(session) == {"bad": 20, "too_long": 3}
         assert all(row.truncated for row in dead.list_rows(session, reason="bad"))
+
+
+def _payload(length: int) -> bytes:
+    """The rows of an entry, ``length`` bytes of JSON."""
+    rows = json.dumps([["views", "/a", minute(), 1]] * (length // 40)).encode()
+    return rows.ljust(length)
+
+
+@pytest.mark.parametrize("length", [20_000, 24_577, PACKET - 1, PACKET])
+def test_a_payload_up_to_the_size_of_a_packet_is_kept_whole(small_url: str, length: int) -> None:
+    """The driver needs up to two characters for a byte, so one statement is not enough."""
+    payload = _payload(length)
+    with connect(small_url) as session:
+        for _ in range(2):  # the second time it is there already
+            with session.transaction():
+                dead.insert(
+                    session,
+                    [
+                        DeadRow(b"a" * 16, -1, "s", 0, "bad", "\u20ac" * 1000, b"small"),
+                        DeadRow(b"n" * 16, -1, "s", 0, "newer", "\u20ac" * 1000, payload),
+                    ],
+                )
+        (stored,) = dead.list_rows(session, reason="newer")
+        assert (stored.payload, stored.truncated) == (payload, False)
+        done = retry(session, slot=9, decode=decode_payload, reason="newer")
+        assert (done.retried, done.failed, done.rows) == (1, 0, length // 40)
+
+
+def test_an_entry_that_is_too_old_and_too_large_is_set_apart_row_by_row(small_url: str) -> None:
+    content = rows(*((f"/{number}".ljust(100, "x"), 1) for number in range(1000)))
+    payload = json.dumps([list(one[1:]) for one in content]).encode()
+    assert len(payload) > PACKET
+    applier = Applier(small_url, 3)
+    with connect(small_url) as session:
+        guards.prune(session, now_ms=now_ms(), keep_ms=0)
+        old = Incoming(b"o" * 16, 5, content, payload=payload)
+        assert applier.apply([old]) == Applied(too_old=1, dead=1000)
+        done = retry(session, slot=9, decode=decode_payload, reason="too_old")
+        assert (done.retried, done.failed, done.rows) == (1000, 0, 1000)
+        assert sum(keys(session).values()) == 1000
+    applier.close()

@@ -157,7 +157,7 @@ class Applier:
         upserts.apply_ledger()
         dead_rows = [row for entry in young for row in entry.dead] + upserts.dead
         for entry in old:
-            dead_rows += _too_old(entry, control)
+            dead_rows += _too_old(entry, control, dead.longest_payload(session))
         dead.insert(session, dead_rows)
         return Applied(
             applied=len(young),
@@ -168,7 +168,7 @@ class Applier:
         )
 
 
-def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
+def _too_old(entry: Incoming, control: Control, longest: int) -> list[DeadRow]:
     """Dead letters for an entry whose guard, if it had one, may be gone.
 
     It gets a new guard all the same: a later delivery must not put it here again after somebody
@@ -180,7 +180,8 @@ def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
     )
     if any(row.position == WHOLE_ENTRY for row in entry.dead):
         return list(entry.dead)
-    if entry.payload is not None:
+    # A payload that would be cut off could not be retried: its rows can, one by one.
+    if entry.payload is not None and len(entry.payload) <= longest:
         return [
             DeadRow(entry.id, WHOLE_ENTRY, entry.stream, entry.at, TOO_OLD, detail, entry.payload)
         ]

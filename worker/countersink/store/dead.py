@@ -19,7 +19,7 @@ WHOLE_ENTRY: Final = -1
 TOO_OLD: Final = "too_old"
 """The reason of what may have been counted already, its guard being gone."""
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
-"""Bytes of a payload that are kept; less on a server with a small max_allowed_packet."""
+"""Bytes of a payload that are kept; on a server with a smaller max_allowed_packet, as many."""
 MAX_DETAIL: Final = 1000
 """Characters of a detail that are kept."""
 
@@ -71,15 +71,19 @@ Key = tuple[bytes, int]
 
 def insert(session: Session, rows: Iterable[DeadRow]) -> None:
     """Store dead rows in the open transaction; those that are there already stay as they are."""
-    # The driver writes bytes as hex, two characters each.
-    room = max(256, session.max_allowed_packet - 4096)
-    limit = min(MAX_PAYLOAD, room // 2 - 8192 if room > 32_768 else 64)
+    # The driver may write two characters for a byte.
+    room = session.max_allowed_packet - 4096
+    limit = min(MAX_PAYLOAD, room // 2 - 8192)
+    kept = longest_payload(session)
     ordered = sorted(rows, key=lambda row: (row.entry_id, row.position))
     batch: list[object] = []
     count = size = 0
     for row in ordered:
-        values = _values(row, limit)
-        length = 2 * len(row.payload[:limit]) + 8 * MAX_DETAIL
+        values = _values(row, limit, kept)
+        if len(row.payload) > limit:
+            _send_in_parts(session, row, values, limit, kept)
+            continue
+        length = 2 * len(row.payload) + 8 * MAX_DETAIL
         if batch and (count == _ROWS_PER_STATEMENT or size + length > room):
             _send(session, batch, count)
             batch, count, size = [], 0, 0
@@ -88,6 +92,25 @@ def insert(session: Session, rows: Iterable[DeadRow]) -> None:
         size += length
     if batch:
         _send(session, batch, count)
+
+
+def longest_payload(session: Session) -> int:
+    """Bytes of a payload that are kept: the server makes no value longer than its packets."""
+    return min(MAX_PAYLOAD, session.max_allowed_packet)
+
+
+def _send_in_parts(
+    session: Session, row: DeadRow, values: Sequence[object], limit: int, kept: int
+) -> None:
+    """Store a row whose payload no single statement can carry."""
+    if session.execute(f"{_INSERT}{_VALUES}{_KEEP}", values) != 1:
+        return  # it is there already
+    for start in range(limit, min(len(row.payload), kept), limit):
+        session.execute(
+            "UPDATE dead_row SET payload = CONCAT(payload, %s)"
+            " WHERE entry_id = %s AND position = %s",
+            (row.payload[start : min(start + limit, kept)], row.entry_id, row.position),
+        )
 
 
 def list_rows(
@@ -243,7 +266,7 @@ def _row(columns: Sequence[Any]) -> DeadRow:
     )
 
 
-def _values(row: DeadRow, limit: int) -> tuple[object, ...]:
+def _values(row: DeadRow, limit: int, kept: int) -> tuple[object, ...]:
     """Values that no server refuses: a dead row that cannot be stored would hold up its batch."""
     low, high = _BIGINT
     return (
@@ -254,7 +277,7 @@ def _values(row: DeadRow, limit: int) -> tuple[object, ...]:
         row.reason.encode("ascii", "replace").decode()[:64],
         _text(row.detail, MAX_DETAIL),
         row.payload[:limit],
-        row.truncated or len(row.payload) > limit,
+        row.truncated or len(row.payload) > kept,
     )
 
 
