@@ -10,7 +10,7 @@ import redis
 from countersink.stream.names import stream_key
 from tests.cli.command import Servers, call, one_sentence
 from tests.support.proxies.redis_proxy import RedisProxy
-from tests.support.proxies.tcp import Deed, Phase
+from tests.support.proxies.rules import Deed, Phase
 
 
 def total(servers: Servers, *arguments: str) -> list[dict[str, object]]:
