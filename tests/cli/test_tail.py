@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,38 @@ def test_what_comes_slowly_through_a_pipe_is_stored_soon(
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out == b"page_views: counted 2, rejected 0\n"
+
+
+def test_what_comes_slowly_and_compressed_is_stored_soon_and_a_stop_is_no_damage(
+    servers: Servers, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with Children() as children:
+        child = children.countersink(
+            *("tail", str(pipe), "--counter", COUNTER, "--follow"),
+            environment=servers.variables(),
+        )
+        packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
+        with pipe.open("wb", buffering=0) as writer:
+            for number in range(2):
+                packed = packer.compress(line(f"/{number}") + b"\n")
+                writer.write(packed + packer.flush(zlib.Z_SYNC_FLUSH))
+                _wait_for_hits(redis_client, number + 1)
+            child.terminate()
+            assert child.wait() == 0
+            assert child.output() == "page_views: counted 2, rejected 0\n"
+    assert counted(redis_client) == {"/0": 1, "/1": 1}
+
+
+@pytest.mark.parametrize("padding", [b"", bytes(700)])
+def test_several_compressed_members_in_a_pipe(servers: Servers, padding: bytes) -> None:
+    lines = b"".join(line("/a") + b"\n" for _ in range(20_000))
+    done = servers.run(
+        *("tail", "-", "--counter", COUNTER),
+        stdin=gzip.compress(lines) + padding + gzip.compress(lines) + padding,
+    )
+    assert (done.status, done.out) == (0, "page_views: counted 40,000, rejected 0\n")
 
 
 def test_a_named_pipe_is_read_like_standard_input(

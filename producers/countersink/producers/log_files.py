@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_GZIP: Final = 16 + zlib.MAX_WBITS
 _PIPE_WAIT: Final = 0.2
 """Seconds until a silent pipe is called idle."""
 
@@ -92,6 +93,10 @@ class LogFile:
             return os.fstat(self._fd).st_size >= offset
         return offset == 0 or len(self.read(1, offset - 1)) == 1
 
+    def changed_at(self) -> float:
+        """When it was last written to, in Unix seconds."""
+        return os.fstat(self._fd).st_mtime
+
     def close(self) -> None:
         """Close it; once more does no harm."""
         if self._unpacked is not None:
@@ -127,7 +132,7 @@ class _Bytes(RawIOBase):
         return len(data)
 
 
-class Pipe(RawIOBase):
+class Pipe:
     """A pipe, terminal or socket, plain or gzip, read without getting stuck in it.
 
     Args:
@@ -138,12 +143,14 @@ class Pipe(RawIOBase):
     def __init__(self, fd: int, stopped: Callable[[], bool]) -> None:
         self._fd = fd
         self._stopped = stopped
-        self._head = b""
-        while len(self._head) < 2 and (more := self._wait(2 - len(self._head))):
-            self._head += more
-        self._unpacked: gzip.GzipFile | None = None
-        if self._head == _GZIP_MAGIC:
-            self._unpacked = gzip.GzipFile(fileobj=self)
+        head = b""
+        while len(head) < 2 and (more := self._wait(2 - len(head))):
+            head += more
+        self._came = head
+        self._compressed = head == _GZIP_MAGIC
+        # Not gzip.GzipFile: it waits for the rest of what it was asked for.
+        self._member = zlib.decompressobj(_GZIP)
+        self._full = False  # the last output filled its size: zlib may hold more of it
 
     def take(self, size: int) -> bytes | None:
         """Up to ``size`` bytes; None while nothing comes, empty at the end.
@@ -151,27 +158,38 @@ class Pipe(RawIOBase):
         Raises:
             LogError: it cannot be read, or its compression is damaged.
         """
-        if self._unpacked is not None:
-            try:
-                return self._unpacked.read(size)
-            except (EOFError, zlib.error, OSError) as error:
-                raise LogError(f"the compressed input is damaged or cut off: {error}") from error
-        if self._head:
-            head, self._head = self._head, b""
-            return head
-        ready, _, _ = select.select([self._fd], [], [], _PIPE_WAIT)
-        return os.read(self._fd, size) if ready else None
+        while True:
+            if not self._came and not self._full:
+                ready, _, _ = select.select([self._fd], [], [], _PIPE_WAIT)
+                if not ready:
+                    return None
+                self._came = os.read(self._fd, size)
+                if not self._came:
+                    if self._compressed and not self._member.eof and not self._stopped():
+                        raise LogError("the compressed input is damaged or cut off")
+                    return b""
+            if not self._compressed:
+                data, self._came = self._came, b""
+                return data
+            data = self._unpack(size)
+            if data:
+                return data
 
-    def readable(self) -> bool:
-        """Always (for gzip)."""
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Fill ``buffer``, waiting for bytes (for gzip)."""
-        data, self._head = self._head, b""
-        data = data or self._wait(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+    def _unpack(self, size: int) -> bytes:
+        if self._member.eof:  # another member may follow, behind padding
+            self._full = False
+            self._came = self._came.lstrip(b"\0")
+            if not self._came:
+                return b""
+            self._member = zlib.decompressobj(_GZIP)
+        member = self._member
+        try:
+            data = member.decompress(self._came, size)
+        except zlib.error as error:
+            raise LogError(f"the compressed input is damaged or cut off: {error}") from error
+        self._came = member.unused_data if member.eof else member.unconsumed_tail
+        self._full = len(data) == size
+        return data
 
     def _wait(self, size: int) -> bytes:
         while not self._stopped():
