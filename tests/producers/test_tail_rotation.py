@@ -175,6 +175,25 @@ class TestWhileNothingRan:
         with pytest.raises(TailError, match="shorter"):
             tailing.run()
 
+    def test_a_renamed_file_is_not_left_while_a_server_may_still_write_to_it(
+        self, redis_client: redis.Redis, log: Path
+    ) -> None:
+        tailing = Tailing(redis_client, log, rotate_wait=3600)
+        write(log, "/a")
+        tailing.run()
+        rotate(log)
+        old = log.with_name("access.log.1")
+        write(log, "/new")
+        for late in ("/late", "/later"):
+            write(old, late)
+            assert tailing.run().counted == 1
+            assert counted(redis_client)[late] == 1
+        assert all("may still be written to" in n for n in tailing.told.notices[1::2])
+        write(old, "/last")
+        os.utime(old, (0, 0))
+        assert tailing.run().counted == 2
+        assert counted(redis_client) == dict.fromkeys(["/a", "/late", "/later", "/last", "/new"], 1)
+
     def test_other_files_beside_it_are_left_alone(self, tailing: Tailing) -> None:
         write(tailing.log, "/a")
         tailing.run()

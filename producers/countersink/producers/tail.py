@@ -7,7 +7,9 @@ a log that has not grown adds nothing.
 **Which log it is.** The position belongs to the counter, the kind of key and the absolute path; a
 file is known again by its first bytes (``log_files.py``). After a rotation, also one that happened
 while nothing was running, the rotated file is finished first, then the files between, then the new
-one. When the rotated file is gone, a notice says so and the new file is read from its beginning.
+one. A server goes on writing to a renamed file for a moment: following waits until it has not grown
+for some seconds, and a run that finds it younger ends there, for the next one to go on. When the
+rotated file is gone, a notice says so and the new file is read from its beginning.
 
 **A last line without a newline** may be a whole one or half of one. In a file that can still grow
 (the log itself), following leaves it until its newline comes. A run that ends at the end of the
@@ -171,9 +173,20 @@ class FileTail:
 
     def _leave(self) -> bool:
         """Go on from a rotated file, once nobody writes to it any more, to the next."""
+        file = self._file
         if self._follow and time.monotonic() - self._grown_at < self._rotate_wait:
             self._stop.wait(POLL)
             return True
+        if not file.compressed:
+            # Either way round: a file server's clock may be ahead.
+            if not self._follow and abs(time.time() - file.changed_at()) < self._rotate_wait:
+                self._reporter.notice(
+                    f"{file.path} was rotated and may still be written to: "
+                    "the next run goes on there"
+                )
+                return False
+            if file.holds(self._cutter.reach + 1):
+                return True  # it grew while what was read before was being stored
         following = after(self._path, self._file)
         if following is None:
             self._stop.wait(POLL)

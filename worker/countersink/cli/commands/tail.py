@@ -59,7 +59,7 @@ DEFAULT_MAX_STREAM_LENGTH: Final = 10_000
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long a rotated log must not have grown before --follow leaves it.",
+    help="How long a rotated log must not have grown before it is left.",
 )
 @settings.setting(
     "--show-rejected",
