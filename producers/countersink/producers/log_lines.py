@@ -8,8 +8,8 @@ from countersink.producers.access_log import Rejected
 WINDOW: Final = 256 * 1024
 """Bytes looked at together; a longer line is rejected (servers write far shorter ones).
 
-Where reading begins decides where each window ends, so that a log read again from the same
-offset is cut into the same blocks.
+Where reading begins decides where each full window ends. The last one ends where the file ended at
+that time: read again after the file has grown, it is cut differently.
 """
 
 

@@ -73,8 +73,10 @@ class Sender:
     ) -> None:
         """Store the hits between two positions of a file, and the second of them.
 
-        The entries' ids follow from the place in the file: whoever reads the same lines from the
-        same place again, because Redis lost its last second, sends the same ids.
+        The entries' ids follow from where in the file the batch begins and ends. Should Redis lose
+        its last second, a reader that cuts the same batches again sends the same ids, and nothing
+        counts twice. A batch that had ended at the end of a growing file is cut differently once
+        the file has grown; its lines then count twice if a worker had applied them already.
 
         Raises:
             TailError: another reader moved the position, or a stop came while Redis was away.
