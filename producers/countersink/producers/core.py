@@ -8,6 +8,7 @@ from typing import Final
 
 from countersink.producers import lifecycle
 from countersink.producers.clock import RedisClock
+from countersink.producers.flush import POLL_SECONDS, Flush
 from countersink.producers.folder import Folder, breathe
 from countersink.producers.intake import Intake, Mode
 from countersink.producers.journal import Journal
@@ -24,7 +25,10 @@ from countersink.stream.errors import StreamError
 
 JOIN_SECONDS: Final = 1.0
 """How long the end of a thread is waited for at close, once what it waits for was broken off."""
-POLL_SECONDS: Final = 0.02
+ANSWER_SECONDS: Final = 5.0
+"""How long the folder is waited for by callers that have no time-out of their own."""
+RESTART_SECONDS: Final = 1.0
+"""Between two attempts to start the threads."""
 
 
 class Core:
@@ -48,7 +52,7 @@ class Core:
         self._sender = Sender(
             self._link,
             self._outbox,
-            self._buffer,
+            self.intake,
             self._clock,
             self._journal,
             self._spool,
@@ -60,8 +64,11 @@ class Core:
                 self._spool, self._outbox, self._buffer, self._journal, self._sender.flush_now
             )
         self._folder = Folder(self.intake, self._clock, self._journal, self._rows_waiting)
-        self._starting = Lock()
+        self._guard = Lock()  # never held over a call, so that no signal handler meets it
+        self._starter: object | None = None  # who starts the threads at this moment
         self._started = False
+        self._next_start = 0.0
+        self._ending = False
 
     # --- threads -----------------------------------------------------------------------------
 
@@ -72,23 +79,38 @@ class Core:
         """
         if self._started:
             return True
-        if not self._starting.acquire(blocking=wait):
-            return False
+        me = object()
+        give_up = time.monotonic() + (JOIN_SECONDS if wait else 0.0)
         try:
-            if not self._started:
-                for thread in (self._folder, self._sender, self._spooler):
-                    if thread is not None and not thread.is_alive():
-                        thread.start()
-                self._started = True
-                lifecycle.finalize_with_multiprocessing()
+            while True:
+                with self._guard:
+                    if self._starter is None:
+                        self._starter = me
+                if self._starter is me:
+                    break
+                if self._started or time.monotonic() >= give_up:
+                    return self._started
+                breathe()
+            if not self._started and (wait or time.monotonic() >= self._next_start):
+                self._start_threads()
+        finally:
+            if self._starter is me:
+                self._starter = None
+        return self._started
+
+    def _start_threads(self) -> None:
+        try:
+            for thread in (self._folder, self._sender, self._spooler):
+                if thread is not None and not thread.is_alive():
+                    thread.start()
+            self._started = True
+            lifecycle.finalize_with_multiprocessing()
         except RuntimeError as error:
             # No more threads to be had, or the interpreter is ending: callers fold, and close()
-            # sends.
-            self.intake.switch(Mode.CROWDED)
+            # sends, unless a later attempt succeeds.
+            self._next_start = time.monotonic() + RESTART_SECONDS
+            self.intake.switch(Mode.ALONE)
             self._journal.seldom(logging.ERROR, "internal_error", "no thread: %s", error)
-        finally:
-            self._starting.release()
-        return self._started
 
     def _wake(self) -> None:
         """A caller has left an event while nobody was looking."""
@@ -106,39 +128,35 @@ class Core:
     def flush(self, timeout: float) -> bool:
         """Store what was accepted so far; whether that was done within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        self.intake.fold_all()
-        generation = self._buffer.generation
-        if self._spool is not None:
-            self.start()  # to replay what dead processes left, even if nothing is counted here
-        if self._outbox.settled(generation):
+        flush = self.begin_flush(deadline)
+        if flush is None:
+            return False
+        if flush.stored():
             return True
-        if not self.start():
-            return self._flush_without_threads(generation, deadline)
-        failures = self._link.failures
-        self._link.try_now()
-        self._sender.flush_now()
-        spool_at = time.monotonic() + timeout / 2
-        spooling = self._spooler is None
-        with self._outbox.progress:
-            while not self._outbox.settled(generation):
-                now = time.monotonic()
-                away = self._link.held_back or self._link.failures > failures
-                if self._spooler is not None and not spooling and (away or now >= spool_at):
-                    self._spooler.request(generation)
-                    spooling = True
-                if now >= deadline:
-                    return False
-                self._outbox.progress.wait(min(deadline - now, POLL_SECONDS))
-        return True
+        if self._ending or not self._started:
+            return self._flush_without_threads(flush, deadline)
+        return flush.wait()
 
-    def _flush_without_threads(self, generation: int, deadline: float) -> bool:
-        while not self._outbox.settled(generation) and time.monotonic() < deadline:
+    def begin_flush(self, deadline: float) -> Flush | None:
+        """Begin to store what was accepted so far; ``None``: the folder did not answer in time."""
+        if self._spool is not None or self.intake.raw() or self._buffer.held:
+            # With a spool even if nothing is counted here: to replay what dead processes left.
+            self.start()
+        generation = self._folder.ask(
+            self._outbox.mark, max(JOIN_SECONDS, deadline - time.monotonic())
+        )
+        if generation is None:
+            return None
+        return Flush(self._link, self._outbox, self._sender, self._spooler, generation, deadline)
+
+    def _flush_without_threads(self, flush: Flush, deadline: float) -> bool:
+        while not flush.stored() and time.monotonic() < deadline:
             self._sender.work()
-            if self._spooler is not None and not self._outbox.settled(generation):
-                self._spooler.request(generation)
+            if self._spooler is not None and not flush.stored():
+                self._spooler.request(flush.generation)
                 self._spooler.work()
             breathe()
-        return self._outbox.settled(generation)
+        return flush.stored()
 
     def applied(self, timeout: float) -> bool:
         """Wait until all that this process stored has left the streams, and the spool."""
@@ -169,12 +187,14 @@ class Core:
 
     def stats(self) -> Stats:
         """The figures now."""
-        self.intake.fold_all()
+        figures = self._folder.ask(self._figures, ANSWER_SECONDS)
+        return self._figures() if figures is None else figures
+
+    def _figures(self) -> Stats:
         if self._buffer.waiting:
             self._rows_waiting()  # the folder may find nothing to fold, and so nothing to tell
+        spool_error = None if self._spooler is None else self._spooler.last_error
         with self.intake.lock:
-            self.intake.fold_rest_locked()
-            spool_error = None if self._spooler is None else self._spooler.last_error
             return Stats(
                 accepted=self.intake.accepted,
                 stored=self._outbox.stored,
@@ -188,12 +208,23 @@ class Core:
             )
 
     def close(self, timeout: float) -> bool:
-        """Store what ``timeout`` seconds allow, count the rest as dropped; whether none was."""
+        """Store what ``timeout`` seconds allow, count the rest as dropped; whether none was.
+
+        May be called again if an exception of a signal handler ended it, and goes on.
+        """
         self.intake.switch(Mode.CLOSED)
-        self.flush(timeout)
+        if not self._ending:
+            if not self.flush(timeout):
+                self._spool_rest()
+            self._ending = True
         self._stop_threads()
-        lost = self._outbox.give_up()
-        if lost:
+        before = self._outbox.lost
+        self._folder.ask(self._outbox.give_up, ANSWER_SECONDS)
+        self._folder.stop()
+        if self._folder.is_alive():
+            self._folder.join(JOIN_SECONDS)
+        lost = self._outbox.lost
+        if lost > before:
             self._journal.say(
                 logging.ERROR,
                 "left_over",
@@ -205,16 +236,29 @@ class Core:
             self._spool.close()
         return not lost
 
-    def _stop_threads(self) -> None:
-        if not self._started:
+    def _spool_rest(self) -> None:
+        """Let the spooler, for a second at most, write what Redis has not taken."""
+        spooler = self._spooler
+        if spooler is None:
             return
-        self._folder.stop()
+        flush = self.begin_flush(time.monotonic())
+        if flush is None:
+            return
+        spooler.request(flush.generation)
+        if not self._started:
+            spooler.work()
+        deadline = time.monotonic() + JOIN_SECONDS
+        while not (flush.stored() or spooler.failing or time.monotonic() >= deadline):
+            breathe()
+
+    def _stop_threads(self) -> None:
         self._sender.stop()
         if self._spooler is not None:
             self._spooler.stop()
+        if self._spooler is not None and self._spooler.is_alive():
             self._spooler.join(JOIN_SECONDS)
-        self._sender.join(JOIN_SECONDS if self._link.usable else POLL_SECONDS)
+        if self._sender.is_alive():
+            self._sender.join(JOIN_SECONDS if self._link.usable else POLL_SECONDS)
         if self._sender.is_alive():
             self._link.abort()  # it hangs in a command that a frozen Redis does not answer
-        self._sender.join(JOIN_SECONDS)
-        self._folder.join(JOIN_SECONDS)
+            self._sender.join(JOIN_SECONDS)

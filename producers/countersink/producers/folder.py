@@ -1,12 +1,17 @@
-"""The thread that turns events into rows: memory only, so that nothing outside can hold it up."""
+"""The thread that turns events into rows: memory only, so that nothing outside can hold it up.
 
-import logging
+Callers who need everything folded ask this thread and wait, since folding must not be torn: an
+exception raised by a signal handler comes up between any two instructions of the main thread, and
+in no other.
+"""
+
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Final
+from typing import Final, TypeVar
 
+from countersink.producers.bell import Bell
 from countersink.producers.clock import RedisClock
 from countersink.producers.intake import CHUNK, MAX_RAW, Intake, Mode
 from countersink.producers.journal import Journal
@@ -22,6 +27,11 @@ HOLD_SECONDS: Final = 0.0001
 """How long folding should hold the interpreter lock at a time, while there is little to fold."""
 MIN_CHUNK: Final = 250
 MAX_CHUNK: Final = 4_000
+ALIVE_SECONDS: Final = 0.1
+"""Between two looks whether the thread that is to answer still runs."""
+
+Answer = TypeVar("Answer")
+
 BREATH_SECONDS: Final = 0.0001
 """A real pause: releasing the interpreter lock alone would win it back before a waiting thread has
 woken up.
@@ -39,7 +49,7 @@ class Folder(Thread):
     Args:
         intake: the events.
         clock: whose minutes count.
-        journal: where drops are reported.
+        journal: where a bug is reported.
         rows_waiting: called as long as rows wait to be stored.
     """
 
@@ -57,17 +67,41 @@ class Folder(Thread):
         self._rows_waiting = rows_waiting
         # Not an Event, whose lock a caller could meet again: in a signal handler, or in a finalizer
         # that the garbage collector runs, in the midst of set(). A SimpleQueue is reentrant.
-        self._wakeups: SimpleQueue[None] = SimpleQueue()
+        self._wakeups: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._stopping = False
-        self._reported = 0
         self._chunk = CHUNK
 
     def wake(self) -> None:
         """Look now."""
         self._wakeups.put(None)
 
+    def ask(self, question: Callable[[], Answer], timeout: float) -> Answer | None:
+        """What ``question`` returns after everything left so far was folded.
+
+        The thread is waited for ``timeout`` seconds, then ``None`` is returned. If it does not run,
+        the caller folds.
+        """
+        answers: list[Answer] = []
+        bell = Bell()
+
+        def answer() -> None:
+            answers.append(question())
+            bell.ring()
+
+        deadline = time.monotonic() + timeout
+        if self.is_alive():
+            self._wakeups.put(answer)
+        while self.is_alive() and not answers:
+            left = deadline - time.monotonic()
+            if not bell.wait(min(left, ALIVE_SECONDS)) and left <= 0:
+                return None
+        if not answers:
+            self._intake.fold_all()
+            answers.append(question())
+        return answers[0]
+
     def stop(self) -> None:
-        """End soon; what is left is folded by whoever closes the producer."""
+        """End soon, after the questions asked so far."""
         self._stopping = True
         self.wake()
 
@@ -86,33 +120,38 @@ class Folder(Thread):
                         self._intake.switch(Mode.HOT)
                 elif time.monotonic() - busy > IDLE_AFTER_SECONDS:
                     self._intake.switch(Mode.IDLE)
-                self._report()
             except Exception:
                 self._journal.bug("the folder")
                 time.sleep(LOOK_SECONDS)
 
     def _wait(self, seconds: float) -> None:
+        questions = []
         try:
-            self._wakeups.get(timeout=seconds)
+            questions.append(self._wakeups.get(timeout=seconds))
             while True:  # several callers may have asked
-                self._wakeups.get_nowait()
+                questions.append(self._wakeups.get_nowait())
         except Empty:
             pass
+        if any(questions):
+            self._intake.fold_all(breathe)
+            self._tell()
+            for question in questions:
+                if question is not None:
+                    question()
 
     def _pass(self) -> bool:
         """Fold until little is left; whether anything was folded.
 
         A chunk is a quarter of what waits: small when calls are few, so that none of them waits
-            long for the
-        interpreter lock, and large when they are many, since this thread then gets the lock once
-        per switch interval.
+        long for the interpreter lock, and large when they are many, since this thread then gets
+        the lock once per switch interval.
         """
         folded = False
         while not self._stopping:
             waiting = self._intake.raw()
             if waiting > MAX_RAW:
                 self._intake.switch(Mode.CROWDED)
-            elif self._intake.mode is Mode.CROWDED and waiting < MAX_RAW // 4:
+            elif self._intake.mode in (Mode.CROWDED, Mode.ALONE) and waiting < MAX_RAW // 4:
                 self._intake.switch(Mode.HOT)
             if not waiting:
                 break
@@ -121,7 +160,7 @@ class Folder(Thread):
             self._adapt(count, time.thread_time() - before)
             folded = folded or count > 0
             self._tell()
-            if waiting <= self._chunk:
+            if waiting <= self._chunk or not self._wakeups.empty():
                 break
             breathe()
         self._tell()  # of what a caller has folded, too
@@ -136,14 +175,3 @@ class Folder(Thread):
         if count >= MIN_CHUNK and seconds > 0:
             fitting = int(HOLD_SECONDS * count / seconds)
             self._chunk = min(MAX_CHUNK, max(MIN_CHUNK, (self._chunk + fitting) // 2))
-
-    def _report(self) -> None:
-        dropped = self._intake.dropped
-        if dropped > self._reported and self._journal.seldom(
-            logging.WARNING,
-            "dropped",
-            "%d increments dropped: %d rows wait for Redis, as many as may",
-            dropped - self._reported,
-            self._intake.buffer.held,
-        ):
-            self._reported = dropped

@@ -15,7 +15,9 @@ So the fast way needs no test of the producer's state: whenever callers should t
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
-from threading import Lock
+from functools import partial
+from threading import RLock, get_ident, main_thread
+from time import sleep
 from typing import Final
 
 from countersink.producers.clock import RedisClock
@@ -27,9 +29,13 @@ FAST_COUNTERS: Final = 512
 call.
 """
 MAX_RAW: Final = 500_000
-"""Events not folded yet above which callers fold a chunk themselves."""
+"""Events not folded yet above which callers fold a chunk themselves, or wait a little."""
+PAUSE_SECONDS: Final = 0.0001
+"""How long a call in the main thread lets the folder go on while there are too many events."""
 CHUNK: Final = 2_000
-"""Events that a caller or a flush folds at a time."""
+"""Events that a caller folds at a time."""
+ALL_CHUNK: Final = 4_000
+"""Events that a flush folds at a time."""
 
 BATCH: Final = 500
 """Items at most that one batch of ``increment_many`` carries."""
@@ -46,7 +52,8 @@ class Mode(Enum):
 
     IDLE = "start or wake the threads"
     HOT = "nothing: the folder looks every few ms"
-    CROWDED = "fold a chunk"
+    CROWDED = "fold a chunk, or let the folder do so"
+    ALONE = "fold a chunk, and try to start the threads: there are none"
     CLOSED = "refuse"
 
 
@@ -61,11 +68,15 @@ class Intake:
 
     def __init__(self, buffer: RowBuffer, clock: RedisClock, wake: Callable[[], None]) -> None:
         self.fast: dict[str, Callable[[str], None]] = {}
-        self.lock = Lock()
+        # Reentrant only for a process without threads, where callers fold: a signal handler that
+        # interrupts that finds `_folding` set, and goes without.
+        self.lock = RLock()
         self.buffer = buffer
         self.accepted = 0
         self.dropped = 0
         self.mode = Mode.IDLE
+        self._closed = False
+        self._folding = False
         self._clock = clock
         self._wake = wake
         self._ones: dict[str, list[str]] = {}
@@ -116,8 +127,11 @@ class Intake:
 
     def switch(self, mode: Mode) -> None:
         """Change what callers have to do. ``CLOSED`` is final."""
-        if self.mode is not Mode.CLOSED:
-            self.mode = mode
+        if mode is Mode.CLOSED:
+            self._closed = True
+        self.mode = mode
+        if self._closed:  # looked at last, so that no switch that was under way undoes a close
+            self.mode = Mode.CLOSED
         if self.mode is not Mode.HOT:
             self.fast.clear()
 
@@ -135,15 +149,24 @@ class Intake:
 
     def _after_put(self, waiting: int) -> None:
         """Do what the mode asks for; ``waiting``: events in the list that the caller has used."""
-        if self.mode is Mode.IDLE:
+        mode = self.mode
+        if mode is Mode.IDLE or mode is Mode.ALONE:
             self._wake()
-        elif (
-            waiting > (CHUNK if self.mode is Mode.CROWDED else MAX_RAW)
-            # Whoever finds the lock taken goes on: its holder is folding, or will be done in
-            # microseconds. Waiting here could also be for ever, in a signal handler that
-            # interrupted the holder.
-            and self.lock.acquire(blocking=False)
-        ):
+        if mode is Mode.ALONE:
+            if waiting > CHUNK:
+                self._fold_if_free()
+        elif waiting > (CHUNK if mode is Mode.CROWDED else MAX_RAW):
+            if get_ident() == main_thread().ident:
+                # Not folded here: an exception raised by a signal handler, which runs in this
+                # thread, would tear events out of the midst of it.
+                sleep(PAUSE_SECONDS)
+            else:
+                self._fold_if_free()
+
+    def _fold_if_free(self) -> None:
+        # Whoever finds the lock taken goes on: its holder is folding, or will be done in
+        # microseconds.
+        if self.lock.acquire(blocking=False):
             try:
                 self._fold_chunk(CHUNK)
             finally:
@@ -162,56 +185,83 @@ class Intake:
         with self.lock:
             return self._fold_chunk(limit)
 
-    def fold_all(self) -> None:
-        """Fold what there is now, in chunks."""
-        left = self.raw()
-        while left > 0:
-            folded = self.fold(CHUNK)
-            if not folded:
-                return
-            left -= folded
+    def fold_all(self, breathe: Callable[[], None] | None = None) -> None:
+        """Fold all that was there when this began, whatever is added meanwhile.
 
-    def fold_rest_locked(self) -> None:
-        """Fold what there is now in one go; the caller holds the lock."""
-        while self._late:
-            self.dropped += self._late.pop()
-        left = self.raw()
-        while left > 0:
-            folded = self._fold_chunk(left)
-            if not folded:
-                return
-            left -= folded
+        Args:
+            breathe: called between two chunks.
+        """
+        kinds: list[tuple[Callable[[int], int], int]] = [
+            (partial(self._fold_list, counter, events), len(events))
+            for counter, events in list(self._lists)
+            if events
+        ]
+        kinds.append((self._fold_mixed, len(self._mixed)))
+        kinds.append((self._fold_batches, sum([len(keys) for _, _, keys, _ in self._batches])))
+        kinds.append((self._fold_named, len(self._named)))
+        since = 0
+        for fold, there in kinds:
+            # Each list by as many as there were, wherever other callers have added to the rest.
+            left = there
+            while left > 0:
+                with self.lock:
+                    folded = self._guarded(fold, min(left, ALL_CHUNK))
+                if not folded:
+                    break
+                left -= folded
+                since += folded
+                if since >= ALL_CHUNK and breathe is not None:
+                    since = 0
+                    breathe()
+        with self.lock:
+            while self._late:
+                self.dropped += self._late.pop()
 
     def _fold_chunk(self, limit: int) -> int:
-        minute = self._clock.minute()
-        done = self._fold_ones(limit, minute)
         # Kinds that come seldom have a limit of their own, or a busy one could keep them waiting.
+        done = self._guarded(self._fold_ones, limit)
         if self._mixed:
-            done += self._fold_mixed(limit, minute)
+            done += self._guarded(self._fold_mixed, limit)
         if self._batches:
-            done += self._fold_batches(limit, minute)
+            done += self._guarded(self._fold_batches, limit)
         if self._named:
-            done += self._fold_named(limit, minute)
+            done += self._guarded(self._fold_named, limit)
         return done
 
-    def _fold_ones(self, limit: int, minute: int) -> int:
+    def _guarded(self, fold: Callable[[int], int], limit: int) -> int:
+        """Fold, unless this is a signal handler or a finalizer in the midst of that."""
+        if self._folding:
+            return 0
+        self._folding = True
+        try:
+            self.buffer.recount()
+            return fold(limit)
+        finally:
+            self._folding = False
+
+    def _fold_ones(self, limit: int) -> int:
         lists = self._lists
         done = 0
         for _ in range(len(lists)):
             self._turn = (self._turn + 1) % len(lists)
             counter, events = lists[self._turn]
             if events:
-                chunk = events[: limit - done]
-                del events[: len(chunk)]
-                done += len(chunk)
-                dropped = self.buffer.add_ones(counter, minute, chunk)
-                self.dropped += dropped
-                self.accepted += len(chunk) - dropped
+                done += self._fold_list(counter, events, limit - done)
                 if done >= limit:
                     break
         return done
 
-    def _fold_mixed(self, limit: int, minute: int) -> int:
+    def _fold_list(self, counter: str, events: list[str], limit: int) -> int:
+        minute = self._clock.minute()
+        chunk = events[:limit]
+        del events[: len(chunk)]
+        dropped = self.buffer.add_ones(counter, minute, chunk)
+        self.dropped += dropped
+        self.accepted += len(chunk) - dropped
+        return len(chunk)
+
+    def _fold_mixed(self, limit: int) -> int:
+        minute = self._clock.minute()
         chunk = self._mixed[:limit]
         del self._mixed[: len(chunk)]
         dropped = 0
@@ -227,7 +277,8 @@ class Intake:
         self.accepted += len(chunk) - dropped
         return len(chunk)
 
-    def _fold_batches(self, limit: int, minute: int) -> int:
+    def _fold_batches(self, limit: int) -> int:
+        minute = self._clock.minute()
         done = 0
         while self._batches and done < limit:
             counter, at, keys, amounts = self._batches.pop(0)
@@ -237,7 +288,8 @@ class Intake:
             done += len(keys)
         return done
 
-    def _fold_named(self, limit: int, minute: int) -> int:
+    def _fold_named(self, limit: int) -> int:
+        minute = self._clock.minute()
         chunk = self._named[:limit]
         del self._named[: len(chunk)]
         dropped = 0

@@ -1,9 +1,9 @@
 """Parcels that are sealed and not stored yet."""
 
 from collections.abc import Callable, Sequence
-from threading import Condition
 from typing import Final
 
+from countersink.producers.bell import Bell
 from countersink.producers.clock import RedisClock
 from countersink.producers.intake import Intake
 from countersink.producers.parcel import Parcel, encode_pieces
@@ -20,7 +20,8 @@ class Outbox:
 
     Attributes:
         stored, spooled, resent: increments, see :class:`~countersink.producers.stats.Stats`.
-        progress: notified when rows were settled.
+        lost: increments given up.
+        watchers: rung whenever rows were settled.
     """
 
     def __init__(
@@ -29,7 +30,8 @@ class Outbox:
         self.stored = 0
         self.spooled = 0
         self.resent = 0
-        self.progress = Condition()
+        self.lost = 0
+        self.watchers: list[Bell] = []
         self._intake = intake
         self._lock = intake.lock
         self._buffer = intake.buffer
@@ -38,6 +40,7 @@ class Outbox:
         self._breathe = breathe
         self._parcels: list[Parcel] = []
         self._given_up = False
+        self._oldest = NEVER  # the oldest generation not settled, as of the last settling or mark
 
     def __len__(self) -> int:
         return len(self._parcels)
@@ -97,8 +100,7 @@ class Outbox:
         """At most ``limit`` parcels for the spool.
 
         One that was never sent is taken out, and so never will be from here: the spool stamps it.
-            One that was sent
-        stays as well: the answer may be on its way.
+        One that was sent stays as well: the answer may be on its way.
         """
         with self._lock:
             parcels = self._parcels[:limit]
@@ -118,8 +120,9 @@ class Outbox:
                 else:
                     self.stored += parcel.increments
             self._parcels = [parcel for parcel in self._parcels if not parcel.settled]
-        with self.progress:
-            self.progress.notify_all()
+            self._oldest = self._buffer.oldest_unsettled()
+        for watcher in list(self.watchers):
+            watcher.ring()
 
     def give_back(self) -> None:
         """Let rows that were taken for a flush, but not sealed, coalesce again."""
@@ -130,20 +133,30 @@ class Outbox:
             if more:
                 self._breathe()
 
-    def settled(self, generation: int) -> bool:
-        """Whether everything up to ``generation`` is stored."""
+    def mark(self) -> int:
+        """The generation of all that is folded by now, for :meth:`settled`."""
         with self._lock:
-            return self._buffer.oldest_unsettled() > generation
+            self._oldest = self._buffer.oldest_unsettled()
+            return self._buffer.generation
 
-    def give_up(self) -> int:
-        """Count everything that is not stored as dropped; how many increments those were."""
+    def settled(self, generation: int) -> bool:
+        """Whether everything up to ``generation``, which :meth:`mark` gave, is stored.
+
+        Takes no lock: what is settled stays so, whenever it was looked at.
+        """
+        return self._oldest > generation
+
+    def give_up(self) -> None:
+        """Count everything that is not stored as dropped, and from now on whatever comes."""
         with self._lock:
-            self._intake.fold_rest_locked()
+            if not self._given_up:
+                self._buffer.clear()
+                self._buffer.limit = 0  # an event that a caller leaves from now on is dropped
+                self._buffer.recount()
+                self._given_up = True
+                self._parcels.clear()
             lost = self._intake.accepted - self.stored - self.spooled
             self._intake.accepted -= lost
             self._intake.dropped += lost
-            self._parcels.clear()
-            self._buffer.clear()
-            self._buffer.limit = 0  # an event that a caller leaves from now on is dropped
-            self._given_up = True
-            return lost
+            self.lost += lost
+            self._oldest = NEVER

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
-from threading import Lock
+from threading import RLock
 from types import TracebackType
 from typing import Final, Self
 
@@ -54,9 +54,8 @@ class Producer:
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
         flush_interval, max_rows, max_rows_in_memory, max_stream_length, spool, spool_max_bytes,
-        id_scope,
-            socket_timeout, exit_timeout, handle_sigterm: see
-                :class:`~countersink.producers.options.Options`.
+            id_scope, socket_timeout, exit_timeout, handle_sigterm: see
+            :class:`~countersink.producers.options.Options`.
 
     Raises:
         TypeError, ValueError: the URL or an option cannot be used. Redis is not contacted yet.
@@ -100,6 +99,7 @@ class Producer:
         client.connection_pool.make_connection()
         self._url = url
         self._exited = False
+        self._complete: bool | None = None  # what close() returned
         self.start_over()
         lifecycle.register(self, handle_sigterm=handle_sigterm)
 
@@ -176,9 +176,10 @@ class Producer:
         minute = None if at is None else minute_of(at)
         if not isinstance(amounts, Mapping):
             raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
-        keys, values = list(amounts.keys()), list(amounts.values())
-        if not keys:
+        items = list(amounts.items())  # once: another thread may be changing it
+        if not items:
             return
+        keys, values = [key for key, _ in items], [value for _, value in items]
         if not (
             set(map(type, keys)) == {str}
             and "".join(keys).isascii()
@@ -225,18 +226,20 @@ class Producer:
         Idempotent.
 
         What can be stored neither in Redis nor in the spool is lost: counted as dropped, and
-            logged.
+        logged.
 
         Args:
             timeout: seconds that the flush may take.
 
         Returns:
-            Whether nothing was lost.
+            Whether nothing was lost; a second call returns the same.
         """
         with self._closing:
-            if self._core.intake.mode is Mode.CLOSED:
-                return True
-            complete = self._core.close(timeout)
+            complete = self._complete
+            if complete is None:
+                # Remembered only now: a close that an exception of a signal handler ended is made
+                # up for by the next one, the exit's if no other comes.
+                complete = self._complete = self._core.close(timeout)
         lifecycle.forget(self)
         return complete
 
@@ -272,7 +275,8 @@ class Producer:
         """Begin empty: the parent of a forked child sends what it had accepted."""
         self._core = Core(self._url, self._options)
         self._fast = self._core.intake.fast
-        self._closing = Lock()
+        self._closing = RLock()  # reentrant: a signal handler may close, too
+        self._complete = None
 
     # --- the way for all but the usual call --------------------------------------------------
 

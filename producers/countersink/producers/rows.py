@@ -44,10 +44,17 @@ class _Generation:
 
     number: int
     oldest: int  # of the generations whose rows are in here; smaller than `number` after a return
-    size: int = 0  # rows, of all kinds
     tables: dict[tuple[str, int], _Table] = field(default_factory=dict)
     full: list[tuple[Row, int]] = field(default_factory=list)  # whose next sum left 64 bits
     named: list[Named] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Rows, of all kinds. Counted anew: a figure kept beside the tables could part from them
+        when a caller that folds is interrupted by an exception of a signal handler.
+        """
+        tables = list(self.tables.values())
+        return sum([len(each.counts) for each in tables]) + len(self.full) + len(self.named)
 
     def walk(self) -> Iterator[tuple[Row, int]]:
         """Each row without an id, and how many increments it stands for."""
@@ -60,17 +67,30 @@ class _Generation:
 
 
 class _Taken:
-    """A generation that no longer grows, handed out piece by piece."""
+    """A generation that no longer grows, handed out piece by piece.
+
+    Attributes:
+        left: rows without an id that were not handed out; 0 only when the last one was.
+    """
 
     def __init__(self, rows: _Generation) -> None:
         self.generation = rows.oldest
-        self.left = rows.size - len(rows.named)
         self.named = rows.named
         self._rows = rows.walk()
+        self._ahead = next(self._rows, None)
+        self._total = rows.size - len(rows.named)
+        self._given = 0
+
+    @property
+    def left(self) -> int:
+        return 0 if self._ahead is None else max(1, self._total - self._given)
 
     def next(self, limit: int) -> list[tuple[Row, int]]:
-        piece = list(islice(self._rows, limit))
-        self.left -= len(piece)
+        if self._ahead is None:
+            return []
+        piece = [self._ahead, *islice(self._rows, limit - 1)]
+        self._ahead = next(self._rows, None)
+        self._given += len(piece)
         return piece
 
 
@@ -105,6 +125,7 @@ class RowBuffer:
         self._taken: _Taken | None = None
         self._outside: dict[int, int] = {}
         self._outside_rows = 0
+        self._room: int | None = None  # for further rows; None: to be counted
 
     @property
     def generation(self) -> int:
@@ -134,18 +155,31 @@ class RowBuffer:
             oldest = min(oldest, self._taken.generation)
         return min(oldest, self._current.oldest) if self._current.size else oldest
 
+    def recount(self) -> None:
+        """Forget how much room there was thought to be. To be called before adding rows."""
+        self._room = None
+
+    def _free(self) -> int:
+        room = self._room
+        if room is None:
+            room = self._room = self.limit - self.held
+        return room
+
+    def _took(self, rows: int) -> None:
+        self._room = self._free() - rows
+
     # --- in ----------------------------------------------------------------------------------
 
     def add_ones(self, counter: str, minute: int, keys: Sequence[str]) -> int:
         """Add an increment of 1 for each of ``keys``; how many found no room."""
         rows = self._current
         table = rows.tables.get((counter, minute))
-        if self.limit - self.held >= len(keys) and not (table is not None and table.large):
+        if self._free() >= len(keys) and not (table is not None and table.large):
             if table is None:
                 table = rows.tables[counter, minute] = _Table()
             before = len(table.counts)
             table.counts.update(keys)
-            rows.size += len(table.counts) - before
+            self._took(len(table.counts) - before)
             return 0
         counted = Counter(keys)
         if table is not None and table.large:
@@ -157,7 +191,7 @@ class RowBuffer:
     def _add_while_there_is_room(self, counter: str, minute: int, counted: Counter[str]) -> int:
         """The end of :meth:`add_ones` when not every key may find room."""
         rows = self._current
-        room = self.limit - self.held
+        room = self._free()
         table = rows.tables.get((counter, minute))
         if table is None:
             if room <= 0:
@@ -169,10 +203,10 @@ class RowBuffer:
                 counts[key] += count
             elif room > 0:
                 counts[key] = count
-                rows.size += 1
                 room -= 1
             else:
                 dropped += count
+        self._room = room
         return dropped
 
     def add_batch(
@@ -185,7 +219,7 @@ class RowBuffer:
         rows = self._current
         table = rows.tables.get((counter, minute))
         if (
-            self.limit - self.held < len(keys)
+            self._free() < len(keys)
             or not -SMALL <= least <= most <= SMALL
             or (table is not None and table.large)
         ):
@@ -201,7 +235,7 @@ class RowBuffer:
             counts[key] = counts.get(key, 0) + amount
             if amount != 1:
                 extra[key] = extra.get(key, 0) + 1 - amount
-        rows.size += len(counts) - before
+        self._took(len(counts) - before)
         return 0
 
     def add(
@@ -214,7 +248,7 @@ class RowBuffer:
         if have is not None and table is not None and MIN_AMOUNT <= have + amount <= MAX_AMOUNT:
             amount += have
             calls += have + table.extra.pop(key, 0)
-        elif bounded and self.held >= self.limit:
+        elif bounded and self._free() <= 0:
             return calls
         else:
             if table is None:
@@ -223,7 +257,7 @@ class RowBuffer:
                 # The sum leaves 64 bits: this row is complete, and another one begins.
                 row = (counter, key, minute, have)
                 rows.full.append((row, have + table.extra.pop(key, 0)))
-            rows.size += 1
+            self._took(1)
         table.counts[key] = amount
         if calls != amount:
             table.extra[key] = calls - amount
@@ -233,10 +267,10 @@ class RowBuffer:
 
     def add_named(self, id: str, row: Row) -> int:
         """Add one increment with the app's own id; 1 if there is no room."""
-        if self.held >= self.limit:
+        if self._free() <= 0:
             return 1
         self._current.named.append((id, row))
-        self._current.size += 1
+        self._took(1)
         return 0
 
     # --- out ---------------------------------------------------------------------------------
@@ -265,6 +299,7 @@ class RowBuffer:
             piece = Piece(taken.generation, [row], 1, id)
         if not taken.left and not taken.named:
             self._taken = None
+        self._room = None
         self._outside[piece.generation] = self._outside.get(piece.generation, 0) + len(piece.rows)
         self._outside_rows += len(piece.rows)
         return piece
@@ -275,18 +310,21 @@ class RowBuffer:
         if taken is None:
             return False
         self._current.oldest = min(self._current.oldest, taken.generation)
-        for (counter, key, minute, amount), calls in taken.next(limit):
+        pairs = taken.next(limit)
+        self._room = None
+        for (counter, key, minute, amount), calls in pairs:
             # No bound: each of these rows was let in before, and merging makes them no more.
             self.add(counter, key, minute, amount, calls, bounded=False)
+        self._room = None
         if taken.left:
             return True
         self._current.named += taken.named
-        self._current.size += len(taken.named)
         self._taken = None
         return False
 
     def settle(self, generation: int, rows: int) -> None:
         """``rows`` rows of ``generation`` that were handed out are stored."""
+        self._room = None
         self._outside_rows -= rows
         left = self._outside[generation] - rows
         if left:
@@ -296,6 +334,7 @@ class RowBuffer:
 
     def clear(self) -> None:
         """Forget everything."""
+        self._room = None
         self._current = _Generation(self._current.number + 1, self._current.number + 1)
         self._taken = None
         self._outside.clear()

@@ -2,14 +2,14 @@
 
 import logging
 import time
-from threading import Event, Lock, Thread
+from threading import Event, RLock, Thread
 from typing import Final
 
 from countersink.producers.clock import RedisClock
+from countersink.producers.intake import Intake
 from countersink.producers.journal import Journal
 from countersink.producers.link import Link
 from countersink.producers.outbox import Outbox
-from countersink.producers.rows import RowBuffer
 from countersink.producers.spool.errors import SpoolError
 from countersink.producers.spool.writer import Spool
 
@@ -25,7 +25,7 @@ class Sender(Thread):
         self,
         link: Link,
         outbox: Outbox,
-        buffer: RowBuffer,
+        intake: Intake,
         clock: RedisClock,
         journal: Journal,
         spool: Spool | None,
@@ -36,7 +36,8 @@ class Sender(Thread):
         super().__init__(name="countersink-sender", daemon=True)
         self._link = link
         self._outbox = outbox
-        self._buffer = buffer
+        self._intake = intake
+        self._buffer = intake.buffer
         self._clock = clock
         self._journal = journal
         self._spool = spool
@@ -48,7 +49,11 @@ class Sender(Thread):
         self._stopping = False
         self._next_flush = 0.0
         self._next_adoption = 0.0
-        self._working = Lock()  # for callers that work themselves when no thread is to be had
+        # For callers that work themselves when no thread is to be had. A signal handler that
+        # interrupts that finds `_busy` set.
+        self._working = RLock()
+        self._busy = False
+        self._reported = 0
 
     @property
     def replayed(self) -> int:
@@ -82,6 +87,7 @@ class Sender(Thread):
                 self._event.clear()
                 if self._urgent or time.monotonic() >= self._next_flush:
                     self.work()
+                self._report()
             except Exception:
                 self._journal.bug("the sender")
                 time.sleep(self._interval)
@@ -90,12 +96,33 @@ class Sender(Thread):
     def work(self) -> None:
         """Send everything that is there now, as far as Redis takes it."""
         with self._working:
-            self._urgent = False
-            self._next_flush = time.monotonic() + self._interval
-            upto = self._buffer.generation
-            if not (self._link.ready() and self._replay() and self._send(upto)):
-                # What is not sealed goes on coalescing, which bounds memory by distinct rows.
-                self._outbox.give_back()
+            if self._busy:
+                return
+            self._busy = True
+            try:
+                self._work()
+            finally:
+                self._busy = False
+
+    def _work(self) -> None:
+        self._urgent = False
+        self._next_flush = time.monotonic() + self._interval
+        upto = self._buffer.generation
+        if not (self._link.ready() and self._replay() and self._send(upto)):
+            # What is not sealed goes on coalescing, which bounds memory by distinct rows.
+            self._outbox.give_back()
+
+    def _report(self) -> None:
+        """Tell of drops: here, where a log handler that blocks holds up nobody's memory."""
+        dropped = self._intake.dropped
+        if dropped > self._reported and self._journal.seldom(
+            logging.WARNING,
+            "dropped",
+            "%d increments dropped: %d rows wait for Redis, as many as may",
+            dropped - self._reported,
+            self._buffer.held,
+        ):
+            self._reported = dropped
 
     def _patience(self) -> float | None:
         """Seconds to wait for an event."""
@@ -105,7 +132,13 @@ class Sender(Thread):
             self._idle = False
             return max(self._next_flush - now, self._link.seconds_to_next_try(), 0.0)
         if self._spool is not None:
-            return max(0.0, self._next_adoption - now)
+            # All three, or a look that is due and cannot be taken yet would keep this thread busy.
+            return max(
+                self._next_adoption - now,
+                self._next_flush - now,
+                self._link.seconds_to_next_try(),
+                0.0,
+            )
         return None
 
     def _send(self, upto: int) -> bool:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from threading import Event, Lock, Thread
+from threading import Event, RLock, Thread
 from typing import Final
 
 from countersink.producers.journal import Journal
@@ -43,7 +43,9 @@ class Spooler(Thread):
         self._upto = 0
         self._stopping = False
         self._not_before = 0.0
-        self._working = Lock()
+        self._failing = False  # the last attempt failed: try again, even if nobody asks
+        self._working = RLock()  # see Sender
+        self._busy = False
 
     @property
     def crowded(self) -> bool:
@@ -54,6 +56,7 @@ class Spooler(Thread):
         """Spool everything up to ``generation`` soon, even if the last attempt has just failed."""
         self._upto = max(self._upto, generation)
         self._not_before = 0.0
+        self._failing = False
         self._event.set()
 
     def rows_waiting(self) -> None:
@@ -69,18 +72,31 @@ class Spooler(Thread):
     def run(self) -> None:
         """The thread."""
         while not self._stopping:
-            self._event.wait()
+            pause = max(0.0, self._not_before - time.monotonic())
+            self._event.wait(pause if self._failing else None)
             self._event.clear()
             try:
                 self.work()
             except Exception:
+                self._failing = True
                 self._journal.bug("the spooler")
                 time.sleep(RETRY_SECONDS)
 
     def work(self) -> None:
         """Spool what was asked for."""
         with self._working:
-            self._work()
+            if self._busy:
+                return
+            self._busy = True
+            try:
+                self._work()
+            finally:
+                self._busy = False
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last attempt to write failed."""
+        return self._failing
 
     def _work(self) -> None:
         # A parcel that the sender is sealing at this moment is in nobody's list: look again until
@@ -91,6 +107,7 @@ class Spooler(Thread):
             elif self.crowded:
                 upto = self._buffer.generation
             else:
+                self._failing = False
                 return
             if not self._store(upto):
                 time.sleep(0.001)
@@ -113,6 +130,7 @@ class Spooler(Thread):
             self._outbox.post([parcel for parcel in parcels if parcel.at is None])
             raise
         else:
+            self._failing = False
             self._outbox.settle(parcels, spooled=True)
             self._stored()
         return True
@@ -122,4 +140,5 @@ class Spooler(Thread):
         self._outbox.post([parcel for parcel in parcels if parcel.at is None])
         self.last_error = str(error)
         self._not_before = time.monotonic() + RETRY_SECONDS
+        self._failing = True
         self._journal.seldom(logging.ERROR, "spool_failed", "%s; rows stay in memory", error)

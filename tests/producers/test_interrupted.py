@@ -1,0 +1,219 @@
+"""Signal handlers that raise, or call the producer, in the midst of its calls."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+import redis
+
+from countersink.producers import Producer
+from countersink.producers.core import Core
+from countersink.producers.flush import Flush
+from countersink.producers.intake import Intake
+from countersink.producers.rows import RowBuffer
+from tests.producers.helpers import run_script, said, total
+from tests.support.processes import Children
+
+
+class Interrupt(BaseException):
+    """What the handler raises."""
+
+
+@contextmanager
+def interrupting(code: CodeType, deed: Callable[[], None]) -> Iterator[list[int]]:
+    """Do `deed`, as a signal handler would, at each line of `code` that this thread runs, once."""
+    seen: list[int] = []
+
+    def tracer(frame: FrameType, event: str, arg: Any) -> Any:
+        if frame.f_code is not code:
+            return None
+
+        def local(inner: FrameType, event: str, arg: Any) -> Any:
+            if event == "line" and inner.f_lineno not in seen:
+                seen.append(inner.f_lineno)
+                deed()
+            return local
+
+        return local
+
+    sys.settrace(tracer)
+    try:
+        yield seen
+    finally:
+        sys.settrace(None)
+
+
+def interrupt() -> None:
+    raise Interrupt
+
+
+@pytest.fixture
+def silent_redis() -> Iterator[str]:
+    """The URL of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+
+
+@pytest.mark.parametrize(
+    "place", [RowBuffer.add_ones, Intake.fold_all, Intake._fold_list, Flush.wait, Flush.over]
+)
+def test_an_exception_in_a_flush_loses_nothing(
+    redis_url: str, redis_client: redis.Redis, place: Callable[..., object]
+) -> None:
+    asked = 0
+    with Producer(redis_url) as producer:
+        with interrupting(place.__code__, interrupt):
+            for _ in range(30):
+                for number in range(100):
+                    producer.increment("hits", str(number))
+                    asked += 1
+                try:
+                    producer.flush(20)
+                    producer.stats()
+                except Interrupt:
+                    pass
+        assert producer.flush(20)
+        assert producer.stats().stored == asked
+    assert total(redis_client) == asked
+
+
+def test_rows_are_found_even_if_adding_them_was_interrupted() -> None:
+    buffer = RowBuffer(1000)
+    with interrupting(RowBuffer._took.__code__, interrupt), pytest.raises(Interrupt):
+        buffer.add_ones("c", 0, ["a", "b"])
+    assert buffer.waiting == 2
+    piece = buffer.take(10, buffer.generation)
+    assert piece is not None
+    assert len(piece.rows) == 2
+
+
+def test_flush_covers_what_its_thread_has_just_counted(redis_url: str) -> None:
+    """However much others count meanwhile, in lists that are folded before."""
+    ended = threading.Event()
+    names = [f"busy-{number}" for number in range(40)]
+
+    with Producer(redis_url) as producer:
+
+        def hammer() -> None:
+            while not ended.is_set():
+                for name in names:
+                    producer.increment(name, "x")
+
+        thread = threading.Thread(target=hammer)
+        thread.start()
+        try:
+            for _ in range(50):
+                producer.increment("rare", "y")
+                assert producer.flush(20)
+                rare = producer._core.intake._ones.get("rare", [])
+                assert not rare
+        finally:
+            ended.set()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "place", [Core.flush, Core.close, Core._stop_threads, Flush.wait, Core._spool_rest]
+)
+def test_a_close_that_was_interrupted_is_made_up_for(
+    silent_redis: str, tmp_path: Path, place: Callable[..., object]
+) -> None:
+    producer = Producer(silent_redis, spool=tmp_path, socket_timeout=0.2, handle_sigterm=False)
+    for _ in range(1000):
+        producer.increment("hits")
+    with interrupting(place.__code__, interrupt):
+        for _ in range(50):
+            try:
+                producer.close(0.3)
+                break
+            except Interrupt:
+                pass
+        else:
+            raise AssertionError("it was interrupted for ever")
+    stats = producer.stats()
+    assert (stats.spooled, stats.dropped) == (1000, 0)
+    assert producer.close()
+
+
+def test_a_second_close_tells_what_the_first_has_lost(silent_redis: str) -> None:
+    producer = Producer(silent_redis, socket_timeout=0.2, handle_sigterm=False)
+    producer.increment("hits")
+    assert not producer.close(0)
+    assert not producer.close()
+    assert producer.stats().dropped == 1
+
+
+def test_without_time_close_still_spools(silent_redis: str, tmp_path: Path) -> None:
+    producer = Producer(silent_redis, spool=tmp_path, handle_sigterm=False)
+    producer.increment("hits")
+    assert producer.close(0)
+    assert producer.stats().spooled == 1
+
+
+@pytest.mark.parametrize(
+    "place", [Flush.over, Flush.wait, Core.close, Core.flush, Core.start, Core.stats]
+)
+def test_a_signal_handler_may_flush_in_the_midst_of_a_flush(
+    redis_url: str, place: Callable[..., object]
+) -> None:
+    producer = Producer(redis_url, handle_sigterm=False)
+    inside = False
+
+    def handler() -> None:
+        nonlocal inside
+        if not inside:
+            inside = True
+            producer.flush(5)
+            producer.stats()
+            inside = False
+
+    with interrupting(place.__code__, handler):
+        producer.increment("hits")
+        assert producer.flush(20)
+        producer.stats()
+        assert producer.close()
+    assert producer.stats().stored == 1
+
+
+def test_a_signal_handler_may_close_in_the_midst_of_a_close(silent_redis: str) -> None:
+    producer = Producer(silent_redis, socket_timeout=0.2, handle_sigterm=False)
+    producer.increment("hits")
+    previous = signal.signal(signal.SIGALRM, lambda number, frame: producer.close(0.5) and None)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        assert not producer.close(1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_an_exit_during_close_still_spools(silent_redis: str, tmp_path: Path) -> None:
+    with Children() as children:
+        child = run_script(
+            children,
+            """
+            import json, signal, sys
+            from countersink.producers import Producer
+
+            signal.signal(signal.SIGALRM, lambda number, frame: sys.exit(0))
+            with Producer(sys.argv[1], spool=sys.argv[2]) as producer:
+                for _ in range(1000):
+                    producer.increment("hits")
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+            print(json.dumps(["closed in time"]))
+            """,
+            silent_redis,
+            str(tmp_path),
+        )
+        assert child.wait(30) == 0
+        assert said(child) == []
+        assert list(tmp_path.glob("*.spool"))
