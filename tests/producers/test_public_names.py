@@ -32,6 +32,7 @@ def test_public_names_are_pinned() -> None:
         "replay",
     ]
     assert public(Producer) == [
+        "begin_flush",
         "close",
         "close_at_exit",
         "exit_timeout",

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -148,6 +149,13 @@ class Core:
         if generation is None:
             return None
         return Flush(self._link, self._outbox, self._sender, self._spooler, generation, deadline)
+
+    def begin_flush_over(self, deadline: float) -> Callable[[], bool]:
+        """Begin a flush that others wait for: what is returned says whether it is over."""
+        flush = self.begin_flush(deadline)
+        if flush is None or self._ending or not self._started:
+            return lambda: True  # close() does what can be done without threads
+        return flush.over
 
     def _flush_without_threads(self, flush: Flush, deadline: float) -> bool:
         while not flush.stored() and time.monotonic() < deadline:

@@ -25,6 +25,10 @@ EXIT_GRACE_SECONDS: Final = 2.0
 """How long the main thread has, after a flush on SIGTERM, to let the signal end the process."""
 
 
+POLL_SECONDS: Final = 0.005
+"""Between two looks whether the producers are flushed."""
+
+
 class Closable(Protocol):
     """What this module needs of a producer."""
 
@@ -32,8 +36,8 @@ class Closable(Protocol):
     def exit_timeout(self) -> float:
         """Seconds that a flush at the end of the process may take."""
 
-    def flush(self, timeout: float = ...) -> bool:
-        """Store what was accepted."""
+    def begin_flush(self, deadline: float) -> Callable[[], bool]:
+        """Begin to store what was accepted; to be called until it says that this is over."""
 
     def close_at_exit(self, deadline: float) -> None:
         """Store what was accepted, and accept no more."""
@@ -82,13 +86,38 @@ def finalize_with_multiprocessing() -> None:
 
 def close_all() -> None:
     """Close every open producer, all within the longest of their exit timeouts."""
-    producers = list(_process.producers.values())
-    deadline = time.monotonic() + max((each.exit_timeout for each in producers), default=0.0)
+    producers, deadline = _flush_all()
     for producer in producers:
         try:
             producer.close_at_exit(deadline)
         except Exception:
             logger.exception("closing at exit:", extra={"action": "internal_error"})
+
+
+def _flush_all() -> tuple[list[Closable], float]:
+    """Flush every open producer, all at once: none waits for another's Redis. They, and until when
+    that took at most.
+    """
+    producers = list(_process.producers.values())
+    deadline = time.monotonic() + max((each.exit_timeout for each in producers), default=0.0)
+    waiting = []
+    for producer in producers:
+        try:
+            waiting.append(producer.begin_flush(deadline))
+        except Exception:
+            logger.exception("flushing at the end:", extra={"action": "internal_error"})
+    while waiting:
+        left = []
+        for over in waiting:
+            try:
+                if not over():
+                    left.append(over)
+            except Exception:
+                logger.exception("flushing at the end:", extra={"action": "internal_error"})
+        waiting = left
+        if waiting:
+            time.sleep(POLL_SECONDS)
+    return producers, deadline
 
 
 atexit.register(close_all)
@@ -120,11 +149,11 @@ def _install() -> None:
     # Left alone: ours, an ignored signal, and a handler that was not installed from Python (None).
     if previous is _on_sigterm or previous in (signal.SIG_IGN, None):
         return
+    _process.previous = previous  # first: a SIGTERM may come at once
     try:
         signal.signal(signal.SIGTERM, _on_sigterm)
     except ValueError:  # a subinterpreter's main thread
         return
-    _process.previous = previous
 
 
 def _uninstall() -> None:
@@ -152,6 +181,7 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
             _thread.start_new_thread(_flush_on_sigterm, (number, not chained))
         except RuntimeError:  # no thread to be had: end as without this handler
             _process.flushed = True
+            _process.flushing = False
             if not chained:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
@@ -161,11 +191,8 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
 
 def _flush_on_sigterm(number: int, end: bool) -> None:
     try:
-        producers = list(_process.producers.values())
-        deadline = time.monotonic() + max((each.exit_timeout for each in producers), default=0.0)
         logger.info("flushing because of SIGTERM", extra={"action": "sigterm"})
-        for producer in producers:
-            producer.flush(max(0.0, deadline - time.monotonic()))
+        _flush_all()
     except Exception:
         logger.exception("flushing because of SIGTERM:", extra={"action": "internal_error"})
     finally:
@@ -177,6 +204,5 @@ def _flush_on_sigterm(number: int, end: bool) -> None:
     # SIGTERM.
     signal.pthread_kill(threading.main_thread().ident or 0, number)
     time.sleep(EXIT_GRACE_SECONDS)
-    os._exit(
-        128 + number
-    )  # the main thread is deep in C: the status that a shell shows for SIGTERM
+    # The main thread is deep in C: the status that a shell shows for SIGTERM.
+    os._exit(128 + number)

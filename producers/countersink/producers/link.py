@@ -92,11 +92,11 @@ class Link:
         client = self._client
         if client is None:
             return []
-        for parcel in parcels:
-            parcel.attempts += 1
         try:
             delivery: Delivery = deliver(client, self._partition, parcels)
         except StreamError as error:
+            for parcel in parcels:
+                parcel.in_doubt = True
             self._fail(error)
             return []
         if delivery.last_id is not None:

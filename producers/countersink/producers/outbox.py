@@ -92,7 +92,7 @@ class Outbox:
             for parcel in parcels:
                 if parcel.at is None:
                     parcel.at = now
-                if parcel.attempts:
+                if parcel.in_doubt:
                     self.resent += parcel.increments
             return parcels
 

@@ -17,7 +17,7 @@ class Parcel:
         increments: increments folded into them.
         generation: the generation of rows that they were taken from (see ``RowBuffer``).
         at: Unix ms on Redis's clock of the first attempt to send; ``None``: never attempted.
-        attempts: how often it was sent.
+        in_doubt: it was sent and the answer was lost: Redis may have it.
         settled: it is stored, in Redis or in the spool; guarded by the producer's lock.
     """
 
@@ -27,7 +27,7 @@ class Parcel:
     increments: int
     generation: int = 0
     at: int | None = None
-    attempts: int = 0
+    in_doubt: bool = False
     settled: bool = False
 
     def sealed(self) -> Sealed:

@@ -2,12 +2,12 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from threading import RLock
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 from countersink.producers import lifecycle
 from countersink.producers.core import Core
@@ -48,8 +48,8 @@ class Producer:
         producer = Producer("redis://localhost:6379/0")
         producer.increment("page_views", "/home")
 
-    It is flushed when the process exits, and on SIGTERM. A child that ends by ``os._exit()`` calls
-    ``close()`` itself.
+    It is flushed when the process exits, and on SIGTERM if it was made in the main thread. A child
+    that ends by ``os._exit()`` calls ``close()`` itself.
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
@@ -254,6 +254,11 @@ class Producer:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a producer cannot be pickled: make one in each process, or let children be forked"
+        )
+
     def __repr__(self) -> str:
         return f"<Producer {redact(self._url)}>"
 
@@ -263,6 +268,12 @@ class Producer:
     def exit_timeout(self) -> float:
         """Seconds that a flush at the end of the process may take."""
         return self._options.exit_timeout
+
+    def begin_flush(self, deadline: float) -> Callable[[], bool]:
+        """Begin a flush; what is returned is called until it says that the flush is over, done or
+        not, which is so from the monotonic time ``deadline`` on.
+        """
+        return self._core.begin_flush_over(deadline)
 
     def close_at_exit(self, deadline: float) -> None:
         """Close until the monotonic time ``deadline``; later increments are dropped instead of

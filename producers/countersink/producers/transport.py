@@ -20,7 +20,7 @@ class Delivery:
         stored: the parcels it acknowledged.
         last_id: the stream id of the last of them, ``None`` if there are none.
         length: entries in the stream afterwards.
-        error: why the others were refused.
+        error: why the others, or the question for the length, were refused.
     """
 
     stored: list[Parcel]
@@ -55,4 +55,7 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> D
         else:
             stored.append(parcel)
             last_id = answer.decode() if isinstance(answer, bytes) else str(answer)
+    if isinstance(length, Exception) and error is None:
+        error = translate(length)  # unknown, which is not 0: nothing says that more may be sent
+        error.__cause__ = length
     return Delivery(stored, last_id, length if isinstance(length, int) else 0, error)

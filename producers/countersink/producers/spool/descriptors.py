@@ -27,8 +27,8 @@ def close_file(token: object) -> None:
     """Close what was opened for ``token``, unless this is a child, which has closed it."""
     with _lock:
         fd = _open.pop(token, None)
-    if fd is not None:
-        os.close(fd)
+        if fd is not None:
+            os.close(fd)  # inside the lock: a fork in between would leave it open in the child
 
 
 def _in_child() -> None:

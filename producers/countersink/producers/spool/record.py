@@ -2,13 +2,12 @@
 
 ::
 
-    file    = magic "csspool1" (8 bytes), slot: bytes of the file that are done, flag: "D" if damage
-    was seen,
-              11 bytes reserved; then records
-    record  = magic (4 bytes), length of the body (u32), CRC-32 of length and body (u32), slot: at;
-    then the body body    = entry id (16 bytes), row count (u32), increments (u64), rows: the
-    entry's JSON slot    = value (i64), CRC-32 of the value (u32); anything else, such as zeros: not
-    set
+    file    = magic "csspool1" (8 bytes), slot: bytes of the file that are done,
+              flag: "D" if damage was seen, 11 bytes reserved; then records
+    record  = magic (4 bytes), length of the body (u32), CRC-32 of length and body (u32),
+              slot: at; then the body
+    body    = entry id (16 bytes), row count (u32), increments (u64), rows: the entry's JSON
+    slot    = value (i64), CRC-32 of the value (u32); anything else, such as zeros: not set
 
 All little-endian. Records are only ever appended. The two kinds of slots are overwritten in place
 instead of recording their changes at the end, because a replay has to stamp ``at`` before it sends,

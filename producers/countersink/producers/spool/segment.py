@@ -57,13 +57,22 @@ class Segment:
         """
         try:
             segment = cls._lock(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            if segment is None:
-                # Between creating and locking, a replayer took the empty file for a dead process's.
-                raise SpoolError(f"{path}: taken by another process")
+        except OSError as error:
+            raise SpoolError(f"{path}: cannot create a segment: {error.strerror}") from error
+        if segment is None:
+            # Between creating and locking, a replayer took the empty file for a dead process's.
+            raise SpoolError(f"{path}: taken by another process")
+        try:
             segment._write(0, [file_header()])
             os.fsync(segment._fd)
             _sync_directory(path.parent)
         except OSError as error:
+            # A full disk will be met again and again: no file and no descriptor stays of each time.
+            try:
+                path.unlink(missing_ok=True)
+            except OSError:
+                pass  # an empty segment: a replay deletes it
+            segment.close()
             raise SpoolError(f"{path}: cannot create a segment: {error.strerror}") from error
         segment.end = FILE_HEADER_SIZE
         return segment

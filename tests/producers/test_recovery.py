@@ -1,0 +1,159 @@
+"""What fails for a moment is tried again, and costs nothing meanwhile."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from countersink.producers import Producer
+from countersink.producers.clock import RedisClock
+from countersink.producers.intake import Mode
+from countersink.producers.spool.errors import SpoolError
+from countersink.producers.spool.segment import Segment
+from tests.producers.helpers import run_script, total
+from tests.support.processes import Children
+from tests.support.proxies import Deed, Phase, RedisProxy
+from tests.support.waiting import eventually
+
+NOBODY = "redis://127.0.0.1:1/0"
+
+
+@contextmanager
+def no_file_may_grow() -> Iterator[None]:
+    """A disk that is as good as full, for this process."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_segment_that_cannot_be_created_leaves_nothing_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with no_file_may_grow():
+        for number in range(20):
+            with pytest.raises(SpoolError):
+                Segment.create(tmp_path / f"{number}.spool")
+    assert len(os.listdir("/proc/self/fd")) < before + 20
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_spool_is_tried_again_though_nobody_asks(tmp_path: Path) -> None:
+    directory = tmp_path / "spool"
+    directory.write_text("in the way")
+    producer = Producer(NOBODY, spool=directory, max_rows_in_memory=100)
+    for number in range(100):
+        producer.increment("hits", str(number))
+    spooler = producer._core._spooler
+    assert spooler is not None
+    eventually(lambda: spooler.last_error is not None)
+    directory.unlink()
+    eventually(lambda: producer._core._outbox.spooled > 0)
+    assert producer.close(1)
+
+
+def test_threads_are_tried_again(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    failures = 2
+
+    def seldom(self: threading.Thread) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", seldom)
+    with Producer(redis_url) as producer:
+        producer.increment("hits")
+        assert producer._core.intake.mode is Mode.ALONE
+
+        def counts_in_a_thread() -> bool:
+            producer.increment("hits", "", 0)
+            return producer._core._started
+
+        eventually(counts_in_a_thread)
+        assert producer.flush(20)
+    assert total(redis_client) == 1
+
+
+def test_a_producer_with_nothing_to_send_rests(tmp_path: Path) -> None:
+    with Producer(NOBODY, spool=tmp_path, flush_interval=0.01) as producer:
+        producer.flush(0.1)
+        sender = producer._core._sender
+        sender._next_adoption = 0.0
+        producer._core._link._not_before = time.monotonic() + 60
+        patience = sender._patience()
+        assert patience is not None
+        assert patience > 30
+
+
+def test_only_what_is_in_doubt_counts_as_resent(redis_url: str, redis_client: redis.Redis) -> None:
+    with RedisProxy.to(redis_url) as proxy:
+        proxy.when("XADD", Phase.BEFORE, Deed.ERROR, error="OOM command not allowed")
+        with Producer(proxy.url(redis_url), flush_interval=0.01) as producer:
+            producer.increment("hits")
+            assert producer.flush(20)
+            stats = producer.stats()
+    assert (stats.stored, stats.resent) == (1, 0)
+    assert stats.last_error is not None
+
+
+def test_an_unknown_length_is_an_error(redis_url: str, redis_client: redis.Redis) -> None:
+    with RedisProxy.to(redis_url) as proxy:
+        refused = proxy.when("XLEN", Phase.BEFORE, Deed.ERROR, skip=1, error="NOPERM no XLEN")
+        with Producer(proxy.url(redis_url), flush_interval=0.01) as producer:
+            producer.increment("hits")
+            assert producer.flush(20)
+            eventually(lambda: producer._core._link.failures == 1)
+    assert refused.acted == 1
+    assert total(redis_client) == 1
+
+
+def test_a_wall_clock_that_is_set_does_not_matter(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = RedisClock()
+    clock.learn(redis_client)
+    before = clock.now_ms()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 86_400)
+    assert abs(clock.now_ms() - before) < 3_600_000
+    assert clock.stale()
+
+
+def test_no_producer_waits_for_another_at_exit(tmp_path: Path) -> None:
+    with Children() as children, socket.create_server(("127.0.0.1", 0), backlog=50) as silent:
+        child = run_script(
+            children,
+            """
+            import sys
+            from countersink.producers import Producer
+
+            first, second = Producer(sys.argv[1]), Producer(sys.argv[1], spool=sys.argv[2])
+            first.increment("hits")
+            second.increment("hits")
+            """,
+            f"redis://127.0.0.1:{silent.getsockname()[1]}/0",
+            str(tmp_path),
+        )
+        assert child.wait(60) == 0
+        assert list(tmp_path.glob("*.spool"))
+
+
+def test_pickling_names_the_remedy() -> None:
+    with Producer(NOBODY) as producer, pytest.raises(TypeError, match="in each process"):
+        pickle.dumps(producer)
