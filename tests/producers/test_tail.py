@@ -21,7 +21,7 @@ from countersink.stream.names import PARTITIONS_KEY, stream_key
 from tests.producers.tailing import Tailing, append, counted, line, write
 from tests.support.factories import RedisFactory
 from tests.support.proxies.redis_proxy import RedisProxy
-from tests.support.proxies.tcp import Deed, Phase
+from tests.support.proxies.rules import Deed, Phase
 from tests.support.waiting import eventually
 
 
