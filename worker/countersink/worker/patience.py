@@ -102,11 +102,12 @@ class Patience:
             )
 
     def _over(self) -> None:
-        if self._since is not None:
+        # While stopping, work that needs no server counts as success too: no word of its return.
+        if self._since is not None and not self._stop.requested:
             self._log(
                 Action.RESUMED,
                 f"{self._service} serves again",
                 service=self._service,
                 after_s=round(time.monotonic() - self._since, 1),
             )
-            self._since = self._said = None
+        self._since = self._said = None
