@@ -55,7 +55,7 @@ def test_a_redis_url_that_leads_nowhere(url: str, said: str) -> None:
         (f"mysql://root:{SECRET}@no-such-host.invalid/x", "no-such-host.invalid"),
         (f"mysql://root:{SECRET}@127.0.0.1:1/", "names no database"),
         (f"mysql://root:{SECRET}@127.0.0.1:1/x?nonsense=1", "unknown option 'nonsense'"),
-        (f"mysql://root:{SECRET}@127.0.0.1:1/x?ssl_ca=/none", "TLS files"),
+        (f"mysql://root:{SECRET}@127.0.0.1:1/x?ssl_ca=/none", "TLS file /none"),
     ],
 )
 def test_a_mysql_url_that_leads_nowhere(url: str, said: str) -> None:
