@@ -2,8 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from countersink.stream.entry import Row, Sealed, encode_rows
+
+PARCELS_AT_A_TIME: Final = 16
+"""Parcels sent in one round trip, or written with one fsync."""
 
 
 @dataclass(slots=True, eq=False)

@@ -10,10 +10,10 @@ from countersink.producers.intake import Intake
 from countersink.producers.journal import Journal
 from countersink.producers.link import Link
 from countersink.producers.outbox import Outbox
+from countersink.producers.parcel import PARCELS_AT_A_TIME
 from countersink.producers.spool.errors import SpoolError
 from countersink.producers.spool.writer import Spool
 
-PARCELS_AT_A_TIME: Final = 16
 ADOPT_SECONDS: Final = 10.0
 """Between two looks for segments of dead processes."""
 

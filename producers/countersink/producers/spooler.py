@@ -8,12 +8,11 @@ from typing import Final
 
 from countersink.producers.journal import Journal
 from countersink.producers.outbox import Outbox
-from countersink.producers.parcel import Parcel
+from countersink.producers.parcel import PARCELS_AT_A_TIME, Parcel
 from countersink.producers.rows import RowBuffer
 from countersink.producers.spool.errors import SpoolError
 from countersink.producers.spool.writer import Spool
 
-PARCELS_AT_A_TIME: Final = 16
 RETRY_SECONDS: Final = 1.0
 
 

@@ -4,8 +4,8 @@ Each function asks :mod:`countersink.store.totals_sql` and adds; a counter that 
 known here.
 """
 
-from collections.abc import Iterator, Sequence
-from datetime import date, timedelta
+from collections.abc import Sequence
+from datetime import date
 
 from countersink.reads.pending import Pending
 from countersink.store import totals_sql
@@ -66,7 +66,7 @@ def daily(
     if stored:
         series = totals_sql.daily(session, counter, keys=keys, start=start, end=end)
     else:
-        series = [(day, 0) for day in _days(start, end)]
+        series = [(day, 0) for day in totals_sql.series_days(start, end)]
     return [(day, amount + added.get(day, 0)) for day, amount in series]
 
 
@@ -124,13 +124,3 @@ def counters(
     for name, amount in pending.by_counter().items():
         totals[name] += amount
     return dict(sorted(totals.items()))
-
-
-def _days(start: date, end: date) -> Iterator[date]:
-    count = (end - start).days + 1
-    if count > totals_sql.MAX_DAYS:
-        raise ValueError(
-            f"a daily series from {start} to {end} has {count:,} days;"
-            f" give a range of at most {totals_sql.MAX_DAYS:,}"
-        )
-    return (start + timedelta(days=index) for index in range(count))

@@ -9,6 +9,8 @@ from typing import Final
 
 import redis
 
+from countersink.store.merge import MINUTES_PER_DAY
+from countersink.store.totals_sql import check_days
 from countersink.stream.connection import command, mapped
 from countersink.stream.decode import MAX_AT, Decoded, decode
 from countersink.stream.group import pages
@@ -17,7 +19,6 @@ from countersink.stream.partitions import stream_keys
 Cell = tuple[str, date, str]
 """(counter, UTC day, key): what a total is kept for."""
 
-_MINUTES_PER_DAY: Final = 24 * 60
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _PAGE: Final = 100
 """Entries per page; of at most 1,000 rows each where our own producers wrote them."""
@@ -44,12 +45,7 @@ class Wanted:
 
     def __post_init__(self) -> None:
         """Refuse what is no range."""
-        for day in (self.start, self.end):
-            if isinstance(day, datetime) or not isinstance(day, date | None):
-                kind = type(day).__name__
-                raise TypeError(f"a range is given in days, as datetime.date, not {kind}")
-        if self.start is not None and self.end is not None and self.end < self.start:
-            raise ValueError(f"the range ends ({self.end}) before it begins ({self.start})")
+        check_days(self.start, self.end)
 
     def fold(self, entry: Decoded) -> "Queued":
         """The wanted rows of an entry, added up by cell."""
@@ -62,7 +58,7 @@ class Wanted:
             if self.counter is not None and counter != self.counter:
                 continue
             counters.add(counter)
-            day = minute // _MINUTES_PER_DAY
+            day = minute // MINUTES_PER_DAY
             if first <= day <= last and (keys is None or key in keys):
                 cell = counter, date.fromordinal(_EPOCH + day), key
                 cells[cell] = cells.get(cell, 0) + amount

@@ -12,6 +12,7 @@ from countersink.reads.pending import Pending, settle
 from countersink.reads.queue import Wanted
 from countersink.store import Store
 from countersink.store.connection import Session
+from countersink.store.totals_sql import chosen_keys
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ class Reads:
         include_pending: bool = False,
     ) -> Read[int]:
         """The sum over all keys, over one, or over several."""
-        chosen = _keys(key, keys)
+        chosen = chosen_keys(key, keys)
         return self._read(
             Wanted(counter=counter, keys=chosen, start=start, end=end),
             include_pending,
@@ -94,7 +95,7 @@ class Reads:
         include_pending: bool = False,
     ) -> Read[list[tuple[date, int]]]:
         """(day, total) for each day in order, days without counts as 0."""
-        chosen = _keys(key, keys)
+        chosen = chosen_keys(key, keys)
         return self._read(
             Wanted(counter=counter, keys=chosen, start=start, end=end),
             include_pending,
@@ -191,11 +192,3 @@ class Reads:
 
         value, entries = self._store.snapshot(work)
         return Read(value=value, complete_up_to=found.asked, pending=entries)
-
-
-def _keys(key: str | None, keys: Sequence[str] | None) -> Sequence[str] | None:
-    if key is not None and keys is not None:
-        raise ValueError("give key or keys, not both")
-    if isinstance(keys, str):
-        raise TypeError("keys is a sequence of str; for a single one say key=")
-    return keys if key is None else [key]

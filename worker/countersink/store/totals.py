@@ -30,7 +30,7 @@ class Totals:
         end: date | None = None,
     ) -> int:
         """The sum over all keys, over one, or over several."""
-        chosen = _keys(key, keys)
+        chosen = totals_sql.chosen_keys(key, keys)
 
         def work(session: Session) -> int:
             return totals_sql.total(session, counter, keys=chosen, start=start, end=end)
@@ -47,7 +47,7 @@ class Totals:
         end: date | None = None,
     ) -> list[tuple[date, int]]:
         """(day, total) for each day in order, 0 for days without counts; at most 100,000 days."""
-        chosen = _keys(key, keys)
+        chosen = totals_sql.chosen_keys(key, keys)
 
         def work(session: Session) -> list[tuple[date, int]]:
             return totals_sql.daily(session, counter, keys=chosen, start=start, end=end)
@@ -107,14 +107,6 @@ class Totals:
         """The first and the last day with counts, of the counter or of a key; None if none has."""
 
         def work(session: Session) -> tuple[date, date] | None:
-            return totals_sql.span(session, counter, keys=_keys(key, None))
+            return totals_sql.span(session, counter, keys=totals_sql.chosen_keys(key, None))
 
         return self._pool.read(work)
-
-
-def _keys(key: str | None, keys: Sequence[str] | None) -> Sequence[str] | None:
-    if key is not None and keys is not None:
-        raise ValueError("give key or keys, not both")
-    if isinstance(keys, str):
-        raise TypeError("keys is a sequence of str; for a single one say key=")
-    return keys if key is None else [key]

@@ -82,7 +82,7 @@ def daily(
         ValueError: the range ends before it begins, or has more than 100,000 days.
     """
     require_counter(session, counter)
-    _check_days(start, end)
+    check_days(start, end)
     if start is None or end is None:
         found = span(session, counter, keys=keys)
         if found is None:
@@ -90,17 +90,12 @@ def daily(
         start, end = start or found[0], end or found[1]
         if end < start:
             return []
-    days = (end - start).days + 1
-    if days > MAX_DAYS:
-        raise ValueError(
-            f"a daily series from {start} to {end} has {days:,} days;"
-            f" give a range of at most {MAX_DAYS:,}"
-        )
+    days = series_days(start, end)
     sums: dict[date, int] = {}
     for bucket, amount in _sums(session, "bucket", counter, keys, start, end):
         day = bucket.date()
         sums[day] = sums.get(day, 0) + _int(amount)
-    return [(day, sums.get(day, 0)) for day in (start + index * _ONE_DAY for index in range(days))]
+    return [(day, sums.get(day, 0)) for day in days]
 
 
 def by_key(
@@ -240,7 +235,7 @@ def _where(counter: str, start: date | None, end: date | None) -> tuple[str, tup
 
 
 def _where_days(start: date | None, end: date | None) -> tuple[str, tuple[object, ...]]:
-    _check_days(start, end)
+    check_days(start, end)
     where, args = "", []
     if start is not None:
         where += " AND bucket >= %s"
@@ -251,12 +246,46 @@ def _where_days(start: date | None, end: date | None) -> tuple[str, tuple[object
     return where, tuple(args)
 
 
-def _check_days(start: date | None, end: date | None) -> None:
+def check_days(start: date | None, end: date | None) -> None:
+    """Refuse what is no range of days.
+
+    Raises:
+        TypeError: not a ``date`` (a ``datetime`` is none).
+        ValueError: it ends before it begins.
+    """
     for day in (start, end):
         if isinstance(day, datetime) or not isinstance(day, date | None):
             raise TypeError(f"a range is given in days, as datetime.date, not {type(day).__name__}")
     if start is not None and end is not None and end < start:
         raise ValueError(f"the range ends ({end}) before it begins ({start})")
+
+
+def series_days(start: date, end: date) -> list[date]:
+    """The days of a series in order, both ends included.
+
+    Raises:
+        ValueError: there are more than :data:`MAX_DAYS`.
+    """
+    count = (end - start).days + 1
+    if count > MAX_DAYS:
+        raise ValueError(
+            f"a daily series from {start} to {end} has {count:,} days;"
+            f" give a range of at most {MAX_DAYS:,}"
+        )
+    return [start + index * _ONE_DAY for index in range(count)]
+
+
+def chosen_keys(key: str | None, keys: Sequence[str] | None) -> Sequence[str] | None:
+    """The keys asked for, by one name or several; ``None`` for all.
+
+    Raises:
+        ValueError: both were given. TypeError: ``keys`` is a single text.
+    """
+    if key is not None and keys is not None:
+        raise ValueError("give key or keys, not both")
+    if isinstance(keys, str):
+        raise TypeError("keys is a sequence of str; for a single one say key=")
+    return keys if key is None else [key]
 
 
 def _name(counter: str) -> str:

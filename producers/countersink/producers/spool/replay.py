@@ -4,20 +4,18 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import redis
 
 from countersink.producers.clock import RedisClock
 from countersink.producers.journal import Journal
+from countersink.producers.parcel import PARCELS_AT_A_TIME
 from countersink.producers.spool.backlog import Backlog
 from countersink.producers.spool.directory import segment_paths
 from countersink.producers.spool.errors import SpoolError
 from countersink.producers.spool.segment import Segment
 from countersink.producers.transport import deliver
 from countersink.stream.partitions import partitions
-
-PARCELS_AT_A_TIME: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
