@@ -67,7 +67,7 @@ class Context:
     stop: Callable[[], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a run did.
 
