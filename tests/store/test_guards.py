@@ -7,6 +7,7 @@ import pytest
 from countersink.store import dead, guards
 from countersink.store.apply import POINTS, Applied, Applier
 from countersink.store.connection import Session, connect
+from countersink.store.control import read_control
 from countersink.store.errors import Conflict, Refused
 from tests.store.helpers import entry, guard_count, keys, now_ms, rows
 
@@ -14,7 +15,7 @@ from tests.store.helpers import entry, guard_count, keys, now_ms, rows
 @pytest.mark.parametrize("jump", [240_000, -240_000])
 def test_the_earlier_of_the_two_clocks_decides(session: Session, jump: int) -> None:
     """Entries carry Redis's time: a clock of MySQL that runs ahead would bury the young ones."""
-    clock = guards.read_control(session, lock="").now
+    clock = read_control(session, lock="").now
     pruned = guards.prune(session, now_ms=now_ms() + jump, keep_ms=1000)
     assert abs(pruned.watermark - (clock + min(jump, 0) - 1000)) < 60_000
 
@@ -117,7 +118,7 @@ def test_a_pruner_that_is_held_up_gives_way_and_gives_up(mysql_url: str, session
     pauses: list[float] = []
     with connect(mysql_url) as applying:
         applying.begin()
-        guards.read_control(applying)
+        read_control(applying)
         with pytest.raises(Conflict):
             guards.prune(session, now_ms=now_ms(), keep_ms=0, pause=pauses.append, attempts=3)
         assert guards.watermark(session) == 0

@@ -76,7 +76,11 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
     assert sorted(results) == [[], [], [], [], ["0001_initial", "0002_schedules"]]
     with connect(empty_mysql_url) as session:
         require_schema(session)
-        assert session.query("SELECT version FROM schema_version ORDER BY version") == [(0,), (1,), (2,)]
+        assert session.query("SELECT version FROM schema_version ORDER BY version") == [
+            (0,),
+            (1,),
+            (2,),
+        ]
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 
 

@@ -9,7 +9,6 @@ from typing import Final
 
 import redis
 
-from countersink.store.merge import MINUTES_PER_DAY
 from countersink.store.totals_sql import check_days
 from countersink.stream.connection import command, mapped
 from countersink.stream.decode import MAX_AT, Decoded, decode
@@ -19,6 +18,7 @@ from countersink.stream.partitions import stream_keys
 Cell = tuple[str, date, str]
 """(counter, UTC day, key): what a total is kept for."""
 
+MINUTES_PER_DAY: Final = 1440
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _PAGE: Final = 100
 """Entries per page; of at most 1,000 rows each where our own producers wrote them."""

@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from countersink.store import dead, guards
+from countersink.store import dead, guards, policies
 from countersink.store.connection import IDLE_SECONDS, Connect, Session, connect
+from countersink.store.control import Control, read_control
 from countersink.store.dead import TOO_OLD, WHOLE_ENTRY, DeadRow
 from countersink.store.errors import BadData, Conflict, DuplicateKey, StoreError
-from countersink.store.guards import Control
 from countersink.store.merge import Incoming
 from countersink.store.migrate import require_schema
+from countersink.store.policies import Policies
 from countersink.store.rerun import rerun
+from countersink.store.strict import refuse_unknown
 from countersink.store.upserts import Upserts, dead_row
 
 MAX_SLOT: Final = 65_535
@@ -74,6 +76,7 @@ class Applier:
         self._reached = reached
         self._pause = pause
         self._session: Session | None = None
+        self._policies: Policies | None = None
         self._used = 0.0
 
     def apply(self, entries: Sequence[Incoming]) -> Applied:
@@ -145,17 +148,21 @@ class Applier:
         return Applied()
 
     def _work(self, session: Session, entries: list[Incoming]) -> Applied:
-        control = guards.read_control(session)
+        control = read_control(session)
+        in_force = self._in_force(session, control)
         self._reached("begun")
         guards.insert(session, [(entry.id, entry.at) for entry in entries], control)
         self._reached("guarded")
         young = [entry for entry in entries if entry.at >= control.watermark]
         old = [entry for entry in entries if entry.at < control.watermark]
-        upserts = Upserts(session, self.slot, young)
+        refused: list[DeadRow] = []
+        if in_force.strict:
+            young, refused = refuse_unknown(session, young, in_force)
+        upserts = Upserts(session, self.slot, young, in_force)
         upserts.apply()
         self._reached("upserted")
         upserts.apply_ledger()
-        dead_rows = [row for entry in young for row in entry.dead] + upserts.dead
+        dead_rows = [row for entry in young for row in entry.dead] + refused + upserts.dead
         for entry in old:
             dead_rows += _too_old(entry, control, dead.longest_payload(session))
         dead.insert(session, dead_rows)
@@ -166,6 +173,13 @@ class Applier:
             dead=len(dead_rows),
             too_old=len(old),
         )
+
+    def _in_force(self, session: Session, control: Control) -> Policies:
+        """The policies; the lock on control keeps them so until the transaction ends."""
+        found = self._policies
+        if found is None or found.version != control.policy_version:
+            found = self._policies = policies.load(session)
+        return found
 
 
 def _too_old(entry: Incoming, control: Control, longest: int) -> list[DeadRow]:

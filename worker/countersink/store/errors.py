@@ -12,7 +12,9 @@
     │                    try again
     ├── SchemaMismatch   the tables are older or newer than this program; says what to run
     ├── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
-    └── UnknownCounter   a read of a counter that was never counted; also a LookupError
+    ├── UnknownCounter   a read of a counter that was never counted; also a LookupError
+    ├── RolledUp         days asked for that are in months by now; also a ValueError
+    └── InexactZone      buckets that do not add up to what was asked for; also a ValueError
 
 Every error keeps the driver's as ``__cause__`` and the server's number as ``code``. After
 Unavailable the outcome of the statement, and of a COMMIT above all, is unknown. After Conflict,
@@ -25,6 +27,7 @@ are those of the MySQL and MariaDB error references (server errors from 1000, cl
 """
 
 import struct
+from datetime import date
 from typing import Final
 
 import pymysql.err as driver
@@ -89,6 +92,22 @@ class Misconfigured(StoreError, ValueError):
 
 class UnknownCounter(StoreError, LookupError):
     """Nothing was ever counted under this name."""
+
+
+class RolledUp(StoreError, ValueError):
+    """What was asked for cuts through months into which retention has rolled up the days.
+
+    Attributes:
+        rolled_up_to: the first day that still has totals of its own.
+    """
+
+    def __init__(self, message: str, *, rolled_up_to: date) -> None:
+        super().__init__(message)
+        self.rolled_up_to = rolled_up_to
+
+
+class InexactZone(StoreError, ValueError):
+    """The counter's buckets cannot be added up to the days, hours or months asked for."""
 
 
 BAD_DATA: Final = {

@@ -6,35 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from countersink.store.connection import LOCK_WAIT, Session
+from countersink.store.connection import Session
+from countersink.store.control import EXCLUSIVE_ATTEMPTS, Control, exclusive, read_control
 from countersink.store.errors import Refused
-from countersink.store.rerun import rerun
 
 IDS_PER_STATEMENT: Final = 1000
-PRUNE_LOCK_WAIT: Final = 1
-"""Seconds the pruner waits for its lock on control: meanwhile no worker gets the shared one."""
-PRUNE_ATTEMPTS: Final = 20
 MAX_CLOCK_DIFFERENCE_MS: Final = 300_000
 """Milliseconds by which MySQL's clock and Redis's may differ for guards to be pruned."""
 _MAX_BIGINT: Final = 2**63 - 1
-
-# Not UNIX_TIMESTAMP(), which ends in 2038 on MariaDB 10. Sessions are in UTC.
-NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000"
-"""The server's clock as Unix ms, in SQL."""
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """What every transaction that applies entries reads first.
-
-    Attributes:
-        watermark: Unix ms; the guards of entries that were first sent before it may have been
-            pruned.
-        now: Unix ms, on the server's clock.
-    """
-
-    watermark: int
-    now: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +27,6 @@ class Pruned:
 
     watermark: int
     deleted: int
-
-
-def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
-    """Read the one row of control under a lock that lasts until the transaction ends.
-
-    While an applying transaction holds the share lock the watermark stays where it is, so an entry
-    that was found young enough is still so when its guard is inserted.
-
-    Raises:
-        Refused: the row is gone.
-    """
-    rows = session.query(f"SELECT pruned_before, {NOW_MS} FROM control WHERE id = 1 {lock}")
-    if not rows:
-        raise Refused(
-            "table control has lost its row: restore it, with its pruned_before, from a backup"
-        )
-    return Control(int(rows[0][0]), int(rows[0][1]))
 
 
 def watermark(session: Session) -> int:
@@ -114,7 +76,7 @@ def prune(
     now_ms: int,
     not_above_ms: int | None = None,
     chunk: int = 10_000,
-    attempts: int = PRUNE_ATTEMPTS,
+    attempts: int = EXCLUSIVE_ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
 ) -> Pruned:
     """Forget the entries of more than ``keep_ms`` milliseconds ago.
@@ -141,16 +103,12 @@ def prune(
     """
     if keep_ms < 0 or chunk < 1:
         raise ValueError("keep_ms is not negative, and chunk is at least 1")
-    session.execute("SET SESSION innodb_lock_wait_timeout = %s", (PRUNE_LOCK_WAIT,))
-    try:
-        before = rerun(
-            partial(_move_watermark, session, keep_ms, now_ms, not_above_ms),
-            attempts=attempts,
-            pause=pause,
-        )
-    finally:
-        if not session.closed:
-            session.execute("SET SESSION innodb_lock_wait_timeout = %s", (LOCK_WAIT,))
+    before = exclusive(
+        session,
+        partial(_move_watermark, session, keep_ms, now_ms, not_above_ms),
+        attempts=attempts,
+        pause=pause,
+    )
     deleted = 0
     while True:
         gone = session.execute(
@@ -162,18 +120,18 @@ def prune(
             return Pruned(before, deleted)
 
 
-def _move_watermark(session: Session, keep_ms: int, now_ms: int, not_above_ms: int | None) -> int:
-    with session.transaction():
-        control = read_control(session, lock="FOR UPDATE")
-        difference = abs(control.now - now_ms)
-        if difference > MAX_CLOCK_DIFFERENCE_MS:
-            raise Refused(
-                f"the clocks of MySQL and Redis differ by {difference // 1000:,} s, so nothing was"
-                " pruned: let both machines keep time by NTP, then prune again"
-            )
-        wanted = min(control.now, now_ms) - keep_ms
-        if not_above_ms is not None:
-            wanted = min(wanted, not_above_ms)
-        before = max(control.watermark, wanted)
-        session.execute("UPDATE control SET pruned_before = %s WHERE id = 1", (before,))
+def _move_watermark(
+    session: Session, keep_ms: int, now_ms: int, not_above_ms: int | None, control: Control
+) -> int:
+    difference = abs(control.now - now_ms)
+    if difference > MAX_CLOCK_DIFFERENCE_MS:
+        raise Refused(
+            f"the clocks of MySQL and Redis differ by {difference // 1000:,} s, so nothing was"
+            " pruned: let both machines keep time by NTP, then prune again"
+        )
+    wanted = min(control.now, now_ms) - keep_ms
+    if not_above_ms is not None:
+        wanted = min(wanted, not_above_ms)
+    before = max(control.watermark, wanted)
+    session.execute("UPDATE control SET pruned_before = %s WHERE id = 1", (before,))
     return before

@@ -8,9 +8,9 @@ import random
 from functools import partial
 from typing import Final
 
+from countersink.store.clock import NOW_MS
 from countersink.store.connection import Session
 from countersink.store.errors import DuplicateKey
-from countersink.store.guards import NOW_MS
 from countersink.store.rerun import rerun
 
 FIRST_WORKER_SLOT: Final = 1

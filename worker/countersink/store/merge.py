@@ -2,19 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final
 
 from countersink.store.dead import DeadRow
+from countersink.store.policies import Policies
 
 Row = tuple[int, str, str, int, int]
 """(position in its entry from 0, counter, key, event time in whole Unix minutes, amount)."""
 
 Cell = tuple[str, int, str, int]
-"""(counter, day, key, amount): days since 1970-01-01 UTC; the sum, however large it is."""
-
-MINUTES_PER_DAY: Final = 1440
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (naive, as DATETIME is)
+"""(counter, bucket, key, amount): the bucket's label; the sum, however large it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +36,14 @@ class Incoming:
 
 
 class Merged:
-    """One amount per (counter, UTC day, key).
+    """One amount per (counter, bucket, key).
 
     Attributes:
         rows: how many rows went in.
         cells: how many cells came out.
     """
 
-    def __init__(self, entries: Iterable[Incoming]) -> None:
+    def __init__(self, entries: Iterable[Incoming], policies: Policies) -> None:
         self._amounts: dict[str, dict[int, dict[str, int]]] = {}
         self.rows = 0
         last_counter, last_minute = "", -1
@@ -58,15 +54,15 @@ class Merged:
                 # Rows of one flush mostly share counter and minute: two comparisons instead of two
                 # lookups.
                 if minute != last_minute or counter != last_counter:
-                    days = self._amounts.setdefault(counter, {})
-                    amounts = days.setdefault(minute // MINUTES_PER_DAY, {})
+                    buckets = self._amounts.setdefault(counter, {})
+                    amounts = buckets.setdefault(policies.bucket(counter, minute), {})
                     last_counter, last_minute = counter, minute
                 if key in amounts:
                     amounts[key] += amount
                 else:
                     amounts[key] = amount
         self.cells = sum(
-            len(amounts) for days in self._amounts.values() for amounts in days.values()
+            len(amounts) for buckets in self._amounts.values() for amounts in buckets.values()
         )
 
     def chunks(self, size: int) -> Iterator[list[Cell]]:
@@ -77,15 +73,15 @@ class Merged:
         """
         chunk: list[Cell] = []
         for counter in sorted(self._amounts):
-            days = self._amounts[counter]
-            for day in sorted(days):
-                amounts = days[day]
+            buckets = self._amounts[counter]
+            for bucket in sorted(buckets):
+                amounts = buckets[bucket]
                 keys = sorted(amounts)
                 start = 0
                 while start < len(keys):
                     part = keys[start : start + size - len(chunk)]
                     start += len(part)
-                    chunk += [(counter, day, key, amounts[key]) for key in part]
+                    chunk += [(counter, bucket, key, amounts[key]) for key in part]
                     if len(chunk) == size:
                         yield chunk
                         chunk = []
@@ -95,21 +91,6 @@ class Merged:
     def sums(self) -> dict[str, int]:
         """What is added to each counter in all."""
         return {
-            counter: sum(sum(amounts.values()) for amounts in days.values())
-            for counter, days in self._amounts.items()
+            counter: sum(sum(amounts.values()) for amounts in buckets.values())
+            for counter, buckets in self._amounts.items()
         }
-
-
-def cell_of(row: Row) -> tuple[str, int, str]:
-    """The (counter, day, key) that ``row`` goes to."""
-    _, counter, key, minute, _ = row
-    return counter, minute // MINUTES_PER_DAY, key
-
-
-def bucket_text(day: int) -> str:
-    """The DATETIME literal's text of the midnight that begins ``day`` (days since 1970-01-01 UTC).
-
-    Raises:
-        OverflowError: no such day before the year 10000.
-    """
-    return (_EPOCH + timedelta(days=day)).isoformat(" ")

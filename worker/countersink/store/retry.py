@@ -8,9 +8,12 @@ from typing import Final, Protocol
 
 from countersink.store import dead
 from countersink.store.connection import Session
+from countersink.store.control import read_control
 from countersink.store.dead import TOO_OLD, WHOLE_ENTRY, DeadRow, Key
 from countersink.store.merge import Incoming, Row
+from countersink.store.policies import load
 from countersink.store.rerun import rerun
+from countersink.store.strict import refuse_unknown
 from countersink.store.upserts import Upserts
 
 PAGE: Final = 25
@@ -109,11 +112,18 @@ def _retry_page(
         found = [row for row in (dead.lock(session, key) for key in page) if row is not None]
         chosen = [row for row in found if reason in (None, row.reason) and row.reason != but]
         attempts = [(row, *_read(row, decode)) for row in chosen]
+        read_control(session)  # its lock keeps the policies as they are read
+        in_force = load(session)
         entries = [_incoming(row, rows) for row, rows, _ in attempts]
-        upserts = Upserts(session, slot, entries)
+        unknown: list[DeadRow] = []
+        if in_force.strict:
+            entries, unknown = refuse_unknown(session, entries, in_force)
+        upserts = Upserts(session, slot, entries, in_force)
         upserts.apply()
         upserts.apply_ledger()
-        refused: dict[Key, DeadRow] = {(row.entry_id, row.position): row for row in upserts.dead}
+        refused: dict[Key, DeadRow] = {
+            (row.entry_id, row.position): row for row in (*unknown, *upserts.dead)
+        }
         stay: list[DeadRow] = []
         for row, rows, bad in attempts:
             left = [*bad, *(refused.pop(key) for key in _keys(row, rows) if key in refused)]

@@ -2,7 +2,7 @@
 
 A statement holds up to 1,000 cells and is put together here, not by the driver, whose binding of
 single values costs more than half of what the server then needs for the row: keys go as hex
-literals, amounts through ``:d``, the texts of the few counters and days through the driver's own
+literals, amounts through ``:d``, the texts of the few counters and buckets through the driver's own
 quoting, so nothing can be read as SQL.
 """
 
@@ -11,10 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final
 
+from countersink.store.buckets import label_text
 from countersink.store.connection import Session
 from countersink.store.dead import DeadRow
 from countersink.store.errors import BadData
-from countersink.store.merge import Cell, Incoming, Merged, Row, bucket_text, cell_of
+from countersink.store.merge import Cell, Incoming, Merged, Row
+from countersink.store.policies import Policies
 
 CELLS_PER_STATEMENT: Final = 1000
 _CELL_BYTES: Final = 800
@@ -34,17 +36,20 @@ class Upserts:
         dead: the rows that were refused, in arrival order of their cells.
     """
 
-    def __init__(self, session: Session, slot: int, entries: Sequence[Incoming]) -> None:
+    def __init__(
+        self, session: Session, slot: int, entries: Sequence[Incoming], policies: Policies
+    ) -> None:
         self._session = session
         self._slot = slot
         self._entries = entries
+        self._policies = policies
         self._clause = session.dialect.upsert_add("counter_slot", "amount")
         self._room = session.max_allowed_packet - _OVERHEAD_BYTES
         self._heads: dict[tuple[str, int], str] = {}
         self._by_cell: dict[tuple[str, int, str], list[tuple[Incoming, Row]]] | None = None
         self._failed: list[_Fate] = []
         self._lost_cells = 0
-        self.merged = Merged(entries)
+        self.merged = Merged(entries, policies)
 
     @property
     def dead(self) -> list[DeadRow]:
@@ -116,35 +121,37 @@ class Upserts:
                 self._row_by_row(cells[0], error)
 
     def _row_by_row(self, cell: Cell, error: BadData) -> None:
-        counter, day, key, _ = cell
-        rows = self._rows_of(counter, day, key)
+        counter, bucket, key, _ = cell
+        rows = self._rows_of((counter, bucket, key))
         failed = [(*rows[0], error)] if len(rows) == 1 else []
         for entry, row in rows if len(rows) > 1 else ():
             try:
-                self._send([(counter, day, key, row[4])])
+                self._send([(counter, bucket, key, row[4])])
             except BadData as refused:
                 failed.append((entry, row, refused))
         self._failed += failed
         self._lost_cells += len(failed) == len(rows)
 
-    def _rows_of(self, counter: str, day: int, key: str) -> list[tuple[Incoming, Row]]:
+    def _rows_of(self, cell: tuple[str, int, str]) -> list[tuple[Incoming, Row]]:
         if self._by_cell is None:
             self._by_cell = defaultdict(list)
             for entry in self._entries:
                 for row in entry.rows:
-                    self._by_cell[cell_of(row)].append((entry, row))
-        return self._by_cell[counter, day, key]
+                    _, counter, key, minute, _ = row
+                    bucket = self._policies.bucket(counter, minute)
+                    self._by_cell[counter, bucket, key].append((entry, row))
+        return self._by_cell[cell]
 
     def _send(self, cells: Sequence[Cell]) -> None:
         try:
             heads = self._heads
-            for counter, day, _, _ in cells:
-                if (counter, day) not in heads:
-                    heads[counter, day] = self._head(counter, day)
+            for counter, bucket, _, _ in cells:
+                if (counter, bucket) not in heads:
+                    heads[counter, bucket] = self._head(counter, bucket)
             tail = f"', {self._slot:d}, "
             values = [
-                f"{heads[counter, day]}{key.encode().hex()}{tail}{amount:d})"
-                for counter, day, key, amount in cells
+                f"{heads[counter, bucket]}{key.encode().hex()}{tail}{amount:d})"
+                for counter, bucket, key, amount in cells
             ]
         except UnicodeEncodeError as error:
             raise BadData(
@@ -157,10 +164,10 @@ class Upserts:
             raise BadData("the row does not fit max_allowed_packet", reason="too_long")
         self._session.execute(statement)
 
-    def _head(self, counter: str, day: int) -> str:
+    def _head(self, counter: str, bucket: int) -> str:
         """The first part of a row's literal, up to the key's hex digits."""
         counter.encode()  # a lone surrogate is found here, not in the driver
-        return f"({self._session.literal(counter)}, '{bucket_text(day)}', X'"
+        return f"({self._session.literal(counter)}, '{label_text(bucket)}', X'"
 
 
 def dead_row(entry: Incoming, row: Row, error: BadData) -> DeadRow:

@@ -6,9 +6,9 @@ from typing import Final
 
 from countersink.cli.doctor.line import Line
 from countersink.store import dead
+from countersink.store.clock import NOW_MS
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch, StoreError
-from countersink.store.guards import NOW_MS
 from countersink.store.migrate import known_version, require_schema, schema_version
 
 _SMALL_PACKET: Final = 4 * 1024 * 1024

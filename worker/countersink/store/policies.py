@@ -1,0 +1,131 @@
+"""Policies: which buckets a counter's events go to.
+
+A policy holds for the events from one minute on, until the next one's begins: by the time of the
+event, not of the counting, so it does not matter when or by whom an event is counted. A counter
+that nobody has said anything about counts days in UTC.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Final, cast
+
+from countersink.store import buckets
+from countersink.store.buckets import Resolution
+from countersink.store.connection import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a counter's buckets are.
+
+    Attributes:
+        number: 0 for a counter's first policy, then 1, 2, …; see :mod:`countersink.store.buckets`.
+        valid_from: Unix minutes; the first event time it is for.
+        time_zone: IANA name; whose midnights begin the days.
+        resolution: ``day``, ``hour`` or ``quarter`` (of an hour).
+        used_to: the largest label it has, once another policy has taken over; None before.
+    """
+
+    number: int = 0
+    valid_from: int = 0
+    time_zone: str = "UTC"
+    resolution: Resolution = "day"
+    used_to: int | None = None
+
+    def label(self, minute: int) -> int:
+        """The label of the bucket for an event at this Unix minute."""
+        return buckets.label(self.number, self.time_zone, self.resolution, minute)
+
+    def starts_at(self, label: int) -> int:
+        """Unix seconds at which one of its buckets begins."""
+        return buckets.starts_at(self.time_zone, self.resolution, label)
+
+    def ends_at(self, label: int) -> int:
+        """Unix seconds at which one of its buckets has ended."""
+        return buckets.ends_at(self.time_zone, self.resolution, label)
+
+    def local_day(self, label: int) -> date:
+        """The date of one of its buckets, in its own time zone."""
+        return buckets.local_day(self.time_zone, self.resolution, label)
+
+
+DEFAULT: Final = Policy()
+
+
+class Policies:
+    """All policies, as of one moment.
+
+    Attributes:
+        version: of the policies; another number means that something changed.
+        strict: rows of counters that nobody has made are refused.
+        known: counters found to be known meanwhile; a memory for whoever asks.
+    """
+
+    def __init__(
+        self, version: int, strict: bool, by_counter: Mapping[str, tuple[Policy, ...]]
+    ) -> None:
+        self.version = version
+        self.strict = strict
+        self.known: set[str] = set()
+        self._by_counter = by_counter
+        self._begins = {
+            counter: [policy.valid_from for policy in policies]
+            for counter, policies in by_counter.items()
+        }
+
+    def of(self, counter: str) -> tuple[Policy, ...]:
+        """A counter's policies, the earliest first; at least one."""
+        return self._by_counter.get(counter, (DEFAULT,))
+
+    def at(self, counter: str, minute: int) -> Policy:
+        """The policy for an event at a Unix minute."""
+        policies = self.of(counter)
+        if len(policies) == 1:
+            return policies[0]
+        return policies[max(0, bisect_right(self._begins[counter], minute) - 1)]
+
+    def numbered(self, counter: str, label: int) -> Policy:
+        """The policy that a bucket was counted under.
+
+        Raises:
+            LookupError: the counter has had no such policy: the row was not written by countersink.
+        """
+        number = buckets.policy_number(label)
+        for policy in self.of(counter):
+            if policy.number == number:
+                return policy
+        raise LookupError(
+            f"{counter!r} has a bucket {buckets.label_text(label)}, but no policy {number}"
+        )
+
+    def bucket(self, counter: str, minute: int) -> int:
+        """The label of the bucket for an event at a Unix minute."""
+        if counter not in self._by_counter:
+            return minute // 1440 * 86_400
+        return self.at(counter, minute).label(minute)
+
+
+def load(session: Session) -> Policies:
+    """The policies, read in the transaction or snapshot that the caller began.
+
+    Raises:
+        StoreError: as any query.
+    """
+    ((version, strict),) = session.query("SELECT policy_version, strict FROM control WHERE id = 1")
+    found: dict[str, list[Policy]] = {}
+    rows = session.query(
+        "SELECT counter, number, valid_from, time_zone, resolution, used_to FROM counter_policy"
+        " ORDER BY counter, valid_from, number"
+    )
+    for counter, number, valid_from, time_zone, resolution, used_to in rows:
+        policy = Policy(
+            number=int(number),
+            valid_from=buckets.label_of(valid_from) // 60,
+            time_zone=time_zone,
+            resolution=cast(Resolution, resolution),
+            used_to=None if used_to is None else buckets.label_of(used_to),
+        )
+        found.setdefault(counter, []).append(policy)
+    return Policies(int(version), bool(strict), {name: tuple(own) for name, own in found.items()})
