@@ -1,4 +1,4 @@
-"""The front door: one object for an app that reads its totals."""
+"""The front door: one object for an app that reads its totals and makes its counters."""
 
 import os
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 from countersink.store import migrate as migrations
 from countersink.store.connection import Session, connect
+from countersink.store.counters import Counters
 from countersink.store.errors import Misconfigured
 from countersink.store.pool import Pool
 from countersink.store.settings import Settings
@@ -25,9 +26,11 @@ class Store:
 
     Attributes:
         totals: what was counted.
+        counters: the counters and their settings.
     """
 
     totals: Totals
+    counters: Counters
 
     def __init__(self, url: str) -> None:
         """``url``: ``mysql://user:password@host:3306/database``; more in :meth:`Settings.parse`.
@@ -38,8 +41,10 @@ class Store:
         self._settings = Settings.parse(url)
         if self._settings.database is None:
             raise Misconfigured("the MySQL URL names no database: add /name to it")
-        self._pool = Pool(partial(_connect, self._settings))
+        connect_here = partial(_connect, self._settings)
+        self._pool = Pool(connect_here)
         self.totals = Totals(self._pool)
+        self.counters = Counters(connect_here, self._pool)
 
     @classmethod
     def from_env(cls) -> "Store":

@@ -1,0 +1,190 @@
+"""How a counter's policies may change: never for the past, once it has been counted."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+from countersink.store import buckets
+from countersink.store.buckets import MAX_POLICIES, RESOLUTIONS, Resolution
+from countersink.store.policies import Policy
+
+FOREVER: Final = "forever"
+"""As ``keep_days``: days are never rolled up to months."""
+KeepDays = int | Literal["forever"]
+MAX_KEEP_DAYS: Final = 100_000
+MAX_APP_SLOTS: Final = 256
+NOTICE_MS: Final = 60_000
+"""Milliseconds ahead, at the least, at which another policy begins."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_YEARS_AHEAD: Final = 2
+
+
+def is_name(counter: object) -> bool:
+    """Whether this can be a counter's name; the column alone would take 'c ' for 'c'."""
+    return isinstance(counter, str) and _NAME.fullmatch(counter) is not None
+
+
+def check_name(counter: str) -> str:
+    """``counter``, if it can be a counter's name.
+
+    Raises:
+        TypeError: not a ``str``. ValueError: it cannot.
+    """
+    if not isinstance(counter, str):
+        raise TypeError(f"a counter name is a str, not {type(counter).__name__}")
+    if not is_name(counter):
+        raise ValueError(
+            f"counter name {counter[:80]!r}: use 1 to 64 characters of A-Z a-z 0-9 _ . : -"
+        )
+    return counter
+
+
+def check_resolution(resolution: str) -> Resolution:
+    """``resolution``, if it is one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if resolution not in RESOLUTIONS:
+        raise ValueError(f"resolution {resolution!r}: one of {', '.join(RESOLUTIONS)}")
+    return resolution
+
+
+def check_keep_days(keep_days: KeepDays) -> int | None:
+    """Days as the table has them, None for ever.
+
+    Raises:
+        ValueError: not a number from 1 to 100,000, nor ``forever``.
+    """
+    if keep_days == FOREVER:
+        return None
+    if type(keep_days) is not int or not 1 <= keep_days <= MAX_KEEP_DAYS:
+        raise ValueError(
+            f"keep_days is {keep_days!r}: a number of days from 1 to {MAX_KEEP_DAYS:,},"
+            f" or {FOREVER!r}"
+        )
+    return keep_days
+
+
+def check_app_slots(app_slots: int) -> int:
+    """``app_slots``, if there are so many.
+
+    Raises:
+        ValueError: there are not.
+    """
+    if type(app_slots) is not int or not 1 <= app_slots <= MAX_APP_SLOTS:
+        raise ValueError(f"app_slots is {app_slots!r}: a number from 1 to {MAX_APP_SLOTS}")
+    return app_slots
+
+
+def start_minute(start: datetime) -> int:
+    """The Unix minute at which ``start`` is.
+
+    Raises:
+        TypeError: not a ``datetime``.
+        ValueError: naive, not a whole minute, or beyond what a table can hold.
+    """
+    if not isinstance(start, datetime):
+        raise TypeError(f"a start is an aware datetime, not {type(start).__name__}")
+    if start.utcoffset() is None:
+        raise ValueError(
+            "the start has no time zone, and guessing one would begin at the wrong hour: "
+            "datetime(…, tzinfo=ZoneInfo(…))"
+        )
+    try:
+        moment = start.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"the start {start} is beyond the years 1 to 9999 in UTC") from error
+    if moment.second or moment.microsecond:
+        raise ValueError(f"the start {start} is not a whole minute")
+    return buckets.label_of(moment.replace(tzinfo=None)) // 60
+
+
+def next_policy(
+    counter: str,
+    own: Sequence[Policy],
+    *,
+    time_zone: str | None,
+    resolution: Resolution | None,
+    start: int | None,
+    used: bool,
+    now_ms: int,
+) -> Policy | None:
+    """The policy that comes after ``own``, by what was asked for; what was not stays.
+
+    Args:
+        counter: its name, for the messages.
+        own: its policies, the earliest first; at least one.
+        time_zone: IANA name.
+        resolution: of its buckets.
+        start: Unix minute from which the policy is for.
+        used: whether anything was ever counted.
+        now_ms: Unix ms on the server's clock.
+
+    Returns:
+        None if there is nothing to change. A policy with number 0 is for all time and takes the
+        place of all others; any other one follows on the last.
+
+    Raises:
+        ValueError: it may not change so; the message says what is possible.
+    """
+    if time_zone is None and resolution is None:
+        if start is not None:
+            raise ValueError(
+                "a start is for another time zone or resolution: give one, or leave out the start"
+            )
+        return None
+    last = own[-1]
+    wanted = Policy(
+        number=0 if start is None else max(policy.number for policy in own) + 1,
+        valid_from=0 if start is None else start,
+        time_zone=time_zone or last.time_zone,
+        resolution=resolution or last.resolution,
+    )
+    if (wanted.time_zone, wanted.resolution) == (last.time_zone, last.resolution) and (
+        used or start is not None or len(own) == 1
+    ):
+        return None
+    earliest = max(-(-(now_ms + NOTICE_MS) // 60_000), last.valid_from + 1)
+    if start is None and used:
+        raise ValueError(
+            f"{counter} has been counted, so its time zone and resolution can only change from"
+            f" a time to come: give a start (--from), {_text(earliest)} or later"
+        )
+    if start is not None and start < earliest:
+        raise ValueError(
+            f"{_text(start)} is too early: what was counted stays as it is, so another time zone"
+            f" or resolution starts (--from) at {_text(earliest)} or later"
+        )
+    if wanted.number >= MAX_POLICIES:
+        raise ValueError(
+            f"{counter} has had {MAX_POLICIES} time zones and resolutions, and there is no room for"
+            " more: count on under another name"
+        )
+    _check_hours(wanted, max(now_ms // 60_000, wanted.valid_from))
+    return wanted
+
+
+def _check_hours(policy: Policy, since: int) -> None:
+    """Refuse hours for a zone whose midnights are not on the hour in UTC, from ``since`` on."""
+    place = buckets.zone(policy.time_zone)
+    if policy.resolution != "hour":
+        return
+    try:
+        first = datetime.fromtimestamp(since * 60, UTC)
+        days = [first + timedelta(days=day) for day in range(365 * _YEARS_AHEAD + 1)]
+    except OverflowError:
+        return  # the end of time
+    for moment in days:
+        offset = moment.astimezone(place).utcoffset() or timedelta()
+        if offset % timedelta(hours=1):
+            raise ValueError(
+                f"{policy.time_zone} is not whole hours from UTC ({offset} on {moment:%Y-%m-%d}),"
+                " so hours do not add up to its days: use the resolution quarter"
+            )
+
+
+def _text(minute: int) -> str:
+    return f"{buckets.label_time(minute * 60).isoformat(timespec='minutes')}Z"
