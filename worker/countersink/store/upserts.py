@@ -1,27 +1,17 @@
-"""Adding rows to a slot, with what the server will never take set apart.
-
-A statement holds up to 1,000 cells and is put together here, not by the driver, whose binding of
-single values costs more than half of what the server then needs for the row: keys go as hex
-literals, amounts through ``:d``, the texts of the few counters and buckets through the driver's own
-quoting, so nothing can be read as SQL.
-"""
+"""Adding rows to a slot, with what the server will never take set apart."""
 
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from countersink.store.buckets import label_text
+from countersink.store import cells as sql
 from countersink.store.connection import Session
 from countersink.store.dead import DeadRow
 from countersink.store.errors import BadData
 from countersink.store.merge import Cell, Incoming, Merged, Row
 from countersink.store.policies import Policies
 
-CELLS_PER_STATEMENT: Final = 1000
-_CELL_BYTES: Final = 800
-"""More than any cell takes whose counter and key are as long as they may be."""
-_OVERHEAD_BYTES: Final = 1024
 _INSERT: Final = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
 _LEDGER_ROWS: Final = 500
 
@@ -44,7 +34,7 @@ class Upserts:
         self._entries = entries
         self._policies = policies
         self._clause = session.dialect.upsert_add("counter_slot", "amount")
-        self._room = session.max_allowed_packet - _OVERHEAD_BYTES
+        self._room = sql.room(session)
         self._heads: dict[tuple[str, int], str] = {}
         self._by_cell: dict[tuple[str, int, str], list[tuple[Incoming, Row]]] | None = None
         self._failed: list[_Fate] = []
@@ -72,7 +62,7 @@ class Upserts:
         Raises:
             StoreError: anything but BadData, which ends in :attr:`dead`.
         """
-        size = max(1, min(CELLS_PER_STATEMENT, self._room // _CELL_BYTES))
+        size = sql.per_statement(self._session)
         for cells in self.merged.chunks(size):
             self._upsert(cells)
 
@@ -83,7 +73,7 @@ class Upserts:
             self._correct(sums)
         clause = self._session.dialect.upsert_add("counter_ledger", "amount")
         ordered = sorted(sums.items())
-        size = max(1, min(_LEDGER_ROWS, self._room // _CELL_BYTES))
+        size = sql.per_statement(self._session, _LEDGER_ROWS)
         for start in range(0, len(ordered), size):
             args: list[object] = []
             part = ordered[start : start + size]
@@ -147,7 +137,7 @@ class Upserts:
             heads = self._heads
             for counter, bucket, _, _ in cells:
                 if (counter, bucket) not in heads:
-                    heads[counter, bucket] = self._head(counter, bucket)
+                    heads[counter, bucket] = sql.head(self._session, counter, bucket)
             tail = f"', {self._slot:d}, "
             values = [
                 f"{heads[counter, bucket]}{key.encode().hex()}{tail}{amount:d})"
@@ -163,11 +153,6 @@ class Upserts:
         if 4 * len(statement) > self._room and len(statement.encode()) > self._room:
             raise BadData("the row does not fit max_allowed_packet", reason="too_long")
         self._session.execute(statement)
-
-    def _head(self, counter: str, bucket: int) -> str:
-        """The first part of a row's literal, up to the key's hex digits."""
-        counter.encode()  # a lone surrogate is found here, not in the driver
-        return f"({self._session.literal(counter)}, '{label_text(bucket)}', X'"
 
 
 def dead_row(entry: Incoming, row: Row, error: BadData) -> DeadRow:
