@@ -8,6 +8,9 @@ key                             type    meaning; who writes it
 ``countersink:partitions:used`` set     the partitions ever sent to; producers add theirs
 ``{countersink:P}:tail:HASH``   hash    how far a log has been read; ``countersink tail``
 ``countersink:worker:CONSUMER`` hash    a worker's figures for ``info``, expires; the worker
+``countersink:process:K:NAME``  hash    a scheduler or job process lives, expires; that process
+``rq:*``                        many    the scheduled jobs' queue (RQ's own); in the Redis of
+                                        COUNTERSINK_JOBS_REDIS_URL, as the line above
 ==============================  ======  ==========================================================
 
 The part in braces is a Redis Cluster hash tag: everything of one partition lives in one slot.
@@ -21,6 +24,7 @@ GROUP: Final = "countersink"
 PARTITIONS_KEY: Final = "countersink:partitions"
 PARTITIONS_USED_KEY: Final = "countersink:partitions:used"
 WORKER_KEY_PREFIX: Final = "countersink:worker:"
+PROCESS_KEY_PREFIX: Final = "countersink:process:"
 
 
 def stream_key(partition: int) -> str:
@@ -41,3 +45,8 @@ def tail_key(partition: int, source: str) -> str:
 def worker_key(consumer: str) -> str:
     """The hash with the figures of the worker that reads as ``consumer``."""
     return WORKER_KEY_PREFIX + consumer
+
+
+def process_key(kind: str, name: str) -> str:
+    """The hash by which a process of ``kind`` (``scheduler`` or ``jobs``) says that it lives."""
+    return f"{PROCESS_KEY_PREFIX}{kind}:{name}"

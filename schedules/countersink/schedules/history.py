@@ -1,0 +1,167 @@
+"""What became of the runs, for people: the last ones, the next ones, and jobs that keep failing."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from countersink.schedules.leadership import LEASE
+from countersink.schedules.logs import FAILING_AFTER
+from countersink.store.clock import NOW_MS
+from countersink.store.connection import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """A run. Times are naive UTC; see the comments of the table ``job_run``."""
+
+    job: str
+    planned_at: datetime
+    state: str
+    attempts: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    rows: int | None
+    detail: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextRun:
+    """When a job runs next. Time is naive UTC."""
+
+    job: str
+    at: datetime
+    cron: str
+    time_zone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failing:
+    """A job that failed three times in a row or more.
+
+    Attributes:
+        job: its name.
+        times: attempts in a row that failed, of its last runs.
+        error: the last one.
+        since: when the first of these runs was planned; naive UTC.
+    """
+
+    job: str
+    times: int
+    error: str | None
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InCharge:
+    """The scheduler that plans.
+
+    Attributes:
+        scheduler: host, process and a random part.
+        token: its fencing token.
+    """
+
+    scheduler: str
+    token: int
+
+
+def last_runs(session: Session, *, job: str | None = None, limit: int = 20) -> list[RunRow]:
+    """The runs planned last, the latest first.
+
+    Raises:
+        StoreError: MySQL did not do its part.
+    """
+    where, args = ("", ()) if job is None else ("WHERE job = %s", (job,))
+    rows = session.query(
+        "SELECT job, planned_at, state, attempts, started_at, ended_at, row_count, detail, error"
+        f" FROM job_run {where} ORDER BY planned_at DESC, job LIMIT %s",
+        (*args, limit),
+    )
+    return [
+        RunRow(
+            job=row[0],
+            planned_at=row[1],
+            state=row[2],
+            attempts=int(row[3]),
+            started_at=row[4],
+            ended_at=row[5],
+            rows=None if row[6] is None else int(row[6]),
+            detail=row[7],
+            error=row[8],
+        )
+        for row in rows
+    ]
+
+
+def next_runs(session: Session, *, job: str | None = None) -> list[NextRun]:
+    """The next run of every job that is not off, the soonest first."""
+    where, args = ("", ()) if job is None else ("AND name = %s", (job,))
+    rows = session.query(
+        "SELECT name, next_at, cron, time_zone FROM job"
+        f" WHERE next_at IS NOT NULL {where} ORDER BY next_at, name",
+        args,
+    )
+    return [
+        NextRun(job=name, at=at, cron=cron, time_zone=time_zone)
+        for name, at, cron, time_zone in rows
+    ]
+
+
+def failing(session: Session, job: str | None = None) -> list[Failing]:
+    """The jobs, or this one, that failed three times in a row or more, up to now.
+
+    An attempt counts, whether it failed or its process died: a run of three attempts is enough.
+    """
+    names = [job] if job else [n for (n,) in session.query("SELECT DISTINCT job FROM job_run")]
+    found = []
+    for name in names:
+        rows = session.query(
+            "SELECT state, attempts, error, planned_at FROM job_run"
+            " WHERE job = %s AND state IN ('done', 'failed') ORDER BY planned_at DESC LIMIT %s",
+            (name, FAILING_AFTER),
+        )
+        times, error, since = 0, None, None
+        for state, attempts, said, planned_at in rows:
+            if state != "failed":
+                break
+            times += int(attempts)
+            error = said if since is None else error
+            since = planned_at
+        if since is not None and times >= FAILING_AFTER:
+            found.append(Failing(job=name, times=times, error=error, since=since))
+    return sorted(found, key=lambda one: one.job)
+
+
+def in_charge(session: Session) -> InCharge | None:
+    """The scheduler that holds the lease; None if nobody does."""
+    rows = session.query(
+        f"SELECT holder, token FROM lease WHERE name = %s AND expires_at > {NOW_MS}", (LEASE,)
+    )
+    return InCharge(scheduler=rows[0][0], token=int(rows[0][1])) if rows else None
+
+
+def last_done(session: Session, job: str) -> RunRow | None:
+    """The last run of a job that ended well; None if there is none."""
+    rows = session.query(
+        "SELECT planned_at FROM job_run WHERE job = %s AND state = 'done'"
+        " ORDER BY planned_at DESC LIMIT 1",
+        (job,),
+    )
+    if not rows:
+        return None
+    found = session.query(
+        "SELECT attempts, started_at, ended_at, row_count, detail FROM job_run"
+        " WHERE job = %s AND planned_at = %s",
+        (job, rows[0][0]),
+    )
+    attempts, started_at, ended_at, row_count, detail = found[0]
+    return RunRow(
+        job=job,
+        planned_at=rows[0][0],
+        state="done",
+        attempts=int(attempts),
+        started_at=started_at,
+        ended_at=ended_at,
+        rows=None if row_count is None else int(row_count),
+        detail=detail,
+        error=None,
+    )

@@ -1,0 +1,138 @@
+"""The job process: takes runs from RQ's queue, one at a time, and sees each of them to its end."""
+
+import logging
+import os
+import secrets
+import time
+from typing import Final
+
+import redis
+
+from countersink.schedules.figures import TIMEOUT_S, Figures
+from countersink.schedules.horse import RunWorker
+from countersink.schedules.leadership import process_name
+from countersink.schedules.logs import Action, Log, adopt
+from countersink.schedules.options import JobsOptions
+from countersink.schedules.patience import GivenUp, Outage, waited
+from countersink.schedules.perform import Process, install
+from countersink.schedules.queue import connect_queue
+from countersink.schedules.registry import JOBS, Registry
+from countersink.schedules.stopping import Stop, signals
+from countersink.store.settings import Settings
+from countersink.stream.connection import connect, mapped
+from countersink.stream.errors import translate
+
+DONE: Final = 0
+_AGAIN_S: Final = 0.5
+"""Seconds after RQ's worker ended by itself."""
+_TELL_EVERY_S: Final = 0.1
+
+
+def run(options: JobsOptions, *, registry: Registry = JOBS, stop: Stop | None = None) -> int:
+    """Run jobs until told to stop (SIGTERM, SIGINT or ``stop``); the exit status, 0.
+
+    The run at hand is told to end; if it does not, its process is killed, and the run is taken over
+    later. Servers that are away are waited for.
+
+    Args:
+        options: the settings.
+        registry: the jobs.
+        stop: to stop it from another thread.
+
+    Raises:
+        Misconfigured, StreamMisconfigured: one of the URLs cannot be used.
+    """
+    Settings.parse(options.mysql_url)
+    name = process_name()
+    log, stop = Log(name), stop or Stop()
+    adopt(log, "rq.worker", "rq.job", "rq.queue", "rq.registry")
+    # For the runs; they ask it, not this process.
+    connect(options.redis_url).close()
+    client = connect_queue(options.jobs_redis_url, client_name="countersink-jobs")
+    hasty = connect(options.jobs_redis_url, socket_timeout=TIMEOUT_S)
+    process = Process(options, registry, log, os.getpid())
+    install(process)
+    keeper = _Keeper(name, log, stop, process, Figures(hasty, "jobs", name))
+    try:
+        with signals(stop, log, options.stop_within_s, asked=keeper.tell, forced=keeper.kill):
+            log(Action.STARTED, "a job process starts", pid=os.getpid())
+            while not stop.requested:
+                keeper.work(client)
+            keeper.kill()
+            keeper.figures.withdraw()
+            log(Action.STOPPED, "a job process ends")
+    finally:
+        install(None)
+        client.close()
+        hasty.close()
+    return DONE
+
+
+class _Keeper:
+    """Keeps an RQ worker at work."""
+
+    def __init__(self, name: str, log: Log, stop: Stop, process: Process, figures: Figures) -> None:
+        self._name = name
+        self._log = log
+        self._stop = stop
+        self._process = process
+        self.figures = figures
+        self._outage = Outage("Redis", log)
+        self._worker: RunWorker | None = None
+        self._ready = False
+
+    def work(self, client: redis.Redis) -> None:
+        """Let one RQ worker work, until it has to stop or Redis is away."""
+
+        def make() -> RunWorker:
+            self.figures.publish("waiting")
+            with mapped():
+                return RunWorker(
+                    client,
+                    f"{self._name}-{secrets.token_hex(4)}",  # RQ refuses a name that is still there
+                    self._process,
+                    self._stop,
+                    self._outage,
+                    self.figures.publish,
+                )
+
+        try:
+            worker = waited(
+                make, self._outage, enough=lambda: self._stop.requested, pause=self._stop.wait
+            )
+        except GivenUp:
+            return
+        self._worker = worker
+        if not self._ready:
+            self._ready = True
+            self._log(Action.READY, "waiting for runs")
+        try:
+            worker.work(logging_level=None)
+        except Exception as error:
+            # RQ's farewell to a Redis that is away; whatever else it is, a new worker helps.
+            self._outage.failed(translate(error))
+        if not self._stop.requested:
+            self.kill()  # a run that nobody watches any more
+            self._stop.wait(_AGAIN_S)
+
+    def tell(self) -> None:
+        """Tell the run at hand, and one that begins right now, to end; until the process has."""
+        told = 0
+        while True:
+            worker = self._worker
+            if worker is not None and worker.horse_pid not in (0, told):
+                told = worker.horse_pid
+                worker.tell_horse()
+            time.sleep(_TELL_EVERY_S)
+
+    def kill(self) -> None:
+        """Kill the run at hand, if there is one; it is taken over later."""
+        worker = self._worker
+        if worker is not None and worker.horse_pid:
+            self._log(
+                Action.STOP_FORCED,
+                "the run at hand is killed: it is taken over later",
+                level=logging.WARNING,
+            )
+            worker.end_horse()
+            worker.wait_for_horse()

@@ -1,0 +1,108 @@
+"""What the scheduler and the job process can be told."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from countersink.schedules.context import JobOptions
+from countersink.schedules.cron import Cron
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """When a job runs, and for how long.
+
+    Attributes:
+        cron: the expression in its time zone; None: off.
+        time_zone: the IANA name, also of a job that is off.
+        limit_s: seconds that a run may take; it is told to end a little earlier.
+    """
+
+    cron: Cron | None
+    time_zone: str = "UTC"
+    limit_s: int = 3600
+
+    def __post_init__(self) -> None:
+        """Refuse what no run could keep to."""
+        if not 1 <= self.limit_s <= 7 * 86_400:
+            raise ValueError(f"limit_s is {self.limit_s}: 1 second to 7 days")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOptions:
+    """Settings of one scheduler process.
+
+    Attributes:
+        mysql_url: where the runs are; not in ``repr``.
+        redis_url: where RQ's queue is; not in ``repr`` either.
+        jobs: the times of every job, by name.
+        attempts: times a run is started at most, those that ended with their process included.
+        retry_after_s: seconds from the first failed attempt to the second; doubled each time.
+        lease_s: seconds that a scheduler stays in charge without a word from it.
+        renew_every_s: seconds between two such words, and between two looks of those who stand by.
+        sweep_every_s: seconds between two looks for runs that got lost.
+        stop_within_s: seconds after a signal at which the process ends, come what may.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    mysql_url: str = field(repr=False)
+    redis_url: str = field(repr=False)
+    jobs: Mapping[str, Times]
+    attempts: int = 3
+    retry_after_s: float = 30.0
+    lease_s: float = 15.0
+    renew_every_s: float = 3.0
+    sweep_every_s: float = 15.0
+    stop_within_s: float = 8.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no scheduler could run with."""
+        _positive(self)
+        if self.attempts < 1:
+            raise ValueError(f"attempts is {self.attempts}: at least 1 is needed")
+        if self.lease_s < 2 * self.renew_every_s:
+            raise ValueError("lease_s is less than twice renew_every_s: it would run out by itself")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsOptions:
+    """Settings of one job process.
+
+    Attributes:
+        mysql_url: where the tables are; not in ``repr``.
+        redis_url: where the streams are; not in ``repr`` either.
+        jobs_redis_url: where RQ's queue is; not in ``repr`` either.
+        jobs: what the jobs themselves can be told.
+        lease_s: seconds after which a run whose process is silent counts as left behind.
+        renew_every_s: seconds between two signs of life of a run.
+        wait_s: seconds that a run waits for the one before it of its job; longer than ``lease_s``,
+            so that a dead process makes nobody skip a run.
+        stop_within_s: seconds after a signal at which the process ends, come what may.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    mysql_url: str = field(repr=False)
+    redis_url: str = field(repr=False)
+    jobs_redis_url: str = field(repr=False)
+    jobs: JobOptions = field(default_factory=JobOptions)
+    lease_s: float = 15.0
+    renew_every_s: float = 4.0
+    wait_s: float = 20.0
+    stop_within_s: float = 8.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no job process could run with."""
+        _positive(self)
+        if self.lease_s < 2 * self.renew_every_s:
+            raise ValueError("lease_s is less than twice renew_every_s: it would run out by itself")
+
+
+def _positive(options: SchedulerOptions | JobsOptions) -> None:
+    for one in fields(options):
+        value = getattr(options, one.name)
+        if one.name.endswith("_s") and not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{one.name} is {value}: seconds above 0")

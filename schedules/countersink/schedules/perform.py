@@ -1,0 +1,273 @@
+"""What RQ calls: a run, from its row's start to its end, in a work horse of the job process."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+from rq.timeouts import BaseTimeoutException
+
+from countersink.schedules import runs
+from countersink.schedules.context import Context, Outcome
+from countersink.schedules.history import failing
+from countersink.schedules.leadership import process_name
+from countersink.schedules.logs import MAX_ERROR, Action, Log, error_text
+from countersink.schedules.options import JobsOptions
+from countersink.schedules.patience import GivenUp, Outage, waited
+from countersink.schedules.pulse import Pulse
+from countersink.schedules.queue import planned_time
+from countersink.schedules.registry import Registry, load
+from countersink.schedules.runs import Attempt, Begun
+from countersink.schedules.tables import Kept
+from countersink.store.errors import StoreError
+from countersink.stream.errors import StreamError
+
+LOOK_EVERY_S: Final = 0.2
+"""Seconds between two looks whether the run before is over, or the process is to stop."""
+_MARGIN: Final = 0.1
+_LONGEST_MARGIN_S: Final = 30.0
+
+
+Result = TypeVar("Result")
+
+
+class RunFailed(Exception):
+    """A run failed, or could not begin; the message is one sentence."""
+
+
+@dataclass(slots=True)
+class Process:
+    """What the job process hands to its work horses, by the fork.
+
+    Attributes:
+        options: its settings.
+        registry: the jobs it knows.
+        log: where runs say what they do.
+        pid: of the job process.
+        told: set in a work horse that is to end in good order.
+    """
+
+    options: JobsOptions
+    registry: Registry
+    log: Log
+    pid: int
+    told: bool = False
+
+
+_process: Process | None = None
+
+
+def install(process: Process | None) -> None:
+    """Set what :func:`perform` works with in this process and those it forks."""
+    global _process
+    _process = process
+
+
+def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
+    """Run a job, if it is this attempt's turn; RQ calls this. What became of it, in a word.
+
+    Raises:
+        RunFailed: RQ keeps it as failed, too.
+    """
+    if _process is None:
+        raise RunFailed(
+            "this is no job process of countersink: its runs need one; start it with"
+            " `countersink jobs` instead of `rq worker`"
+        )
+    run = _Run(_process, Attempt(job, planned_time(planned), attempt, process_name()), limit_s)
+    try:
+        return run()
+    finally:
+        run.close()
+
+
+class _Run:
+    """One call of :func:`perform`."""
+
+    def __init__(self, process: Process, attempt: Attempt, limit_s: int) -> None:
+        self._process = process
+        self._options = process.options
+        self._attempt = attempt
+        self._log = partial(process.log, job=attempt.job, at=attempt.planned_at)
+        self._outage = Outage("MySQL", process.log)
+        self._session = Kept(process.options.mysql_url)
+        # A little earlier than RQ's own limit, which is an exception in the midst of something.
+        self._deadline = time.monotonic() + limit_s - min(_LONGEST_MARGIN_S, _MARGIN * limit_s)
+        self._limit_s = limit_s
+
+    def __call__(self) -> str:
+        begun = self._begin()
+        if begun is Begun.STARTED:
+            return self._started()
+        if begun is Begun.BUSY:
+            reason = self._waited(
+                lambda: runs.skip(self._session(), self._attempt, self._options.wait_s)
+            )
+            begun = Begun.NOTHING if reason is None else begun
+        elif begun is Begun.STALE:
+            reason = runs.STALE
+        if begun is Begun.NOTHING:
+            self._log(
+                Action.RUN_IGNORED,
+                "not its turn: started before, over, or never planned",
+                level=logging.DEBUG,
+                attempt=self._attempt.number,
+            )
+            return "nothing"
+        self._log(Action.RUN_SKIPPED, f"skipped: {reason}", level=logging.WARNING)
+        return "skipped"
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def _told(self) -> bool:
+        """Whether this process is to end; an orphan is, too."""
+        return self._process.told or os.getppid() != self._process.pid
+
+    def _late(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    def _begin(self) -> Begun:
+        """Begin, once the run before it is over; BUSY if that takes too long."""
+        patient_until = time.monotonic() + self._options.wait_s
+        while True:
+            if self._told():
+                raise RunFailed("the job process stops: the run begins elsewhere, or later")
+            begun = self._waited(
+                lambda: runs.begin(self._session(), self._attempt, self._options.lease_s)
+            )
+            if begun is not Begun.BUSY or time.monotonic() >= patient_until:
+                return begun
+            time.sleep(LOOK_EVERY_S)
+
+    def _waited(self, work: Callable[[], Result]) -> Result:
+        try:
+            return waited(
+                work,
+                self._outage,
+                enough=lambda: self._told() or self._late(),
+                pause=self._pause,
+            )
+        except (GivenUp, StoreError) as error:
+            raise RunFailed(f"MySQL did not do its part: {error_text(error)}") from None
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._told():
+            time.sleep(min(LOOK_EVERY_S, seconds))
+
+    def _started(self) -> str:
+        self._log(Action.RUN_STARTED, "a run begins", attempt=self._attempt.number)
+        begun = time.monotonic()
+        options = self._options
+        pulse = Pulse(
+            options.mysql_url, self._attempt, options.lease_s, options.renew_every_s
+        ).start()
+        try:
+            outcome, error = self._work(pulse)
+            took = round(time.monotonic() - begun, 3)
+            self._finish(pulse, outcome, error)
+        finally:
+            pulse.stop()
+        if error is not None:
+            self._say_failed(error, took)
+            raise RunFailed(error[:MAX_ERROR])
+        self._log(
+            Action.RUN_DONE,
+            outcome.detail if outcome else "done",
+            took_s=took,
+            rows=outcome.rows if outcome else 0,
+        )
+        return "done"
+
+    def _work(self, pulse: Pulse) -> tuple[Outcome | None, str | None]:
+        context = Context(
+            mysql_url=self._options.mysql_url,
+            redis_url=self._options.redis_url,
+            options=self._options.jobs,
+            stop=lambda: self._told() or self._late() or pulse.lost,
+        )
+        try:
+            kind = self._process.registry.get(self._attempt.job)
+            if kind is None:
+                return None, (
+                    f"this job process knows no job {self._attempt.job}: it is older, or newer,"
+                    " than the scheduler"
+                )
+            return load(kind)(context), None
+        except BaseException as error:
+            return None, self._sentence(error)
+
+    def _sentence(self, error: BaseException) -> str:
+        cause: BaseException | None = error
+        while cause is not None:
+            # The driver may have met it first, and wrapped it.
+            if isinstance(cause, BaseTimeoutException):
+                return f"it took longer than its limit of {self._limit_s} s"
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(error, StoreError | StreamError):
+            return error_text(error)
+        self._log(Action.CRASHED, "an unexpected error in a run", level=logging.ERROR, bug=error)
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+    def _finish(self, pulse: Pulse, outcome: Outcome | None, error: str | None) -> None:
+        def write() -> bool:
+            return runs.finish(
+                self._session(),
+                self._attempt,
+                rows=None if outcome is None else outcome.rows,
+                detail=None if outcome is None else outcome.detail,
+                error=error,
+            )
+
+        try:
+            # Until the lease has run out: from then on it is another's run.
+            written = waited(
+                write, self._outage, enough=lambda: pulse.lost, pause=self._pause_always
+            )
+        except (GivenUp, StoreError) as failure:
+            self._log(
+                Action.RUN_LOST,
+                "how the run ended could not be written: it is taken over",
+                level=logging.WARNING,
+                error=error_text(failure),
+            )
+            raise RunFailed("how it ended could not be written: it is taken over") from None
+        if not written:
+            self._log(
+                Action.RUN_LOST,
+                "the run's lease was lost while it ran: another has taken it over, or will",
+                level=logging.WARNING,
+            )
+            raise RunFailed("its lease was lost: another process has taken it over, or will")
+
+    @staticmethod
+    def _pause_always(seconds: float) -> None:
+        time.sleep(seconds)
+
+    def _say_failed(self, error: str, took: float) -> None:
+        self._log(
+            Action.RUN_FAILED,
+            "a run failed",
+            level=logging.WARNING,
+            error=error[:MAX_ERROR],
+            attempt=self._attempt.number,
+            took_s=took,
+        )
+        try:
+            found = failing(self._session(), self._attempt.job)
+        except StoreError:
+            return  # only what is said of it is missing
+        for job in found:
+            self._process.log(
+                Action.FAILING,
+                "a job failed three times in a row or more",
+                level=logging.ERROR,
+                job=job.job,
+                times=job.times,
+                error=(job.error or "")[:MAX_ERROR],
+            )
