@@ -1,0 +1,91 @@
+"""The job ``alarms``: fails, and so shows, when something needs a person.
+
+It looks at how long the queue has waited, at the dead rows, and at jobs that have not succeeded for
+long; what else there is to know is in ``countersink info``, ``runs`` and ``doctor``.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from countersink.schedules.context import Context, Outcome
+from countersink.schedules.tables import open_tables
+from countersink.store import dead
+from countersink.store.connection import Session
+from countersink.stream.connection import connect, mapped
+from countersink.stream.errors import StreamError
+from countersink.stream.oldest import first_arrived
+from countersink.stream.partitions import stream_keys
+
+UNSUCCESSFUL_HOURS: Final = 24
+"""A job all of whose runs have failed for so long is an alarm."""
+_READ_S: Final = 30.0
+
+
+class Alarm(Exception):
+    """Somebody should look; the message says at what, and with which command."""
+
+
+def job(context: Context) -> Outcome:
+    """Look at everything, then say all of it at once.
+
+    Raises:
+        Alarm: something needs a person.
+        StoreError: MySQL did not do its part.
+    """
+    said = list(_queue(context))
+    with open_tables(context.mysql_url, read_timeout=_READ_S) as session:
+        said += _dead(session, context.options.alarm_dead)
+        said += _jobs(session)
+    if said:
+        raise Alarm("; ".join(said))
+    return Outcome(rows=0, detail="nothing to report")
+
+
+def _queue(context: Context) -> Iterator[str]:
+    limit = context.options.alarm_lag_s
+    try:
+        with connect(context.redis_url, client_name="countersink-alarms") as client:
+            # The streams first: what they hold has arrived before this time.
+            arrived = first_arrived(client, stream_keys(client))
+            with mapped():
+                seconds, microseconds = client.time()
+    except StreamError as error:
+        yield f"{error}, so how long the queue has waited is not known"
+        return
+    waited = 0.0 if arrived is None else seconds + microseconds / 1e6 - arrived / 1000
+    if waited > limit:
+        yield (
+            f"the oldest entry has waited in the queue for {waited:,.0f} s, and the limit is"
+            f" {limit:,.0f} s: look at countersink info, and start more workers if they are busy"
+        )
+
+
+def _dead(session: Session, limit: int) -> Iterator[str]:
+    by_reason = dead.count(session)
+    total = sum(by_reason.values())
+    if total > limit:
+        reasons = ", ".join(f"{name} {number:,}" for name, number in by_reason.items())
+        yield (
+            f"{total:,} rows are dead ({reasons}), and the limit is {limit:,}:"
+            " countersink dead list, then retry or drop them"
+        )
+
+
+def _jobs(session: Session) -> Iterator[str]:
+    """Jobs whose runs since the last one that was done began to be planned long ago."""
+    rows = session.query(
+        "SELECT job.name, MIN(run.planned_at), UTC_TIMESTAMP() FROM job"
+        " JOIN job_run AS run ON run.job = job.name"
+        " LEFT JOIN (SELECT job, MAX(planned_at) AS planned_at FROM job_run WHERE state = 'done'"
+        " GROUP BY job) AS done ON done.job = job.name"
+        " WHERE job.cron <> 'off' AND job.name <> 'alarms' AND run.state <> 'skipped'"
+        " AND (done.planned_at IS NULL OR run.planned_at > done.planned_at)"
+        " GROUP BY job.name ORDER BY job.name"
+    )
+    for name, since, now in rows:
+        if now - since > timedelta(hours=UNSUCCESSFUL_HOURS):
+            yield (
+                f"{name} has not succeeded since before {since.isoformat(timespec='minutes')}Z:"
+                " countersink runs says why"
+            )

@@ -1,0 +1,83 @@
+"""The job ``prune``: forgets guard rows, and runs of jobs, that nothing needs any more.
+
+A guard may go once no entry that it stands for can be taken for new: the watermark that
+:func:`countersink.store.guards.prune` moves stays at or below the time of everything that still
+waits in a stream. So the streams are looked at first, then the watermark moves. What is replayed
+later than ``ledger_days`` after it was first sent cannot be told from what was counted: it goes to
+the dead letters as ``too_old``.
+"""
+
+from typing import Final
+
+from countersink.schedules.context import Context, Outcome
+from countersink.schedules.tables import open_tables
+from countersink.store import guards
+from countersink.store.connection import LOCK_WAIT, Session
+from countersink.stream import oldest
+from countersink.stream.connection import connect, mapped
+from countersink.stream.errors import StreamError
+from countersink.stream.partitions import stream_keys
+
+CHUNK: Final = 1000
+"""Runs deleted per transaction."""
+_READ_S: Final = 60.0
+_DAY_MS: Final = 86_400_000
+_MOST_DAYS: Final = 36_500
+
+
+def job(context: Context) -> Outcome:
+    """Prune what ``ledger_days`` and ``runs_days`` allow.
+
+    Raises:
+        StreamError: Redis did not answer; nothing was pruned.
+        Interrupted: it was to stop; nothing was pruned.
+        Refused: the clocks of MySQL and Redis differ by minutes; nothing was pruned.
+        StoreError: MySQL did not do its part.
+    """
+    now_ms, not_above_ms = _queue(context)
+    with open_tables(context.mysql_url, read_timeout=_READ_S, lock_wait=LOCK_WAIT) as session:
+        pruned = guards.prune(
+            session,
+            keep_ms=round(min(context.options.ledger_days, _MOST_DAYS) * _DAY_MS),
+            now_ms=now_ms,
+            not_above_ms=not_above_ms,
+        )
+        runs = delete_runs(session, context.options.runs_days)
+    return Outcome(
+        rows=pruned.deleted + runs,
+        detail=f"{pruned.deleted:,} guard rows and {runs:,} runs deleted",
+    )
+
+
+def _queue(context: Context) -> tuple[int, int | None]:
+    """Redis's clock, and the time of the oldest entry in any stream, in Unix ms."""
+    try:
+        with connect(context.redis_url, client_name="countersink-prune") as client:
+            # First: what is sent while we look is sent later than this.
+            with mapped():
+                seconds, microseconds = client.time()
+            waiting = oldest.first_sent(client, stream_keys(client), stop=context.stop)
+    except StreamError as error:
+        raise type(error)(
+            f"{error}; nothing was pruned, since what waits there is not known"
+        ) from error
+    return seconds * 1000 + microseconds // 1000, waiting
+
+
+def delete_runs(session: Session, days: float, *, chunk: int = CHUNK) -> int:
+    """Delete runs that were planned more than ``days`` ago and have ended; how many.
+
+    Raises:
+        StoreError: as any statement.
+    """
+    deleted = 0
+    while True:
+        gone = session.execute(
+            "DELETE FROM job_run WHERE state IN ('done', 'failed', 'skipped')"
+            " AND planned_at < UTC_TIMESTAMP() - INTERVAL %s SECOND"
+            " ORDER BY planned_at LIMIT %s",
+            (round(min(days, _MOST_DAYS) * 86_400), chunk),
+        )
+        deleted += gone
+        if gone < chunk:
+            return deleted

@@ -1,0 +1,108 @@
+"""How ``countersink counter`` shows counters."""
+
+from collections.abc import Sequence
+
+import click
+
+from countersink.cli import output
+from countersink.store import buckets
+from countersink.store.counters import Counter
+from countersink.store.policies import Policy
+
+
+def document(counter: Counter) -> dict[str, object]:
+    """A counter as JSON."""
+    return {
+        "counter": counter.name,
+        "time_zone": counter.in_force.time_zone,
+        "resolution": counter.in_force.resolution,
+        "keep_days": counter.keep_days,
+        "app_slots": counter.app_slots,
+        "rolled_up_to": None if counter.rolled_up_to is None else str(counter.rolled_up_to),
+        "made": counter.made,
+        "policies": [
+            {
+                "from": begins(policy),
+                "time_zone": policy.time_zone,
+                "resolution": policy.resolution,
+                "in_force": policy == counter.in_force,
+            }
+            for policy in counter.policies
+        ],
+    }
+
+
+def begins(policy: Policy) -> str | None:
+    """The first event time that a policy is for, in UTC; None for the beginning of time."""
+    if policy.valid_from <= 0:
+        return None
+    return f"{buckets.label_time(policy.valid_from * 60).isoformat(timespec='minutes')}Z"
+
+
+def print_one(counter: Counter) -> None:
+    """A counter for people: its settings, then its time zones if there is more than one."""
+    table = output.table({"setting": False, "value": False})
+    table.show_header = False
+    for name, value in (
+        ("counter", counter.name),
+        ("time zone", counter.in_force.time_zone),
+        ("resolution", counter.in_force.resolution),
+        ("keep days", _kept(counter)),
+        ("app slots", str(counter.app_slots)),
+        ("rolled up to", output.cell(counter.rolled_up_to)),
+        ("made by hand", output.cell(counter.made)),
+    ):
+        table.add_row(name, value)
+    output.console().print(table)
+    if len(counter.policies) > 1:
+        policies = output.table(
+            dict.fromkeys(("events from", "time zone", "resolution", ""), False)
+        )
+        for policy in counter.policies:
+            if policy == counter.in_force:
+                state = "in force"
+            else:
+                state = "to come" if policy in counter.to_come else ""
+            policies.add_row(
+                begins(policy) or "the beginning", policy.time_zone, policy.resolution, state
+            )
+        click.echo()
+        output.console().print(policies)
+
+
+def print_list(counters: Sequence[Counter]) -> None:
+    """Counters for people, one line each."""
+    if not counters:
+        click.echo("There are no counters.")
+        return
+    table = output.table(
+        {
+            "counter": False,
+            "time zone": False,
+            "resolution": False,
+            "keep days": True,
+            "app slots": True,
+            "rolled up to": False,
+            "made": False,
+            "to come": False,
+        }
+    )
+    for counter in counters:
+        table.add_row(
+            counter.name,
+            counter.in_force.time_zone,
+            counter.in_force.resolution,
+            _kept(counter),
+            str(counter.app_slots),
+            output.cell(counter.rolled_up_to),
+            output.cell(counter.made),
+            ", ".join(
+                f"{policy.time_zone} {policy.resolution} from {begins(policy)}"
+                for policy in counter.to_come
+            ),
+        )
+    output.console().print(table)
+
+
+def _kept(counter: Counter) -> str:
+    return "forever" if counter.keep_days is None else f"{counter.keep_days:,}"

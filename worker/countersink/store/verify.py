@@ -1,0 +1,220 @@
+"""Holding what is in the tables against what the ledger says was ever applied.
+
+For every counter: slots + months = ledger + slots 256 to 511. What the application's own
+transactions put into those slots comes into the ledger when compaction moves it. Everything that
+moves, adds or deletes rows changes both sides in one transaction, so they are equal in any
+snapshot, however much is going on; each group of counters is looked at in one of its own.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from countersink.store import buckets
+from countersink.store.connection import Session, connect
+from countersink.store.deletion import FIRST_APP_SLOT, LAST_APP_SLOT
+from countersink.store.errors import UnknownCounter
+from countersink.store.migrate import require_schema
+from countersink.store.policies import load
+from countersink.store.policy_changes import is_name
+from countersink.store.settings import Settings
+
+READ_SECONDS: Final = 3600.0
+"""How long the sums of one group may take."""
+_GROUP: Final = 20
+"""Counters per snapshot: the server keeps what others change while a snapshot is open."""
+
+Problem = Literal["sum", "no_ledger", "no_policy"]
+
+_OUTSIDE: Final = f"slot NOT BETWEEN {FIRST_APP_SLOT} AND {LAST_APP_SLOT}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that cannot be if only countersink wrote to the tables.
+
+    Attributes:
+        counter: its name.
+        problem: ``sum``: tables and ledger differ; ``no_ledger``: there are rows, though nothing
+            was ever applied; ``no_policy``: there are buckets of a policy it never had.
+        in_tables: sum of the slots but 256 to 511, and of the months.
+        in_ledger: sum of the ledger.
+        detail: a sentence for people.
+    """
+
+    counter: str
+    problem: Problem
+    in_tables: int
+    in_ledger: int
+    detail: str
+
+    @property
+    def difference(self) -> int:
+        """Tables minus ledger."""
+        return self.in_tables - self.in_ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was looked at.
+
+    Attributes:
+        counters: how many.
+        rows: of their slots and months.
+        differences: what is wrong, by counter.
+        finished: False if ``stop`` said so before all counters were looked at.
+    """
+
+    counters: int = 0
+    rows: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    finished: bool = True
+
+
+@dataclass(slots=True)
+class _Sums:
+    rows: int = 0
+    ledger_rows: int = 0
+    outside_rows: int = 0
+    in_tables: int = 0
+    in_ledger: int = 0
+    numbers: dict[int, int] = field(default_factory=dict)
+
+
+def open_session(where: Settings | str) -> Session:
+    """A session for :func:`verify`.
+
+    Raises:
+        StoreError: as :func:`countersink.store.connection.connect`, or SchemaMismatch.
+    """
+    session = connect(where, isolation="REPEATABLE READ", read_timeout=READ_SECONDS)
+    try:
+        require_schema(session)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def verify(
+    session: Session,
+    counter: str | None = None,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+) -> Verified:
+    """Look at every counter, or at one.
+
+    Args:
+        session: at REPEATABLE READ, outside a transaction.
+        counter: the name of the only one.
+        stop: asked between two groups of counters.
+
+    Raises:
+        UnknownCounter: nothing in the tables has this name.
+        StoreError: as any query.
+    """
+    names = _names(session, counter)
+    done, rows, differences = 0, 0, list[Difference]()
+    for start in range(0, len(names), _GROUP):
+        if stop():
+            return Verified(done, rows, differences, finished=False)
+        part = names[start : start + _GROUP]
+        with session.transaction(snapshot=True):
+            policies = load(session)
+            for name, sums in _sums(session, part).items():
+                rows += sums.rows
+                had = {policy.number for policy in policies.of(name)}
+                differences += _differences(session, name, sums, had)
+        done += len(part)
+    return Verified(done, rows, differences)
+
+
+def _names(session: Session, counter: str | None) -> list[str]:
+    tables = ("counter_ledger", "counter_slot", "counter_month")
+    if counter is None:
+        found = session.query(
+            " UNION ".join(f"SELECT DISTINCT counter FROM {table}" for table in tables)
+        )
+        return sorted(name for (name,) in found)
+    if is_name(counter):
+        ((there,),) = session.query(
+            "SELECT "
+            + " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE counter = %s)" for table in tables)
+            + " OR EXISTS (SELECT 1 FROM counter WHERE name = %s)",
+            (counter,) * 4,
+        )
+        if there:
+            return [counter]
+    raise UnknownCounter(f"there is no counter {counter!r}: it was neither made nor ever counted")
+
+
+def _sums(session: Session, names: Sequence[str]) -> dict[str, _Sums]:
+    """Both sides of each counter, in the snapshot that the caller began."""
+    found: defaultdict[str, _Sums] = defaultdict(_Sums)
+    marks = ", ".join(["%s"] * len(names))
+    for name, number, rows, outside_rows, amount in session.query(
+        f"SELECT counter, SECOND(bucket) AS number, COUNT(*), SUM({_OUTSIDE}),"
+        f" SUM(IF({_OUTSIDE}, amount, 0)) FROM counter_slot FORCE INDEX (PRIMARY)"
+        f" WHERE counter IN ({marks}) GROUP BY counter, number",
+        names,
+    ):
+        sums = found[name]
+        sums.rows += int(rows)
+        sums.outside_rows += int(outside_rows)
+        sums.in_tables += int(amount)
+        sums.numbers[int(number)] = int(rows)
+    for name, rows, amount in session.query(
+        "SELECT counter, COUNT(*), SUM(amount) FROM counter_month FORCE INDEX (PRIMARY)"
+        f" WHERE counter IN ({marks}) GROUP BY counter",
+        names,
+    ):
+        sums = found[name]
+        sums.rows += int(rows)
+        sums.outside_rows += int(rows)
+        sums.in_tables += int(amount)
+    for name, rows, amount in session.query(
+        "SELECT counter, COUNT(*), SUM(amount) FROM counter_ledger"
+        f" WHERE counter IN ({marks}) GROUP BY counter",
+        names,
+    ):
+        found[name].ledger_rows = int(rows)
+        found[name].in_ledger = int(amount)
+    return {name: found[name] for name in names if name in found}
+
+
+def _differences(
+    session: Session, name: str, sums: _Sums, had: AbstractSet[int]
+) -> Iterator[Difference]:
+    """What is wrong with a counter that has ``had`` policies of these numbers."""
+    if sums.outside_rows and not sums.ledger_rows:
+        yield Difference(
+            name,
+            "no_ledger",
+            sums.in_tables,
+            0,
+            f"{sums.outside_rows:,} rows, though nothing was ever applied to this counter",
+        )
+    elif sums.in_tables != sums.in_ledger:
+        yield Difference(
+            name,
+            "sum",
+            sums.in_tables,
+            sums.in_ledger,
+            f"the tables hold {sums.in_tables - sums.in_ledger:+,} against the ledger",
+        )
+    for number in sorted(sums.numbers.keys() - had):
+        ((bucket,),) = session.query(
+            "SELECT MIN(bucket) FROM counter_slot WHERE counter = %s AND SECOND(bucket) = %s",
+            (name, number),
+        )
+        label = buckets.label_text(buckets.label_of(bucket))
+        yield Difference(
+            name,
+            "no_policy",
+            sums.in_tables,
+            sums.in_ledger,
+            f"{sums.numbers[number]:,} rows in buckets such as {label} of a policy {number},"
+            " which it never had",
+        )
