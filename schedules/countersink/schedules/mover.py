@@ -1,0 +1,157 @@
+"""Moving many parts, at a pace, around what cannot be moved."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from countersink.schedules.moving import LOCK_WAIT_S, Moved, Part, move
+from countersink.schedules.pace import Pace
+from countersink.schedules.ranges import keys_of
+from countersink.store.buckets import label_text
+from countersink.store.connection import Connect, Session, connect
+from countersink.store.errors import BadData, Conflict, StoreError, Unavailable
+from countersink.store.migrate import require_schema
+from countersink.store.settings import Settings
+
+READ_TIMEOUT_S: Final = 120.0
+"""Seconds that a look through a bucket may take: some 500 million rows."""
+_RECONNECTS: Final = 3
+_RECONNECT_PAUSE_S: Final = 0.5
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A key of a bucket, or with None a bucket."""
+
+    counter: str
+    bucket: int
+    key: bytes | None = None
+
+
+def describe(place: Place) -> str:
+    """A place for people: ``views 2026-11-21 00:00:00 '/home'``."""
+    bucket = f"{place.counter} {label_text(place.bucket)}"
+    if place.key is None:
+        return bucket
+    return f"{bucket} {place.key.decode('utf-8', 'backslashreplace')!r}"
+
+
+def open_tables(mysql_url: str) -> Session:
+    """A session as moving needs it, on tables of our version.
+
+    Raises:
+        SchemaMismatch: there are none, or others.
+        StoreError: as :func:`countersink.store.connection.connect`.
+    """
+    session = connect(
+        Settings.parse(mysql_url),
+        isolation="REPEATABLE READ",
+        read_timeout=READ_TIMEOUT_S,
+        lock_wait=LOCK_WAIT_S,
+    )
+    try:
+        require_schema(session)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+class Mover:
+    """Moves parts on a session of its own, which it makes again when it is lost. For one thread.
+
+    Attributes:
+        ranges: transactions that moved something.
+        before: rows that the parts had in their buckets.
+        after: rows that they have now.
+        moved: rows that were added elsewhere and deleted.
+        busy: keys that others held; they are left for the next time.
+        overflowing: keys whose sum does not fit BIGINT; they are left as they are.
+    """
+
+    def __init__(self, connect: Connect, pace: Pace) -> None:
+        self._connect = connect
+        self._pace = pace
+        self._session: Session | None = None
+        self.ranges = 0
+        self.before = 0
+        self.after = 0
+        self.moved = 0
+        self.busy: list[Place] = []
+        self.overflowing: list[Place] = []
+
+    def run(self, work: Callable[[Session], Result]) -> Result:
+        """Run ``work``, which can be run again, on the session; again where that was lost.
+
+        Raises:
+            Unavailable: lost time and again.
+            StoreError: what ``work`` raised.
+        """
+        for attempt in range(_RECONNECTS):
+            try:
+                return work(self._open())
+            except Unavailable:
+                if self._pace.stopped:
+                    raise
+                self._pace.pause(_RECONNECT_PAUSE_S * (attempt + 1))
+        return work(self._open())
+
+    def move(self, part: Part) -> None:
+        """Move a part, and where that is refused its halves, down to single keys.
+
+        Returns early when the pace says stop; what is left is found by the next pass.
+        """
+        pending: list[tuple[Part, list[bytes] | None]] = [(part, None)]
+        while pending and not self._pace.stopped:
+            one, keys = pending.pop()
+            try:
+                self._note(self.run(lambda session, one=one: move(session, one)))  # type: ignore[misc]
+            except (Conflict, BadData) as error:
+                if keys is None:
+                    keys = self._keys(one)
+                if one.first == one.last:
+                    self._leave(one, error)
+                else:
+                    pending += [_between(one, half) for half in reversed(_halves(keys)) if half]
+            self._pace.rest()
+
+    def close(self) -> None:
+        """Close the session. Never raises."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def __enter__(self) -> "Mover":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> Session:
+        if self._session is None or self._session.closed:
+            self._session = self._connect()
+        return self._session
+
+    def _note(self, done: Moved) -> None:
+        self.ranges += bool(done.moved)
+        self.before += done.before
+        self.after += done.after
+        self.moved += done.moved
+
+    def _keys(self, part: Part) -> list[bytes]:
+        return self.run(lambda session: keys_of(session, part))
+
+    def _leave(self, part: Part, error: StoreError) -> None:
+        left = self.overflowing if isinstance(error, BadData) else self.busy
+        left.append(Place(part.counter, part.bucket, part.first))
+
+
+def _halves(keys: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    middle = (len(keys) + 1) // 2
+    return keys[:middle], keys[middle:]
+
+
+def _between(part: Part, keys: list[bytes]) -> tuple[Part, list[bytes]]:
+    return replace(part, first=keys[0], last=keys[-1]), keys

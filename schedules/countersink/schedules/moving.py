@@ -1,0 +1,180 @@
+"""Moving a range of one bucket's rows into slot 0 or into a month, in one short transaction.
+
+At REPEATABLE READ the locking read takes the range's rows and the gaps between them: until the
+COMMIT nobody changes a row of it or inserts one, so what is deleted is what was summed up. Whoever
+reads sees all of it or nothing. At READ COMMITTED a row that comes in between would be deleted
+without having been added; that the numbers of rows agree is checked all the same.
+
+The locking read does not wait: a row that somebody holds makes it fail at once, instead of queueing
+workers up behind a transaction that itself waits.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from countersink.store import cells
+from countersink.store.buckets import label_time
+from countersink.store.connection import Session
+from countersink.store.errors import Conflict
+
+COMPACTED: Final = 0
+"""The slot that compaction moves into."""
+LOCK_WAIT_S: Final = 1
+"""Seconds that a statement after the first may wait for a lock."""
+
+_BIGINT: Final = (-(2**63), 2**63 - 1)
+_APP_SLOTS: Final = "slot BETWEEN 256 AND 511"
+"""Slots of the application's own transactions, which are in no ledger as long as they are there."""
+_ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Keys of one bucket, and where its rows go.
+
+    Attributes:
+        counter: the counter.
+        bucket: the bucket's label.
+        first: the first key.
+        last: the last key, included.
+        month: label of the month to move to, out of every slot; None: from the other slots to
+            slot 0.
+    """
+
+    counter: str
+    bucket: int
+    first: bytes
+    last: bytes
+    month: int | None = None
+
+    @property
+    def lowest_slot(self) -> int:
+        """The lowest slot whose rows move."""
+        return COMPACTED + 1 if self.month is None else COMPACTED
+
+    def where(self) -> tuple[str, list[object]]:
+        """The condition for its keys, and the values for it."""
+        where = "counter = %s AND bucket = %s AND counter_key"
+        args: list[object] = [self.counter, label_time(self.bucket), self.first]
+        if self.first == self.last:
+            # By equality: the end of a range would look at, and lock, the next key's first row.
+            return f"{where} = %s", args
+        return f"{where} BETWEEN %s AND %s", [*args, self.last]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What became of a part.
+
+    Attributes:
+        before: rows of its bucket that the part had.
+        after: rows that it has now.
+        moved: rows that were added elsewhere and deleted.
+    """
+
+    before: int = 0
+    after: int = 0
+    moved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One key's rows, summed up by the server."""
+
+    key: bytes
+    amount: int
+    moving: int
+    rows: int
+    app_amount: int
+    app_rows: int
+
+
+def move(session: Session, part: Part) -> Moved:
+    """Move what there is; committed when it returns. To be run again after any error.
+
+    Args:
+        session: at REPEATABLE READ with a short lock wait, outside a transaction.
+        part: what to move and where to.
+
+    Raises:
+        Conflict: somebody holds a row; nothing was moved.
+        BadData: a sum does not fit BIGINT; nothing was moved.
+        Unavailable: the connection is lost; everything was moved or nothing.
+        StoreError: as any query; nothing was moved.
+    """
+    with session.transaction():
+        keys = _lock(session, part)
+        moving = [one for one in keys if one.moving]
+        moved = sum(one.moving for one in moving)
+        if moving:
+            _add(session, part, moving)
+            _add_to_ledger(session, part, moving)
+            deleted = _delete(session, part)
+            if deleted != moved:
+                raise Conflict(
+                    f"{moved:,} rows were added up and {deleted:,} deleted, so nothing was moved:"
+                    " rows came in between, which InnoDB at REPEATABLE READ does not allow"
+                )
+    before = sum(one.rows for one in keys)
+    return Moved(before, len(keys) if part.month is None else before - moved, moved)
+
+
+def _lock(session: Session, part: Part) -> list[_Key]:
+    where, args = part.where()
+    lowest = part.lowest_slot
+    # Only sums come over the wire: reading the rows one by one would cost more than moving them.
+    found = session.query(
+        f"SELECT counter_key, SUM(IF(slot >= {lowest:d}, amount, 0)), SUM(slot >= {lowest:d}),"
+        f" COUNT(*), SUM(IF({_APP_SLOTS}, amount, 0)), SUM({_APP_SLOTS})"
+        f" FROM {_ROWS} WHERE {where} GROUP BY counter_key FOR UPDATE NOWAIT",
+        args,
+    )
+    return [_Key(bytes(key), *map(int, numbers)) for key, *numbers in found]
+
+
+def _add(session: Session, part: Part, keys: list[_Key]) -> None:
+    if part.month is None:
+        table, columns = "counter_slot", "counter, bucket, counter_key, slot, amount"
+        head, tail = cells.head(session, part.counter, part.bucket), f"', {COMPACTED:d}, "
+    else:
+        table, columns = "counter_month", "counter, bucket, counter_key, amount"
+        head, tail = cells.head(session, part.counter, part.month), "', "
+    clause = session.dialect.upsert_add(table, "amount")
+    size = cells.per_statement(session)
+    for start in range(0, len(keys), size):
+        values = ", ".join(
+            f"{head}{one.key.hex()}{tail}{amount:d})"
+            for one in keys[start : start + size]
+            for amount in _in_bigint(one.amount)
+        )
+        session.execute(f"INSERT INTO {table} ({columns}) VALUES {values}{clause}")
+
+
+def _add_to_ledger(session: Session, part: Part, keys: list[_Key]) -> None:
+    """Book what came out of the application's slots, also where it adds up to nothing."""
+    if any(one.app_rows for one in keys):
+        session.execute(
+            "INSERT INTO counter_ledger (counter, slot, amount) VALUES (%s, %s, %s)"
+            + session.dialect.upsert_add("counter_ledger", "amount"),
+            (part.counter, COMPACTED, sum(one.app_amount for one in keys)),
+        )
+
+
+def _delete(session: Session, part: Part) -> int:
+    where, args = part.where()
+    # With a table in front, as MariaDB knows no index hints without: by any other index the DELETE
+    # would lock rows of other buckets.
+    return session.execute(
+        f"DELETE counter_slot FROM {_ROWS} WHERE {where} AND slot >= {part.lowest_slot:d}", args
+    )
+
+
+def _in_bigint(amount: int) -> Iterator[int]:
+    """An amount in pieces that fit the column: a sum beyond it may fit what is there already."""
+    least, most = _BIGINT
+    while not least <= amount <= most:
+        piece = most if amount > 0 else least
+        yield piece
+        amount -= piece
+    yield amount

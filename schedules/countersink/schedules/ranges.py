@@ -1,0 +1,101 @@
+"""Which ranges of keys there are to move. Plain reads, which take no locks and scan one index.
+
+Every query goes by the primary key (counter, bucket, counter_key, slot), and pages by "after this
+key", so that what lies before costs nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from countersink.schedules.moving import Part
+from countersink.store.buckets import label_of, label_time
+from countersink.store.connection import Session
+
+_ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
+
+
+def counters(session: Session) -> list[str]:
+    """The counters that have slot rows, whether or not they are in the ledger."""
+    # A loose scan: from each counter the index is entered anew for the next one.
+    return [name for (name,) in session.query(f"SELECT DISTINCT counter FROM {_ROWS}")]
+
+
+def bucket_labels(
+    session: Session, counter: str, *, start: int | None = None, end: int | None = None
+) -> list[int]:
+    """The labels of a counter's buckets in order, from ``start`` to before ``end``."""
+    where = "counter = %s"
+    values: list[object] = [counter]
+    for comparison, label in ((">=", start), ("<", end)):
+        if label is not None:
+            where += f" AND bucket {comparison} %s"
+            values.append(label_time(label))
+    # A loose scan too: not a row of a bucket but its first is looked at.
+    found = session.query(f"SELECT DISTINCT counter, bucket FROM {_ROWS} WHERE {where}", values)
+    return sorted(label_of(bucket) for _, bucket in found)
+
+
+def uncompacted(session: Session, counter: str, labels: Sequence[int]) -> list[int]:
+    """Those of some neighbouring buckets, in order, that have rows in other slots than 0."""
+    found = session.query(
+        f"SELECT DISTINCT bucket FROM {_ROWS}"
+        " WHERE counter = %s AND bucket BETWEEN %s AND %s AND slot > 0",
+        (counter, label_time(labels[0]), label_time(labels[-1])),
+    )
+    dirty = {label_of(bucket) for (bucket,) in found}
+    return [label for label in labels if label in dirty]
+
+
+def next_part(
+    session: Session,
+    counter: str,
+    bucket: int,
+    *,
+    after: bytes | None = None,
+    above: int = 0,
+    rows: int,
+    month: int | None = None,
+) -> Part | None:
+    """The next keys of a bucket that are worth moving; None if there are none.
+
+    Args:
+        session: outside a transaction.
+        counter: whose bucket it is.
+        bucket: its label.
+        after: the last key of the part before; None to begin with.
+        above: a key is worth moving if it has more rows than this that would move.
+        rows: about so many rows, moving or not, lie between the first key and the last.
+        month: as in :class:`Part`.
+    """
+    moving = f"slot >= {1 if month is None else 0:d}"
+    where = "counter = %s AND bucket = %s AND counter_key"
+    at: list[object] = [counter, label_time(bucket)]
+    comparison = ">=" if after is None else ">"
+    found = session.query(
+        f"SELECT counter_key FROM {_ROWS} WHERE {where} {comparison} %s AND {moving}"
+        " GROUP BY counter_key HAVING COUNT(*) > %s ORDER BY counter_key LIMIT 1",
+        (*at, after or b"", above),
+    )
+    if not found:
+        return None
+    first = bytes(found[0][0])
+    # The page may end in the midst of a key: if that is why it seems too small, it begins the next.
+    ((last,),) = session.query(
+        "SELECT MAX(IF(n > %s, counter_key, NULL)) FROM ("
+        f"SELECT counter_key, SUM({moving}) AS n FROM ("
+        f"SELECT counter_key, slot FROM {_ROWS} WHERE {where} >= %s"
+        " ORDER BY counter_key, slot LIMIT %s) AS page GROUP BY counter_key) AS in_page",
+        (above, *at, first, rows),
+    )
+    return Part(counter, bucket, first, first if last is None else bytes(last), month)
+
+
+def keys_of(session: Session, part: Part) -> list[bytes]:
+    """The keys in a part that have rows to move, in order."""
+    where, args = part.where()
+    found = session.query(
+        f"SELECT DISTINCT counter_key FROM {_ROWS}"
+        f" WHERE {where} AND slot >= {part.lowest_slot:d} ORDER BY counter_key",
+        args,
+    )
+    return [bytes(key) for (key,) in found]
