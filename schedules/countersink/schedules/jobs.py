@@ -16,7 +16,7 @@ from countersink.schedules.options import JobsOptions
 from countersink.schedules.patience import GivenUp, Outage, waited
 from countersink.schedules.perform import Process, install
 from countersink.schedules.queue import connect_queue
-from countersink.schedules.registry import JOBS, Registry
+from countersink.schedules.registry import JOBS, Registry, load
 from countersink.schedules.stopping import Stop, signals
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect, mapped
@@ -52,6 +52,7 @@ def run(options: JobsOptions, *, registry: Registry = JOBS, stop: Stop | None = 
     hasty = connect(options.jobs_redis_url, socket_timeout=TIMEOUT_S)
     process = Process(options, registry, log, os.getpid())
     install(process)
+    _preload(registry, log)
     keeper = _Keeper(name, log, stop, process, Figures(hasty, "jobs", name))
     try:
         with signals(stop, log, options.stop_within_s, asked=keeper.tell, forced=keeper.kill):
@@ -66,6 +67,15 @@ def run(options: JobsOptions, *, registry: Registry = JOBS, stop: Stop | None = 
         client.close()
         hasty.close()
     return DONE
+
+
+def _preload(registry: Registry, log: Log) -> None:
+    """Import the jobs now, once, and not in every work horse."""
+    for name, kind in registry.items():
+        try:
+            load(kind)
+        except (ImportError, AttributeError) as error:
+            log(Action.CRASHED, "a job cannot be loaded", level=logging.ERROR, bug=error, job=name)
 
 
 class _Keeper:

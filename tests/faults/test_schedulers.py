@@ -1,0 +1,12 @@
+"""Jobs every second while the scheduler in charge dies, and is frozen: each run once."""
+
+from __future__ import annotations
+
+from tests.faults.scenarios import schedulers as scenarios
+from tests.faults.stage import Stage
+
+
+def test_each_run_starts_once_while_the_scheduler_in_charge_dies_and_is_frozen(
+    stage: Stage,
+) -> None:
+    scenarios.killed_and_frozen_in_charge(stage)

@@ -1,0 +1,127 @@
+"""Jobs for tests of the scheduled processes, and those processes, run from the command line:
+`python -m tests.support.scheduled scheduler|jobs JSON`.
+
+Each job writes a row for every start into a table of the test's own, with the id of RQ's job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rq import get_current_job
+
+from countersink.schedules import jobs, scheduler
+from countersink.schedules.context import Context, Outcome
+from countersink.schedules.cron import parse
+from countersink.schedules.options import JobsOptions, SchedulerOptions, Times
+from countersink.schedules.registry import Kind, Registry
+from countersink.store.connection import Session, connect
+from countersink.worker.logs import set_up
+
+TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS test_start (id BIGINT AUTO_INCREMENT PRIMARY KEY,"
+    " run VARCHAR(100) NOT NULL, pid INT NOT NULL,"
+    " at DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), ended DATETIME(3) NULL)"
+)
+PAUSE_S: Final = 0.02
+PATIENCE_S: Final = 60.0
+
+
+def make_table(session: Session) -> None:
+    """An empty table of starts."""
+    session.execute("DROP TABLE IF EXISTS test_start")
+    session.execute(TABLE)
+
+
+def starts(session: Session) -> list[str]:
+    """The RQ id of each start so far, in order."""
+    return [run for (run,) in session.query("SELECT run FROM test_start ORDER BY id")]
+
+
+def _start(session: Session) -> None:
+    session.execute(
+        "INSERT INTO test_start (run, pid) VALUES (%s, %s)", (get_current_job().id, os.getpid())
+    )
+
+
+def tick(context: Context) -> Outcome:
+    """Record the start; nothing else."""
+    with connect(context.mysql_url) as session:
+        _start(session)
+    return Outcome(1, "ticked")
+
+
+def breaks(context: Context) -> Outcome:
+    """Record the start, and fail."""
+    with connect(context.mysql_url) as session:
+        _start(session)
+    raise RuntimeError("it broke: ¡ñandú! " + "x" * 3000)
+
+
+def until_told(context: Context) -> Outcome:
+    """Record the start, and go on until told to stop."""
+    with connect(context.mysql_url) as session:
+        _start(session)
+    begun = time.monotonic()
+    while not context.stop():
+        if time.monotonic() - begun > PATIENCE_S:
+            return Outcome(0, "nobody said anything")
+        time.sleep(PAUSE_S)
+    return Outcome(7, "told to stop")
+
+
+def deaf(context: Context) -> Outcome:
+    """Record the start, and go on whatever is said."""
+    with connect(context.mysql_url) as session:
+        _start(session)
+    time.sleep(PATIENCE_S)
+    return Outcome(0, "nobody said anything")
+
+
+def once_deaf(context: Context) -> Outcome:
+    """The first start goes on for ever; later ones end at once."""
+    with connect(context.mysql_url) as session:
+        _start(session)
+        if len(starts(session)) > 1:
+            return Outcome(2, "the second time")
+    time.sleep(PATIENCE_S)
+    return Outcome(0, "nobody said anything")
+
+
+NAMES: Final = ("tick", "breaks", "until_told", "deaf", "once_deaf")
+
+
+def registry() -> Registry:
+    """All of them, under their own names."""
+    return {
+        name: Kind(path=f"tests.support.scheduled:{name}", cron="off", limit_s=60, does="a test")
+        for name in NAMES
+    }
+
+
+def scheduler_options(plan: Mapping[str, Any]) -> SchedulerOptions:
+    """From JSON: fields of the options, `jobs` as name → [cron, time limit]."""
+    fields = dict(plan)
+    fields["jobs"] = {
+        name: Times(cron=parse(cron), limit_s=limit_s)
+        for name, (cron, limit_s) in fields.pop("jobs").items()
+    }
+    return SchedulerOptions(**fields)
+
+
+def main() -> int:
+    """Run the process until it is signalled."""
+    plan = json.loads(sys.argv[2])
+    set_up("json")
+    if sys.argv[1] == "scheduler":
+        return scheduler.run(scheduler_options(plan))
+    return jobs.run(JobsOptions(**plan), registry=registry())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
