@@ -16,15 +16,20 @@ from secrets import token_hex
 from typing import Final
 
 from countersink.schedules.context import Context, Outcome
-from countersink.schedules.mover import Mover, Place, describe, open_tables
+from countersink.schedules.mover import Mover, open_tables
 from countersink.schedules.pace import Pace
-from countersink.schedules.ranges import bucket_labels, counters, next_part, uncompacted
+from countersink.schedules.places import BUSY, OVERFLOWING, UNKNOWN, Place, mention
+from countersink.schedules.ranges import (
+    bucket_labels,
+    counters,
+    next_part,
+    now_and_policies,
+    require_counter,
+    uncompacted,
+)
 from countersink.store import lease
 from countersink.store.buckets import day_label
-from countersink.store.clock import NOW_MS
 from countersink.store.connection import Connect, Session
-from countersink.store.policies import Policies, load
-from countersink.store.totals_sql import require_counter
 
 RECENT_DAYS: Final = 3
 """Days of which every run of the job looks at the buckets; it looks at all of them once a day."""
@@ -169,6 +174,8 @@ class _Pass:
 
     def run(self) -> Compacted:
         labels = {name: self._labels(name) for name in self._names()}
+        # Read again, after the buckets: whoever made one went by a policy that is there by now.
+        self._now, self._policies = self._mover.run(now_and_policies)
         self._all = sum(map(len, labels.values()))
         for name, own in labels.items():
             closed, opened = self._sorted(name, own)
@@ -277,22 +284,12 @@ class _Pass:
         )
 
 
-def now_and_policies(session: Session) -> tuple[int, Policies]:
-    """Unix seconds on the server's clock, and the policies there are."""
-    with session.transaction(snapshot=True):
-        ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
-        return int(now_ms) // 1000, load(session)
-
-
 def _sentence(done: Compacted, everything: bool) -> str:
     looked = "all buckets" if everything else f"buckets of the last {RECENT_DAYS} days"
-    said = f"{looked}: {done.rows_before:,} rows became {done.rows_after:,}"
-    for places, what in (
-        (done.busy, "keys were busy and are left for the next run"),
-        (done.overflowing, "keys would overflow and stay as they are, the first is"),
-        (done.unknown, "buckets belong to no policy and stay as they are, the first is"),
-    ):
-        if places:
-            first = f" {describe(places[0])}" if what.endswith("is") else ""
-            said += f"; {len(places):,} {what}{first}"
+    said = (
+        f"{looked}: {done.rows_before:,} rows became {done.rows_after:,}"
+        + mention(done.busy, BUSY)
+        + mention(done.overflowing, OVERFLOWING)
+        + mention(done.unknown, UNKNOWN)
+    )
     return said if done.finished else f"{said}; stopped early, the next run goes on"

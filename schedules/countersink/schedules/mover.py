@@ -1,13 +1,13 @@
 """Moving many parts, at a pace, around what cannot be moved."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from countersink.schedules.moving import LOCK_WAIT_S, Moved, Part, move
 from countersink.schedules.pace import Pace
+from countersink.schedules.places import Place
 from countersink.schedules.ranges import keys_of
-from countersink.store.buckets import label_text
 from countersink.store.connection import Connect, Session, connect
 from countersink.store.errors import BadData, Conflict, StoreError, Unavailable
 from countersink.store.migrate import require_schema
@@ -19,23 +19,6 @@ _RECONNECTS: Final = 3
 _RECONNECT_PAUSE_S: Final = 0.5
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A key of a bucket, or with None a bucket."""
-
-    counter: str
-    bucket: int
-    key: bytes | None = None
-
-
-def describe(place: Place) -> str:
-    """A place for people: ``views 2026-11-21 00:00:00 '/home'``."""
-    bucket = f"{place.counter} {label_text(place.bucket)}"
-    if place.key is None:
-        return bucket
-    return f"{bucket} {place.key.decode('utf-8', 'backslashreplace')!r}"
 
 
 def open_tables(mysql_url: str) -> Session:

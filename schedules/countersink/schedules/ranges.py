@@ -9,7 +9,10 @@ from typing import Final
 
 from countersink.schedules.moving import Part
 from countersink.store.buckets import label_of, label_time
+from countersink.store.clock import NOW_MS
 from countersink.store.connection import Session
+from countersink.store.errors import UnknownCounter
+from countersink.store.policies import Policies, load
 
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
@@ -18,6 +21,23 @@ def counters(session: Session) -> list[str]:
     """The counters that have slot rows, whether or not they are in the ledger."""
     # A loose scan: from each counter the index is entered anew for the next one.
     return [name for (name,) in session.query(f"SELECT DISTINCT counter FROM {_ROWS}")]
+
+
+def require_counter(session: Session, counter: str) -> None:
+    """Check that a counter was counted, be it 0, or made by hand.
+
+    Raises:
+        UnknownCounter: neither.
+    """
+    found = session.query(
+        "(SELECT counter FROM counter_ledger WHERE counter = %s LIMIT 1)"
+        " UNION (SELECT counter FROM counter_slot WHERE counter = %s LIMIT 1)"
+        " UNION (SELECT name FROM counter WHERE name = %s)",
+        (counter, counter, counter),
+    )
+    # Compared here: the columns take 'views ' for 'views'.
+    if (counter,) not in found:
+        raise UnknownCounter(f"nothing was ever counted as {counter!r}")
 
 
 def bucket_labels(
@@ -99,3 +119,10 @@ def keys_of(session: Session, part: Part) -> list[bytes]:
         args,
     )
     return [bytes(key) for (key,) in found]
+
+
+def now_and_policies(session: Session) -> tuple[int, Policies]:
+    """Unix seconds on the server's clock, and the policies there are."""
+    with session.transaction(snapshot=True):
+        ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
+        return int(now_ms) // 1000, load(session)

@@ -1,0 +1,38 @@
+"""Keys and buckets that a pass left as they are, and how people are told of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from countersink.store.buckets import label_text
+
+BUSY: Final = "keys were busy and are left for the next run"
+OVERFLOWING: Final = "keys would not fit 64 bits and stay as they are"
+UNKNOWN: Final = "buckets belong to no policy of their counter and stay as they are"
+ASTRIDE: Final = "buckets lie in two months and stay as they are"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A key of a bucket, or with None a whole bucket.
+
+    Attributes:
+        counter: the counter.
+        bucket: the bucket's label.
+        key: the key.
+    """
+
+    counter: str
+    bucket: int
+    key: bytes | None = None
+
+    def __str__(self) -> str:
+        bucket = f"{self.counter} {label_text(self.bucket)}"
+        if self.key is None:
+            return bucket
+        return f"{bucket} {self.key.decode('utf-8', 'backslashreplace')!r}"
+
+
+def mention(places: Sequence[Place], what: str) -> str:
+    """What a sentence goes on with: how many and the first of them; empty where there are none."""
+    return f"; {len(places):,} {what} (first {places[0]})" if places else ""
