@@ -6,10 +6,10 @@ from typing import Final
 
 from countersink.store.buckets import label_text
 
-BUSY: Final = "keys were busy and are left for the next run"
-OVERFLOWING: Final = "keys would not fit 64 bits and stay as they are"
-UNKNOWN: Final = "buckets belong to no policy of their counter and stay as they are"
-ASTRIDE: Final = "buckets lie in two months and stay as they are"
+BUSY: Final = "keys left for the next run, as others held them"
+OVERFLOWING: Final = "keys left as they are, as their sum does not fit 64 bits"
+UNKNOWN: Final = "buckets left as they are, as no policy of their counter made them"
+ASTRIDE: Final = "buckets left as they are, as they lie in two months"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +35,4 @@ class Place:
 
 def mention(places: Sequence[Place], what: str) -> str:
     """What a sentence goes on with: how many and the first of them; empty where there are none."""
-    return f"; {len(places):,} {what} (first {places[0]})" if places else ""
+    return f"; {what}: {len(places):,}, first {places[0]}" if places else ""
