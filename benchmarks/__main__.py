@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: one table, and benchmarks/results.json."""
+"""``python -m benchmarks``: its tables, and benchmarks/results.json."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
-from benchmarks import environment, results
+from benchmarks import environment, results, tables
 from benchmarks.calls import Calls
+from benchmarks.compaction import Compaction
+from benchmarks.compaction_load import Beside
+from benchmarks.compaction_ways import Way
 from benchmarks.measuring import Benchmark, Measurement, Result, Wrong, take_turns
 from benchmarks.peers.celery_batches import CeleryBatches
 from benchmarks.peers.hincrby import Hincrby
@@ -20,17 +23,20 @@ from benchmarks.peers.per_event import PerEvent
 from benchmarks.peers.rq_jobs import RqJobs
 from benchmarks.pipeline import EndToEnd
 from benchmarks.raw_upserts import RawUpserts
-from benchmarks.rows import GROUPS, NAMES
-from benchmarks.site import Site, open_site
-from countersink.cli.servers import ServerError
+from benchmarks.rows import BESIDE, GROUPS, NAMES, QUIET, READS, SERVERS, on, server_of
+from benchmarks.series import QUERIES, Reads
+from benchmarks.site import Site, open_site, why_unavailable
+from countersink.cli.servers import Kind, ServerError
 
 OUTPUT: Final = Path(__file__).with_name("results.json")
 ROUNDS, SECONDS = 5, 5.0
 QUICK_ROUNDS, QUICK_SECONDS = 1, 0.2
+QUIET_WAYS: Final[tuple[Way, ...]] = ("nonstop", "peer_rc", "peer_rr")
+BESIDE_WAYS: Final[tuple[Way, ...]] = ("scheduled", "nonstop", "peer_rc", "peer_rr")
 
 
 def make(site: Site) -> dict[str, Benchmark]:
-    """All rows, by name."""
+    """All rows that can be measured there, by name."""
     benchmarks: list[Benchmark] = [
         *(Calls(site, name) for name in GROUPS[0]),
         EndToEnd(site, "end_to_end_zipf", distinct=False),
@@ -41,6 +47,14 @@ def make(site: Site) -> dict[str, Benchmark]:
         RqJobs(site),
         CeleryBatches(site),
         Hincrby(site),
+        *(
+            Compaction(site, on(site.kind, row), way)
+            for row, way in zip(QUIET, QUIET_WAYS, strict=True)
+        ),
+        *(
+            Beside(site, on(site.kind, row), way)
+            for row, way in zip(BESIDE, BESIDE_WAYS, strict=True)
+        ),
     ]
     return {benchmark.name: benchmark for benchmark in benchmarks}
 
@@ -56,11 +70,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=NAMES,
+        choices=(*NAMES, *READS),
         metavar="NAME",
-        help=f"just these rows: {', '.join(NAMES)}",
+        help=f"just these rows: {', '.join((*NAMES, *READS))}",
     )
-    parser.add_argument("--server", choices=("mariadb", "mysql"), default="mariadb")
+    parser.add_argument(
+        "--server",
+        choices=SERVERS,
+        default=SERVERS[0],
+        help="of the rows without a server's name (default: %(default)s); the others are measured"
+        " on both",
+    )
+    parser.add_argument(
+        "--without", choices=SERVERS, help="leave out the rows with this server's name"
+    )
     parser.add_argument(
         "--output",
         type=Path,
@@ -70,43 +93,97 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 0 measured (whatever the figures are), 1 failed."""
-    options = parse(arguments)
-    wanted = set(options.only or NAMES)
-    rounds, seconds = (QUICK_ROUNDS, QUICK_SECONDS) if options.quick else (ROUNDS, SECONDS)
-    output: Path | None = options.output
-    if output is None and not options.quick and not options.only:
-        output = OUTPUT
-    log = Console(stderr=True, highlight=False)
+class Run:
+    """One run of the chosen rows, server after server.
 
-    def progress(name: str, number: int, measurement: Measurement) -> None:
-        log.print(
-            f"{number}/{rounds} {name}: {measurement.per_second:,.0f}/s"
+    Attributes:
+        environment: of the run.
+        measured: the rows.
+        reads: the queries before and after compaction.
+        missing: rows that were to be measured and could not be, with the reason.
+    """
+
+    def __init__(self, options: argparse.Namespace, log: Console) -> None:
+        self.environment: dict[str, Any] = {}
+        self.measured: list[Result] = []
+        self.reads: list[dict[str, Any]] = []
+        self.missing: dict[str, str] = {}
+        self._options = options
+        self._wanted = set(options.only or (*NAMES, *READS))
+        self._log = log
+        quick = options.quick
+        self._rounds, self._seconds = (QUICK_ROUNDS, QUICK_SECONDS) if quick else (ROUNDS, SECONDS)
+
+    def run(self) -> None:
+        """Measure. Raises ServerError, Wrong."""
+        chosen: Kind = self._options.server
+        for kind in sorted(SERVERS, key=lambda kind: kind != chosen):
+            names = {name for name in self._wanted if (server_of(name) or chosen) == kind}
+            why = None
+            if kind == self._options.without:
+                why = f"left out by --without {kind}"
+            elif kind != chosen and names:
+                why = why_unavailable(kind)
+            if why is not None:
+                self._leave_out(kind, {name for name in names if server_of(name) == kind}, why)
+                names = {name for name in names if server_of(name) != kind}
+            if names or kind == chosen:
+                self._on(kind, names)
+
+    def _on(self, kind: Kind, names: set[str]) -> None:
+        with (
+            tempfile.TemporaryDirectory(prefix="countersink-benchmarks-") as directory,
+            open_site(Path(directory), kind) as site,
+        ):
+            if self.environment:
+                self.environment[kind] = site.mysql_version()
+            else:
+                self.environment = environment.describe(
+                    site, server=kind, rounds=self._rounds, seconds=self._seconds
+                )
+            benchmarks = make(site)
+            for group in GROUPS:
+                self.measured += take_turns(
+                    [benchmarks[name] for name in group if name in names],
+                    rounds=self._rounds,
+                    seconds=self._seconds,
+                    progress=self._progress,
+                )
+            if on(kind, "reads") in names:
+                self.reads += Reads(site).measure(self._seconds)
+
+    def _leave_out(self, kind: Kind, names: set[str], why: str) -> None:
+        self._log.print(f"{kind}: {why}", style="yellow", markup=False)
+        self.missing |= dict.fromkeys(names, why)
+        if on(kind, "reads") in names:
+            self.reads += [{"name": on(kind, query), "missing": why} for query in QUERIES]
+
+    def _progress(self, name: str, number: int, measurement: Measurement) -> None:
+        self._log.print(
+            f"{number}/{self._rounds} {name}: {measurement.per_second:,.0f}/s"
             f" ({measurement.seconds:.1f} s)"
         )
 
-    measured: list[Result] = []
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status: 0 measured (whatever the figures are), 1 failed."""
+    options = parse(arguments)
+    output: Path | None = options.output
+    if output is None and not (options.quick or options.only or options.without):
+        output = OUTPUT
+    log = Console(stderr=True, highlight=False)
+    run = Run(options, log)
     try:
-        with (
-            tempfile.TemporaryDirectory(prefix="countersink-benchmarks-") as directory,
-            open_site(Path(directory), options.server) as site,
-        ):
-            where = environment.describe(
-                site, server=options.server, rounds=rounds, seconds=seconds
-            )
-            benchmarks = make(site)
-            for group in GROUPS:
-                chosen = [benchmarks[name] for name in group if name in wanted]
-                measured += take_turns(chosen, rounds=rounds, seconds=seconds, progress=progress)
+        run.run()
     except (ServerError, Wrong) as error:
         log.print(f"error: {error}", style="red", markup=False)
         return 1
-    whole = results.document(where, results.as_rows(measured))
+    rows = results.as_rows(run.measured, run.missing)
+    whole = results.document(run.environment, rows, run.reads)
     if output is not None:
         results.write(output, whole)
         log.print(f"written to {output}")
-    results.show(Console(width=160 if not sys.stdout.isatty() else None), whole)
+    tables.show(Console(width=160 if not sys.stdout.isatty() else None, highlight=False), whole)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import pymysql
@@ -12,10 +12,13 @@ UPSERT_ROWS: Final = 1_000
 """Rows per multi-row statement: more are no faster."""
 
 Connected: TypeAlias = "Connection[Any]"
+Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 
 
-def connect(url: str, *, autocommit: bool = False) -> Connected:
-    """A connection to ``mysql://user:password@host:port/database`` at READ COMMITTED."""
+def connect(
+    url: str, *, autocommit: bool = False, isolation: Isolation = "READ COMMITTED"
+) -> Connected:
+    """A connection to ``mysql://user:password@host:port/database``."""
     parts = urlsplit(url)
     return pymysql.connect(
         host=parts.hostname or "127.0.0.1",
@@ -25,7 +28,7 @@ def connect(url: str, *, autocommit: bool = False) -> Connected:
         database=parts.path.lstrip("/") or None,
         charset="utf8mb4",
         autocommit=autocommit,
-        init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        init_command=f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}",
     )
 
 

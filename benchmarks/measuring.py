@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from benchmarks.rows import WORKER_MEGABYTES
+from benchmarks.rows import DRIFT, WENT_DOWN, WORKER_MEGABYTES
 
 ATTEMPTS: Final = 5
 """How often a run that was given too few events for its time is repeated with more."""
-LIMITED: Final = frozenset((WORKER_MEGABYTES,))
-"""Extra figures of which the largest counts."""
+WORST: Final = frozenset((DRIFT, WENT_DOWN, WORKER_MEGABYTES))
+"""Extra figures of which the one that is farthest from 0 counts."""
 MARGIN: Final = 1.15
 """How many more events than the last rate calls for."""
 
@@ -26,7 +26,8 @@ class Measurement:
     """One run of one row.
 
     Attributes:
-        events: how many increments (rows for `increment_many` and `raw_upserts`).
+        events: how many increments (rows for `increment_many`, `raw_upserts` and all of
+            compaction).
         seconds: what they took, by the clock that the row's definition names.
         extras: further figures by name, with the unit in the name.
     """
@@ -70,14 +71,13 @@ class Result:
         return statistics.median(self.rates)
 
     def extras(self) -> dict[str, float]:
-        """The extra figures: the median of the runs, but the largest of what has a limit."""
+        """The extra figures: the median of the runs, but the worst of what is to be 0 or small."""
         names = sorted({name for run in self.runs for name in run.extras})
-        return {
-            name: (max if name in LIMITED else statistics.median)(
-                [run.extras[name] for run in self.runs if name in run.extras]
-            )
-            for name in names
-        }
+        found = {}
+        for name in names:
+            each = [run.extras[name] for run in self.runs if name in run.extras]
+            found[name] = max(each, key=abs) if name in WORST else statistics.median(each)
+        return found
 
 
 def take_turns(

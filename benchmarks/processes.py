@@ -131,6 +131,19 @@ def next_message() -> Message:
     return message
 
 
+class Interrupted(threading.Event):
+    """In a child: set by the parent's next message, whatever it says, or by the parent's end."""
+
+    def listen(self) -> None:
+        """Wait for the message from now on, beside whatever else the child does."""
+        self.clear()
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        sys.stdin.readline()
+        self.set()
+
+
 def answer(message: Mapping[str, Any]) -> None:
     """In a child: tell the parent."""
     print(json.dumps(message), file=_answers[0], flush=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Final
 import redis
 
 from benchmarks.database import connect, server_version
-from countersink.cli.servers import Kind, MySQLServer, RedisServer
+from benchmarks.processes import PROJECT
+from countersink.cli.servers import Kind, MySQLServer, RedisServer, ServerMissing, programs
 
 MYSQL_OPTIONS: Final = (
     "--innodb-flush-log-at-trx-commit=1",
@@ -23,10 +26,16 @@ APPENDFSYNC: Final = "everysec"
 
 
 class Site:
-    """One Redis and one MySQL or MariaDB, used by all rows of a run."""
+    """One Redis and one MySQL or MariaDB, used by all rows that are measured on it.
+
+    Attributes:
+        redis_url: the Redis.
+        kind: which of the two database servers it is.
+    """
 
     def __init__(self, redis_server: RedisServer, mysql_server: MySQLServer) -> None:
         self.redis_url = redis_server.url
+        self.kind: Kind = mysql_server.kind
         self._mysql = mysql_server
         self._numbers = count(1)
 
@@ -75,6 +84,28 @@ class Site:
                 cursor.execute(statement)
         finally:
             connection.close()
+
+
+def why_unavailable(kind: Kind) -> str | None:
+    """Why a server cannot be started here; None if it can. Gets MySQL where it can be had."""
+    program = programs.mysqld if kind == "mysql" else programs.mariadbd
+    if kind == "mysql":
+        done = subprocess.run(
+            [PROJECT / "scripts" / "mysql-tree.sh"],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            said = done.stderr.strip() or f"status {done.returncode}"
+            return said.splitlines()[-1]
+    try:
+        program()
+    except ServerMissing as error:
+        return str(error)
+    return None
 
 
 @contextlib.contextmanager

@@ -13,12 +13,28 @@ from typing import Any
 
 import pytest
 
-from benchmarks.measuring import Measurement, Paced, Wrong, take_turns
+from benchmarks.measuring import Measurement, Paced, Result, Wrong, take_turns
 from benchmarks.processes import PROJECT
 from benchmarks.results import as_rows
-from benchmarks.rows import GROUPS, NAMES, TARGETS, WHAT
+from benchmarks.rows import (
+    BESIDE,
+    DRIFT,
+    FLOORS,
+    GROUPS,
+    NAMES,
+    SERVERS,
+    SHARE_KEPT,
+    TARGETS,
+    WENT_DOWN,
+    WHAT,
+    on,
+    server_of,
+)
+from benchmarks.series import QUERIES
+from countersink.cli.servers import Kind
 
-SERVER = os.environ.get("COUNTERSINK_TEST_SERVER", "mariadb")
+SERVER: Kind = "mysql" if os.environ.get("COUNTERSINK_TEST_SERVER") == "mysql" else "mariadb"
+OTHER = next(server for server in SERVERS if server != SERVER)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +42,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The document that a quick run writes."""
     output = tmp_path_factory.mktemp("benchmarks") / "results.json"
     run = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--quick", "--server", SERVER, "--output", output],
+        [
+            *(sys.executable, "-m", "benchmarks", "--quick", "--output", output),
+            *("--server", SERVER, "--without", OTHER),  # two servers to start are enough here
+        ],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         stdin=subprocess.DEVNULL,
@@ -40,25 +59,64 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return document
 
 
+def measured(whole: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows that were not left out."""
+    return [row for row in whole["rows"] if "missing" not in row]
+
+
 @pytest.mark.slow
 def test_has_every_row_in_order(whole: dict[str, Any]) -> None:
-    assert list(whole) == ["environment", "rows"]
+    assert list(whole) == ["environment", "rows", "reads"]
     assert [row["name"] for row in whole["rows"]] == list(NAMES)
 
 
 @pytest.mark.slow
+def test_rows_of_a_server_that_is_not_there_say_why(whole: dict[str, Any]) -> None:
+    missing = [row for row in whole["rows"] if "missing" in row]
+    assert {row["name"] for row in missing} == {name for name in NAMES if server_of(name) == OTHER}
+    missing += [row for row in whole["reads"] if row["name"] in {on(OTHER, q) for q in QUERIES}]
+    assert all(row["missing"] == f"left out by --without {OTHER}" for row in missing)
+
+
+@pytest.mark.slow
 def test_rows_have_a_rate_between_low_and_high(whole: dict[str, Any]) -> None:
-    for row in whole["rows"]:
+    for row in measured(whole):
         assert 0 < row["low"] <= row["per_second"] <= row["high"], row
         assert len(row["runs"]) == len(row["seconds"]) == whole["environment"]["rounds"], row
 
 
 @pytest.mark.slow
 def test_rows_with_a_promise_have_a_ratio(whole: dict[str, Any]) -> None:
-    promised = {row["name"] for row in whole["rows"] if "ratio" in row}
-    assert promised == {target.row for target in TARGETS}
+    promised = {row["name"] for row in measured(whole) if "ratio" in row}
+    with_promise = {target.row for target in TARGETS} | {floor.row for floor in FLOORS}
+    assert promised == {name for name in with_promise if server_of(name) != OTHER}
     end_to_end = [row for row in whole["rows"] if row["name"].startswith("end_to_end")]
     assert all(row["worker_megabytes"] > 0 for row in end_to_end)
+
+
+@pytest.mark.slow
+def test_writers_beside_our_compaction_lose_nothing(whole: dict[str, Any]) -> None:
+    rows = {row["name"]: row for row in measured(whole)}
+    for name in BESIDE:
+        row = rows[on(SERVER, name)]
+        assert row["alone_per_second"] > 0
+        assert row["passes"] > 0
+        assert row["reads"] > 0
+        assert row[SHARE_KEPT] > 0
+        if "peer" not in name:
+            assert (row[DRIFT], row[WENT_DOWN], row["errors"]) == (0, 0, 0)
+
+
+@pytest.mark.slow
+def test_reads_are_timed_before_and_after_compaction(whole: dict[str, Any]) -> None:
+    assert [row["name"] for row in whole["reads"]] == [
+        on(server, query) for server in (SERVER, OTHER) for query in QUERIES
+    ]
+    for row in whole["reads"][: len(QUERIES)]:
+        assert row["slot_rows_before"] > row["slot_rows_after"] > 0
+        for figures in (row["before_ms"], row["after_ms"]):
+            assert 0 < figures["low"] <= figures["median"] <= figures["high"]
+            assert figures["repetitions"] >= 5
 
 
 @pytest.mark.slow
@@ -73,6 +131,11 @@ def test_environment_says_what_was_measured(whole: dict[str, Any]) -> None:
 def test_every_row_is_described_and_measured_once() -> None:
     assert set(WHAT) == set(NAMES)
     assert sorted(name for group in GROUPS for name in group) == sorted(NAMES)
+
+
+def test_rows_of_a_group_are_of_one_server() -> None:
+    for group in GROUPS:
+        assert len({server_of(name) for name in group}) == 1, group
 
 
 class Recorded:
@@ -101,6 +164,33 @@ def test_median_and_range_of_runs_taken_in_turns() -> None:
     assert (increment["per_second"], increment["low"], increment["high"]) == (200, 100, 300)
     assert increment["ratio"] == pytest.approx(1.1)
     assert increment["met"]
+
+
+def test_the_faster_of_two_peers_is_compared_with() -> None:
+    names = {"compact_mysql": 260, "peer_compact_rc_mysql": 100, "peer_compact_rr_mysql": 200}
+    group = [Recorded(name, [rate], []) for name, rate in names.items()]
+    results = take_turns(group, rounds=1, seconds=1.0, progress=lambda *_: None)
+    ours, *_ = as_rows(results)
+    assert ours["ratio"] == pytest.approx(1.3)
+    assert ours["met"]
+
+
+def test_of_what_should_be_nothing_the_worst_run_is_told() -> None:
+    drifts, shares = (-5, 0, 3), (0.8, 0.9, 0.7)
+    runs = tuple(
+        Measurement(1, 1.0, {DRIFT: drift, SHARE_KEPT: share})
+        for drift, share in zip(drifts, shares, strict=True)
+    )
+    assert Result("writers_mariadb", runs).extras() == {DRIFT: -5, SHARE_KEPT: 0.8}
+    (row,) = as_rows([Result("writers_mariadb", runs)])
+    assert (row["ratio"], row["met"]) == (0.8, False)
+
+
+def test_a_row_that_could_not_be_measured_keeps_its_place() -> None:
+    results = [Result("bare", (Measurement(1, 1.0),))]
+    assert as_rows(results, {"compact_mysql": "no MySQL here"})[1:] == [
+        {"name": "compact_mysql", "missing": "no MySQL here"}
+    ]
 
 
 def test_a_run_that_was_too_short_is_repeated_with_more_events() -> None:

@@ -1,0 +1,135 @@
+"""Writers beside compaction: what it costs them, and whether anything is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+from benchmarks.compaction_ways import Way
+from benchmarks.database import one_value
+from benchmarks.measuring import Measurement, Wrong
+from benchmarks.processes import Child
+from benchmarks.rows import DRIFT, SHARE_KEPT, WENT_DOWN
+from benchmarks.site import Site
+from countersink.store.migrate import migrate
+
+KEYS: Final = 4_000
+WRITERS: Final = 2
+DAY: Final = date(2026, 1, 5)
+"""Over long ago: its bucket is closed, so every pass has all of it to do."""
+TURNS: Final = (False, True, True, False)
+"""Whether compaction goes on, part by part: neither has the better half of the time."""
+PART: Final = 2.5
+"""A part takes the time asked for divided by this."""
+FULL_SECONDS: Final = 0.5
+"""Until the writers have been at every key, and the table has its size."""
+TOTAL: Final = "SELECT SUM(amount) FROM counter_slot"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time, in seconds of the monotonic clock that all processes share."""
+
+    begun: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        """How long."""
+        return self.ended - self.begun
+
+    def rows_of(self, commits: list[tuple[float, int]]) -> int:
+        """The rows of the commits within it."""
+        return sum(rows for at, rows in commits if self.begun < at <= self.ended)
+
+
+class Beside:
+    """`writers_…`: two saturated writers and a reader on one day of 4,000 keys, in slots 1 and 2.
+
+    Compaction of that same day goes on in every other part of the time.
+    """
+
+    def __init__(self, site: Site, name: str, way: Way) -> None:
+        self.name = name
+        self._site = site
+        self._way = way
+
+    def measure(self, seconds: float) -> Measurement:
+        """Rows that the writers committed while compaction went on. Raises Wrong if one is lost,
+        unless it is the textbook's compaction: how many it loses is what there is to see."""
+        with self._site.database() as url:
+            migrate(url)
+            with ExitStack() as stack:
+                alone, beside, passes, said = self._run(stack, url, seconds / PART)
+            total = one_value(url, TOTAL)
+        commits = [commit for answer in said[:WRITERS] for commit in answer["commits"]]
+        reader = said[WRITERS]
+        drift = total - sum(rows for _, rows in commits)
+        if drift and not self._way.startswith("peer"):
+            raise Wrong(f"{self.name}: the total is {drift:+,} off what the writers committed")
+        rows = sum(span.rows_of(commits) for span in beside)
+        taken = sum(span.seconds for span in beside)
+        before = sum(span.rows_of(commits) for span in alone) / sum(span.seconds for span in alone)
+        return Measurement(
+            rows,
+            taken,
+            {
+                "alone_per_second": before,
+                SHARE_KEPT: rows / taken / before,
+                DRIFT: drift,
+                WENT_DOWN: reader["went_down"],
+                "reads": reader["reads"],
+                "passes": sum(each["passes"] for each in passes),
+                "removed_per_second": sum(each["removed"] for each in passes) / taken,
+                "refused": sum(each["refused"] for each in passes),
+                "reruns": sum(answer["reruns"] for answer in said[:WRITERS]),
+                "errors": sum(answer["errors"] for answer in said[:WRITERS]),
+            },
+        )
+
+    def _run(
+        self, stack: ExitStack, url: str, part: float
+    ) -> tuple[list[Span], list[Span], list[dict[str, Any]], list[dict[str, Any]]]:
+        """The spans without and with compaction, what compaction and the others said of it."""
+        minute = int(datetime(DAY.year, DAY.month, DAY.day, 12, tzinfo=UTC).timestamp()) // 60
+        others = [
+            stack.enter_context(
+                Child(
+                    "benchmarks.children.slot_writer", url=url, slot=slot, keys=KEYS, minute=minute
+                )
+            )
+            for slot in range(1, 1 + WRITERS)
+        ]
+        others.append(stack.enter_context(Child("benchmarks.children.slot_reader", url=url)))
+        compactor = stack.enter_context(
+            Child("benchmarks.children.compactor", url=url, way=self._way, bucket=f"{DAY} 00:00:00")
+        )
+        for child in (*others, compactor):
+            child.hear()  # connected
+        for child in others:
+            child.say(begin=True)
+        time.sleep(min(FULL_SECONDS, part))
+        spans: dict[bool, list[Span]] = {False: [], True: []}
+        passes = []
+        for compacting in TURNS:
+            with _span(spans[compacting]):
+                if compacting:
+                    compactor.say(begin=True)
+                time.sleep(part)
+                if compacting:
+                    compactor.say(stop=True)
+                    passes.append(compactor.hear())
+        for child in others:
+            child.say(stop=True)
+        return spans[False], spans[True], passes, [child.hear() for child in others]
+
+
+@contextmanager
+def _span(into: list[Span]) -> Iterator[None]:
+    begun = time.monotonic()
+    yield
+    into.append(Span(begun, time.monotonic()))

@@ -1,0 +1,138 @@
+"""`results.json` as printed tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from benchmarks.rows import (
+    BESIDE,
+    DRIFT,
+    SERVERS,
+    SHARE_KEPT,
+    WENT_DOWN,
+    WHAT,
+    WORKER_MEGABYTES,
+    WORKER_MEGABYTES_LIMIT,
+    on,
+)
+from benchmarks.series import QUERIES
+
+_BESIDE = {on(server, row) for server in SERVERS for row in BESIDE}
+_WHAT_READS = {on(server, name): what for server in SERVERS for name, what in QUERIES.items()}
+
+
+def show(console: Console, whole: dict[str, Any]) -> None:
+    """Print the tables."""
+    measured = [row for row in whole["rows"] if "missing" not in row]
+    rates = [row for row in measured if row["name"] not in _BESIDE]
+    beside = [row for row in measured if row["name"] in _BESIDE]
+    console.print(_title(whole["environment"]))
+    if rates:
+        console.print(_rates(rates))
+    if beside:
+        console.print(_writers(beside))
+    if whole["reads"]:
+        console.print(_reads(whole["reads"]))
+    peaks = [row[WORKER_MEGABYTES] for row in measured if WORKER_MEGABYTES in row]
+    if peaks:
+        console.print(
+            f"worker, largest resident memory: {max(peaks):.0f} MB"
+            f" (below {WORKER_MEGABYTES_LIMIT} MB) {_mark(max(peaks) < WORKER_MEGABYTES_LIMIT)}"
+        )
+    reasons: dict[str, list[str]] = {}
+    for row in (*whole["rows"], *whole["reads"]):
+        if "missing" in row:
+            reasons.setdefault(row["missing"], []).append(row["name"])
+    for reason, names in reasons.items():
+        console.print(f"not measured: {', '.join(names)}: {escape(reason)}", style="yellow")
+
+
+def _rates(rows: list[dict[str, Any]]) -> Table:
+    table = _table("row", "per second", "low to high", "ratio", "target", "what")
+    for row in rows:
+        table.add_row(
+            row["name"],
+            f"{row['per_second']:,}",
+            f"{row['low']:,} to {row['high']:,}",
+            f"{row['ratio']:.2f}×" if "ratio" in row else "",
+            _target(row),
+            escape(WHAT[row["name"]]),
+        )
+    return table
+
+
+def _writers(rows: list[dict[str, Any]]) -> Table:
+    table = _table(
+        "writers beside compaction",
+        "rows/s",
+        "without",
+        "share kept",
+        "target",
+        "total off by",
+        "seen to fall",
+        "what",
+    )
+    for row in rows:
+        wrong = row[DRIFT] or row[WENT_DOWN]
+        table.add_row(
+            row["name"],
+            f"{row['per_second']:,}",
+            f"{row['alone_per_second']:,.0f}",
+            f"{row[SHARE_KEPT]:.2f}",
+            _target(row),
+            f"{row[DRIFT]:+,.0f}" if row[DRIFT] else "0",
+            f"{row[WENT_DOWN]:.0f} times",
+            escape(WHAT[row["name"]]),
+            style="red" if wrong else None,
+        )
+    return table
+
+
+def _reads(rows: list[dict[str, Any]]) -> Table:
+    table = _table("query, ms", "before", "after", "faster", "slot rows", "what")
+    for row in rows:
+        if "missing" in row:
+            continue
+        before, after = row["before_ms"]["median"], row["after_ms"]["median"]
+        table.add_row(
+            row["name"],
+            f"{before:,.2f}",
+            f"{after:,.2f}",
+            f"{before / after:.1f}×",
+            f"{row['slot_rows_before']:,} to {row['slot_rows_after']:,}",
+            escape(_WHAT_READS[row["name"]]),
+        )
+    return table
+
+
+def _table(first: str, *columns: str) -> Table:
+    """A table whose last column is text, and the first too."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column(first, no_wrap=True)
+    for column in columns[:-1]:
+        table.add_column(column, justify="left" if column == "target" else "right", no_wrap=True)
+    table.add_column(columns[-1])
+    return table
+
+
+def _target(row: dict[str, Any]) -> str:
+    return f"{row['target']} {_mark(row['met'])}" if "target" in row else ""
+
+
+def _mark(met: bool) -> str:
+    return "[green]✓[/]" if met else "[red]✗[/]"
+
+
+def _title(environment: dict[str, Any]) -> str:
+    servers = [f"{server} {environment[server]}" for server in SERVERS if server in environment]
+    return (
+        f"{environment['cores']} cores ({environment['cpu']}), Python {environment['python']},"
+        f" Redis {environment['redis']}, {' and '.join(servers)}: median of"
+        f" {environment['rounds']} runs of {environment['seconds_per_measurement']:g} s;"
+        f" rows without a server's name on {environment['server']}"
+    )
