@@ -1,4 +1,4 @@
-# The image of every countersink process: worker (the default), migrate, and the other commands.
+# The image of every countersink process: worker (the default), scheduler, jobs, migrate, and the rest.
 
 FROM python:3.11-slim AS build
 WORKDIR /src

@@ -12,7 +12,7 @@ from countersink.cli.lazy import Lazy, LazyGroup
 COMMANDS: Final[dict[str, Lazy]] = {
     "up": Lazy(
         "countersink.cli.commands.up:command",
-        "Run everything here: private servers, where no URL is configured, and a worker.",
+        "Run everything here: private servers, where no URL is configured, and all processes.",
     ),
     "migrate": Lazy(
         "countersink.cli.commands.migrate:command",
@@ -21,6 +21,14 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "worker": Lazy(
         "countersink.cli.commands.worker:command",
         "Move increments from Redis into MySQL until stopped.",
+    ),
+    "scheduler": Lazy(
+        "countersink.cli.commands.scheduler:command",
+        "Plan the scheduled jobs until stopped.",
+    ),
+    "jobs": Lazy(
+        "countersink.cli.commands.jobs:command",
+        "Run the scheduled jobs, one at a time, until stopped.",
     ),
     "increment": Lazy(
         "countersink.cli.commands.increment:command",
@@ -33,6 +41,22 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "tail": Lazy(
         "countersink.cli.commands.tail:command",
         "Count the lines of a web server's access log.",
+    ),
+    "runs": Lazy(
+        "countersink.cli.commands.runs:command",
+        "Show the last runs of the scheduled jobs, and the next ones.",
+    ),
+    "counter": Lazy(
+        "countersink.cli.commands.counter:command",
+        "Make counters, see how they count, delete them.",
+    ),
+    "compact": Lazy(
+        "countersink.cli.commands.compact:command",
+        "Add up the rows of each key into one, now.",
+    ),
+    "verify": Lazy(
+        "countersink.cli.commands.verify:command",
+        "Prove that nothing was lost or doubled in the tables.",
     ),
     "dead": Lazy(
         "countersink.cli.commands.dead:command",

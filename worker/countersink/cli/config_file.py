@@ -22,7 +22,7 @@ import click
 from countersink.cli.lazy import LazyGroup
 
 DEFAULT_PATH: Final = Path("countersink.toml")
-SHARED: Final = ("redis_url", "mysql_url")
+SHARED: Final = ("redis_url", "mysql_url", "jobs_redis_url")
 """Settings that stand at the top of the file, outside any command's table."""
 
 Settings: TypeAlias = dict[str, "str | Settings"]

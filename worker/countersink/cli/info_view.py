@@ -7,12 +7,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from countersink.cli import output
+from countersink.cli import output, schedule_state
 
 
 def render(found: Mapping[str, Any]) -> RenderableType:
     """The screen for what ``info --format json`` would print."""
-    return Group(_summary(found), Text(), _workers(found))
+    schedules = schedule_state.render(found["schedules"])
+    return Group(_summary(found), Text(), _workers(found), Text(), schedules)
 
 
 def _summary(found: Mapping[str, Any]) -> RenderableType:

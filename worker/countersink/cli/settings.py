@@ -6,7 +6,7 @@ A *setting* describes an installation (URLs, sizes, formats) and is also an envi
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -134,6 +134,56 @@ def mysql_url(function: Decorated) -> Decorated:
         envvar="COUNTERSINK_MYSQL_URL",
         show_envvar=True,
         help="The database: mysql://user:password@host:3306/database.",
+    )(function)
+
+
+def jobs_redis_url(function: Decorated) -> Decorated:
+    """Decorator: ``--jobs-redis-url``."""
+    return click.option(
+        "--jobs-redis-url",
+        cls=SharedSetting,
+        type=Url(),
+        envvar="COUNTERSINK_JOBS_REDIS_URL",
+        show_envvar=True,
+        help="The queue of the scheduled jobs: a single Redis.  [default: --redis-url]",
+    )(function)
+
+
+def jobs_queue(redis_url: str | None, jobs_redis_url: str | None) -> str:
+    """The URL of the Redis for the scheduled jobs; wrong usage if there is none, or a cluster."""
+    url = jobs_redis_url or needed(redis_url, "redis")
+    if url.startswith("redis+cluster:"):
+        raise click.UsageError(
+            "the scheduled jobs cannot use a Redis Cluster, since RQ cannot: set"
+            " COUNTERSINK_JOBS_REDIS_URL to the URL of a single Redis",
+            click.get_current_context(silent=True),
+        )
+    return url
+
+
+def number(
+    defaults: Mapping[str, Any], name: str, kind: type, help: str
+) -> Callable[[Decorated], Decorated]:
+    """Decorator: a number that a process can be told, with its default among ``defaults``."""
+    seconds = name.endswith("_s")
+    return setting(
+        f"--{name.replace('_', '-')}",
+        type=kind,
+        default=defaults[name],
+        show_default=True,
+        metavar="SECONDS" if seconds else "N",
+        help=help,
+    )
+
+
+def log_format(function: Decorated) -> Decorated:
+    """Decorator: ``--log-format``."""
+    return setting(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Logs, on stderr: for people or for machines.",
     )(function)
 
 

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import click
+import redis
 from rich.console import RenderableType
 from rich.live import Live
 
-from countersink.cli import output, settings
+from countersink.cli import output, schedule_state, settings
 from countersink.cli.failures import Misuse
 from countersink.cli.info_view import render
 from countersink.cli.queue_state import QueueState, look
@@ -54,7 +55,8 @@ def command(
 ) -> None:
     """Show the backlog, the workers and how far behind they are.
 
-    Dead rows are in MySQL; without it everything else is shown all the same.
+    Dead rows and scheduled jobs are in MySQL; without it the rest is shown all the same. Jobs that
+    failed three times in a row stand at the end, with the last error.
     """
     if watch and format == "json":
         raise Misuse(
@@ -63,16 +65,22 @@ def command(
         )
     client = connect_redis(settings.needed(redis_url, "redis"), client_name="countersink-info")
     if watch:
-        _watch(lambda: render(document(look(client), dead_rows(mysql_url))), every)
+        _watch(lambda: render(_found(client, mysql_url)), every)
         return
-    found = document(look(client), dead_rows(mysql_url))
+    found = _found(client, mysql_url)
     if format == "json":
         output.write_json(found)
     else:
         output.console().print(render(found))
 
 
-def document(state: QueueState, dead_by_reason: dict[str, int] | str) -> dict[str, Any]:
+def _found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
+    return document(look(client), dead_rows(mysql_url), schedule_state.look(mysql_url))
+
+
+def document(
+    state: QueueState, dead_by_reason: dict[str, int] | str, schedules: dict[str, Any]
+) -> dict[str, Any]:
     """Everything known, as ``--format json`` prints it."""
     known = isinstance(dead_by_reason, dict)
     return {
@@ -96,6 +104,7 @@ def document(state: QueueState, dead_by_reason: dict[str, int] | str) -> dict[st
             for stream in state.streams
         ],
         "workers": [{"worker": name, **_typed(f)} for name, f in state.workers.items()],
+        "schedules": schedules,
     }
 
 

@@ -1,6 +1,5 @@
 """``countersink worker``."""
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Final
 
@@ -13,33 +12,28 @@ from countersink.worker import WorkerOptions, run
 DEFAULTS: Final[dict[str, Any]] = {field.name: field.default for field in fields(WorkerOptions)}
 
 
-def _number(name: str, kind: type, help: str) -> Callable[[settings.Decorated], settings.Decorated]:
-    return settings.setting(
-        f"--{name.replace('_', '-')}",
-        type=kind,
-        default=DEFAULTS[name],
-        show_default=True,
-        metavar="N" if kind is int else "SECONDS",
-        help=help,
-    )
-
-
 @click.command("worker", cls=settings.Command)
 @settings.one_off("--drain", is_flag=True, help="Stop when everything in the queue is applied.")
-@_number("batch_entries", int, "Entries read at once, from each stream.")
-@_number("batch_rows", int, "Rows after which a transaction is big enough.")
-@_number("batch_wait_ms", int, "Milliseconds that one read waits for entries.")
-@_number("claim_idle_ms", int, "Milliseconds after which another worker's entries are taken over.")
-@_number("claim_every_s", float, "Seconds between two looks for such entries.")
-@_number("consumer_idle_ms", int, "Milliseconds after which a silent consumer is forgotten.")
-@_number("stop_within_s", float, "Seconds after SIGTERM in which the worker ends, come what may.")
-@settings.setting(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default=DEFAULTS["log_format"],
-    show_default=True,
-    help="Logs, on stderr: for people or for machines.",
+@settings.number(DEFAULTS, "batch_entries", int, "Entries read at once, from each stream.")
+@settings.number(DEFAULTS, "batch_rows", int, "Rows after which a transaction is big enough.")
+@settings.number(DEFAULTS, "batch_wait_ms", int, "Milliseconds that one read waits for entries.")
+@settings.number(
+    DEFAULTS,
+    "claim_idle_ms",
+    int,
+    "Milliseconds after which another worker's entries are taken over.",
 )
+@settings.number(DEFAULTS, "claim_every_s", float, "Seconds between two looks for such entries.")
+@settings.number(
+    DEFAULTS, "consumer_idle_ms", int, "Milliseconds after which a silent consumer is forgotten."
+)
+@settings.number(
+    DEFAULTS,
+    "stop_within_s",
+    float,
+    "Seconds after SIGTERM in which the worker ends, come what may.",
+)
+@settings.log_format
 @settings.redis_url
 @settings.mysql_url
 def command(redis_url: str | None, mysql_url: str | None, **options: Any) -> int:

@@ -16,10 +16,10 @@ from countersink.cli import secrets
 from countersink.cli.failures import Failure
 from countersink.cli.servers import MySQLServer, RedisServer, ServerError
 from countersink.cli.servers.base import PrivateServer
+from countersink.cli.up.command import CommandProcess
 from countersink.cli.up.directory import locked, write_environment
 from countersink.cli.up.keeper import Keeper, Part
 from countersink.cli.up.stopping import Stopping, stop_signals
-from countersink.cli.up.worker import WorkerProcess
 from countersink.store.migrate import migrate
 
 DATABASE = "countersink"
@@ -27,6 +27,9 @@ LOOK_EVERY = 0.5
 """Seconds between two looks at the children."""
 
 REDIS_URL, MYSQL_URL = "COUNTERSINK_REDIS_URL", "COUNTERSINK_MYSQL_URL"
+
+COMMANDS = ("worker", "jobs", "scheduler")
+"""What runs, in the order of starting; stopped in the opposite one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,8 @@ class Urls:
 
 
 def run(data: Path, redis_url: str | None, mysql_url: str | None) -> None:
-    """Run until SIGTERM, SIGINT or SIGHUP; then stop the worker, MariaDB and Redis, in that order.
+    """Run until SIGTERM, SIGINT or SIGHUP; then stop the scheduler, the job process, the worker,
+    MariaDB and Redis, in that order.
 
     A server that is configured by its URL is used as it is, and never started or stopped.
     Raises Failure, and the errors of `countersink.store`.
@@ -91,16 +95,17 @@ def _run(
         say(f"applied {applied}")
     if stopping.asked():
         return
-    worker = WorkerProcess(urls.environment())
-    worker.start()
-    stack.callback(_stopper("the worker", worker.stop))
+    children = [CommandProcess(name, urls.environment()) for name in COMMANDS]
+    for child in children:
+        child.start()
+        stack.callback(_stopper(f"the {child.name}", child.stop))
     click.echo(_instructions(urls, ours, data))
     sys.stdout.flush()
-    parts: list[Part] = [*servers, worker]
+    parts: list[Part] = [*servers, *children]
     keeper = Keeper(parts, say)
     while not stopping.wait(LOOK_EVERY):
         keeper.look()
-    say("stopping: the worker first, then what else was started here")
+    say("stopping: scheduler, jobs and worker first, then what else was started here")
 
 
 def _start(server: PrivateServer, name: str, stack: ExitStack) -> None:

@@ -1,4 +1,4 @@
-"""The worker as a child process of `countersink up`."""
+"""A command that runs for long, such as the worker, as a child process of `countersink up`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from countersink.cli.servers.process import ChildProcess
 
 STOP_SECONDS = 15.0
-"""A worker ends within 10 s of SIGTERM, even when its servers hang."""
+"""Each of them ends within 10 s of SIGTERM, even when its servers hang."""
 
 
-class WorkerProcess:
-    """`countersink worker`, with the URLs in its environment: a command line shows passwords."""
+class CommandProcess:
+    """`countersink NAME`, with the URLs in its environment: a command line shows passwords."""
 
-    name = "worker"
-
-    def __init__(self, urls: Mapping[str, str]) -> None:
+    def __init__(self, name: str, urls: Mapping[str, str]) -> None:
+        self.name = name
         self._environment = {**os.environ, **urls}
         for variable in urls:
             self._environment.pop(f"{variable}_FILE", None)  # both at once would be refused
@@ -39,7 +38,7 @@ class WorkerProcess:
     def start(self) -> object:
         """Start the process; it waits for its servers by itself."""
         self._process = ChildProcess(
-            [sys.executable, "-m", "countersink.cli.entry", "worker"],
+            [sys.executable, "-m", "countersink.cli.entry", self.name],
             log=None,
             death_signal=signal.SIGTERM,
             environment=self._environment,
@@ -47,7 +46,7 @@ class WorkerProcess:
         return self
 
     def stop(self) -> None:
-        """SIGTERM: it finishes its batch. Raises ServerFailed when it had to be killed."""
+        """SIGTERM: it ends in good order. Raises ServerFailed when it had to be killed."""
         if self._process is not None:
             self._process.stop(signal.SIGTERM, STOP_SECONDS)
             self._process = None
