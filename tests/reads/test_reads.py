@@ -13,7 +13,7 @@ import redis
 
 from countersink.reads import Reads
 from countersink.store import Store, UnknownCounter
-from countersink.store.totals_sql import MAX_DAYS
+from countersink.store.periods import MAX_DAYS
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.entry import encode_rows, new_entry_id
 from countersink.stream.errors import StreamUnavailable

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from countersink.store import dead, totals_sql
+from countersink.store import dead, series, shapes, totals_sql
 from countersink.store.connection import Session, connect
 
 FIRST = date(2026, 1, 1)
@@ -60,9 +60,9 @@ ALL = DAYS * KEYS * SLOTS
 
 QUESTIONS: dict[str, tuple[Ask, int]] = {
     "a day's total": (lambda s: totals_sql.total(s, "b", start=DAY, end=DAY), ONE_DAY),
-    "three days": (lambda s: totals_sql.daily(s, "b", start=DAY, end=LATER), 3 * ONE_DAY),
+    "three days": (lambda s: series.daily(s, "b", start=DAY, end=LATER), 3 * ONE_DAY),
     "one key, all days": (lambda s: totals_sql.total(s, "b", keys=["k07"]), ONE_KEY),
-    "one key's series": (lambda s: totals_sql.daily(s, "b", keys=["k07"]), ONE_KEY),
+    "one key's series": (lambda s: series.daily(s, "b", keys=["k07"]), ONE_KEY),
     "one key, one day": (
         lambda s: totals_sql.total(s, "b", keys=["k07"], start=DAY, end=DAY),
         SLOTS,
@@ -77,7 +77,7 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
     "the span": (lambda s: totals_sql.span(s, "b"), 2),
     "a key's span": (lambda s: totals_sql.span(s, "b", keys=["k07"]), 2),
     "an absent key": (lambda s: totals_sql.total(s, "b", keys=["nobody"]), 0),
-    "names": (lambda s: totals_sql.counter_names(s), 3),
+    "names": (lambda s: shapes.counter_names(s), 3),
     "whether it is known": (lambda s: totals_sql.require_counter(s, "b"), 0),
 }
 """Each with the number of rows in its range."""
@@ -108,7 +108,7 @@ def test_no_query_is_a_full_scan(filled: Session) -> None:
     recording: Any = Recording()
     for ask, _ in QUESTIONS.values():
         ask(recording)
-    totals_sql.daily(recording, "b")
+    series.daily(recording, "b")
     checked = 0
     for sql, args in seen:
         for line in _explain(filled, sql, args):

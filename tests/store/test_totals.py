@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from countersink.store import Store, UnknownCounter, totals_sql
+from countersink.store import Store, UnknownCounter, series, totals_sql
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch
@@ -97,7 +97,7 @@ def test_every_question_against_brute_force(
         while first <= last:
             expected.append((first, by_day[first]))
             first += timedelta(days=1)
-    assert totals_sql.daily(session, "c", keys=chosen, start=start, end=end) == expected
+    assert series.daily(session, "c", keys=chosen, start=start, end=end) == expected
 
     days = [day for day, _ in mine]
     assert totals_sql.span(session, "c", keys=chosen) == ((min(days), max(days)) if days else None)

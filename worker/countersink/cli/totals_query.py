@@ -6,7 +6,7 @@ from datetime import date, datetime
 from typing import Any, Final, TypeVar
 
 from countersink.reads import Read, Reads
-from countersink.store.totals_sql import key_bytes
+from countersink.store.keys import key_bytes
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")

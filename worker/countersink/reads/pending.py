@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import date
 from typing import TypeVar
 
-from countersink.reads.queue import Cell, Queue
-from countersink.store import guards
+from countersink.reads.queue import Queue
+from countersink.reads.wanted import Cell
+from countersink.store import guards, strict
 from countersink.store.connection import Session
+from countersink.store.control import read_control
 
 Group = TypeVar("Group")
 
@@ -38,8 +39,8 @@ class Pending:
         """The sum over all cells."""
         return sum(self.cells.values())
 
-    def by_day(self) -> dict[date, int]:
-        """The sums by day."""
+    def by_label(self) -> dict[int, int]:
+        """The sums by the label of the bucket."""
         return self.sums(lambda cell: cell[1])
 
     def by_key(self) -> dict[str, int]:
@@ -51,26 +52,39 @@ class Pending:
         return self.sums(lambda cell: cell[0])
 
 
-def settle(session: Session, queue: Queue) -> Pending:
+class PoliciesChanged(Exception):
+    """The queue was added up by policies that are not those of the snapshot: do it again."""
+
+
+def settle(session: Session, queue: Queue, policy_version: int) -> Pending:
     """What of ``queue`` has not been applied in this session's snapshot.
 
     The queue was read before the snapshot began. An entry that was applied before it has its guard
     in it, and its sums too; one applied later has neither. So each is counted once, wherever the
     workers are. An entry older than the watermark may have lost its guard: the worker will not
-    count it, nor is it counted here.
+    count it, nor is it counted here. Nor, in strict mode, are rows of unknown counters.
+
+    Args:
+        session: in the snapshot.
+        queue: what was read.
+        policy_version: of the policies by which its rows were put into buckets.
 
     Raises:
+        PoliciesChanged: they are not those of the snapshot.
         StoreError: as any query.
     """
-    watermark = guards.watermark(session)
-    young = {name: entry for name, entry in queue.entries.items() if entry.at >= watermark}
+    control = read_control(session, lock="")
+    if control.policy_version != policy_version:
+        raise PoliciesChanged
+    young = {name: entry for name, entry in queue.entries.items() if entry.at >= control.watermark}
     applied = guards.known(session, list(young))
-    pending = Pending()
-    for name, entry in young.items():
-        if name in applied:
-            continue
-        pending.entries += 1
-        pending.counters |= entry.counters
+    left = [entry for name, entry in young.items() if name not in applied]
+    counters = {counter for entry in left for counter in entry.counters}
+    if control.strict:
+        counters = strict.known(session, counters)
+    pending = Pending(len(left), counters)
+    for entry in left:
         for cell, amount in entry.cells.items():
-            pending.cells[cell] = pending.cells.get(cell, 0) + amount
+            if cell[0] in counters:
+                pending.cells[cell] = pending.cells.get(cell, 0) + amount
     return pending

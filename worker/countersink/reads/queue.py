@@ -2,82 +2,20 @@
 the two.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import redis
 
-from countersink.store.totals_sql import check_days
+from countersink.reads.wanted import Folding, Queued
 from countersink.stream.connection import command, mapped
-from countersink.stream.decode import MAX_AT, Decoded, decode
+from countersink.stream.decode import MAX_AT, decode
 from countersink.stream.group import pages
 from countersink.stream.partitions import stream_keys
 
-Cell = tuple[str, date, str]
-"""(counter, UTC day, key): what a total is kept for."""
-
-MINUTES_PER_DAY: Final = 1440
-_EPOCH: Final = date(1970, 1, 1).toordinal()
 _PAGE: Final = 100
 """Entries per page; of at most 1,000 rows each where our own producers wrote them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which rows a read is about; None means all.
-
-    Attributes:
-        counter: one counter's name.
-        keys: these keys only.
-        start, end: event days (UTC), both inclusive.
-
-    Raises:
-        TypeError: a day is no ``datetime.date``.
-        ValueError: the range ends before it begins.
-    """
-
-    counter: str | None = None
-    keys: Sequence[str] | None = None
-    start: date | None = None
-    end: date | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what is no range."""
-        check_days(self.start, self.end)
-
-    def fold(self, entry: Decoded) -> "Queued":
-        """The wanted rows of an entry, added up by cell."""
-        first = 0 if self.start is None else _day_number(self.start)
-        last = _day_number(date.max if self.end is None else self.end)
-        keys = None if self.keys is None else frozenset(self.keys)
-        counters: set[str] = set()
-        cells: dict[Cell, int] = {}
-        for _, counter, key, minute, amount in entry.rows:
-            if self.counter is not None and counter != self.counter:
-                continue
-            counters.add(counter)
-            day = minute // MINUTES_PER_DAY
-            if first <= day <= last and (keys is None or key in keys):
-                cell = counter, date.fromordinal(_EPOCH + day), key
-                cells[cell] = cells.get(cell, 0) + amount
-        return Queued(entry.at, counters, cells)
-
-
-@dataclass(frozen=True, slots=True)
-class Queued:
-    """One entry that was in a stream, without its bad rows, which the worker will leave out too.
-
-    Attributes:
-        at: Unix ms of the first attempt to send.
-        counters: the wanted counters it has rows of, whatever the keys and days.
-        cells: its wanted rows, added up.
-    """
-
-    at: int
-    counters: set[str]
-    cells: dict[Cell, int]
 
 
 @dataclass(slots=True)
@@ -113,7 +51,7 @@ def look(client: redis.Redis) -> Queue:
     return queue
 
 
-def read(client: redis.Redis, wanted: Wanted) -> Queue:
+def read(client: redis.Redis, folding: Folding) -> Queue:
     """All entries of all streams, folded to what is wanted.
 
     Entries that arrive while this reads are left out or in, as they come. Memory grows with the
@@ -135,7 +73,7 @@ def read(client: redis.Redis, wanted: Wanted) -> Queue:
                 entry = decode(delivery)
                 name = bytes.fromhex(entry.id)
                 if name not in queue.entries:
-                    queue.entries[name] = wanted.fold(entry)
+                    queue.entries[name] = folding.fold(entry)
     return queue
 
 
@@ -151,7 +89,3 @@ def _now(client: redis.Redis) -> datetime:
     with mapped():
         seconds, microseconds = client.time()
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
-
-
-def _day_number(day: date) -> int:
-    return day.toordinal() - _EPOCH

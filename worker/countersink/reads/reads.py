@@ -3,19 +3,27 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import redis
 
 from countersink.reads import merge, queue
-from countersink.reads.pending import Pending, settle
-from countersink.reads.queue import Wanted
-from countersink.store import Store
+from countersink.reads.pending import Pending, PoliciesChanged, settle
+from countersink.reads.queue import Queue
+from countersink.reads.wanted import Folding, Wanted
+from countersink.store import Store, policies
 from countersink.store.connection import Session
-from countersink.store.totals_sql import chosen_keys
+from countersink.store.errors import Conflict
+from countersink.store.hours import Series
+from countersink.store.keys import chosen_keys
+from countersink.store.policies import Policies
+from countersink.store.shapes import rolled_up_to
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
+
+_ATTEMPTS: Final = 10
+"""Reads of the queue, each because somebody changed a counter's policy during the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +36,15 @@ class Read(Generic[T]):
             Redis was not asked, or did not answer.
         pending: entries that the answer includes and MySQL does not yet; 0 unless they were asked
             for.
+        rolled_up_to: the first day of which everything can still be told, those before it are in
+            months; of several counters the latest such day; None where nothing is in months.
         unknown_because: why ``complete_up_to`` is None although there is a Redis to ask.
     """
 
     value: T
     complete_up_to: datetime | None = None
     pending: int = 0
+    rolled_up_to: date | None = None
     unknown_because: StreamError | None = None
 
 
@@ -44,17 +55,20 @@ class Reads:
     is the time at which the oldest entry still in a stream arrived; when Redis does not answer, the
     time is unknown and the answer comes all the same. With it the streams are read first and MySQL
     after them, in one snapshot: what has no guard row there is pending and added, bad rows left out
-    as the worker will; ``complete_up_to`` is then Redis's time before the read. That costs time and
-    memory in proportion to the queue.
+    as the worker will, and in strict mode unknown counters; ``complete_up_to`` is then Redis's time
+    before the read. That costs time and memory in proportion to the queue.
 
-    Days are UTC and ranges include both ends, as for :class:`countersink.store.totals.Totals`. With
-    ``include_pending`` a counter that is only pending is known.
+    Ranges, ``time_zone`` and what is rolled up to months are as for
+    :class:`countersink.store.totals.Totals`. With ``include_pending`` a counter that is only
+    pending is known.
 
     Raises (every method):
-        UnknownCounter: nothing was ever counted under the name; not for :meth:`counters`.
+        UnknownCounter: the counter was neither made nor ever counted; not for :meth:`counters`.
+        InexactZone, RolledUp: as for Totals.
         StoreError: MySQL did not do its part.
         StreamError: nor did Redis, and pending entries were asked for.
-        ValueError: a range that ends before it begins; ``include_pending`` without a Redis.
+        ValueError: a range that ends before it begins; no such time zone; ``include_pending``
+            without a Redis.
 
     Args:
         store: where the totals are.
@@ -65,6 +79,7 @@ class Reads:
     def __init__(self, store: Store, redis_client: redis.Redis | None) -> None:
         self._store = store
         self._client = redis_client
+        self._policies: Policies | None = None
 
     def total(
         self,
@@ -74,15 +89,14 @@ class Reads:
         keys: Sequence[str] | None = None,
         start: date | None = None,
         end: date | None = None,
+        time_zone: str | None = None,
         include_pending: bool = False,
     ) -> Read[int]:
         """The sum over all keys, over one, or over several."""
-        chosen = chosen_keys(key, keys)
-        return self._read(
-            Wanted(counter=counter, keys=chosen, start=start, end=end),
-            include_pending,
-            lambda session, pending: merge.total(session, counter, pending, chosen, start, end),
+        wanted = Wanted(
+            counter=counter, keys=chosen_keys(key, keys), start=start, end=end, time_zone=time_zone
         )
+        return self._read(wanted, include_pending, merge.total)
 
     def daily(
         self,
@@ -92,15 +106,48 @@ class Reads:
         keys: Sequence[str] | None = None,
         start: date | None = None,
         end: date | None = None,
+        time_zone: str | None = None,
         include_pending: bool = False,
     ) -> Read[list[tuple[date, int]]]:
         """(day, total) for each day in order, days without counts as 0."""
-        chosen = chosen_keys(key, keys)
-        return self._read(
-            Wanted(counter=counter, keys=chosen, start=start, end=end),
-            include_pending,
-            lambda session, pending: merge.daily(session, counter, pending, chosen, start, end),
+        wanted = Wanted(
+            counter=counter, keys=chosen_keys(key, keys), start=start, end=end, time_zone=time_zone
         )
+        return self._read(wanted, include_pending, merge.daily)
+
+    def hourly(
+        self,
+        counter: str,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] | None = None,
+        start: date | None = None,
+        end: date | None = None,
+        time_zone: str | None = None,
+        include_pending: bool = False,
+    ) -> Read[Series]:
+        """(begin of the hour, total) for each hour in order, hours without counts as 0."""
+        wanted = Wanted(
+            counter=counter, keys=chosen_keys(key, keys), start=start, end=end, time_zone=time_zone
+        )
+        return self._read(wanted, include_pending, merge.hourly)
+
+    def monthly(
+        self,
+        counter: str,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] | None = None,
+        start: date | None = None,
+        end: date | None = None,
+        time_zone: str | None = None,
+        include_pending: bool = False,
+    ) -> Read[list[tuple[date, int]]]:
+        """(first day of the month, total) for each month in order, those without counts as 0."""
+        wanted = Wanted(
+            counter=counter, keys=chosen_keys(key, keys), start=start, end=end, time_zone=time_zone
+        )
+        return self._read(wanted, include_pending, merge.monthly)
 
     def many(
         self,
@@ -109,14 +156,16 @@ class Reads:
         *,
         start: date | None = None,
         end: date | None = None,
+        time_zone: str | None = None,
         include_pending: bool = False,
     ) -> Read[dict[str, int]]:
         """The totals of many keys at once, in their order; 0 for those without counts."""
         chosen = list(keys)
+        wanted = Wanted(counter=counter, keys=chosen, start=start, end=end, time_zone=time_zone)
         return self._read(
-            Wanted(counter=counter, keys=chosen, start=start, end=end),
+            wanted,
             include_pending,
-            lambda session, pending: merge.many(session, counter, pending, chosen, start, end),
+            lambda session, wanted, pending: merge.many(session, wanted, pending, chosen),
         )
 
     def top(
@@ -125,14 +174,16 @@ class Reads:
         *,
         start: date | None = None,
         end: date | None = None,
+        time_zone: str | None = None,
         n: int = 10,
         include_pending: bool = False,
     ) -> Read[list[tuple[str, int]]]:
         """The ``n`` keys with the largest totals: (key, total), largest first, then by key."""
+        wanted = Wanted(counter=counter, start=start, end=end, time_zone=time_zone)
         return self._read(
-            Wanted(counter=counter, start=start, end=end),
+            wanted,
             include_pending,
-            lambda session, pending: merge.by_key(session, counter, pending, start, end, n),
+            lambda session, wanted, pending: merge.by_key(session, wanted, pending, n),
         )
 
     def by_key(
@@ -141,31 +192,27 @@ class Reads:
         *,
         start: date | None = None,
         end: date | None = None,
+        time_zone: str | None = None,
         include_pending: bool = False,
     ) -> Read[list[tuple[str, int]]]:
         """(key, total) for every key of the range, largest first, then by key."""
-        return self._read(
-            Wanted(counter=counter, start=start, end=end),
-            include_pending,
-            lambda session, pending: merge.by_key(session, counter, pending, start, end),
-        )
+        wanted = Wanted(counter=counter, start=start, end=end, time_zone=time_zone)
+        return self._read(wanted, include_pending, merge.by_key)
 
     def counters(
         self,
         *,
         start: date | None = None,
         end: date | None = None,
+        time_zone: str | None = None,
         include_pending: bool = False,
     ) -> Read[dict[str, int]]:
         """The totals of all counters, by name."""
-        return self._read(
-            Wanted(start=start, end=end),
-            include_pending,
-            lambda session, pending: merge.counters(session, pending, start, end),
-        )
+        wanted = Wanted(start=start, end=end, time_zone=time_zone)
+        return self._read(wanted, include_pending, merge.counters)
 
     def _read(
-        self, wanted: Wanted, include_pending: bool, ask: Callable[[Session, Pending], T]
+        self, wanted: Wanted, include_pending: bool, ask: Callable[[Session, Wanted, Pending], T]
     ) -> Read[T]:
         if include_pending:
             return self._with_pending(wanted, ask)
@@ -177,18 +224,40 @@ class Reads:
                 complete = queue.look(self._client).applied_up_to
             except StreamError as error:
                 reason = error
-        value = self._store.snapshot(lambda session: ask(session, Pending()))
-        return Read(value=value, complete_up_to=complete, unknown_because=reason)
 
-    def _with_pending(self, wanted: Wanted, ask: Callable[[Session, Pending], T]) -> Read[T]:
+        def work(session: Session) -> tuple[T, date | None]:
+            value = ask(session, wanted, Pending())
+            return value, rolled_up_to(session, wanted.counter)
+
+        value, rolled = self._store.snapshot(work)
+        return Read(
+            value=value, complete_up_to=complete, rolled_up_to=rolled, unknown_because=reason
+        )
+
+    def _with_pending(
+        self, wanted: Wanted, ask: Callable[[Session, Wanted, Pending], T]
+    ) -> Read[T]:
         if self._client is None:
             raise ValueError("include_pending needs the queue: give Reads a Redis client")
-        # Streams first. The other way round, an entry applied in between would be in neither.
-        found = queue.read(self._client, wanted)
+        for _ in range(_ATTEMPTS):
+            in_force = self._policies or self._store.snapshot(policies.load)
+            self._policies = in_force
+            # Streams first. The other way round, an entry applied in between would be in neither.
+            found = queue.read(self._client, Folding(wanted, in_force))
 
-        def work(session: Session) -> tuple[T, int]:
-            pending = settle(session, found)
-            return ask(session, pending), pending.entries
+            def work(
+                session: Session, found: Queue = found, version: int = in_force.version
+            ) -> tuple[T, int, date | None]:
+                pending = settle(session, found, version)
+                value = ask(session, wanted, pending)
+                return value, pending.entries, rolled_up_to(session, wanted.counter)
 
-        value, entries = self._store.snapshot(work)
-        return Read(value=value, complete_up_to=found.asked, pending=entries)
+            try:
+                value, entries, rolled = self._store.snapshot(work)
+            except PoliciesChanged:
+                self._policies = None
+                continue
+            return Read(
+                value=value, complete_up_to=found.asked, pending=entries, rolled_up_to=rolled
+            )
+        raise Conflict("counters were changed all the time while the queue was read: ask again")

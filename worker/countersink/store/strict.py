@@ -1,7 +1,7 @@
 """Strict mode: rows of counters that nobody has made go to the dead letters."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +27,7 @@ def refuse_unknown(
         the entries with what is left of them, and a dead row for each row taken out.
     """
     names = {row[1] for entry in entries for row in entry.rows} - policies.known
-    unknown = names - set(_known(session, names))
+    unknown = names - known(session, names)
     policies.known |= names - unknown
     if not unknown:
         return list(entries), []
@@ -42,7 +42,9 @@ def refuse_unknown(
     return kept, dead
 
 
-def _known(session: Session, names: Iterable[str]) -> Iterator[str]:
+def known(session: Session, names: Iterable[str]) -> set[str]:
+    """Which of these counters are known, so that rows of theirs are counted in strict mode."""
+    found: set[str] = set()
     ordered = sorted(names)
     for start in range(0, len(ordered), _NAMES_PER_QUERY):
         part = ordered[start : start + _NAMES_PER_QUERY]
@@ -52,7 +54,8 @@ def _known(session: Session, names: Iterable[str]) -> Iterator[str]:
             f" UNION SELECT counter FROM counter_ledger WHERE counter IN ({marks})",
             (*part, *part),
         )
-        yield from (name for (name,) in rows)
+        found.update(name for (name,) in rows)
+    return found
 
 
 def _dead_row(entry: Incoming, row: Row) -> DeadRow:

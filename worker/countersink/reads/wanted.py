@@ -1,0 +1,105 @@
+"""Which rows of the queue a read is about."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from countersink.store.policies import Policies
+from countersink.store.ranges import Ranges, check_days
+from countersink.store.views import View
+from countersink.stream.decode import Decoded
+
+Cell = tuple[str, int, str]
+"""(counter, label of the bucket, key): what a total is kept for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """One entry that was in a stream, without its bad rows, which the worker will leave out too.
+
+    Attributes:
+        at: Unix ms of the first attempt to send.
+        counters: the wanted counters it has rows of, whatever the keys and days.
+        cells: its wanted rows, added up.
+    """
+
+    at: int
+    counters: set[str]
+    cells: dict[Cell, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which rows a read is about; None means all.
+
+    Attributes:
+        counter: one counter's name.
+        keys: these keys only.
+        start, end: days, both inclusive.
+        time_zone: whose days; None for each counter's own.
+
+    Raises:
+        TypeError: a day is no ``datetime.date``.
+        ValueError: the range ends before it begins.
+    """
+
+    counter: str | None = None
+    keys: Sequence[str] | None = None
+    start: date | None = None
+    end: date | None = None
+    time_zone: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no range."""
+        check_days(self.start, self.end)
+
+
+class Folding:
+    """Adds up the wanted rows of entries in the buckets that workers would count them in.
+
+    Args:
+        wanted: which rows.
+        policies: which buckets.
+
+    Raises:
+        ValueError: the wanted time zone is none.
+    """
+
+    def __init__(self, wanted: Wanted, policies: Policies) -> None:
+        self.policies = policies
+        self._wanted = wanted
+        self._keys = None if wanted.keys is None else frozenset(wanted.keys)
+        self._ranges: dict[str, Ranges] = {}
+        self._labels: dict[tuple[str, int], int | None] = {}
+
+    def fold(self, entry: Decoded) -> Queued:
+        """The wanted rows of an entry, added up by cell."""
+        counters: set[str] = set()
+        cells: dict[Cell, int] = {}
+        for _, counter, key, minute, amount in entry.rows:
+            if self._wanted.counter is not None and counter != self._wanted.counter:
+                continue
+            counters.add(counter)
+            if self._keys is not None and key not in self._keys:
+                continue
+            label = self._label(counter, minute)
+            if label is not None:
+                cell = counter, label, key
+                cells[cell] = cells.get(cell, 0) + amount
+        return Queued(entry.at, counters, cells)
+
+    def _label(self, counter: str, minute: int) -> int | None:
+        """The label of the bucket of a minute; None where it is not wanted."""
+        if (counter, minute) not in self._labels:
+            label = self.policies.bucket(counter, minute)
+            ranges = self._of(counter)
+            inside = ranges is None or any(label in one for one in ranges)
+            self._labels[counter, minute] = label if inside else None
+        return self._labels[counter, minute]
+
+    def _of(self, counter: str) -> Ranges:
+        if counter not in self._ranges:
+            wanted = self._wanted
+            view = View(counter, self.policies.of(counter), wanted.time_zone)
+            self._ranges[counter] = view.ranges(wanted.start, wanted.end)
+        return self._ranges[counter]

@@ -1,0 +1,113 @@
+"""Series of hours, out of the sums of buckets."""
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Final
+
+from countersink.store import buckets, periods
+from countersink.store.buckets import WIDTH
+from countersink.store.errors import InexactZone
+from countersink.store.periods import ONE_DAY
+from countersink.store.policies import Policy
+from countersink.store.views import View
+
+_FIRST_DAY: Final = date(2, 1, 1)
+_LAST_DAY: Final = date(9999, 12, 29)
+"""Days beyond these have no begin or end in some zones; no series is so long."""
+
+Series = list[tuple[datetime, int]]
+
+
+def by_hour(view: View, amounts: Mapping[int, int], start: date | None, end: date | None) -> Series:
+    """(begin of the hour, total) for each hour of the days, 0 where ``amounts`` has no bucket.
+
+    Args:
+        view: in whose zone, or zones: an hour is shown in that of the policy it was counted under.
+        amounts: the sums of the range, by label.
+        start, end: days; None: from, or to, the hour that has the first, or the last, bucket.
+
+    Raises:
+        InexactZone: an hour of the range begins within a bucket.
+        ValueError: there are too many.
+    """
+    if not amounts and (start is None or end is None):
+        return []
+    totals: dict[int, int] = {}
+    offsets: dict[int, int] = {}
+    for policy, since, until in _terms(view):
+        zone = view.zone_of(policy)
+        begin = (
+            _first(view, amounts)
+            if start is None
+            else buckets.day_begins(zone, max(start, _FIRST_DAY))
+        )
+        stop = _last(view, amounts) if end is None else buckets.day_begins(zone, _after(end))
+        begin = begin if since is None else max(begin, since)
+        last_event = view.until(policy)
+        _require(view, policy, begin, stop if last_event is None else min(stop, last_event))
+        stop = stop if until is None else min(stop, until)
+        periods.require_length((stop - begin) // 3600, "hours", _utc(begin), _utc(stop))
+        for hour, offset in periods.hours(zone, begin, stop):
+            offsets.setdefault(hour, offset)
+    for label, amount in amounts.items():
+        hour, offset = periods.hour_at(view.zone_of(view.policy(label)), view.moment(label))
+        offsets.setdefault(hour, offset)
+        totals[hour] = totals.get(hour, 0) + amount
+    periods.require_length(len(offsets), "hours", _utc(min(offsets)), _utc(max(offsets)))
+    return [
+        (
+            datetime.fromtimestamp(hour, timezone(timedelta(seconds=offsets[hour]))),
+            totals.get(hour, 0),
+        )
+        for hour in sorted(offsets)
+    ]
+
+
+def _terms(view: View) -> list[tuple[Policy, int | None, int | None]]:
+    """Each policy with the time, in Unix seconds, from which and until which it is in force."""
+    begins = [view.since(policy) for policy in view.policies]
+    return list(zip(view.policies, begins, [*begins[1:], None], strict=True))
+
+
+def _first(view: View, amounts: Mapping[int, int]) -> int:
+    return min(view.moment(label) for label in amounts)
+
+
+def _last(view: View, amounts: Mapping[int, int]) -> int:
+    return max(view.policy(label).ends_at(label) for label in amounts)
+
+
+def _after(end: date) -> date:
+    return min(end, _LAST_DAY) + ONE_DAY
+
+
+def _require(view: View, policy: Policy, begin: int, stop: int) -> None:
+    """Check that every hour of [begin, stop) begins where a bucket of the policy does."""
+    if begin >= stop:
+        return
+    counter = view.counter
+    if policy.resolution == "day":
+        rest = ""
+        if policy.used_to is not None:
+            after = policy.local_day(policy.used_to) + ONE_DAY
+            rest = f" until its policy changed: ask from {after} on, or"
+        raise InexactZone(
+            f"{counter!r} is counted by day, which has no hours{rest}; `countersink counter set"
+            f" {counter} --resolution hour --from …` counts hours from a time to come on"
+        )
+    zone = view.zone_of(policy)
+    width = WIDTH[policy.resolution] * 60
+    for since, _, offset in periods.offsets(zone, begin, stop):
+        changed = since != begin and since % width
+        if offset % width or changed:
+            raise InexactZone(
+                f"{counter!r} is counted by {policy.resolution} (of UTC), and hours of {zone},"
+                f" {timedelta(seconds=abs(offset))} {'behind' if offset < 0 else 'ahead of'} UTC on"
+                f" {_utc(since)}, begin in between: ask with another time zone, such as UTC;"
+                f" `countersink counter set {counter} --resolution quarter --from …` counts so that"
+                " the hours of every zone add up, from then on"
+            )
+
+
+def _utc(instant: int) -> str:
+    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%MZ")

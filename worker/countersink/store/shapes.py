@@ -1,0 +1,126 @@
+"""What has to be known of a counter before its rows can be added up."""
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from typing import Final, cast
+
+from countersink.store.buckets import Resolution, label_of
+from countersink.store.connection import Session
+from countersink.store.errors import UnknownCounter
+from countersink.store.policies import DEFAULT, Policy
+from countersink.store.rollups import RolledUpDays
+from countersink.store.views import View
+
+_COUNTER: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A counter, as of one snapshot.
+
+    Attributes:
+        counter: its name, '' where it cannot be one: no row has it.
+        known: somebody has made it, or something was counted, be it 0.
+        policies: its policies, the earliest first; at least one.
+        rolled: what of it is in months; None for nothing.
+    """
+
+    counter: str
+    known: bool
+    policies: tuple[Policy, ...]
+    rolled: RolledUpDays | None
+
+    def view(self, time_zone: str | None) -> View:
+        """Its buckets in a time zone; ValueError where there is none of that name."""
+        return View(self.counter, self.policies, time_zone)
+
+
+def shape(session: Session, counter: str) -> Shape:
+    """What is known of a counter; also of one that is not known."""
+    name = _name(counter)
+    ((known, up_to, first, last),) = session.query(
+        "SELECT EXISTS (SELECT 1 FROM counter_ledger WHERE counter = %s)"
+        " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = %s)"
+        " OR EXISTS (SELECT 1 FROM counter_month WHERE counter = %s)"
+        " OR EXISTS (SELECT 1 FROM counter WHERE name = %s),"
+        " (SELECT rolled_up_to FROM counter WHERE name = %s),"
+        " (SELECT MIN(bucket) FROM counter_month WHERE counter = %s),"
+        " (SELECT MAX(bucket) FROM counter_month WHERE counter = %s)",
+        (name,) * 7,
+    )
+    rolled = None
+    if up_to is not None and first is not None:
+        rolled = RolledUpDays(up_to, first.date(), last.date())
+    return Shape(name, bool(known), _policies(session, name), rolled)
+
+
+def known_shape(session: Session, counter: str) -> Shape:
+    """What is known of a counter.
+
+    Raises:
+        UnknownCounter: nothing.
+    """
+    found = shape(session, counter)
+    if not found.known:
+        raise UnknownCounter(f"nothing was ever counted as {counter!r}")
+    return found
+
+
+def rolled_up_to(session: Session, counter: str | None = None) -> date | None:
+    """The day before which days of a counter are in months, of all counters the latest such day;
+    None where nothing is in months.
+    """
+    one, args = ("", ()) if counter is None else (" AND name = %s", (_name(counter),))
+    ((found,),) = session.query(
+        "SELECT MAX(rolled_up_to) FROM counter WHERE rolled_up_to IS NOT NULL"
+        f" AND EXISTS (SELECT 1 FROM counter_month WHERE counter_month.counter = name){one}",
+        args,
+    )
+    return cast("date | None", found)
+
+
+def counter_names(session: Session) -> list[str]:
+    """The names of all counters that were made or counted, in order."""
+    found = session.query(
+        "SELECT DISTINCT counter FROM counter_ledger"
+        " UNION SELECT counter FROM counter_slot FORCE INDEX (PRIMARY) GROUP BY counter"
+        " UNION SELECT counter FROM counter_month FORCE INDEX (PRIMARY) GROUP BY counter"
+        " UNION SELECT name FROM counter"
+    )
+    return sorted(name for (name,) in found)
+
+
+def shaped_names(session: Session) -> set[str]:
+    """The counters whose rows do not simply add up by UTC day: that have policies, or months."""
+    found = session.query(
+        "SELECT DISTINCT counter FROM counter_policy"
+        " UNION SELECT name FROM counter WHERE rolled_up_to IS NOT NULL"
+    )
+    return {name for (name,) in found}
+
+
+def _policies(session: Session, name: str) -> tuple[Policy, ...]:
+    rows = session.query(
+        "SELECT number, valid_from, time_zone, resolution, used_to FROM counter_policy"
+        " WHERE counter = %s ORDER BY valid_from, number",
+        (name,),
+    )
+    return tuple(
+        Policy(
+            number=int(number),
+            valid_from=label_of(valid_from) // 60,
+            time_zone=time_zone,
+            resolution=cast(Resolution, resolution),
+            used_to=None if used_to is None else label_of(used_to),
+        )
+        for number, valid_from, time_zone, resolution, used_to in rows
+    ) or (DEFAULT,)
+
+
+def _name(counter: str) -> str:
+    """``counter``; '' for what cannot be a counter's name, which is as unknown.
+
+    The column would take 'c ' for 'c': it is compared with blanks added at the end.
+    """
+    return counter if _COUNTER.fullmatch(counter) else ""

@@ -1,0 +1,185 @@
+"""Adding up a counter's rows, in its buckets and in its months.
+
+Each query names the index it goes by and reads no more of a table than the range it is asked for:
+the primary key (counter, bucket, …) for whole days, ``by_key`` (counter, counter_key, bucket) for
+single keys.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final
+
+from countersink.store.buckets import label_of
+from countersink.store.connection import Session
+from countersink.store.keys import key_bytes, key_text
+from countersink.store.ranges import Ranges, check_days, condition
+from countersink.store.rollups import Months
+from countersink.store.shapes import Shape
+from countersink.store.views import View
+
+_KEYS_PER_QUERY: Final = 500
+"""Ranges per query: far more than this and MySQL gives up on ranges and reads the index whole."""
+
+_MONTHS: Final = " AND bucket >= %s AND bucket <= %s"
+
+Rows = Iterator[tuple[Any, ...]]
+Keys = Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The rows that a question is about.
+
+    Attributes:
+        counter: whose.
+        ranges: which of its buckets.
+        months: which of its months; None for none.
+    """
+
+    counter: str
+    ranges: Ranges
+    months: Months | None = None
+
+    @classmethod
+    def of(cls, shape: Shape, view: View, start: date | None, end: date | None) -> "Scope":
+        """All of a range of days, in buckets and in months.
+
+        Raises:
+            ValueError: it ends before it begins.
+            InexactZone: it begins or ends within a bucket.
+            RolledUp: it cuts through a month.
+        """
+        check_days(start, end)
+        view.require_range(start, end)
+        months = None if shape.rolled is None else shape.rolled.months(view, start, end)
+        return cls(shape.counter, view.ranges(start, end), months)
+
+
+def sums(session: Session, scope: Scope, keys: Keys, group: str = "") -> Rows:
+    """SUM(amount) of buckets and months, by the column ``group`` if given, which may repeat."""
+    where, args = condition(scope.ranges)
+    if scope.ranges is None or scope.ranges:
+        yield from _table(session, "counter_slot", scope.counter, where, args, keys, group)
+    if scope.months is not None:
+        yield from _table(
+            session, "counter_month", scope.counter, _MONTHS, scope.months, keys, group
+        )
+
+
+def by_label(session: Session, scope: Scope, keys: Keys) -> dict[int, int]:
+    """The sums of the buckets by label, without the months."""
+    found: dict[int, int] = {}
+    for bucket, amount in sums(session, Scope(scope.counter, scope.ranges), keys, "bucket"):
+        label = label_of(bucket)
+        found[label] = found.get(label, 0) + int(amount)
+    return found
+
+
+def by_month(session: Session, scope: Scope, keys: Keys) -> dict[date, int]:
+    """The sums of the months by their first day, without the buckets."""
+    found: dict[date, int] = {}
+    for bucket, amount in sums(session, Scope(scope.counter, (), scope.months), keys, "bucket"):
+        found[bucket.date()] = found.get(bucket.date(), 0) + int(amount)
+    return found
+
+
+def ranked(session: Session, scope: Scope, limit: int | None) -> list[tuple[str, int]]:
+    """(key, sum), largest first, then by key; the first ``limit``, if given."""
+    where, args = condition(scope.ranges)
+    source = f"counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s{where}"
+    values: tuple[object, ...] = (scope.counter, *args)
+    if scope.months is not None:
+        months = f"counter_month FORCE INDEX (PRIMARY) WHERE counter = %s{_MONTHS}"
+        source = (
+            f"(SELECT counter_key, SUM(amount) AS amount FROM {source} GROUP BY counter_key"
+            f" UNION ALL SELECT counter_key, amount FROM {months}) AS parts"
+        )
+        values += (scope.counter, *scope.months)
+    rows = session.query(
+        f"SELECT counter_key, SUM(amount) AS total FROM {source}"
+        " GROUP BY counter_key ORDER BY total DESC, counter_key" + (" LIMIT %s" if limit else ""),
+        (*values, limit) if limit else values,
+    )
+    return [(key_text(key), int(amount)) for key, amount in rows]
+
+
+def edges(session: Session, shape: Shape, view: View, keys: Keys) -> list[int]:
+    """Labels of buckets that have rows: the first and the last under each policy, for each key."""
+    found: list[int] = []
+    for one in view.possible():
+        where, values = condition([one])
+        for key in [None] if keys is None else dict.fromkeys(keys):
+            rest = "FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
+            args: tuple[object, ...] = (shape.counter, *values)
+            if key is not None:
+                rest = (
+                    "FROM counter_slot FORCE INDEX (by_key) WHERE counter = %s AND counter_key = %s"
+                )
+                args = (shape.counter, key_bytes(key), *values)
+            rest += where
+            if one.number is None:
+                rows = session.query(f"SELECT MIN(bucket), MAX(bucket) {rest}", args)
+            else:
+                # MIN and MAX would read the whole range, for the sake of the policy's number.
+                rows = [
+                    row
+                    for way in ("ASC", "DESC")
+                    for row in session.query(
+                        f"SELECT bucket {rest} ORDER BY bucket {way} LIMIT 1", args
+                    )
+                ]
+            found += [label_of(bucket) for row in rows for bucket in row if bucket is not None]
+    return found
+
+
+def month_edges(session: Session, shape: Shape, keys: Keys) -> list[date]:
+    """The first and the last month that has rows, by first days, for each key."""
+    if shape.rolled is None:
+        return []
+    if keys is None:
+        return [shape.rolled.first, shape.rolled.last]
+    return [
+        bucket.date()
+        for key in dict.fromkeys(keys)
+        for bucket in session.query(
+            "SELECT MIN(bucket), MAX(bucket) FROM counter_month FORCE INDEX (by_key)"
+            " WHERE counter = %s AND counter_key = %s",
+            (shape.counter, key_bytes(key)),
+        )[0]
+        if bucket is not None
+    ]
+
+
+def parts(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    """``values``, so many at a time."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def marks(values: Sequence[object]) -> str:
+    """Placeholders for ``values``."""
+    return ", ".join(["%s"] * len(values))
+
+
+def _table(
+    session: Session,
+    table: str,
+    counter: str,
+    where: str,
+    args: Sequence[object],
+    keys: Keys,
+    group: str,
+) -> Rows:
+    select = f"SELECT {group + ', ' if group else ''}SUM(amount) FROM {table}"
+    grouped = f" GROUP BY {group}" if group else ""
+    if keys is None:
+        sql = f"{select} FORCE INDEX (PRIMARY) WHERE counter = %s{where}{grouped}"
+        yield from session.query(sql, (counter, *args))
+        return
+    for part in parts(sorted({key_bytes(key) for key in keys}), _KEYS_PER_QUERY):
+        sql = (
+            f"{select} FORCE INDEX (by_key)"
+            f" WHERE counter = %s{where} AND counter_key IN ({marks(part)}){grouped}"
+        )
+        yield from session.query(sql, (counter, *args, *part))

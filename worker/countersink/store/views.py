@@ -1,0 +1,241 @@
+"""A counter's buckets as days, months and hours: of its own time zones, or of another one.
+
+Without a time zone every bucket belongs to a day of the zone it was counted in, so there is always
+an answer. In a zone that was asked for, an answer needs every day, month or hour to begin where a
+bucket does: whether that is so follows from the policies and the zone alone, not from the rows that
+happen to be there.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime
+from typing import Final
+
+from countersink.store import buckets, periods
+from countersink.store.buckets import WIDTH, day_label, policy_number
+from countersink.store.errors import InexactZone, Refused
+from countersink.store.periods import ONE_DAY
+from countersink.store.policies import Policy
+from countersink.store.ranges import LabelRange, Ranges
+
+_LAST_DAY: Final = date(9999, 12, 30)
+"""Days from here on have no end that could be written; whatever is counted ends with them."""
+
+
+class View:
+    """How the buckets of one counter add up.
+
+    Args:
+        counter: its name, for messages.
+        policies: its policies, the earliest first; at least one.
+        time_zone: whose days, months and hours; None for the zone each bucket was counted in.
+
+    Raises:
+        ValueError: there is no such time zone.
+    """
+
+    def __init__(self, counter: str, policies: Sequence[Policy], time_zone: str | None) -> None:
+        if time_zone is not None:
+            buckets.zone(time_zone)
+        self.counter = counter
+        self.policies = tuple(policies)
+        self.time_zone = time_zone
+        self._numbered = {policy.number: policy for policy in policies}
+        self._days: dict[int, date] = {}
+
+    @property
+    def own(self) -> bool:
+        """Whether its days are those of the counter's own zones."""
+        return self.time_zone is None or all(
+            policy.time_zone == self.time_zone for policy in self.policies
+        )
+
+    def policy(self, label: int) -> Policy:
+        """The policy that a bucket was counted under.
+
+        Raises:
+            Refused: there was none; the row is not countersink's.
+        """
+        if len(self.policies) == 1:
+            return self.policies[0]
+        found = self._numbered.get(policy_number(label))
+        if found is None:
+            raise Refused(
+                f"{self.counter!r} has a bucket {buckets.label_text(label)}, but never had time"
+                f" zone and resolution number {policy_number(label)}: `countersink verify` shows"
+                " what else is wrong"
+            )
+        return found
+
+    def zone_of(self, policy: Policy) -> str:
+        """The time zone in which the buckets of a policy are shown."""
+        return self.time_zone or policy.time_zone
+
+    def since(self, policy: Policy) -> int | None:
+        """Unix seconds of the first event a policy can have; None for the first policy."""
+        return None if policy is self.policies[0] else policy.valid_from * 60
+
+    def until(self, policy: Policy) -> int | None:
+        """Unix seconds before which all events of a policy are; None while it is in force."""
+        return None if policy.used_to is None else policy.ends_at(policy.used_to)
+
+    def moment(self, label: int) -> int:
+        """Unix seconds of the first event that a bucket can hold."""
+        policy = self.policy(label)
+        begins = policy.starts_at(label)
+        since = self.since(policy)
+        return begins if since is None else max(begins, since)
+
+    def day(self, label: int) -> date:
+        """The date of a bucket; of its first event where it lies in several."""
+        day = self._days.get(label)
+        if day is None:
+            policy = self.policy(label)
+            if self._plain(policy):
+                day = policy.local_day(label)
+            else:
+                day = periods.date_at(self.zone_of(policy), self.moment(label))
+            self._days[label] = day
+        return day
+
+    def last_day(self, label: int) -> date:
+        """The date of the last event that a bucket can hold."""
+        policy = self.policy(label)
+        if self._plain(policy) or self.day(label) >= _LAST_DAY:
+            return self.day(label)
+        return periods.date_at(self.zone_of(policy), policy.ends_at(label) - 60)
+
+    def ranges(self, start: date | None, end: date | None) -> Ranges:
+        """The buckets of the days from ``start`` to ``end``, both inclusive.
+
+        Where days and buckets do not fit together it is the buckets that begin in them: ask
+        :meth:`require_days` first.
+        """
+        if start is None and end is None:
+            return None
+        found = []
+        for policy, all_of_it in zip(self.policies, self.possible(), strict=True):
+            for first, until in self._labels(policy, start, end):
+                one = LabelRange(
+                    periods.later(first, all_of_it.first),
+                    periods.earlier(until, all_of_it.until),
+                    all_of_it.number,
+                )
+                if not one.empty:
+                    found.append(one)
+        return tuple(found)
+
+    def possible(self) -> list[LabelRange]:
+        """The buckets that each policy can have, in the order of the policies."""
+        if len(self.policies) == 1:
+            return [LabelRange(None, None)]
+        return [
+            LabelRange(
+                None if self.since(policy) is None else policy.label(policy.valid_from),
+                None if policy.used_to is None else policy.used_to + 1,
+                policy.number,
+            )
+            for policy in self.policies
+        ]
+
+    def require_days(self, days: Iterable[date]) -> None:
+        """Check that each of these days begins where no bucket goes on.
+
+        Raises:
+            InexactZone: one does not.
+        """
+        if self.time_zone is None:
+            return
+        for policy in self.policies:
+            if self._plain(policy):
+                continue
+            since, until = self.since(policy), self.until(policy)
+            for day in days:
+                for change in periods.date_changes(self.time_zone, day):
+                    inside = (since is None or change > since) and (until is None or change < until)
+                    if inside and not _begins_bucket(policy, change):
+                        raise self._inexact(policy, day, change)
+
+    def require_range(self, start: date | None, end: date | None) -> None:
+        """Check that the range begins and ends where no bucket goes on.
+
+        Raises:
+            InexactZone: it does not.
+        """
+        ends = [] if start is None else [start]
+        if end is not None and end < _LAST_DAY:
+            ends.append(end + ONE_DAY)
+        self.require_days(ends)
+
+    def _plain(self, policy: Policy) -> bool:
+        """Whether its buckets belong to days by their own dates."""
+        return self.time_zone is None or (
+            policy.resolution == "day" and policy.time_zone == self.time_zone
+        )
+
+    def _labels(
+        self, policy: Policy, start: date | None, end: date | None
+    ) -> list[tuple[int | None, int | None]]:
+        """[first, until) of the policy's labels whose buckets are of these days."""
+        if policy.resolution == "day" and self._plain(policy):
+            return [
+                (
+                    None if start is None else day_label(start),
+                    None if end is None or end >= _LAST_DAY else day_label(end + ONE_DAY),
+                )
+            ]
+        found: list[tuple[int | None, int | None]] = []
+        since, until = self.since(policy), self.until(policy)
+        for begin, stop in periods.intervals(self.zone_of(policy), start, end):
+            if self._plain(policy):
+                found.append((_first_label(policy, begin), _first_label(policy, stop)))
+                continue
+            if stop is not None and since is not None and stop <= since:
+                continue
+            if begin is not None and until is not None and begin >= until:
+                continue
+            # Beyond what the policy can hold nothing need be said, nor do its buckets begin there.
+            if begin is not None and since is not None and begin <= since:
+                begin = None
+            if stop is not None and until is not None and stop >= until:
+                stop = None
+            found.append((_first_label(policy, begin), _first_label(policy, stop)))
+        return found
+
+    def _inexact(self, policy: Policy, day: date, change: int) -> InexactZone:
+        begins = (
+            datetime.fromtimestamp(change, UTC).strftime("%Y-%m-%d %H:%M:%S").removesuffix(":00")
+        )
+        return InexactZone(
+            f"{self.counter!r} is counted by {policy.resolution} in {policy.time_zone}, and"
+            f" {begins} UTC, when the date in {self.time_zone} changes to or from {day}, is in the"
+            f" middle of one: {_advice(self.counter, policy)}"
+        )
+
+
+def _begins_bucket(policy: Policy, instant: int) -> bool:
+    """Whether a bucket of the policy begins at this instant."""
+    if policy.resolution != "day":
+        return instant % (WIDTH[policy.resolution] * 60) == 0
+    return instant % 60 == 0 and policy.starts_at(policy.label(instant // 60)) == instant
+
+
+def _first_label(policy: Policy, instant: int | None) -> int | None:
+    """The label, without its number, of the first bucket that begins at this instant or later."""
+    if instant is None:
+        return None
+    if policy.resolution == "day":
+        label = policy.label(-(-instant // 60))
+        day = label - policy_number(label)
+        return day if policy.starts_at(label) >= instant else day + 86_400
+    width = WIDTH[policy.resolution] * 60
+    return -(-instant // width) * width
+
+
+def _advice(counter: str, policy: Policy) -> str:
+    if policy.resolution == "quarter":
+        return "no buckets of countersink tell; ask for another range or time zone"
+    return (
+        f"ask without a time zone, or for {policy.time_zone};"
+        f" `countersink counter set {counter} --resolution quarter --from …` counts so that the"
+        " days of every zone add up, from then on"
+    )
