@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ KILL_AT_ENTRY = 250
 LONGEST_SECONDS = 100
 
 NEXT = [
-    "make up                              Redis, MariaDB and a worker of your own; the data stays",
+    "make up                              Redis, MariaDB, a worker, jobs; the data stays",
     "                                     and then, in another shell:",
     ". ./countersink-data/environment.sh  where they are",
     "export PATH=$PWD/.venv/bin:$PATH",
@@ -64,7 +64,7 @@ def of_traffic(directory: Path, report: Report, _: Path | None) -> int:
             asked.update({date.fromisoformat(day): n for day, n in each["by_day"].items()})
         accepted = sum(each["accepted"] for each in told)
         figures = [("accepted by the two producers", accepted)]
-        return _tell(store, report, figures, accepted, dict(asked))
+        return _tell(stage, store, report, figures, accepted, dict(asked))
 
 
 def of_log(directory: Path, report: Report, log: Path | None) -> int:
@@ -101,7 +101,7 @@ def of_log(directory: Path, report: Report, log: Path | None) -> int:
         lines = told["counted"] + told["rejected"]
         figures = [("lines in the log", lines), ("rejected", told["rejected"])]
         figures.append(("accepted", told["counted"]))
-        return _tell(store, report, figures, told["counted"], None)
+        return _tell(stage, store, report, figures, told["counted"], None)
 
 
 def _prepare(stage: Stage, store: Store, report: Report) -> None:
@@ -185,6 +185,7 @@ def _stop(stage: Stage, workers: list[subprocess.Popen[str]], report: Report) ->
 
 
 def _tell(
+    stage: Stage,
     store: Store,
     report: Report,
     figures: list[tuple[str, int]],
@@ -201,11 +202,43 @@ def _tell(
     report.figures([*figures, ("counted in MariaDB", counted)], difference)
     report.days(COUNTER, daily)
     report.top(COUNTER, store.totals.top(COUNTER, start=span[0], end=span[1], n=10))
+    unchanged = _compact(stage, store, report, span)
     if asked is not None and {day: n for day, n in daily if n} != asked:
         report.error("a day's total is not what the applications asked for")
         return 1
     if difference:
         report.error("accepted and counted differ")
         return 1
+    if not unchanged:
+        report.error("compaction has changed a total")
+        return 1
     report.lines("How to go on", NEXT)
     return 0
+
+
+def _compact(stage: Stage, store: Store, report: Report, span: tuple[date, date]) -> bool:
+    """Compact every day, today too, and print what came of it; whether all totals stayed."""
+
+    def totals() -> tuple[list[tuple[date, int]], list[tuple[str, int]]]:
+        start, end = span
+        return (
+            store.totals.daily(COUNTER, start=start, end=end),
+            store.totals.by_key(COUNTER, start=start, end=end),
+        )
+
+    before = totals()
+    day_after = (span[1] + timedelta(days=1)).isoformat()
+    command = ("compact", "--counter", COUNTER, "--before", day_after, "--format", "json")
+    done = _result(
+        stage.run("countersink.cli.entry", *command, output=subprocess.PIPE, errors="compact.log")
+    )
+    unchanged = totals() == before
+    report.lines(
+        f"countersink compact: the rows of each day and key become one ({done['seconds']:.1f} s)",
+        [
+            f"rows before     {done['rows_before']:>9,}",
+            f"rows after      {done['rows_after']:>9,}",
+            f"totals by day and by key: {'unchanged' if unchanged else 'CHANGED'}",
+        ],
+    )
+    return unchanged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,12 @@ def test_a_log_is_counted_exactly_though_a_worker_is_killed(tmp_path: Path) -> N
     assert "lines in the log 8,000 rejected 1 accepted 7,999" in shown
     assert "counted in MariaDB 7,999 difference 0" in shown
     assert "line 100: " in shown
+    assert "totals by day and by key: unchanged" in shown
+    rows = re.search(r"rows before ([\d,]+) rows after ([\d,]+)", shown)
+    assert rows is not None
+    before, after = (int(figure.replace(",", "")) for figure in rows.groups())
+    assert after == 2100, "one row for each of 700 keys and 3 days"
+    assert before >= after, "how many workers took part is not known"
     assert "How to go on" in shown
 
 
