@@ -1,18 +1,23 @@
 """Asking for totals the way ``countersink totals`` lays them out: columns and rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from countersink.reads import Read, Reads
+from countersink.store.errors import RolledUp
 from countersink.store.keys import key_bytes
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
+When = TypeVar("When", date, datetime)
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "day": ("day", "total"),
+    "hour": ("hour", "total"),
+    "month": ("month", "total"),
     "key": ("key", "total"),
     "counter": ("counter", "total"),
     "total": ("total",),
@@ -28,7 +33,8 @@ class Query:
         counter: one counter, or None for all.
         by: a key of :data:`COLUMNS`.
         keys: these alone; empty for all.
-        start, end: days (UTC), both inclusive; None for where the data begins or ends.
+        start, end: days, both inclusive; None for where the data begins or ends.
+        time_zone: whose days, hours and months; None for each counter's own.
         top: at most so many keys or counters (of each counter).
         include_pending: add what is still in the queue.
     """
@@ -38,6 +44,7 @@ class Query:
     keys: Sequence[str] = ()
     start: date | None = None
     end: date | None = None
+    time_zone: str | None = None
     top: int | None = None
     include_pending: bool = False
 
@@ -54,9 +61,13 @@ class Answer:
 
     Attributes:
         columns: the names in each row.
-        rows: in order: days ascending; keys and counters by total, largest first, then by name.
+        rows: in order: days, hours and months ascending; keys and counters by total, largest first,
+            then by name.
         complete_up_to: everything that reached Redis before it is in the rows; None if not known.
         pending: entries included that were still in the queue.
+        rolled_up_to: the first day of which everything can still be told, of several counters the
+            latest; None where nothing is rolled up to months.
+        days_gone: days or hours that were asked for are not in the rows, since they are rolled up.
         unknown_because: why Redis did not tell.
     """
 
@@ -64,6 +75,8 @@ class Answer:
     rows: list[dict[str, object]] = field(default_factory=list)
     complete_up_to: datetime | None = None
     pending: int = 0
+    rolled_up_to: date | None = None
+    days_gone: bool = False
     unknown_because: StreamError | None = None
 
 
@@ -87,6 +100,7 @@ class _Asking:
         self._range: dict[str, Any] = {
             "start": query.start,
             "end": query.end,
+            "time_zone": query.time_zone,
             "include_pending": query.include_pending,
         }
 
@@ -95,15 +109,13 @@ class _Asking:
         if query.counter is not None:
             for row in self._rows(query.counter):
                 rows.append({"counter": query.counter, **row})
-        else:
+        elif query.by in ("counter", "total") and not query.keys:
             totals = self._take(self._reads.counters(**self._range))
-            if query.by in ("counter", "total"):
-                if query.keys:
-                    totals = {name: self._total(name) for name in totals}
-                rows.extend({"counter": name, "total": total} for name, total in totals.items())
-            else:
-                for name in totals:
-                    rows.extend({"counter": name, **row} for row in self._rows(name))
+            rows.extend({"counter": name, "total": total} for name, total in totals.items())
+        else:
+            names = self._reads.names(include_pending=query.include_pending)
+            for name in self._take(names):
+                rows.extend({"counter": name, **row} for row in self._rows(name))
         if query.by == "counter":
             rows.sort(key=lambda row: (-_int(row["total"]), str(row["counter"])))
             del rows[len(rows) if query.top is None else query.top :]
@@ -116,13 +128,44 @@ class _Asking:
         query = self._query
         keys = list(query.keys) or None
         if query.by == "day":
-            for day, total in self._take(self._reads.daily(counter, keys=keys, **self._range)):
+            for day, total in self._unrolled(self._reads.daily, counter, keys):
                 yield {"day": day.isoformat(), "total": total}
+        elif query.by == "hour":
+            for hour, total in self._unrolled(self._reads.hourly, counter, keys):
+                yield {"hour": hour.isoformat(timespec="minutes"), "total": total}
+        elif query.by == "month":
+            for month, total in self._take(self._reads.monthly(counter, keys=keys, **self._range)):
+                yield {"month": month.isoformat()[:7], "total": total}
         elif query.by == "key":
             for key, total in self._by_key(counter, keys):
                 yield {"key": key, "total": total}
         else:
             yield {"total": self._total(counter)}
+
+    def _unrolled(
+        self,
+        ask: Callable[..., Read[list[tuple[When, int]]]],
+        counter: str,
+        keys: list[str] | None,
+    ) -> list[tuple[When, int]]:
+        """A series of days or hours, from where they are not rolled up to months yet."""
+        query, answer = self._query, self._answer
+        try:
+            read = ask(counter, keys=keys, **self._range)
+        except RolledUp as error:
+            answer.days_gone = True
+            # In another time zone that day may have begun before what is in months ended.
+            for begin in (error.rolled_up_to, error.rolled_up_to + timedelta(days=1)):
+                if query.end is not None and query.end < begin:
+                    break
+                with suppress(RolledUp):
+                    return self._take(ask(counter, keys=keys, **{**self._range, "start": begin}))
+            self._take(self._reads.total(counter, include_pending=query.include_pending))
+            return []
+        rolled = read.rolled_up_to
+        if rolled is not None and (query.start is None or query.start < rolled):
+            answer.days_gone = True
+        return self._take(read)
 
     def _total(self, counter: str) -> int:
         keys = list(self._query.keys) or None
@@ -149,6 +192,8 @@ class _Asking:
             both = (answer.complete_up_to, read.complete_up_to)
             answer.complete_up_to = None if both[1] is None else min(both[0], both[1])
         answer.pending = max(answer.pending, read.pending)
+        if read.rolled_up_to is not None:
+            answer.rolled_up_to = max(read.rolled_up_to, answer.rolled_up_to or date.min)
         self._asked = True
         return read.value
 

@@ -14,6 +14,7 @@ from countersink.store import series, totals_sql
 from countersink.store.connection import Session
 from countersink.store.hours import Series
 from countersink.store.keys import key_bytes
+from countersink.store.shapes import counter_names
 
 
 class _Range(TypedDict):
@@ -53,7 +54,7 @@ def hourly(session: Session, wanted: Wanted, pending: Pending) -> Series:
 
 
 def monthly(session: Session, wanted: Wanted, pending: Pending) -> list[tuple[date, int]]:
-    """(first of the month, total) for each month, by default from the first with data to the last."""
+    """(first day, total) for each month, by default from the first with data to the last."""
     return series.monthly(
         session,
         _counter(wanted),
@@ -104,6 +105,11 @@ def counters(session: Session, wanted: Wanted, pending: Pending) -> dict[str, in
     for name, amount in pending.by_counter().items():
         totals[name] += amount
     return totals
+
+
+def names(session: Session, wanted: Wanted, pending: Pending) -> list[str]:
+    """The names of all counters, in order."""
+    return sorted({*counter_names(session), *pending.counters})
 
 
 def _counter(wanted: Wanted) -> str:

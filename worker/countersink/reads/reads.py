@@ -63,7 +63,8 @@ class Reads:
     pending is known.
 
     Raises (every method):
-        UnknownCounter: the counter was neither made nor ever counted; not for :meth:`counters`.
+        UnknownCounter: the counter was neither made nor ever counted; not for :meth:`counters`
+            and :meth:`names`.
         InexactZone, RolledUp: as for Totals.
         StoreError: MySQL did not do its part.
         StreamError: nor did Redis, and pending entries were asked for.
@@ -210,6 +211,10 @@ class Reads:
         """The totals of all counters, by name."""
         wanted = Wanted(start=start, end=end, time_zone=time_zone)
         return self._read(wanted, include_pending, merge.counters)
+
+    def names(self, *, include_pending: bool = False) -> Read[list[str]]:
+        """The names of all counters, in order."""
+        return self._read(Wanted(keys=()), include_pending, merge.names)
 
     def _read(
         self, wanted: Wanted, include_pending: bool, ask: Callable[[Session, Wanted, Pending], T]

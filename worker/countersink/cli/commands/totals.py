@@ -2,17 +2,21 @@
 
 from collections.abc import Sequence
 from datetime import date
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import click
 
 from countersink.cli import output, settings
 from countersink.cli.failures import Failure, Misuse
 from countersink.cli.totals_query import COLUMNS, Answer, Query, ask
-from countersink.cli.types import COUNTER, DAY, KEY
+from countersink.cli.types import COUNTER, DAY, KEY, Checked
 from countersink.reads import Reads
 from countersink.store import Store, StoreError, UnknownCounter
+from countersink.store.buckets import zone
+from countersink.store.errors import InexactZone, RolledUp
 from countersink.stream.connection import connect
+
+ZONE: Final = Checked("zone", lambda name: zone(name).key)
 
 
 @click.command("totals", cls=settings.Command)
@@ -26,8 +30,14 @@ from countersink.stream.connection import connect
 @settings.one_off(
     "--key", "keys", type=KEY, multiple=True, metavar="KEY", help="This key alone; repeatable."
 )
-@settings.one_off("--from", "start", type=DAY, metavar="DAY", help="First day (UTC), inclusive.")
-@settings.one_off("--to", "end", type=DAY, metavar="DAY", help="Last day (UTC), inclusive.")
+@settings.one_off("--from", "start", type=DAY, metavar="DAY", help="First day, inclusive.")
+@settings.one_off("--to", "end", type=DAY, metavar="DAY", help="Last day, inclusive.")
+@settings.one_off(
+    "--time-zone",
+    type=ZONE,
+    metavar="ZONE",
+    help="Whose days, hours and months: an IANA name.  [default: each counter's own]",
+)
 @settings.one_off(
     "--top",
     type=click.IntRange(1),
@@ -47,17 +57,19 @@ def command(
     keys: Sequence[str],
     start: date | None,
     end: date | None,
+    time_zone: str | None,
     top: int | None,
     include_pending: bool,
     format: str,
     redis_url: str | None,
     mysql_url: str | None,
 ) -> None:
-    """Show totals: by day, by key, by counter, or one figure.
+    """Show totals: by day, hour or month, by key, by counter, or one figure.
 
     Days without counts are 0; keys come with the largest total first. Without --from and --to it
-    is the whole range that has data. Redis is asked how fresh the totals are; without it, that is
-    not known.
+    is the whole range that has data. Days are those of the counter's own time zone (UTC, where
+    nobody has set another); those of another one (--time-zone) come exactly, or not at all. Redis
+    is asked how fresh the totals are; without it, that is not known.
     """
     if (counter is None) is not everything:
         _refuse("name one COUNTER, or say --all")
@@ -72,6 +84,7 @@ def command(
         keys=keys,
         start=start,
         end=end,
+        time_zone=time_zone,
         top=top,
         include_pending=include_pending,
     )
@@ -88,12 +101,19 @@ def command(
                 "counter": counter,
                 "rows": answer.rows,
                 "complete_up_to": output.iso(answer.complete_up_to),
+                "rolled_up_to": answer.rolled_up_to and answer.rolled_up_to.isoformat(),
             }
         )
     elif format == "csv":
         output.write_csv(answer.columns, answer.rows)
     else:
         _print(answer, top)
+    if answer.days_gone:
+        click.echo(
+            f"countersink: the days before {answer.rolled_up_to} are rolled up to months:"
+            " --by month has them",
+            err=True,
+        )
 
 
 def _ask(query: Query, mysql_url: str, redis_url: str | None) -> Answer:
@@ -106,6 +126,8 @@ def _ask(query: Query, mysql_url: str, redis_url: str | None) -> Answer:
                 "" if query.include_pending else "; if it was a moment ago, add --include-pending"
             )
             raise Failure(f"{error}: countersink totals --all lists what was{hint}") from error
+        except (InexactZone, RolledUp) as error:
+            raise Failure(str(error)) from error
         except StoreError:
             raise  # some of them are ValueErrors too
         except ValueError as error:
