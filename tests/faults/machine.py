@@ -1,14 +1,16 @@
 """A state machine of everything that may happen to entries, held against a dictionary.
 
 It plays producers (fold, seal, send, resend), two consumers on the real group (read, claim, apply
-in any grouping, die, acknowledge), an operator (dead letters, their retry) and the pruner, on real
-servers, in one process. After every step the tables must say what the dictionary says.
+in any grouping, die, acknowledge), an operator (dead letters, their retry), the pruner and the
+compactor, on real servers, in one process. After every step the tables must say what the
+dictionary says.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import date
 from functools import partial
 from typing import ClassVar, Protocol, TypeVar
 
@@ -16,6 +18,8 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from countersink.schedules.compaction import Selection, compact
+from countersink.schedules.mover import open_tables
 from countersink.store import dead, guards
 from countersink.store.apply import Applier
 from countersink.store.connection import connect
@@ -46,11 +50,12 @@ days = st.integers(0, 1)
 increments = st.lists(st.tuples(counters, keys, days, amounts), min_size=1, max_size=6)
 names = st.sampled_from(CONSUMERS)
 kinds = st.sampled_from(("control", "guards", "slots", "ledger", "dead", "commit"))
+phases = st.sampled_from((None,) * 8 + (Phase.BEFORE, Phase.AFTER))
 faults = st.sampled_from((None, Phase.BEFORE, Phase.AFTER, 1205, 1213, 1020))
 
 ACTIONS = (
     *("count_and_flush", "resend", "obtain", "work_off", "apply") * 2,
-    *("acknowledge", "die", "prune", "retry_dead_letters"),
+    *("acknowledge", "die", "prune", "retry_dead_letters", "compact"),
 )
 
 
@@ -263,6 +268,25 @@ class CountingMachine(RuleBasedStateMachine):
                 counted = retry(self.session, slot=1, decode=decode_payload, refs=[ref])
                 if row.position == WHOLE_ENTRY and counted.retried:
                     entry.counted = True
+
+    def compact(self, draw: Draw) -> None:
+        """Add up the rows of every key, a few or many at a time; the connection may be cut."""
+        selection = Selection(before=date.max, rows=draw(st.sampled_from((1, 3, 2000))))
+        kind, phase = draw(st.sampled_from(("slots", "commit_other"))), draw(phases)
+        if phase is not None:
+            self.ground.proxy.when(kind, phase, Deed.CUT)
+        url = self.ground.proxy.url(self.ground.mysql_url)
+        try:
+            done = compact(partial(open_tables, url), selection)
+        finally:
+            self.ground.proxy.forget()
+        assert {place.counter for place in done.overflowing} <= {HUGE}
+        left = self.ground.oracle.rows(
+            f"SELECT counter, slot FROM counter_slot WHERE slot > 0 AND counter <> '{HUGE}'"
+        )
+        assert done.finished
+        assert not done.busy
+        assert not left
 
     # -- what must hold ------------------------------------------------------------------------
 
