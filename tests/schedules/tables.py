@@ -1,0 +1,141 @@
+"""Rows planted in the tables by plain SQL, and what must be true of them whatever was moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import date, datetime
+from typing import Any
+
+from countersink.store.buckets import label_of
+from tests.support.oracle import connect
+
+MAX = 2**63 - 1
+MIN = -(2**63)
+DAY = "2020-03-05 00:00:00"
+"""A bucket that has long been over."""
+LABEL = label_of(datetime.fromisoformat(DAY))
+
+Slotted = tuple[str, str, bytes, int, int]
+"""(counter, bucket, key, slot, amount)."""
+IN_LEDGER = "slot NOT BETWEEN 256 AND 511"
+
+
+class Tables:
+    """One database, looked at and written to without a line of the product's own code."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.connection = connect(url)
+
+    def plant(self, rows: Iterable[Slotted]) -> None:
+        """Insert slot rows, and book them in the ledger as their writers would have done."""
+        with self.connection.cursor() as cursor:
+            self.connection.begin()
+            for counter, bucket, key, slot, amount in rows:
+                cursor.execute(
+                    "INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)",
+                    (counter, bucket, key, slot, amount),
+                )
+                if not 256 <= slot <= 511:
+                    cursor.execute(
+                        "INSERT INTO counter_ledger VALUES (%s, %s, %s)"
+                        " ON DUPLICATE KEY UPDATE amount = amount + %s",
+                        (counter, slot, amount, amount),
+                    )
+            self.connection.commit()
+
+    def run(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
+        """Run a statement."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql, args or None)
+            return list(cursor.fetchall())
+
+    def slots(self, counter: str = "v") -> list[tuple[str, bytes, int, int]]:
+        """(bucket, key, slot, amount) of every slot row, in order."""
+        return [
+            (str(bucket), bytes(key), slot, amount)
+            for bucket, key, slot, amount in self.run(
+                "SELECT bucket, counter_key, slot, amount FROM counter_slot WHERE counter = %s"
+                " ORDER BY bucket, counter_key, slot",
+                counter,
+            )
+        ]
+
+    def months(self, counter: str = "v") -> list[tuple[date, bytes, int]]:
+        """(first of the month, key, amount) of every month row, in order."""
+        return [
+            (bucket.date(), bytes(key), amount)
+            for bucket, key, amount in self.run(
+                "SELECT bucket, counter_key, amount FROM counter_month WHERE counter = %s"
+                " ORDER BY bucket, counter_key",
+                counter,
+            )
+        ]
+
+    def totals(self) -> dict[tuple[str, bytes], int]:
+        """The sum of slots and months, in one statement, by counter and key."""
+        return {
+            (counter, bytes(key)): int(total)
+            for counter, key, total in self.run(
+                "SELECT counter, counter_key, SUM(amount) FROM ("
+                " SELECT counter, counter_key, amount FROM counter_slot"
+                " UNION ALL SELECT counter, counter_key, amount FROM counter_month) AS all_rows"
+                " GROUP BY counter, counter_key"
+            )
+        }
+
+    def ledger(self) -> dict[str, int]:
+        """The ledger's sum by counter."""
+        return {
+            counter: int(amount)
+            for counter, amount in self.run(
+                "SELECT counter, SUM(amount) FROM counter_ledger GROUP BY counter"
+            )
+        }
+
+    def check_ledger(self) -> None:
+        """Assert that slots but those of the app, and months, are equal to the ledger."""
+        found = {
+            counter: int(amount)
+            for counter, amount in self.run(
+                "SELECT counter, SUM(amount) FROM ("
+                f" SELECT counter, amount FROM counter_slot WHERE {IN_LEDGER}"
+                " UNION ALL SELECT counter, amount FROM counter_month) AS all_rows"
+                " GROUP BY counter"
+            )
+        }
+        ledger = self.ledger()
+        for counter in found.keys() | ledger.keys():
+            assert found.get(counter, 0) == ledger.get(counter, 0), counter
+
+    @contextmanager
+    def held(self, key: bytes, *, bucket: str = DAY, slot: int = 2) -> Iterator[None]:
+        """A row of `v` counted up by an app's transaction that stays open, and rolls back."""
+        holder = connect(self.url)
+        try:
+            with holder.cursor() as cursor:
+                holder.begin()
+                cursor.execute(
+                    "INSERT INTO counter_slot VALUES ('v', %s, %s, %s, 1)"
+                    " ON DUPLICATE KEY UPDATE amount = amount + 1",
+                    (bucket, key, slot),
+                )
+                yield
+            holder.rollback()
+        finally:
+            holder.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+
+def spread(keys: Iterable[bytes], slots: Iterable[int], bucket: str = DAY) -> list[Slotted]:
+    """A row of `v` per key and slot, with amounts that differ."""
+    numbers = list(slots)
+    return [
+        ("v", bucket, key, slot, 100 * place + slot)
+        for place, key in enumerate(keys)
+        for slot in numbers
+    ]
