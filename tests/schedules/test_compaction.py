@@ -1,0 +1,265 @@
+"""Which buckets and keys a pass of compaction takes, and what it says of them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+
+import pytest
+
+from countersink.schedules import compaction
+from countersink.schedules.compaction import Compacted, Selection, compact
+from countersink.schedules.context import Context, JobOptions
+from countersink.schedules.mover import open_tables
+from countersink.schedules.pace import Pace
+from countersink.schedules.places import Place
+from countersink.store import Store
+from countersink.store.apply import Applier
+from countersink.store.connection import connect
+from countersink.store.errors import UnknownCounter
+from tests.schedules.tables import DAY, LABEL, MAX, Tables, spread
+from tests.store.helpers import entry, minute
+from tests.support.proxies import MySQLProxy
+
+PAGES = [b"/%03d" % number for number in range(60)]
+
+
+@pytest.fixture
+def tables(mysql_url: str) -> Iterator[Tables]:
+    made = Tables(mysql_url)
+    yield made
+    made.close()
+
+
+def run(url: str, **selected: object) -> Compacted:
+    return compact(partial(open_tables, url), Selection(**selected))  # type: ignore[arg-type]
+
+
+def today(days_ago: int = 0) -> str:
+    day = datetime.now(UTC).date() - timedelta(days=days_ago)
+    return f"{day} 00:00:00"
+
+
+def test_a_closed_bucket_is_left_with_one_row_per_key(tables: Tables) -> None:
+    tables.plant(spread(PAGES, (1, 2, 3, 4)))
+    before = tables.totals()
+    done = run(tables.url, rows=37)
+    assert (done.rows_before, done.rows_after, done.finished) == (240, 60, True)
+    assert done.ranges >= 6
+    assert done.share_done == 1.0
+    assert [slot for _, _, slot, _ in tables.slots()] == [0] * 60
+    assert tables.totals() == before
+    tables.check_ledger()
+    again = run(tables.url)
+    assert (again.rows_before, again.rows_after, again.ranges, again.finished) == (0, 0, 0, True)
+
+
+def test_what_workers_applied_and_late_events_are_compacted(tables: Tables) -> None:
+    day = date(2020, 3, 5)
+    for slot in (1, 2, 3):
+        applier = Applier(tables.url, slot)
+        applier.apply([entry([(0, "v", "a", minute(day), slot), (1, "w", "b", minute(day), 1)])])
+        applier.close()
+    assert run(tables.url).rows_after == 2
+    late = Applier(tables.url, 9)
+    late.apply([entry([(0, "v", "a", minute(day), 10)])])
+    late.close()
+    assert run(tables.url, counter="v").rows_before == 2
+    assert tables.slots() == [(DAY, b"a", 0, 16)]
+    with Store(tables.url) as store:
+        assert store.totals.total("v") == 16
+        assert store.totals.total("w") == 3
+    tables.check_ledger()
+
+
+def test_an_open_bucket_loses_its_crowded_keys_only(tables: Tables) -> None:
+    tomorrow = today(-1)  # dated ahead, and open also if midnight comes
+    tables.plant(spread([b"crowded", b"dense"], range(1, 10), tomorrow))
+    tables.plant(spread([b"calm", b"few", b"zero"], range(1, 9), tomorrow))
+    done = run(tables.url, threshold=8, rows=4)
+    assert (done.rows_before, done.rows_after) == (18, 2)
+    rows = Counter(key for _, key, _, _ in tables.slots())
+    assert rows == {b"crowded": 1, b"dense": 1, b"calm": 8, b"few": 8, b"zero": 8}
+    tables.check_ledger()
+
+
+def test_a_bucket_is_closed_only_after_the_grace_period(tables: Tables) -> None:
+    tables.plant(spread([b"a"], (1, 2), today(1)))
+    since_midnight = time.time() % 86_400
+    assert run(tables.url, grace_s=since_midnight + 600).rows_before == 0
+    assert run(tables.url, grace_s=0.0).rows_before == 2
+
+
+def test_when_a_bucket_is_over_is_for_its_own_policy_to_say(tables: Tables) -> None:
+    now = datetime.now(UTC)
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    tables.run(
+        "INSERT INTO counter_policy VALUES"
+        " ('v', 0, '1970-01-01', 'Pacific/Kiritimati', 'day', NULL),"
+        " ('v', 1, '2020-01-01', 'UTC', 'hour', NULL)"
+    )
+    over = (hour - timedelta(hours=1)).strftime("%Y-%m-%d %H:00:01")
+    going_on = (hour + timedelta(hours=1)).strftime("%Y-%m-%d %H:00:01")
+    # A day of 14 hours ahead of UTC that has ended there, and one that has not, whatever the hour.
+    local = (now + timedelta(hours=14)).date()
+    ended, current = f"{local - timedelta(days=1)} 00:00:00", f"{local + timedelta(1)} 00:00:00"
+    for bucket in (over, going_on, ended, current):
+        tables.plant(spread([b"a"], (1, 2), bucket))
+    run(tables.url, grace_s=0.0)
+    slots = {bucket: slot for bucket, _, slot, _ in tables.slots()}
+    assert slots == {over: 0, going_on: 2, ended: 0, current: 2}
+
+
+def test_before_a_day_takes_its_buckets_whole_and_no_others(tables: Tables) -> None:
+    for bucket in (today(2), today(1), today()):
+        tables.plant(spread([b"a"], range(1, 12), bucket))
+    yesterday = date.fromisoformat(today(1)[:10])
+    done = run(tables.url, before=yesterday, grace_s=1e9)
+    assert (done.rows_before, done.rows_after) == (11, 1)
+    assert len(tables.slots()) == 1 + 11 + 11
+    assert run(tables.url, before=date.max).rows_before == 22
+
+
+def test_one_counter_or_all_also_those_that_only_apps_count(tables: Tables) -> None:
+    tables.plant([("app", DAY, b"a", slot, 5) for slot in (256, 257)])
+    tables.plant(spread([b"a"], (1, 2)))
+    assert run(tables.url, counter="v").rows_before == 2
+    assert run(tables.url).rows_before == 2
+    assert tables.ledger()["app"] == 10
+    tables.check_ledger()
+
+
+@pytest.mark.parametrize("name", ["nothing", "v ", "V"])
+def test_an_unknown_counter_is_an_error(tables: Tables, name: str) -> None:
+    tables.plant(spread([b"a"], (1, 2)))
+    with pytest.raises(UnknownCounter, match="nothing was ever counted"):
+        run(tables.url, counter=name)
+
+
+def test_rows_of_an_unknown_policy_stay_and_are_named(tables: Tables) -> None:
+    tables.plant(spread([b"a"], (1, 2), "2020-03-05 00:00:07"))
+    tables.plant(spread([b"a"], (1, 2)))
+    done = run(tables.url)
+    assert done.unknown == (Place("v", LABEL + 7),)
+    assert (done.rows_before, done.finished) == (2, True)
+    assert len(tables.slots()) == 3
+
+
+def test_overflowing_keys_stay_and_are_named_at_every_pass(tables: Tables) -> None:
+    tables.plant(spread(PAGES, (1, 2, 3)))
+    tables.plant([("v", DAY, b"\xff\xfe", slot, MAX) for slot in (1, 2)])
+    for before in (180, 0):
+        done = run(tables.url, rows=50)
+        assert done.overflowing == (Place("v", LABEL, b"\xff\xfe"),)
+        assert done.rows_before == before
+    assert str(done.overflowing[0]) == r"v 2020-03-05 00:00:00 '\\xff\\xfe'"
+
+
+def test_held_keys_are_left_to_the_next_pass(tables: Tables) -> None:
+    tables.plant(spread(PAGES, (1, 2, 3)))
+    with tables.held(PAGES[30]):
+        done = run(tables.url, rows=50)
+        assert done.busy == (Place("v", LABEL, PAGES[30]),)
+        assert done.finished
+    assert run(tables.url).rows_before == 3
+    assert len(tables.slots()) == 60
+
+
+def test_a_stopped_pass_leaves_the_rest_to_the_next(tables: Tables) -> None:
+    tables.plant(spread(PAGES, (1, 2, 3)))
+    seen: list[Compacted] = []
+    selected = Selection(rows=30)
+    connect_to = partial(open_tables, tables.url)
+    before = tables.totals()
+    done = compact(connect_to, selected, stop=lambda: len(seen) > 2, progress=seen.append)
+    assert not done.finished
+    assert 0 < done.rows_before < 180
+    assert tables.totals() == before
+    assert compact(connect_to, selected).rows_before == 180 - done.rows_before
+    assert len(tables.slots()) == 60
+
+
+def test_compacted_buckets_cost_a_look_for_many_of_them(tables: Tables) -> None:
+    for number in range(300):
+        bucket = datetime(2019, 1, 1, tzinfo=UTC) + timedelta(days=number)
+        tables.plant(spread([b"a"], (0,), f"{bucket:%Y-%m-%d %H:%M:%S}"))
+    proxy = MySQLProxy.to(tables.url)
+    try:
+        compact(partial(open_tables, proxy.url(tables.url)), Selection())
+        looks = [request for request in proxy.seen if "slot > 0" in request.text]
+    finally:
+        proxy.close()
+    # The window doubles from 8 as long as a look is quick; on a slow machine it stays.
+    assert len(looks) < 300 // 8 + 2
+
+
+def test_the_job_looks_at_everything_once_a_day(tables: Tables) -> None:
+    context = Context(
+        mysql_url=tables.url,
+        redis_url="redis://127.0.0.1:1",
+        options=JobOptions(compact_share=1.0, compact_rows=20),
+        stop=lambda: False,
+    )
+    tables.plant(spread(PAGES, (1, 2, 3)))
+    first = compaction.job(context)
+    assert first.rows == 120
+    assert first.detail == "all buckets: 180 rows became 60"
+    tables.plant(spread(PAGES, (1,)))
+    tables.plant(spread([b"x"], (1, 2), today(2)))
+    second = compaction.job(context)
+    assert second.rows == 1
+    assert second.detail == "buckets of the last 3 days: 2 rows became 1"
+    with connect(tables.url) as session:
+        session.execute("UPDATE lease SET expires_at = 1")
+    assert compaction.job(context).rows == 60
+
+
+def test_a_job_that_is_stopped_leaves_everything_to_the_next(tables: Tables) -> None:
+    tables.plant(spread(PAGES, (1, 2, 3)))
+    stopped = Context(
+        mysql_url=tables.url,
+        redis_url="redis://127.0.0.1:1",
+        options=JobOptions(compact_share=1.0),
+        stop=lambda: True,
+    )
+    assert "stopped early" in compaction.job(stopped).detail
+    going_on = Context(
+        mysql_url=tables.url,
+        redis_url="redis://127.0.0.1:1",
+        options=JobOptions(compact_share=1.0),
+        stop=lambda: False,
+    )
+    assert compaction.job(going_on).detail.startswith("all buckets")
+
+
+def test_a_pace_rests_nine_tenths_of_the_time_at_a_share_of_a_tenth() -> None:
+    now = [0.0]
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    pace = Pace(0.1, clock=lambda: now[0], sleep=sleep)
+    for worked in (0.01, 0.02):
+        now[0] += worked
+        pace.rest()
+    assert sum(slept) == pytest.approx(0.27)
+    assert max(slept) <= 0.05
+
+
+def test_a_pace_without_pauses_never_sleeps_and_a_stop_ends_a_pause() -> None:
+    now = [0.0]
+    slept: list[float] = []
+    for pace in (
+        Pace(1.0, clock=lambda: now[0], sleep=slept.append),
+        Pace(0.1, lambda: True, clock=lambda: now[0], sleep=slept.append),
+    ):
+        now[0] += 5.0
+        pace.rest()
+    assert slept == []
+    with pytest.raises(ValueError, match="share"):
+        Pace(0.0)
