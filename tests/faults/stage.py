@@ -8,12 +8,17 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from datetime import date
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from countersink.cli.servers import MySQLServer, RedisServer
+from countersink.schedules.compaction import Selection, compact
+from countersink.schedules.mover import open_tables
+from countersink.store.errors import StoreError
 from countersink.stream.connection import connect
 from countersink.stream.entry import Sealed
 from countersink.stream.errors import StreamError
@@ -136,6 +141,27 @@ class Stage:
             sender.close()
             self.traffic.expected.update(traffic.expected)
             self.traffic.increments += traffic.increments
+
+    @contextmanager
+    def compacting(self) -> Iterator[None]:
+        """Compact all buckets again and again from a thread, whatever else happens."""
+        stopping = threading.Event()
+
+        def run() -> None:
+            everything = Selection(before=date.max, rows=200, share=0.5)
+            while not stopping.wait(0.02):
+                try:
+                    compact(partial(open_tables, self.mysql_url), everything, stop=stopping.is_set)
+                except StoreError:
+                    stopping.wait(0.2)  # the server is away, or frozen
+
+        thread = threading.Thread(target=run, name="compacting")
+        thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            thread.join()
 
     # -- workers -------------------------------------------------------------------------------
 

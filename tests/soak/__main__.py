@@ -1,7 +1,8 @@
 """Faults at random: `python -m tests.soak --seconds N --server mariadb|mysql --seed S`.
 
 Round k plays a few scenarios of the repertoire, drawn from seed S + k, on servers of its own that
-lose nothing when killed, and holds the tables against what was sent. One line per round; the exit
+lose nothing when killed, while all buckets are compacted again and again, and holds the tables
+against what was sent. One line per round; the exit
 status is 1 at the first difference, with the command that plays that round again.
 """
 
@@ -15,6 +16,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,13 +99,14 @@ def _round(
     ):
         stage.redis.flushall()  # of the soak's own server
         try:
-            for act in acts:
-                act_name = act.name
-                act.play(stage)
-                left = [child.name for child in stage.children.running()]
-                assert not left, f"{act.name} left {left} running"
-                stage.redis_proxy.forget()
-                stage.mysql_proxy.forget()
+            with nullcontext() if acts[0].alone else stage.compacting():
+                for act in acts:
+                    act_name = act.name
+                    act.play(stage)
+                    left = [child.name for child in stage.children.running()]
+                    assert not left, f"{act.name} left {left} running"
+                    stage.redis_proxy.forget()
+                    stage.mysql_proxy.forget()
             if acts[0].name != "state_machine":
                 stage.finish("end of the round")
         except Exception:
