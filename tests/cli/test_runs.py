@@ -1,0 +1,146 @@
+"""`countersink runs`, `scheduler` and `jobs`: what they print and refuse, on the real servers."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from countersink.store.connection import connect
+from tests.cli.command import Servers, call, one_sentence
+from tests.support.processes import Children
+from tests.support.waiting import eventually
+
+
+def insert(servers: Servers, *rows: tuple[object, ...]) -> None:
+    with connect(servers.mysql_url) as session:
+        for row in rows:
+            session.execute(
+                "INSERT INTO job_run (job, planned_at, token, state, attempts, started_at,"
+                " ended_at, row_count, detail, error)"
+                " VALUES (%s, %s, 1, %s, %s, %s, %s, %s, %s, %s)",
+                row,
+            )
+
+
+def test_nothing_so_far(servers: Servers) -> None:
+    shown = servers.call("runs")
+    assert shown.status == 0
+    assert "No run so far" in shown.out
+    assert "start countersink scheduler" in shown.out
+    assert servers.call("runs", "--format", "json").json == {"runs": [], "next": []}
+
+
+def test_the_last_runs_in_every_format(servers: Servers) -> None:
+    insert(
+        servers,
+        ("compact", "2026-11-21 08:00:00", "done", 1, "2026-11-21 08:00:00.5",
+         "2026-11-21 08:00:01.25", 12, "12 rows to 3", None),
+        ("compact", "2026-11-21 08:10:00", "planned", 0, None, None, None, None, None),
+        ("verify", "2026-11-21 04:50:00", "failed", 3, "2026-11-21 04:50:00",
+         "2026-11-21 04:50:01", None, None, "=it broke: ñ"),
+    )  # fmt: skip
+    document = servers.call("runs", "--format", "json").json
+    assert [(run["job"], run["planned"], run["state"]) for run in document["runs"]] == [
+        ("compact", "2026-11-21T08:10:00Z", "planned"),
+        ("compact", "2026-11-21T08:00:00Z", "done"),
+        ("verify", "2026-11-21T04:50:00Z", "failed"),
+    ]
+    assert document["runs"][1] == {
+        "job": "compact",
+        "planned": "2026-11-21T08:00:00Z",
+        "state": "done",
+        "attempts": 1,
+        "started": "2026-11-21T08:00:00.500Z",
+        "ended": "2026-11-21T08:00:01.250Z",
+        "rows": 12,
+        "detail": "12 rows to 3",
+        "error": None,
+    }
+    one = servers.call("runs", "--job", "verify", "--limit", "1", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(one.out)))
+    assert [row["error"] for row in rows] == ["'=it broke: ñ"]
+    shown = servers.call("runs").out
+    assert "12 rows to 3" in shown
+    assert "it broke: ñ" in shown
+
+
+def test_info_names_jobs_that_keep_failing_and_the_last_compaction(servers: Servers) -> None:
+    done = ("done", 1, "2026-11-21 08:00:00", "2026-11-21 08:00:01", 12, "12 rows to 3", None)
+    insert(
+        servers,
+        ("compact", "2026-11-21 08:00:00", *done),
+        ("verify", "2026-11-20 04:50:00", "failed", 2, None, None, None, None, "the first"),
+        ("verify", "2026-11-21 04:50:00", "failed", 1, None, None, None, None, "the second"),
+        ("prune", "2026-11-21 04:00:00", *done),
+        ("prune", "2026-11-21 05:00:00", "failed", 2, None, None, None, None, "only twice"),
+    )
+    schedules = servers.call("info", "--format", "json").json["schedules"]
+    assert schedules["scheduler"] is None
+    assert schedules["failing"] == [
+        {"job": "verify", "times": 3, "since": "2026-11-20T04:50:00Z", "error": "the second"}
+    ]
+    assert schedules["last_compaction"]["rows"] == 12
+    shown = servers.call("info").out
+    assert "verify failed 3 times in a row" in shown
+    assert "only twice" not in shown
+
+
+def test_info_without_mysql_says_that_the_schedules_are_not_known(servers: Servers) -> None:
+    alone = call("info", "--format", "json", COUNTERSINK_REDIS_URL=servers.redis_url).json
+    assert alone["schedules"]["unknown"] == "no MySQL URL is configured"
+    assert alone["schedules"]["next"] is None
+
+
+def test_the_processes_as_a_user_starts_them(servers: Servers) -> None:
+    with Children() as children:
+        environment = servers.variables(
+            COUNTERSINK_SCHEDULER_ALARMS_CRON="* * * * * *",
+            COUNTERSINK_SCHEDULER_VERIFY_CRON="off",
+            COUNTERSINK_SCHEDULER_TIME_ZONE="Asia/Kathmandu",
+        )
+        scheduler = children.countersink("scheduler", environment=environment)
+        jobs = children.countersink("jobs", environment=environment)
+
+        def ran() -> bool:
+            runs = servers.call("runs", "--job", "alarms", "--format", "json").json["runs"]
+            return any(run["state"] in ("done", "failed") for run in runs)
+
+        eventually(ran, 30, message=lambda: scheduler.output() + jobs.output())
+        upcoming = servers.call("runs", "--format", "json").json["next"]
+        by_job = {run["job"]: run for run in upcoming}
+        assert set(by_job) == {"compact", "retention", "prune", "alarms"}
+        assert by_job["retention"]["cron"] == "20 3 * * *"
+        assert by_job["retention"]["time_zone"] == "Asia/Kathmandu"
+        assert by_job["retention"]["at"][10:] == "T21:35:00Z"  # 5:45 ahead of UTC
+        leader = servers.call("info", "--format", "json").json["schedules"]["scheduler"]
+        assert f"-{scheduler.pid}-" in leader
+        for process in (scheduler, jobs):
+            process.terminate()
+        for process in (scheduler, jobs):
+            assert process.wait(20) == 0, process.output()
+            assert "Traceback" not in process.output()
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value", "said"),
+    [
+        ("scheduler", "--compact-cron", "61 * * * *", "'61' is not a minute"),
+        ("scheduler", "--compact-cron", "0 0 31 2 *", "never comes"),
+        ("scheduler", "--compact-cron", "hourly", "not a cron expression"),
+        ("scheduler", "--time-zone", "Mars/Olympus", "not a time zone"),
+        ("scheduler", "--attempts", "0", "at least 1"),
+        ("scheduler", "--lease-s", "4", "less than twice renew_every_s"),
+        ("jobs", "--compact-share", "0", "above 0 and at most 1"),
+        ("jobs", "--wait-s", "nan", "seconds above 0"),
+        ("jobs", "--jobs-redis-url", "redis+cluster://h:1", "RQ cannot"),
+        ("scheduler", "--jobs-redis-url", "redis+cluster://h:1", "RQ cannot"),
+    ],
+)
+def test_what_no_process_could_run_with_is_refused(
+    servers: Servers, command: str, option: str, value: str, said: str
+) -> None:
+    refused = servers.call(command, option, value)
+    assert refused.status == 2
+    assert said in one_sentence(refused)

@@ -1,0 +1,39 @@
+"""One migrated database for all tests of runs and plans: making one takes longer than each test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from countersink.cli.servers import MySQLServer
+from countersink.store.connection import Session, connect
+from countersink.store.migrate import migrate
+
+
+@pytest.fixture(scope="session")
+def runs_database(mysql_server: MySQLServer) -> Iterator[str]:
+    """The URL of a migrated database for this process."""
+    name = f"runs_{uuid.uuid4().hex[:12]}"
+    url = mysql_server.url_for(name)
+    migrate(url)
+    yield url
+    with connect(mysql_server.url, database=False) as session:
+        session.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def runs_url(runs_database: str) -> str:
+    """The same, without jobs, runs and leases."""
+    with connect(runs_database) as session:
+        for table in ("job", "job_run", "lease"):
+            session.execute(f"DELETE FROM {table}")
+    return runs_database
+
+
+@pytest.fixture
+def session(runs_url: str) -> Iterator[Session]:
+    """A session on it."""
+    with connect(runs_url) as opened:
+        yield opened

@@ -1,0 +1,133 @@
+"""A planner at a time of the test's choosing, and looks into the tables of runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import redis
+
+from countersink.schedules.cron import parse
+from countersink.schedules.leadership import LEASE
+from countersink.schedules.logs import LOGGER, Log
+from countersink.schedules.options import SchedulerOptions, Times
+from countersink.schedules.patience import Outage
+from countersink.schedules.planning import Planner
+from countersink.schedules.queue import Runs
+from countersink.schedules.sweep import Sweep
+from countersink.schedules.tables import Kept
+from countersink.store import lease
+from countersink.store.connection import Session
+
+LONG = 60.0
+
+
+def at(text: str) -> datetime:
+    """A time of 2026-11-21 in UTC."""
+    return datetime.fromisoformat(f"2026-11-21 {text}").replace(tzinfo=UTC)
+
+
+class Reign:
+    """A scheduler in charge, without its processes and threads: who calls says when."""
+
+    def __init__(
+        self,
+        session: Session,
+        client: redis.Redis,
+        mysql_url: str,
+        jobs: dict[str, str],
+        *,
+        holder: str = "a-1-x",
+        time_zone: str = "UTC",
+        **options: Any,
+    ) -> None:
+        token = lease.acquire(session, LEASE, holder, LONG)
+        assert token is not None
+        self.token = token
+        self.now = at("12:00:00")
+        self.options = SchedulerOptions(
+            mysql_url=mysql_url,
+            redis_url="redis://unused",
+            jobs={
+                name: Times(cron=parse(cron, time_zone), time_zone=time_zone)
+                for name, cron in jobs.items()
+            },
+            **options,
+        )
+        log = Log(holder)
+        self.kept = Kept(mysql_url)
+        runs = Runs(client)
+        self.planner = Planner(
+            self.kept,
+            runs,
+            self.options,
+            holder,
+            token,
+            log,
+            Outage("Redis", log),
+            lambda: self.now,
+        )
+        self.sweep = Sweep(self.kept, self.planner, runs, self.options, log)
+
+    def take_over(self, text: str) -> None:
+        """Take over at a time."""
+        self.now = at(text)
+        self.planner.take_over()
+
+    def plan(self, text: str, job: str = "j") -> None:
+        """APScheduler's call at a time."""
+        self.now = at(text)
+        self.planner.plan_due(job)
+
+
+def depose(session: Session) -> None:
+    """Let the lease run out."""
+    session.execute("UPDATE lease SET expires_at = 1 WHERE name = %s", (LEASE,))
+
+
+def planned(session: Session, job: str = "j") -> list[str]:
+    """The planned times of a job's runs."""
+    rows = session.query(
+        "SELECT planned_at FROM job_run WHERE job = %s ORDER BY planned_at", (job,)
+    )
+    return [f"{moment:%H:%M:%S}" for (moment,) in rows]
+
+
+def run_row(session: Session, job: str, moment: datetime) -> dict[str, Any]:
+    """A run's row."""
+    names = ("state", "attempts", "holder", "row_count", "detail", "error", "token")
+    rows = session.query(
+        f"SELECT {', '.join(names)} FROM job_run WHERE job = %s AND planned_at = %s",
+        (job, moment.replace(tzinfo=None)),
+    )
+    return dict(zip(names, rows[0], strict=True))
+
+
+def queued(client: redis.Redis) -> list[str]:
+    """The ids in RQ's queue, in order."""
+    names: Any = client.lrange("rq:queue:countersink", 0, -1)
+    return [name.decode() for name in names]
+
+
+@contextmanager
+def recorded() -> Iterator[list[logging.LogRecord]]:
+    """What the processes log inside the block."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.DEBUG)
+    handler.emit = records.append  # type: ignore[method-assign, assignment]
+    before = LOGGER.level
+    LOGGER.setLevel(logging.DEBUG)
+    LOGGER.addHandler(handler)
+    try:
+        yield records
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(before)
+
+
+def actions(records: list[logging.LogRecord]) -> list[str]:
+    """The actions of the records."""
+    return [str(getattr(record, "action", None)) for record in records]
