@@ -114,14 +114,12 @@ def test_a_key_goes_from_all_buckets_and_months(
     assert store.counters.delete("views", "no such key") == Deleted()
 
 
-@pytest.mark.parametrize("key", ["", "ä", "a", "A", "a ", "😀", "%", "_"])
-def test_keys_are_told_apart_byte_by_byte(
-    store: Store, session: Session, applier: Applier, key: str
-) -> None:
+def test_keys_are_told_apart_byte_by_byte(store: Store, session: Session, applier: Applier) -> None:
     names = ["", "ä", "a", "A", "a ", "a\u0308", "😀", "%", "_", "ab"]
     applier.apply([entry([row(name, 1, position=index) for index, name in enumerate(names)])])
-    assert store.counters.delete("views", key) == Deleted(1, 1)
-    assert sorted(keys(session)) == sorted(name.encode() for name in names if name != key)
+    while names:
+        assert store.counters.delete("views", names.pop()) == Deleted(1, 1)
+        assert sorted(keys(session)) == sorted(name.encode() for name in names)
 
 
 def test_what_is_not_there_is_unknown(store: Store) -> None:

@@ -1,0 +1,167 @@
+"""Verification: what is wrong is found, and nothing else, whatever goes on meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from countersink.store import Store, UnknownCounter
+from countersink.store.apply import Applier
+from countersink.store.connection import Session
+from countersink.store.errors import SchemaMismatch
+from countersink.store.verify import Difference, Verified, open_session, verify
+from tests.store.helpers import entry, row, rows
+
+
+@pytest.fixture
+def verifying(mysql_url: str) -> Iterator[Session]:
+    """A session to verify on."""
+    with open_session(mysql_url) as opened:
+        yield opened
+
+
+def found(session: Session) -> list[tuple[str, str, int, int, int]]:
+    """What is wrong, without the sentences."""
+    return [
+        (one.counter, one.problem, one.in_tables, one.in_ledger, one.difference)
+        for one in verify(session).differences
+    ]
+
+
+def test_nothing_is_wrong_with_nothing(verifying: Session) -> None:
+    assert verify(verifying) == Verified()
+
+
+def test_slots_and_months_agree_with_the_ledger_and_what_applications_add_is_apart(
+    session: Session, applier: Applier, verifying: Session
+) -> None:
+    for slot in (0, 1, 255, 512, 65_535):
+        applier.slot = slot
+        applier.apply([entry(rows(("/a", 3), ("/b", -7)))])
+    for slot in (256, 511):
+        session.execute(
+            "INSERT INTO counter_slot VALUES ('views', '2026-11-21', '', %s, 99)", (slot,)
+        )
+    session.execute("INSERT INTO counter_month VALUES ('views', '2026-01-01', '/a', 5)")
+    session.execute("INSERT INTO counter_ledger VALUES ('views', 7, 5)")
+    session.execute("INSERT INTO counter_slot VALUES ('app', '2026-11-21', '', 300, 1)")
+    assert verify(verifying) == Verified(counters=2, rows=5 * 2 + 2 + 1 + 1)
+
+
+WRONG = {
+    "a wrong row": ("UPDATE counter_slot SET amount = amount + 1 WHERE counter_key = '/a'", 16, 1),
+    "a lost row": ("DELETE FROM counter_slot WHERE counter_key = '/a'", 16, -10),
+    "a planted row": ("INSERT INTO counter_slot VALUES ('views', '2026-11-21', '/c', 3, 4)", 16, 4),
+    "a wrong month": ("UPDATE counter_month SET amount = 0", 16, -5),
+    "a lost month": ("DELETE FROM counter_month", 16, -5),
+    "a wrong ledger": ("UPDATE counter_ledger SET amount = amount - 2 WHERE slot = 0", 14, 2),
+    "a row moved away": ("UPDATE counter_slot SET slot = 256 WHERE counter_key = '/a'", 16, -10),
+}
+
+
+def test_whatever_is_wrong_is_found(session: Session, applier: Applier, verifying: Session) -> None:
+    for what, (statement, in_ledger, difference) in WRONG.items():
+        for table in ("counter_slot", "counter_month", "counter_ledger"):
+            session.execute(f"DELETE FROM {table}")
+        applier.apply([entry(rows(("/a", 10), ("/b", 1))), entry([row("/x", 3, counter="clicks")])])
+        session.execute("INSERT INTO counter_month VALUES ('views', '2026-01-01', '/a', 5)")
+        session.execute("INSERT INTO counter_ledger VALUES ('views', 0, 5)")
+        assert verify(verifying).differences == []
+        session.execute(statement)
+        wanted = ("views", "sum", in_ledger + difference, in_ledger, difference)
+        assert found(verifying) == [wanted], what
+
+
+def test_rows_of_a_counter_that_was_never_counted_are_found(
+    session: Session, verifying: Session
+) -> None:
+    session.execute("INSERT INTO counter_slot VALUES ('planted', '2026-11-21', '', 0, 0)")
+    session.execute("INSERT INTO counter_month VALUES ('planted too', '2026-11-01', '', 3)")
+    assert found(verifying) == [
+        ("planted", "no_ledger", 0, 0, 0),
+        ("planted too", "no_ledger", 3, 0, 3),
+    ]
+
+
+def test_buckets_of_a_policy_that_never_was_are_found(
+    session: Session, applier: Applier, verifying: Session
+) -> None:
+    applier.apply([entry([row("/a", 2)])])
+    session.execute("UPDATE counter_slot SET bucket = '2026-11-21 00:00:07'")
+    (one,) = verify(verifying).differences
+    assert one == Difference(
+        "views",
+        "no_policy",
+        2,
+        2,
+        "1 rows in buckets such as 2026-11-21 00:00:07 of a policy 7, which it never had",
+    )
+
+
+def test_one_counter_alone(
+    session: Session, applier: Applier, verifying: Session, mysql_url: str
+) -> None:
+    with Store(mysql_url) as store:
+        store.counters.set("made")
+    applier.apply([entry(rows(("/a", 1), ("/b", 1))), entry([row("/a", counter="clicks")])])
+    session.execute("UPDATE counter_slot SET amount = 7 WHERE counter = 'clicks'")
+    assert verify(verifying, "views") == Verified(counters=1, rows=2)
+    assert verify(verifying, "made") == Verified(counters=1, rows=0)
+    assert len(verify(verifying, "clicks").differences) == 1
+    for name in ("other", "", "views "):
+        with pytest.raises(UnknownCounter):
+            verify(verifying, name)
+
+
+def test_every_counter_is_looked_at_however_many_there_are(
+    session: Session, applier: Applier, verifying: Session
+) -> None:
+    applier.apply([entry([row("/a", counter=f"c{n}", position=n) for n in range(101)])])
+    session.execute("UPDATE counter_slot SET amount = 5 WHERE counter IN ('c7', 'c99')")
+    done = verify(verifying)
+    assert (done.counters, done.rows) == (101, 101)
+    assert [one.counter for one in done.differences] == ["c7", "c99"]
+
+
+def test_it_stops_between_two_groups_when_told_to(applier: Applier, verifying: Session) -> None:
+    applier.apply([entry([row("/a", counter=f"c{n:02}", position=n) for n in range(30)])])
+    answers = iter([False, True])
+    done = verify(verifying, stop=lambda: next(answers))
+    assert (done.counters, done.finished) == (20, False)
+
+
+def test_there_is_no_false_alarm_beside_whoever_counts(
+    mysql_url: str, session: Session, verifying: Session
+) -> None:
+    stop = threading.Event()
+    batches = [0, 0]
+
+    def count(number: int) -> None:
+        applier = Applier(mysql_url, number + 1)
+        while not stop.is_set():
+            applier.apply([entry([row(f"/{key}", key - 9, position=key) for key in range(40)])])
+            batches[number] += 1
+        applier.close()
+
+    writers = [threading.Thread(target=count, args=(number,)) for number in range(2)]
+    for writer in writers:
+        writer.start()
+    try:
+        looks = 0
+        while min(batches) < 20 or looks < 50:
+            assert verify(verifying).differences == []
+            looks += 1
+            assert any(writer.is_alive() for writer in writers)
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join(30)
+    assert verify(verifying) == Verified(counters=1, rows=80)
+
+
+def test_tables_of_another_version_are_refused(mysql_url: str, session: Session) -> None:
+    session.execute("INSERT INTO schema_version VALUES (999, 'later', UTC_TIMESTAMP(3))")
+    with pytest.raises(SchemaMismatch, match="upgrade countersink"):
+        open_session(mysql_url)
