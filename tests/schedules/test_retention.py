@@ -1,0 +1,249 @@
+"""Days that are no longer kept: into months, without a total ever changing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from countersink.schedules import retention
+from countersink.schedules.context import Context, JobOptions
+from countersink.schedules.mover import open_tables
+from countersink.schedules.places import Place
+from countersink.schedules.retention import RolledUp, roll_up
+from countersink.store.apply import Applier
+from countersink.store.buckets import label_of
+from tests.schedules.tables import MAX, Tables, spread
+from tests.store.helpers import entry, minute
+from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+
+KEYS = [b"", b"\xff", "ä".encode(), b"a", b"a "]
+
+
+@pytest.fixture
+def tables(mysql_url: str) -> Iterator[Tables]:
+    made = Tables(mysql_url)
+    yield made
+    made.close()
+
+
+def run(url: str, rows: int = 2000) -> RolledUp:
+    return roll_up(partial(open_tables, url), rows=rows)
+
+
+def keep(
+    tables: Tables, days: int | None, counter: str = "v", rolled_up_to: date | None = None
+) -> None:
+    tables.run(
+        "INSERT INTO counter (name, keep_days, rolled_up_to, created)"
+        " VALUES (%s, %s, %s, '2020-01-01') ON DUPLICATE KEY UPDATE keep_days = %s",
+        counter,
+        days,
+        rolled_up_to,
+        days,
+    )
+
+
+def policy(tables: Tables, zone: str, resolution: str = "day", number: int = 0) -> None:
+    since = "1970-01-01" if number == 0 else "2020-01-01"
+    tables.run(
+        "INSERT INTO counter_policy VALUES ('v', %s, %s, %s, %s, NULL)",
+        number,
+        since,
+        zone,
+        resolution,
+    )
+
+
+def rolled_up_to(tables: Tables, counter: str = "v") -> date | None:
+    found: date | None = tables.run("SELECT rolled_up_to FROM counter WHERE name = %s", counter)[0][
+        0
+    ]
+    return found
+
+
+def day_of(days_ago: int, zone: str = "UTC") -> date:
+    return datetime.now(ZoneInfo(zone)).date() - timedelta(days=days_ago)
+
+
+def plant_days(tables: Tables, *days: date, keys: list[bytes] | None = None) -> None:
+    for day in days:
+        tables.plant(spread(keys or KEYS, (0, 1, 300), f"{day} 00:00:00"))
+
+
+def test_a_month_of_fifty_counters_rolls_up_with_totals_unchanged(tables: Tables) -> None:
+    today = day_of(0)
+    names = [f"counter-{number:02d}" for number in range(50)]
+    for number, name in enumerate(names):
+        keep(tables, 30, name)
+        tables.plant(
+            (name, f"{today - timedelta(days=ago)} 00:00:00", key, slot, number + ago)
+            for ago in range(20, 50, 3)
+            for key in (b"a", b"\xff")
+            for slot in (0, 256)
+        )
+    tables.plant(spread(KEYS, (1, 2), f"{today - timedelta(days=500)} 00:00:00"))
+    before = tables.totals()
+    done = run(tables.url, rows=7)
+    assert (done.counters, done.rows, done.finished) == (50, 50 * 6 * 4, True)
+    assert tables.totals() == before
+    tables.check_ledger()
+    assert len(tables.slots()) == 10  # of a counter that keeps its days
+    for name in names:
+        assert rolled_up_to(tables, name) == today - timedelta(days=30)
+        kept = {bucket for bucket, _, _, _ in tables.slots(name)}
+        assert min(kept) >= f"{today - timedelta(days=30)} 00:00:00"
+        assert {month for month, _, _ in tables.months(name)} == {
+            (today - timedelta(days=ago)).replace(day=1) for ago in range(32, 50, 3)
+        }
+    assert run(tables.url).rows == 0
+
+
+def test_late_rows_follow(tables: Tables) -> None:
+    keep(tables, 10)
+    old = day_of(100)
+    plant_days(tables, old)
+    run(tables.url)
+    applier = Applier(tables.url, 5)
+    applier.apply([entry([(0, "v", "a", minute(old), 1000), (1, "v", "late", minute(old), 7)])])
+    applier.close()
+    before = tables.totals()
+    assert run(tables.url).rows == 2
+    assert tables.slots() == []
+    assert tables.totals() == before
+    assert tables.totals()["v", b"late"] == 7
+    tables.check_ledger()
+
+
+def test_a_day_is_kept_for_so_many_days_of_the_counters_own_zone(tables: Tables) -> None:
+    for zone in ("Pacific/Kiritimati", "Pacific/Pago_Pago"):
+        tables.run("DELETE FROM counter")
+        tables.run("DELETE FROM counter_policy")
+        tables.run("DELETE FROM counter_slot")
+        keep(tables, 7)
+        policy(tables, zone)
+        plant_days(tables, day_of(8, zone), day_of(7, zone))
+        run(tables.url)
+        assert rolled_up_to(tables) == day_of(7, zone)
+        assert {bucket[:10] for bucket, _, _, _ in tables.slots()} == {str(day_of(7, zone))}
+
+
+def test_each_bucket_goes_to_the_month_of_its_own_policy(tables: Tables) -> None:
+    keep(tables, 30)
+    policy(tables, "America/New_York", "hour")
+    policy(tables, "Asia/Tokyo", "hour", number=1)
+    policy(tables, "Europe/Berlin", "day", number=2)
+    # The same hour is March in New York and April in Tokyo; for days the label is the date.
+    tables.plant(spread([b"a"], (1,), "2020-03-31 20:00:00"))
+    tables.plant(spread([b"b"], (1,), "2020-03-31 20:00:01"))
+    tables.plant(spread([b"c"], (1,), "2020-04-01 00:00:02"))
+    run(tables.url)
+    assert tables.slots() == []
+    assert [(month, key) for month, key, _ in tables.months()] == [
+        (date(2020, 3, 1), b"a"),
+        (date(2020, 4, 1), b"b"),
+        (date(2020, 4, 1), b"c"),
+    ]
+    tables.check_ledger()
+
+
+def test_a_bucket_that_lies_in_two_months_stays_and_is_named(tables: Tables) -> None:
+    keep(tables, 30)
+    policy(tables, "Asia/Kolkata", "hour")  # 5:30 ahead: midnight comes at 18:30 UTC
+    tables.plant(spread([b"a"], (1, 2), "2020-03-31 18:00:00"))
+    tables.plant(spread([b"a"], (1, 2), "2020-03-30 18:00:00"))
+    done = run(tables.url)
+    place = Place("v", label_of(datetime(2020, 3, 31, 18)))  # noqa: DTZ001 (as the table has it)
+    assert done.astride == (place,)
+    assert [bucket for bucket, _, _, _ in tables.slots()] == ["2020-03-31 18:00:00"] * 2
+    assert done.rows == 2
+
+
+def test_a_bucket_that_lies_partly_in_a_day_that_is_kept_stays_for_now(tables: Tables) -> None:
+    policy(tables, "Asia/Kolkata", "hour")
+    keep(tables, None, rolled_up_to=date(2020, 3, 18))
+    tables.plant(spread([b"a"], (1,), "2020-03-17 18:00:00"))  # to half past midnight of the 18th
+    assert run(tables.url).rows == 0
+    tables.run("UPDATE counter SET rolled_up_to = '2020-03-19'")
+    assert run(tables.url).rows == 1
+
+
+def test_what_is_gone_stays_gone_when_more_days_are_kept_or_all(tables: Tables) -> None:
+    keep(tables, 10)
+    plant_days(tables, day_of(12), day_of(9))
+    run(tables.url)
+    cutoff = rolled_up_to(tables)
+    for days in (20, None):
+        keep(tables, days)
+        plant_days(tables, day_of(12), keys=[b"late"])  # late
+        assert run(tables.url).rows == 3
+        assert rolled_up_to(tables) == cutoff == day_of(10)
+
+
+def test_keeping_no_day_or_very_many(tables: Tables) -> None:
+    plant_days(tables, day_of(2))
+    keep(tables, 2**32 - 1)
+    assert run(tables.url).rows == 0
+    keep(tables, 0)
+    assert run(tables.url).rows == 15
+    assert rolled_up_to(tables) == day_of(0)
+
+
+def test_the_day_is_announced_before_the_first_row_moves(tables: Tables) -> None:
+    keep(tables, 10)
+    plant_days(tables, day_of(20))
+    announced: list[date | None] = []
+
+    def look(_request: Request) -> None:
+        announced.append(rolled_up_to(tables))
+
+    proxy = MySQLProxy.to(tables.url)
+    try:
+        proxy.when("*", Phase.BEFORE, Deed.PASS, call=look, times=1, where=_is_locking)
+        run(proxy.url(tables.url))
+    finally:
+        proxy.close()
+    assert announced == [day_of(10)]
+
+
+def test_held_and_overflowing_keys_stay_and_the_others_move(tables: Tables) -> None:
+    keep(tables, 10)
+    old = datetime(2020, 3, 5, tzinfo=UTC).date()
+    plant_days(tables, old, old + timedelta(days=1))
+    tables.plant([("v", f"{day} 00:00:00", b"much", 1, MAX) for day in (old, date(2020, 3, 6))])
+    tables.plant(spread([b"x"], (1, 2), "2020-03-05 00:00:07"))
+    before = tables.totals()
+    with tables.held(b"a", slot=1):
+        done = run(tables.url)
+        assert done.busy == (Place("v", label_of(datetime(2020, 3, 5)), b"a"),)  # noqa: DTZ001
+        assert done.unknown == (Place("v", label_of(datetime(2020, 3, 5, 0, 0, 7))),)  # noqa: DTZ001
+        assert [place.key for place in done.overflowing] == [b"much"]
+    assert tables.totals() == before
+    assert sorted({key for _, key, _, _ in tables.slots()}) == [b"a", b"much", b"x"]
+    tables.check_ledger()
+    assert run(tables.url).rows == 3
+
+
+def test_the_job_says_what_it_did(tables: Tables) -> None:
+    keep(tables, 10)
+    plant_days(tables, day_of(20))
+
+    def context(stop: bool) -> Context:
+        return Context(
+            mysql_url=tables.url,
+            redis_url="redis://127.0.0.1:1",
+            options=JobOptions(compact_share=1.0, compact_rows=4),
+            stop=lambda: stop,
+        )
+
+    assert "stopped early" in retention.job(context(True)).detail
+    done = retention.job(context(False))
+    assert done.rows == 15
+    assert done.detail == "15 rows of 1 counters rolled up into months"
+
+
+def _is_locking(request: Request, _reply: bytes) -> bool:
+    return "FOR UPDATE NOWAIT" in request.text
