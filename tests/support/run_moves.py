@@ -1,0 +1,35 @@
+"""Compaction or retention in a process of its own, to be killed:
+
+`python -m tests.support.run_moves '{"what": "compact", "mysql_url": …, "rows": 40}'`. One pass, or
+with `"passes": 0` one after another until it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import date
+from functools import partial
+from itertools import count
+
+from countersink.schedules.compaction import Selection, compact
+from countersink.schedules.mover import open_tables
+from countersink.schedules.retention import roll_up
+
+
+def main() -> int:
+    """The passes asked for; 0 when each was finished."""
+    plan = json.loads(sys.argv[1])
+    connect = partial(open_tables, plan["mysql_url"])
+    rows = int(plan.get("rows", 2000))
+    passes = int(plan.get("passes", 1))
+    for _ in range(passes) if passes else count():
+        if plan["what"] == "retention":
+            roll_up(connect, rows=rows)
+        else:
+            compact(connect, Selection(before=date.max, rows=rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
