@@ -1,0 +1,247 @@
+"""Pruning: what is forgotten is never counted again, and nothing that waits is refused for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import redis
+
+from countersink.schedules import pruning
+from countersink.schedules.context import Context, JobOptions, Outcome
+from countersink.schedules.tables import open_tables
+from countersink.store import dead, guards
+from countersink.store.apply import Applier
+from countersink.store.connection import Session, connect
+from countersink.store.errors import Refused
+from countersink.store.merge import Incoming
+from countersink.stream.decode import decode_rows
+from countersink.stream.errors import StreamUnavailable
+from countersink.stream.group import Group
+from countersink.stream.names import PARTITIONS_KEY, PARTITIONS_USED_KEY, stream_key
+from countersink.stream.oldest import Interrupted
+from tests.store.helpers import guard_count
+from tests.support.oracle import Oracle
+from tests.support.traffic import Traffic, backlog, now_ms, send
+from tests.worker.running import drain
+
+STREAM = stream_key(0)
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def context(redis_url: str, mysql_url: str) -> Context:
+    """What a run works with: guards are kept for three days."""
+    options = JobOptions(ledger_days=3)
+    return Context(mysql_url=mysql_url, redis_url=redis_url, options=options, stop=lambda: False)
+
+
+def take(client: redis.Redis, name: str = "died", count: int = 100) -> list[str]:
+    """Read as a worker that then dies: its entries are pending."""
+    group = Group(client, [STREAM], name)
+    group.ensure()
+    return [delivery.stream_id for delivery in group.read(count, 0)]
+
+
+def count(context: Context, **options: object) -> None:
+    """Let a worker count all that waits, whoever holds it."""
+    assert drain(context.redis_url, context.mysql_url, claim_idle_ms=1, **options) == 0
+
+
+def age(context: Context) -> None:
+    """Make the guards as old as if each entry had been counted when it was sent."""
+    with connect(context.mysql_url) as session:
+        session.execute(
+            "UPDATE applied_entry SET keep_from = CONV(SUBSTR(HEX(entry_id), 1, 12), 16, 10)"
+        )
+
+
+def exact(context: Context, traffic: Traffic, *, refused: int = 0) -> None:
+    """Every increment is counted once, and so many entries are dead as too old."""
+    with Oracle(context.mysql_url) as oracle:
+        oracle.check(traffic.expected)
+    with connect(context.mysql_url) as session:
+        assert dead.count(session) == ({"too_old": refused} if refused else {})
+
+
+def watermark(context: Context) -> int:
+    with connect(context.mysql_url) as session:
+        return guards.watermark(session)
+
+
+def test_guards_older_than_the_ledger_days_go(context: Context, redis_client: redis.Redis) -> None:
+    traffic, now = Traffic(1), now_ms(redis_client)
+    send(redis_client, *(traffic.entry(now - days * DAY_MS) for days in (9, 5, 4, 2, 1)))
+    count(context)
+    age(context)
+    done = pruning.job(context)
+    assert done == Outcome(rows=3, detail="3 guard rows and 0 runs deleted")
+    assert abs(watermark(context) - (now - 3 * DAY_MS)) < 60_000
+    assert pruning.job(context).rows == 0
+    exact(context, traffic)
+
+
+def test_a_redelivery_after_a_lost_acknowledgement_is_known(
+    context: Context, redis_client: redis.Redis
+) -> None:
+    traffic, now = Traffic(2), now_ms(redis_client)
+    send(redis_client, traffic.entry(now - 9 * DAY_MS))
+    count(context)
+    lost = traffic.entry(now - 8 * DAY_MS)
+    send(redis_client, lost)
+    assert len(take(redis_client)) == 1
+    applier = Applier(context.mysql_url, 3)
+    rows, _ = decode_rows(lost.rows)
+    applier.apply([Incoming(bytes.fromhex(lost.id), lost.at, rows)])
+    applier.close()
+    age(context)
+    assert pruning.job(context).rows == 1
+    assert watermark(context) == lost.at
+    count(context)
+    exact(context, traffic)
+    assert pruning.job(context).rows == 1
+
+
+def test_a_resend_counts_once_before_pruning_and_after_it(
+    context: Context, redis_client: redis.Redis
+) -> None:
+    traffic, now = Traffic(3), now_ms(redis_client)
+    sent = traffic.entry(now - 9 * DAY_MS)
+    for _ in range(2):
+        send(redis_client, sent)
+        count(context)
+        exact(context, traffic)
+    age(context)
+    send(redis_client, sent)
+    assert pruning.job(context).rows == 0  # it waits again
+    count(context)
+    exact(context, traffic)
+    assert pruning.job(context).rows == 1
+    send(redis_client, sent)  # whether it was counted nobody can tell any more
+    count(context)
+    exact(context, traffic, refused=1)
+
+
+@pytest.mark.parametrize("others", [0, 250])
+def test_what_a_spool_replays_is_counted_though_it_was_sent_long_ago(
+    context: Context, redis_client: redis.Redis, others: int
+) -> None:
+    """It lies behind entries that were sent after it."""
+    traffic, now = Traffic(4), now_ms(redis_client)
+    send(redis_client, *(traffic.entry(now, 1) for _ in range(others + 1)))
+    replayed = traffic.entry(now - 9 * DAY_MS)
+    send(redis_client, replayed, traffic.entry(now))
+    pruning.job(context)
+    assert watermark(context) == replayed.at
+    count(context)
+    exact(context, traffic)
+    pruning.job(context)
+    assert abs(watermark(context) - (now - 3 * DAY_MS)) < 60_000
+
+
+def test_what_a_dead_consumer_holds_is_counted_when_it_comes_back(
+    context: Context, redis_client: redis.Redis
+) -> None:
+    traffic, now = Traffic(5), now_ms(redis_client)
+    send(redis_client, traffic.entry(now - 9 * DAY_MS), traffic.entry(now - 8 * DAY_MS))
+    assert len(take(redis_client)) == 2
+    send(redis_client, traffic.entry(now))
+    pruning.job(context)
+    count(context)
+    exact(context, traffic)
+
+
+def test_a_backlog_older_than_the_ledger_days_is_counted_from_every_stream_ever_used(
+    context: Context, redis_client: redis.Redis
+) -> None:
+    traffic, now = Traffic(6), now_ms(redis_client)
+    redis_client.set(PARTITIONS_KEY, 1)
+    redis_client.sadd(PARTITIONS_USED_KEY, 0, 5)
+    send(redis_client, traffic.entry(now - 8 * DAY_MS))
+    send(redis_client, traffic.entry(now - 9 * DAY_MS), traffic.entry(now), partition=5)
+    for _ in range(2):
+        pruning.job(context)
+        assert watermark(context) == now - 9 * DAY_MS
+    count(context)
+    assert backlog(redis_client, 6) == 0
+    exact(context, traffic)
+
+
+def test_an_entry_of_another_program_without_a_time_is_counted_too(
+    context: Context, redis_client: redis.Redis
+) -> None:
+    traffic, now = Traffic(7), now_ms(redis_client)
+    made = traffic.entry(now)
+    redis_client.xadd(STREAM, {"rows": made.rows}, id=f"{now - 9 * DAY_MS}-0")
+    pruning.job(context)
+    assert watermark(context) == now - 9 * DAY_MS
+    count(context)
+    exact(context, traffic)
+
+
+def test_without_redis_nothing_is_pruned(context: Context, redis_client: redis.Redis) -> None:
+    traffic, now = Traffic(8), now_ms(redis_client)
+    send(redis_client, traffic.entry(now - 9 * DAY_MS))
+    count(context)
+    age(context)
+    nowhere = Context(
+        mysql_url=context.mysql_url,
+        redis_url="redis://127.0.0.1:1/0",
+        options=context.options,
+        stop=context.stop,
+    )
+    with pytest.raises(StreamUnavailable, match="nothing was pruned"):
+        pruning.job(nowhere)
+    stopping = Context(
+        mysql_url=context.mysql_url,
+        redis_url=context.redis_url,
+        options=context.options,
+        stop=lambda: True,
+    )
+    with pytest.raises(Interrupted):
+        pruning.job(stopping)
+    assert watermark(context) == 0
+    with connect(context.mysql_url) as session:
+        assert guard_count(session) == 1
+
+
+def test_clocks_apart_prune_nothing(
+    context: Context, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MySQL's clock is set for the session of the run."""
+
+    def ahead(mysql_url: str, *, read_timeout: float, lock_wait: int) -> Session:
+        session = open_tables(mysql_url, read_timeout=read_timeout, lock_wait=lock_wait)
+        session.execute("SET SESSION timestamp = %s", (now_ms(redis_client) // 1000 + 3600,))
+        return session
+
+    monkeypatch.setattr(pruning, "open_tables", ahead)
+    with pytest.raises(Refused, match=r"clocks of MySQL and Redis differ by 3,[56]"):
+        pruning.job(context)
+    assert watermark(context) == 0
+
+
+def test_runs_that_ended_long_ago_go(mysql_url: str) -> None:
+    with connect(mysql_url) as session:
+        for days, state in ((1, "done"), (9, "done"), (10, "failed"), (11, "skipped")):
+            for minute in range(3):
+                add_run(session, timedelta(days=days, minutes=minute), state)
+        for state in ("planned", "running"):
+            add_run(session, timedelta(days=12), state)
+        assert pruning.delete_runs(session, 8.5, chunk=2) == 9
+        assert pruning.delete_runs(session, 8.5) == 0
+        assert session.query("SELECT state, COUNT(*) FROM job_run GROUP BY state ORDER BY 1") == [
+            ("done", 3),
+            ("planned", 1),
+            ("running", 1),
+        ]
+        assert pruning.delete_runs(session, 2.0**53 - 1) == 0
+        assert pruning.delete_runs(session, 0) == 3
+
+
+def add_run(session: Session, ago: timedelta, state: str) -> None:
+    session.execute(
+        "INSERT INTO job_run (job, planned_at, token, state)"
+        " VALUES (%s, UTC_TIMESTAMP() - INTERVAL %s SECOND, 1, %s)",
+        (f"job {state}", round(ago.total_seconds()), state),
+    )
