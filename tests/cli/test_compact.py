@@ -1,0 +1,134 @@
+"""`countersink compact`."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.command import Servers, environment, one_sentence
+from tests.schedules.tables import DAY, MAX, Tables, spread
+from tests.support.processes import COUNTERSINK
+
+KEYS = [b"/%d" % number for number in range(20)]
+
+
+@pytest.fixture
+def tables(servers: Servers) -> Iterator[Tables]:
+    made = Tables(servers.mysql_url)
+    yield made
+    made.close()
+
+
+def test_it_says_rows_before_rows_after_and_how_long(servers: Servers, tables: Tables) -> None:
+    tables.plant(spread(KEYS, (1, 2, 3)))
+    before = servers.call("totals", "v", "--by", "key", "--format", "json").json["rows"]
+    done = servers.call("compact")
+    assert (done.status, done.err) == (0, "")
+    header, figures = done.out.splitlines()
+    assert header.split() == ["rows", "before", "rows", "after", "time"]
+    assert figures.split()[:2] == ["60", "20"]
+    assert figures.split()[-1] in ("ms", "s")
+    after = servers.call("totals", "v", "--by", "key", "--format", "json").json["rows"]
+    assert after == before
+    assert len(after) == 20
+    again = servers.call("compact")
+    assert again.status == 0
+    assert again.out.startswith("There was nothing to compact (")
+
+
+def test_json_is_one_document_that_names_what_stays(servers: Servers, tables: Tables) -> None:
+    tables.plant(spread([*KEYS, b"held"], (1, 2, 3)))
+    tables.plant([("v", DAY, b"\xff", slot, MAX) for slot in (1, 2)])
+    tables.plant(spread([b"a"], (1, 2), "2020-03-05 00:00:07"))
+    with tables.held(b"held"):
+        done = servers.call("compact", "--format", "json")
+    assert done.status == 3
+    document = done.json
+    assert document.pop("seconds") >= 0
+    assert document.pop("ranges") >= 1
+    assert document == {
+        "rows_before": 60,
+        "rows_after": 20,
+        "busy": [{"counter": "v", "bucket": DAY, "key": "held"}],
+        "overflowing": [{"counter": "v", "bucket": DAY, "key": "\udcff"}],
+        "unknown": [{"counter": "v", "bucket": "2020-03-05 00:00:07", "key": None}],
+    }
+
+
+def test_a_table_names_the_first_of_what_stays(servers: Servers, tables: Tables) -> None:
+    for number in range(12):
+        tables.plant([("v", DAY, b"much%02d" % number, slot, MAX) for slot in (1, 2)])
+    done = servers.call("compact")
+    assert done.status == 3
+    lines = done.out.splitlines()
+    assert lines[0] == "Keys left as they are, as their sum does not fit 64 bits: 12"
+    assert lines[1] == f"  v {DAY} 'much00'"
+    assert lines[-1] == "  and 2 more: --format json names all"
+
+
+def test_busy_rows_are_left_for_the_next_run_which_is_no_failure(
+    servers: Servers, tables: Tables
+) -> None:
+    tables.plant(spread(KEYS, (1, 2, 3)))
+    with tables.held(KEYS[3]):
+        done = servers.call("compact")
+    assert done.status == 0
+    assert "Keys left for the next run, as others held them: 1" in done.out
+
+
+def test_counter_before_and_threshold_choose(servers: Servers, tables: Tables) -> None:
+    tables.plant(spread([b"a"], range(1, 4), "2020-03-05 00:00:00"))
+    tables.plant(spread([b"a"], range(1, 4), "9000-01-01 00:00:00"))
+    tables.plant([("w", DAY, b"a", slot, 5) for slot in (1, 2)])
+
+    def compact(*arguments: str) -> tuple[int, int]:
+        document = servers.call("compact", "--format", "json", *arguments).json
+        return document["rows_before"], document["rows_after"]
+
+    assert compact("--counter", "v", "--before", "2020-03-05") == (0, 0)
+    assert compact("--counter", "v", "--before", "2020-03-06") == (3, 1)
+    assert compact("--counter", "v") == (0, 0)
+    assert compact("--threshold", "2") == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("--counter", "nothing"), 1, "nothing was ever counted as 'nothing'"),
+        (("--counter", "a b"), 2, "--counter"),
+        (("--before", "yesterday"), 2, "is not a day such as"),
+        (("--share", "0"), 2, "--share"),
+        (("--threshold", "0"), 2, "--threshold"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_sentence(
+    servers: Servers, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    done = servers.call("compact", *arguments)
+    assert done.status == status
+    assert said in one_sentence(done)
+
+
+def test_on_a_terminal_a_bar_shows_how_far_it_is(servers: Servers, tables: Tables) -> None:
+    tables.plant(spread(KEYS, (1, 2, 3)))
+    terminal, its_end = pty.openpty()
+    done = subprocess.run(
+        [*COUNTERSINK, "compact", "--format", "json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=its_end,
+        env=environment(**servers.variables(TERM="xterm")),
+        timeout=90,
+        check=False,
+    )
+    os.close(its_end)
+    shown = os.read(terminal, 65_536).decode()
+    os.close(terminal)
+    assert done.returncode == 0
+    assert done.stdout.startswith(b'{"rows_before": 60')
+    assert "compacting" in shown
+    assert "%" in shown
