@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta, timezone
+from operator import itemgetter
 from typing import Final
 
 from countersink.store import buckets, periods
@@ -9,7 +10,7 @@ from countersink.store.buckets import WIDTH
 from countersink.store.errors import InexactZone
 from countersink.store.periods import ONE_DAY
 from countersink.store.policies import Policy
-from countersink.store.views import View
+from countersink.store.views import View, advice
 
 _FIRST_DAY: Final = date(2, 1, 1)
 _LAST_DAY: Final = date(9999, 12, 29)
@@ -32,8 +33,7 @@ def by_hour(view: View, amounts: Mapping[int, int], start: date | None, end: dat
     """
     if not amounts and (start is None or end is None):
         return []
-    totals: dict[int, int] = {}
-    offsets: dict[int, int] = {}
+    totals: dict[tuple[int, int], int] = {}  # by (begin, offset), in the order they come
     for policy, since, until in _terms(view):
         zone = view.zone_of(policy)
         begin = (
@@ -47,19 +47,13 @@ def by_hour(view: View, amounts: Mapping[int, int], start: date | None, end: dat
         _require(view, policy, begin, stop if last_event is None else min(stop, last_event))
         stop = stop if until is None else min(stop, until)
         periods.require_length((stop - begin) // 3600, "hours", _utc(begin), _utc(stop))
-        for hour, offset in periods.hours(zone, begin, stop):
-            offsets.setdefault(hour, offset)
+        totals |= dict.fromkeys(periods.hours(zone, begin, stop), 0)
     for label, amount in amounts.items():
-        hour, offset = periods.hour_at(view.zone_of(view.policy(label)), view.moment(label))
-        offsets.setdefault(hour, offset)
+        hour = periods.hour_at(view.zone_of(view.policy(label)), view.moment(label))
         totals[hour] = totals.get(hour, 0) + amount
-    periods.require_length(len(offsets), "hours", _utc(min(offsets)), _utc(max(offsets)))
     return [
-        (
-            datetime.fromtimestamp(hour, timezone(timedelta(seconds=offsets[hour]))),
-            totals.get(hour, 0),
-        )
-        for hour in sorted(offsets)
+        (datetime.fromtimestamp(hour, timezone(timedelta(seconds=offset))), totals[hour, offset])
+        for hour, offset in sorted(totals, key=itemgetter(0))
     ]
 
 
@@ -98,14 +92,12 @@ def _require(view: View, policy: Policy, begin: int, stop: int) -> None:
     zone = view.zone_of(policy)
     width = WIDTH[policy.resolution] * 60
     for since, _, offset in periods.offsets(zone, begin, stop):
-        changed = since != begin and since % width
-        if offset % width or changed:
+        if offset % width or (since != begin and since % width):
+            behind = "behind" if offset < 0 else "ahead of"
             raise InexactZone(
-                f"{counter!r} is counted by {policy.resolution} (of UTC), and hours of {zone},"
-                f" {timedelta(seconds=abs(offset))} {'behind' if offset < 0 else 'ahead of'} UTC on"
-                f" {_utc(since)}, begin in between: ask with another time zone, such as UTC;"
-                f" `countersink counter set {counter} --resolution quarter --from …` counts so that"
-                " the hours of every zone add up, from then on"
+                f"{counter!r} is counted by {policy.resolution} of UTC, but the hours of {zone},"
+                f" from {_utc(since)} on {timedelta(seconds=abs(offset))} {behind} UTC, begin in the"
+                f" middle of one: {advice(counter, policy)}"
             )
 
 

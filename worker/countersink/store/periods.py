@@ -122,15 +122,13 @@ def hours(time_zone: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
     """The local hours of [begin, end) in order, as :func:`hour_at` has them.
 
     An hour that clocks repeat comes twice, with another offset; one that they leave out does not
-    come.
+    come. Where clocks are changed within an hour two may begin at the same instant, so to speak: of
+    each only a part has been.
     """
-    last = None
     for first, stop, offset in offsets(time_zone, begin, end):
         hour, _ = _hour(first, offset)
         for instant in range(hour, stop, 3600):
-            if instant != last:
-                yield instant, offset
-            last = instant
+            yield instant, offset
 
 
 def days(first: date, last: date) -> list[date]:

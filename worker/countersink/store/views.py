@@ -208,7 +208,7 @@ class View:
         return InexactZone(
             f"{self.counter!r} is counted by {policy.resolution} in {policy.time_zone}, and"
             f" {begins} UTC, when the date in {self.time_zone} changes to or from {day}, is in the"
-            f" middle of one: {_advice(self.counter, policy)}"
+            f" middle of one: {advice(self.counter, policy)}"
         )
 
 
@@ -231,11 +231,12 @@ def _first_label(policy: Policy, instant: int | None) -> int | None:
     return -(-instant // width) * width
 
 
-def _advice(counter: str, policy: Policy) -> str:
+def advice(counter: str, policy: Policy) -> str:
+    """What to ask instead, where the buckets of a policy do not tell."""
     if policy.resolution == "quarter":
-        return "no buckets of countersink tell; ask for another range or time zone"
+        return "ask for a range without it, or for another time zone, such as UTC"
     return (
-        f"ask without a time zone, or for {policy.time_zone};"
+        f"ask for the time zone {policy.time_zone};"
         f" `countersink counter set {counter} --resolution quarter --from …` counts so that the"
         " days of every zone add up, from then on"
     )
