@@ -126,7 +126,7 @@ def test_the_processes_as_a_user_starts_them(servers: Servers) -> None:
 @pytest.mark.parametrize(
     ("command", "option", "value", "said"),
     [
-        ("scheduler", "--compact-cron", "61 * * * *", "'61' is not a minute"),
+        ("scheduler", "--compact-cron", "61 * * * *", "'61' does not fit the minute"),
         ("scheduler", "--compact-cron", "0 0 31 2 *", "never comes"),
         ("scheduler", "--compact-cron", "hourly", "not a cron expression"),
         ("scheduler", "--time-zone", "Mars/Olympus", "not a time zone"),

@@ -15,7 +15,8 @@ NOON = datetime(2026, 11, 21, 12, 0, 5, tzinfo=UTC)  # a Saturday
 
 
 def first(text: str, count: int = 3, *, start: datetime = NOON, zone: str = "UTC") -> list[str]:
-    cron, found, moment = Cron(text, zone), [], start
+    cron, moment = Cron(text, zone), start
+    found: list[str] = []
     while len(found) < count:
         following = cron.after(moment)
         assert following is not None
@@ -67,19 +68,19 @@ def test_day_of_month_and_day_of_week_together_mean_either() -> None:
         ("", "not a cron expression"),
         ("* * * *", "five fields"),
         ("* * * * * * *", "five fields"),
-        ("60 * * * *", "'60' is not a minute"),
-        ("* 24 * * *", "'24' is not a hour"),
-        ("* * 0 * *", "'0' is not a day of month"),
-        ("* * * 13 *", "'13' is not a month"),
-        ("* * * * 8", "'8' is not a day of week"),
-        ("* * * * foo", "'foo' is not a day of week"),
+        ("60 * * * *", "'60' does not fit the minute"),
+        ("* 24 * * *", "'24' does not fit the hour"),
+        ("* * 0 * *", "'0' does not fit the day of month"),
+        ("* * * 13 *", "'13' does not fit the month"),
+        ("* * * * 8", "'8' does not fit the day of week"),
+        ("* * * * foo", "'foo' does not fit the day of week"),
         ("*/0 * * * *", "step of '*/0'"),
         ("5-3 * * * *", "ends before it begins"),
-        ("*-5 * * * *", "is not a minute"),
-        ("1,,2 * * * *", "'' is not a minute"),
-        ("L * * * *", "is not a minute"),
-        ("-1 * * * *", "is not a minute"),
-        ("٣ * * * *", "is not a minute"),
+        ("*-5 * * * *", "does not fit the minute"),
+        ("1,,2 * * * *", "'' does not fit the minute"),
+        ("L * * * *", "does not fit the minute"),
+        ("-1 * * * *", "does not fit the minute"),
+        ("٣ * * * *", "does not fit the minute"),
         ("0 0 31 4 *", "never comes"),
         ("0 " * 200, "at most 255"),
     ],

@@ -188,7 +188,7 @@ def _values(text: str, name: str, field: str) -> set[int]:
     for part in field.lower().split(","):
         match = re.fullmatch(r"(\*|[0-9a-z]+)(?:-([0-9a-z]+))?(?:/([0-9]{1,4}))?", part)
         if match is None or (match[1] == "*" and match[2]):
-            raise ValueError(f"{part!r} is not a {name} in the cron expression {text!r}")
+            raise ValueError(f"{part!r} does not fit the {name} in the cron expression {text!r}")
         step = int(match[3] or 1)
         if step == 0:
             raise ValueError(f"the step of {part!r} in the cron expression {text!r} is 0")
@@ -213,6 +213,6 @@ def _number(text: str, name: str, word: str) -> int:
         return _DAYS.index(word)
     if not word.isascii() or not word.isdecimal() or not low <= int(word[:6]) <= high:
         raise ValueError(
-            f"{word!r} is not a {name} ({low} to {high}) in the cron expression {text!r}"
+            f"{word!r} does not fit the {name} ({low} to {high}) in the cron expression {text!r}"
         )
     return int(word)

@@ -103,7 +103,9 @@ class Forwarded(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log the first line of the record."""
+        """Log the first line of the record, but of a failed job: that is said with its reason."""
+        if hasattr(record, "job_id"):
+            return
         line = record.getMessage().partition("\n")[0][:MAX_ERROR]
         self._log(Action.RQ, line, level=min(record.levelno, logging.WARNING), logger=record.name)
 

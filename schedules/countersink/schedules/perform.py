@@ -84,6 +84,19 @@ def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
         run.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """Why a run failed.
+
+    Attributes:
+        stored: for its row.
+        said: for the log: without the text of an unexpected error, which may quote an event.
+    """
+
+    stored: str
+    said: str
+
+
 class _Run:
     """One call of :func:`perform`."""
 
@@ -169,13 +182,14 @@ class _Run:
         ).start()
         try:
             outcome, error = self._work(pulse)
+            stored = None if error is None else error.stored
             took = round(time.monotonic() - begun, 3)
-            self._finish(pulse, outcome, error)
+            self._finish(pulse, outcome, stored)
         finally:
             pulse.stop()
         if error is not None:
-            self._say_failed(error, took)
-            raise RunFailed(error[:MAX_ERROR])
+            self._say_failed(error.said, took)
+            raise RunFailed(error.stored[:MAX_ERROR])
         self._log(
             Action.RUN_DONE,
             outcome.detail if outcome else "done",
@@ -184,7 +198,7 @@ class _Run:
         )
         return "done"
 
-    def _work(self, pulse: Pulse) -> tuple[Outcome | None, str | None]:
+    def _work(self, pulse: Pulse) -> tuple[Outcome | None, _Reason | None]:
         context = Context(
             mysql_url=self._options.mysql_url,
             redis_url=self._options.redis_url,
@@ -194,25 +208,28 @@ class _Run:
         try:
             kind = self._process.registry.get(self._attempt.job)
             if kind is None:
-                return None, (
+                text = (
                     f"this job process knows no job {self._attempt.job}: it is older, or newer,"
                     " than the scheduler"
                 )
+                return None, _Reason(text, text)
             return load(kind)(context), None
         except BaseException as error:
-            return None, self._sentence(error)
+            return None, self._reason(error)
 
-    def _sentence(self, error: BaseException) -> str:
+    def _reason(self, error: BaseException) -> _Reason:
         cause: BaseException | None = error
         while cause is not None:
             # The driver may have met it first, and wrapped it.
             if isinstance(cause, BaseTimeoutException):
-                return f"it took longer than its limit of {self._limit_s} s"
+                text = f"it took longer than its limit of {self._limit_s} s"
+                return _Reason(text, text)
             cause = cause.__cause__ or cause.__context__
         if isinstance(error, StoreError | StreamError):
-            return error_text(error)
+            return _Reason(error_text(error), error_text(error))
         self._log(Action.CRASHED, "an unexpected error in a run", level=logging.ERROR, bug=error)
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        name = type(error).__name__
+        return _Reason(f"{name}: {' '.join(str(error).split())}", name)
 
     def _finish(self, pulse: Pulse, outcome: Outcome | None, error: str | None) -> None:
         def write() -> bool:
@@ -254,7 +271,7 @@ class _Run:
             Action.RUN_FAILED,
             "a run failed",
             level=logging.WARNING,
-            error=error[:MAX_ERROR],
+            error=error,
             attempt=self._attempt.number,
             took_s=took,
         )
@@ -265,9 +282,8 @@ class _Run:
         for job in found:
             self._process.log(
                 Action.FAILING,
-                "a job failed three times in a row or more",
+                "a job failed three times in a row or more: see countersink runs",
                 level=logging.ERROR,
                 job=job.job,
                 times=job.times,
-                error=(job.error or "")[:MAX_ERROR],
             )

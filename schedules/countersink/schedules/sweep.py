@@ -106,11 +106,10 @@ class Sweep:
         for job in failing(self._session(), stray.job):
             self._log(
                 Action.FAILING,
-                "a job failed three times in a row or more",
+                "a job failed three times in a row or more: see countersink runs",
                 level=logging.ERROR,
                 job=job.job,
                 times=job.times,
-                error=job.error,
             )
 
 

@@ -1,0 +1,291 @@
+"""The job process: real processes, real signals, servers that go away."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from rq import SimpleWorker
+from rq.serializers import JSONSerializer
+
+from countersink.schedules.perform import RunFailed, perform
+from countersink.schedules.queue import RunJob, Runs, make_queue, run_id
+from countersink.store.connection import Session
+from countersink.stream.connection import connect as connect_redis
+from countersink.stream.names import process_key
+from tests.schedules.scheduling import at, run_row
+from tests.support import scheduled
+from tests.support.factories import RedisFactory
+from tests.support.processes import Child, Children
+from tests.support.waiting import eventually
+
+LIMIT_S = 60
+ENDS_WITHIN = 10.0
+"""Seconds in which a job process ends after SIGTERM, whatever its run does."""
+
+
+def later(text: str) -> datetime:
+    """A time of a day to come: runs that are hours late make way for later ones."""
+    return at(text).replace(year=2099)
+
+
+NINE = later("09:00:00")
+
+
+class Ground:
+    """The servers, the queue, and job processes on them."""
+
+    def __init__(self, session: Session, redis_url: str, mysql_url: str) -> None:
+        self.session = session
+        self.redis_url = redis_url
+        self.mysql_url = mysql_url
+        self.client = connect_redis(redis_url)
+        self.runs = Runs(self.client)
+        self.children = Children()
+        scheduled.make_table(session)
+
+    def process(self, **options: Any) -> Child:
+        """Start a job process."""
+        plan = {
+            "mysql_url": self.mysql_url,
+            "redis_url": self.redis_url,
+            "jobs_redis_url": self.redis_url,
+            **options,
+        }
+        return self.children.start(
+            [sys.executable, "-m", "tests.support.scheduled", "jobs", json.dumps(plan)],
+            name="jobs",
+        )
+
+    def plan(self, job: str, moment: datetime = NINE, limit_s: int = LIMIT_S) -> None:
+        """Plan a run and enqueue its first attempt."""
+        self.session.execute(
+            "INSERT INTO job_run (job, planned_at, token, state) VALUES (%s, %s, 1, 'planned')",
+            (job, moment.replace(tzinfo=None)),
+        )
+        self.runs.enqueue(job, moment, 1, limit_s)
+
+    def wait_state(self, job: str, state: str, moment: datetime = NINE) -> dict[str, Any]:
+        """Wait until a run is in a state; its row."""
+        eventually(
+            lambda: run_row(self.session, job, moment)["state"] == state,
+            30,
+            message=lambda: f"{run_row(self.session, job, moment)}\n{self.outputs()}",
+        )
+        return run_row(self.session, job, moment)
+
+    def wait_starts(self, count: int) -> list[str]:
+        """Wait until jobs were started so many times in all."""
+        eventually(lambda: len(scheduled.starts(self.session)) >= count, 30, message=self.outputs)
+        return scheduled.starts(self.session)
+
+    def outputs(self) -> str:
+        return "\n".join(child.output() for child in self.children)
+
+
+@pytest.fixture
+def ground(session: Session, redis_url: str, runs_url: str) -> Iterator[Ground]:
+    made = Ground(session, redis_url, runs_url)
+    with made.children:
+        yield made
+    made.client.close()
+
+
+def said(child: Child) -> list[str]:
+    """The actions that a process logged."""
+    return [
+        json.loads(line)["action"] for line in child.output().splitlines() if line.startswith("{")
+    ]
+
+
+def end(child: Child) -> None:
+    child.terminate()
+    assert child.wait(ENDS_WITHIN) == 0, child.output()
+
+
+def test_a_run_is_done_and_says_what_it_did_and_the_next_one_too(ground: Ground) -> None:
+    child = ground.process()
+    ground.plan("tick")
+    ground.plan("tick", later("09:00:01"))
+    row = ground.wait_state("tick", "done")
+    assert (row["attempts"], row["row_count"], row["detail"]) == (1, 1, "ticked")
+    ground.wait_state("tick", "done", later("09:00:01"))
+    assert len(ground.wait_starts(2)) == 2
+    keys = [key.decode() for key in ground.client.scan_iter(process_key("jobs", "*"))]
+    assert len(keys) == 1
+    assert f"-{child.pid}-" in keys[0]
+    assert ground.client.ttl(keys[0]) > 0
+    end(child)
+    assert not ground.client.exists(keys[0])
+    assert {"started", "ready", "run_started", "run_done", "stopped"} <= set(said(child))
+    assert "Traceback" not in child.output()
+
+
+def test_what_is_enqueued_twice_late_or_unplanned_starts_nothing(ground: Ground) -> None:
+    ground.process()
+    ground.plan("tick")
+    for _ in range(3):
+        ground.runs.enqueue("tick", NINE, 1, LIMIT_S)
+    ground.wait_state("tick", "done")
+    ground.runs.enqueue("tick", NINE, 1, LIMIT_S)
+    ground.runs.enqueue("tick", later("10:00:00"), 1, LIMIT_S)  # never planned
+    ground.plan("tick", later("11:00:00"))
+    ground.wait_state("tick", "done", later("11:00:00"))  # the queue is first in, first out
+    assert scheduled.starts(ground.session) == [
+        "tick-20991121T090000Z",
+        "tick-20991121T110000Z",
+    ]
+
+
+def test_a_run_that_fails_says_so_and_does_not_block_the_next(ground: Ground) -> None:
+    child = ground.process()
+    for second in range(3):
+        ground.plan("breaks", later(f"09:00:0{second}"))
+    ground.plan("tick")
+    ground.plan("unknown")
+    ground.wait_state("tick", "done")
+    row = ground.wait_state("breaks", "failed", later("09:00:02"))
+    assert row["error"].startswith("RuntimeError: it broke: ¡ñandú! xxx")
+    assert len(row["error"]) == 1000
+    row = ground.wait_state("unknown", "failed")
+    assert "knows no job unknown" in row["error"]
+    end(child)
+    assert said(child).count("failing") == 1  # with the third in a row
+    # the text of an unexpected error may quote an event: for the table alone
+    assert "it broke" not in child.output()
+    assert "rq" not in said(child)
+
+
+def test_sigterm_tells_the_run_to_end_in_good_order(ground: Ground) -> None:
+    child = ground.process()
+    ground.plan("until_told")
+    ground.wait_starts(1)
+    end(child)
+    row = run_row(ground.session, "until_told", NINE)
+    assert (row["state"], row["row_count"], row["detail"]) == ("done", 7, "told to stop")
+
+
+def test_sigterm_kills_a_run_that_does_not_listen_and_another_takes_it_over(
+    ground: Ground,
+) -> None:
+    child = ground.process(stop_within_s=1.0, lease_s=2.0, renew_every_s=0.5)
+    ground.plan("once_deaf")
+    ground.wait_starts(1)
+    child.terminate()
+    assert child.wait(ENDS_WITHIN) == 1, child.output()
+    assert "stop_forced" in said(child)
+    assert run_row(ground.session, "once_deaf", NINE)["state"] == "running"
+    other = ground.process()
+    ground.runs.enqueue("once_deaf", NINE, 2, LIMIT_S)  # as the sweep does
+    row = ground.wait_state("once_deaf", "done")
+    assert (row["attempts"], row["detail"]) == (2, "the second time")
+    end(other)
+
+
+def test_a_killed_process_leaves_a_run_that_is_taken_over_after_its_lease(ground: Ground) -> None:
+    child = ground.process(lease_s=2.0, renew_every_s=0.5)
+    ground.plan("until_told")
+    ground.wait_starts(1)
+    child.kill()  # its work horse finds itself an orphan, and ends in good order
+    row = ground.wait_state("until_told", "done")
+    assert row["attempts"] == 1
+
+
+def test_a_run_waits_for_the_one_before_it_and_is_skipped_only_after_long(ground: Ground) -> None:
+    ground.process(wait_s=1.0)
+    ground.process(wait_s=1.0)
+    ground.plan("until_told", limit_s=3)  # told to end a little before its time is over
+    ground.wait_starts(1)
+    ground.plan("until_told", later("09:00:01"))
+    row = ground.wait_state("until_told", "skipped", later("09:00:01"))
+    assert row["detail"] == "the run planned at 2099-11-21 09:00:00 UTC was still going after 1 s"
+    assert ground.wait_state("until_told", "done")["detail"] == "told to stop"
+
+
+def test_a_run_that_exceeds_its_limit_fails_with_the_reason(ground: Ground) -> None:
+    child = ground.process()
+    ground.plan("deaf", limit_s=1)
+    ground.plan("tick")
+    row = ground.wait_state("deaf", "failed")
+    assert row["error"] == "it took longer than its limit of 1 s"
+    ground.wait_state("tick", "done")
+    end(child)
+
+
+def test_a_run_that_is_frozen_past_its_lease_has_nothing_more_to_say(ground: Ground) -> None:
+    slow = ground.process(lease_s=1.0, renew_every_s=0.3)
+    ground.plan("until_told")
+    ground.wait_starts(1)
+    pid = ground.session.query("SELECT pid FROM test_start")[0][0]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        other = ground.process()
+        ground.runs.enqueue("until_told", NINE, 2, LIMIT_S)
+        ground.wait_starts(2)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: "run_lost" in said(slow), 30, message=ground.outputs)
+    assert run_row(ground.session, "until_told", NINE)["state"] == "running"
+    end(other)
+    row = run_row(ground.session, "until_told", NINE)
+    assert (row["state"], row["attempts"]) == ("done", 2)
+    end(slow)
+
+
+def test_a_redis_that_goes_away_is_waited_for(
+    own_redis_server: RedisFactory, session: Session, runs_url: str
+) -> None:
+    server = own_redis_server(appendfsync="always")
+    ground = Ground(session, server.url, runs_url)
+    with ground.children:
+        child = ground.process()
+        ground.plan("tick")
+        ground.wait_state("tick", "done")
+        server.stop()
+        eventually(lambda: "waiting" in said(child), 30, message=child.output)
+        server.start()
+        eventually(lambda: "resumed" in said(child), 30, message=child.output)
+        ground.plan("tick", later("10:00:00"))
+        ground.wait_state("tick", "done", later("10:00:00"))
+        server.stop()
+        eventually(lambda: said(child).count("waiting") == 2, 30, message=child.output)
+        end(child)
+        assert "Traceback" not in child.output()
+    ground.client.close()
+
+
+def test_whatever_else_is_put_into_the_queue_is_refused(ground: Ground, tmp_path: Path) -> None:
+    file = tmp_path / "made"
+    make_queue(ground.client).enqueue_call(
+        "os.mkdir", args=(str(file),), job_id="evil", on_success=None
+    )
+    child = ground.process()
+    ground.plan("tick")
+    ground.wait_state("tick", "done")
+    assert not file.exists()
+    assert ground.client.hget("rq:job:evil", "status") == b"failed"
+    end(child)
+
+
+def test_a_foreign_rq_worker_says_what_is_needed_instead(
+    session: Session, redis_client: redis.Redis
+) -> None:
+    with pytest.raises(RunFailed, match="countersink jobs"):
+        perform("tick", "20991121T090000Z", 1, 60)
+    Runs(redis_client).enqueue("tick", NINE, 1, 60)
+    SimpleWorker(
+        [make_queue(redis_client)],
+        connection=redis_client,
+        serializer=JSONSerializer,
+        job_class=RunJob,
+    ).work(burst=True, logging_level="CRITICAL")
+    job: Any = RunJob.fetch(run_id("tick", NINE), redis_client, JSONSerializer)
+    assert "countersink jobs" in job.latest_result().exc_string
