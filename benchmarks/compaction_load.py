@@ -5,28 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from benchmarks.compaction_ways import Way
 from benchmarks.database import one_value
+from benchmarks.filling import Filling, fill
 from benchmarks.measuring import Measurement, Wrong
 from benchmarks.processes import Child
 from benchmarks.rows import DRIFT, SHARE_KEPT, WENT_DOWN
 from benchmarks.site import Site
 from countersink.store.migrate import migrate
 
-KEYS: Final = 4_000
 WRITERS: Final = 2
 DAY: Final = date(2026, 1, 5)
-"""Over long ago: its bucket is closed, so every pass has all of it to do."""
+"""Over long ago: its bucket is closed."""
+FULL_DAY: Final = Filling("/articles/", 8_000, DAY, 1, 16, first_slot=1 + WRITERS, digits=4)
+"""More than is compacted at the scheduled pace while a measurement lasts. The workload's names are
+among its keys."""
 TURNS: Final = (False, True, True, False)
 """Whether compaction goes on, part by part: neither has the better half of the time."""
 PART: Final = 2.5
 """A part takes the time asked for divided by this."""
-FULL_SECONDS: Final = 0.5
-"""Until the writers have been at every key, and the table has its size."""
+BEGUN_SECONDS: Final = 0.5
+"""Until the writers have been at most of the keys."""
 TOTAL: Final = "SELECT SUM(amount) FROM counter_slot"
 
 
@@ -48,9 +51,10 @@ class Span:
 
 
 class Beside:
-    """`writers_…`: two saturated writers and a reader on one day of 4,000 keys, in slots 1 and 2.
+    """`writers_…`: two saturated writers, each in its slot, and a reader.
 
-    Compaction of that same day goes on in every other part of the time.
+    Nine of ten batches are of today, one is late, of a day that is over and full of slot rows. That
+    day is compacted in every other part of the time.
     """
 
     def __init__(self, site: Site, name: str, way: Way) -> None:
@@ -63,12 +67,14 @@ class Beside:
         unless it is the textbook's compaction: how many it loses is what there is to see."""
         with self._site.database() as url:
             migrate(url)
+            fill(url, [replace(FULL_DAY, keys=min(FULL_DAY.keys, int(FULL_DAY.keys * seconds)))])
+            filled = one_value(url, TOTAL)
             with ExitStack() as stack:
                 alone, beside, passes, said = self._run(stack, url, seconds / PART)
             total = one_value(url, TOTAL)
         commits = [commit for answer in said[:WRITERS] for commit in answer["commits"]]
         reader = said[WRITERS]
-        drift = total - sum(rows for _, rows in commits)
+        drift = total - filled - sum(rows for _, rows in commits)
         if drift and not self._way.startswith("peer"):
             raise Wrong(f"{self.name}: the total is {drift:+,} off what the writers committed")
         rows = sum(span.rows_of(commits) for span in beside)
@@ -95,11 +101,16 @@ class Beside:
         self, stack: ExitStack, url: str, part: float
     ) -> tuple[list[Span], list[Span], list[dict[str, Any]], list[dict[str, Any]]]:
         """The spans without and with compaction, what compaction and the others said of it."""
-        minute = int(datetime(DAY.year, DAY.month, DAY.day, 12, tzinfo=UTC).timestamp()) // 60
+        late = datetime(DAY.year, DAY.month, DAY.day, 12, tzinfo=UTC)
         others = [
             stack.enter_context(
                 Child(
-                    "benchmarks.children.slot_writer", url=url, slot=slot, keys=KEYS, minute=minute
+                    "benchmarks.children.slot_writer",
+                    url=url,
+                    slot=slot,
+                    minute=int(time.time()) // 60,
+                    late_minute=int(late.timestamp()) // 60,
+                    offset=slot * 45,
                 )
             )
             for slot in range(1, 1 + WRITERS)
@@ -112,7 +123,7 @@ class Beside:
             child.hear()  # connected
         for child in others:
             child.say(begin=True)
-        time.sleep(min(FULL_SECONDS, part))
+        time.sleep(min(BEGUN_SECONDS, part))
         spans: dict[bool, list[Span]] = {False: [], True: []}
         passes = []
         for compacting in TURNS:

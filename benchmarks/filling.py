@@ -17,7 +17,7 @@ INSERT: Final = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, a
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A row for each of some keys on each of some days in each of the slots from 1 on.
+    """A row for each of some keys on each of some days in each of some slots.
 
     Attributes:
         prefix: of the keys; the rest is their number.
@@ -25,6 +25,8 @@ class Filling:
         first: the first of the days, in UTC.
         days: how many, one after the other.
         slots: how many.
+        first_slot: the first of them.
+        digits: of the keys' numbers, with zeros in front.
     """
 
     prefix: str
@@ -32,6 +34,8 @@ class Filling:
     first: date
     days: int
     slots: int
+    first_slot: int = 1
+    digits: int = 6
 
     @property
     def rows(self) -> int:
@@ -40,7 +44,7 @@ class Filling:
 
     def key(self, number: int) -> str:
         """The key of a number from 0."""
-        return f"{self.prefix}{number:06d}"
+        return f"{self.prefix}{number:0{self.digits}d}"
 
     def amount(self, number: int, day: int, slot: int) -> int:
         """Of a row: different from its neighbours'."""
@@ -48,12 +52,15 @@ class Filling:
 
     def total(self, number: int, day: int) -> int:
         """Of a key on a day, both numbered from 0."""
-        return sum(self.amount(number, day, slot) for slot in range(1, 1 + self.slots))
+        return sum(
+            self.amount(number, day, slot)
+            for slot in range(self.first_slot, self.first_slot + self.slots)
+        )
 
     def statements(self) -> Iterator[tuple[int, str]]:
         """(rows, INSERT), slot by slot: each worker comes with its own rows to those of others."""
         keys = [f"x'{self.key(number).encode().hex()}'" for number in range(self.keys)]
-        for slot in range(1, 1 + self.slots):
+        for slot in range(self.first_slot, self.first_slot + self.slots):
             for day in range(self.days):
                 head = f"('{COUNTER}', '{self.first + timedelta(day)}', "
                 for start in range(0, self.keys, ROWS_PER_STATEMENT):
@@ -62,10 +69,7 @@ class Filling:
                         f"{head}{keys[number]}, {slot}, {self.amount(number, day, slot)})"
                         for number in numbers
                     )
-                    yield (
-                        len(numbers),
-                        f"{INSERT} {values}",
-                    )
+                    yield len(numbers), f"{INSERT} {values}"
 
 
 def fill(url: str, fillings: Sequence[Filling]) -> None:

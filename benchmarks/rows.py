@@ -66,10 +66,10 @@ _WHAT_OF_BOTH: Final = {
     "compact": "slot rows of a closed day into slot 0, no pauses",
     "peer_compact_rc": "the textbook's UPDATE JOIN, DELETE at READ COMMITTED",
     "peer_compact_rr": "the same at REPEATABLE READ",
-    "writers": "two writers beside compaction at the scheduled pace",
-    "writers_nonstop": "the same beside compaction without pauses",
-    "writers_peer_rc": "beside the textbook at READ COMMITTED, no pauses",
-    "writers_peer_rr": "beside the textbook at REPEATABLE READ, no pauses",
+    "writers": "two writers while a closed day is compacted at the scheduled pace",
+    "writers_nonstop": "the same without pauses",
+    "writers_peer_rc": "the textbook at READ COMMITTED, no pauses",
+    "writers_peer_rr": "the textbook at REPEATABLE READ, no pauses",
 }
 
 WHAT: Final = {

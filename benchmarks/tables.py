@@ -75,6 +75,7 @@ def _writers(rows: list[dict[str, Any]]) -> Table:
         "target",
         "total off by",
         "seen to fall",
+        "rows removed/s",
         "what",
     )
     for row in rows:
@@ -87,6 +88,7 @@ def _writers(rows: list[dict[str, Any]]) -> Table:
             _target(row),
             f"{row[DRIFT]:+,.0f}" if row[DRIFT] else "0",
             f"{row[WENT_DOWN]:.0f} times",
+            f"{row['removed_per_second']:,.0f}",
             escape(WHAT[row["name"]]),
             style="red" if wrong else None,
         )

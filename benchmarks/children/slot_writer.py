@@ -1,42 +1,42 @@
 """One of the writers of `benchmarks.compaction_load`: batches as a worker applies them, for as long
 as the parent wants.
 
-A batch is one flush of a busy producer: 1,000 rows with different keys, all of one day.
+A batch is one flush of a busy producer: 1,000 events of the workload, folded to a row per key.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import time
+from collections import Counter
+from itertools import cycle
 from typing import Final
 
 from benchmarks.processes import Interrupted, answer, first_message, next_message
-from benchmarks.workload import COUNTER
+from benchmarks.workload import COUNTER, zipf_keys
 from countersink.store import StoreError
 from countersink.store.apply import Applier
 from countersink.store.merge import Incoming, Row
 
-ROWS: Final = 1_000
-BATCHES: Final = 40
-"""Different choices of keys, made before the clock runs."""
+EVENTS: Final = 1_000
+LATE_EVERY: Final = 10
+"""One batch out of so many is late: of the day that is being compacted."""
 
 
-def batches(keys: int, minute: int, seed: int) -> list[list[Row]]:
-    """The rows of some batches, in the order of a producer's flush: none in particular."""
-    draw = random.Random(seed)
-    return [
-        [
-            (position, COUNTER, f"/articles/{number:06d}", minute, 1)
-            for position, number in enumerate(draw.sample(range(keys), min(keys, ROWS)))
-        ]
-        for _ in range(BATCHES)
-    ]
+def batches(minute: int, late_minute: int, offset: int) -> list[list[Row]]:
+    """The rows of the workload's batches, beginning with one of them."""
+    keys = zipf_keys()
+    found = []
+    for start in range(0, len(keys), EVENTS):
+        at = minute if start // EVENTS % LATE_EVERY else late_minute
+        folded = Counter(keys[start : start + EVENTS]).items()
+        found.append([(index, COUNTER, key, at, n) for index, (key, n) in enumerate(folded)])
+    return found[offset:] + found[:offset]
 
 
 def main() -> None:
     arguments = first_message()
-    prepared = batches(arguments["keys"], arguments["minute"], arguments["slot"])
+    prepared = cycle(batches(arguments["minute"], arguments["late_minute"], arguments["offset"]))
     reruns = errors = 0
 
     def pause(seconds: float) -> None:
@@ -50,10 +50,8 @@ def main() -> None:
     stop = Interrupted()
     stop.listen()
     commits: list[tuple[float, int]] = []
-    number = 0
     while not stop.is_set():
-        rows = prepared[number % BATCHES]
-        number += 1
+        rows = next(prepared)
         now = int(time.time() * 1000)
         entry = Incoming(now.to_bytes(6, "big") + os.urandom(10), now, rows)
         while True:
@@ -62,7 +60,7 @@ def main() -> None:
                 break
             except StoreError:
                 errors += 1  # and again: the guard decides whether it was counted
-        commits.append((time.monotonic(), len(rows)))
+        commits.append((time.monotonic(), EVENTS))
     applier.close()
     answer({"commits": commits, "reruns": reruns, "errors": errors})
 
