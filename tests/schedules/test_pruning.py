@@ -9,6 +9,7 @@ import redis
 
 from countersink.schedules import pruning
 from countersink.schedules.context import Context, JobOptions, Outcome
+from countersink.schedules.failure import Failed
 from countersink.schedules.tables import open_tables
 from countersink.store import dead, guards
 from countersink.store.apply import Applier
@@ -19,7 +20,6 @@ from countersink.stream.decode import decode_rows
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.group import Group
 from countersink.stream.names import PARTITIONS_KEY, PARTITIONS_USED_KEY, stream_key
-from countersink.stream.oldest import Interrupted
 from tests.store.helpers import guard_count
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, backlog, now_ms, send
@@ -198,7 +198,7 @@ def test_without_redis_nothing_is_pruned(context: Context, redis_client: redis.R
         options=context.options,
         stop=lambda: True,
     )
-    with pytest.raises(Interrupted):
+    with pytest.raises(Failed, match="nothing was pruned"):
         pruning.job(stopping)
     assert watermark(context) == 0
     with connect(context.mysql_url) as session:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 from countersink.schedules.context import Context, Outcome
+from countersink.schedules.failure import Failed
 from countersink.schedules.tables import open_tables
 from countersink.store import dead
 from countersink.store.connection import Session
@@ -22,7 +23,7 @@ UNSUCCESSFUL_HOURS: Final = 24
 _READ_S: Final = 30.0
 
 
-class Alarm(Exception):
+class Alarm(Failed):
     """Somebody should look; the message says at what, and with which command."""
 
 

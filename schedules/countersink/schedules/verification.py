@@ -3,13 +3,14 @@
 from typing import Final
 
 from countersink.schedules.context import Context, Outcome
+from countersink.schedules.failure import Failed
 from countersink.store.verify import open_session, verify
 
 SHOWN: Final = 10
 """Differences that a failed run names; ``countersink verify`` shows all."""
 
 
-class Differs(Exception):
+class Differs(Failed):
     """What is in the tables is not what was counted; the message says where."""
 
 
@@ -18,6 +19,7 @@ def job(context: Context) -> Outcome:
 
     Raises:
         Differs: something is wrong.
+        Failed: it was to stop before it had looked at everything, and found nothing wrong so far.
         StoreError: MySQL did not do its part.
     """
     with open_session(context.mysql_url) as session:
@@ -28,8 +30,6 @@ def job(context: Context) -> Outcome:
         raise Differs(
             f"{shown}{f'; and {more:,} more' if more > 0 else ''}: see countersink verify"
         )
-    stopped = "" if done.finished else ", then it was stopped"
-    return Outcome(
-        rows=done.rows,
-        detail=f"{done.counters:,} counters agree with the ledger{stopped}",
-    )
+    if not done.finished:
+        raise Failed(f"stopped when {done.counters:,} counters were verified, which agree")
+    return Outcome(rows=done.rows, detail=f"{done.counters:,} counters agree with the ledger")

@@ -1,0 +1,114 @@
+"""Alarms: whatever needs a person is said, all of it at once, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import redis
+
+from countersink.schedules import alarms
+from countersink.schedules.context import Context, JobOptions, Outcome
+from countersink.store import dead
+from countersink.store.connection import connect
+from countersink.store.dead import DeadRow
+from countersink.store.errors import Unavailable
+from tests.support.traffic import Traffic, add, now_ms
+
+
+@pytest.fixture
+def context(redis_url: str, mysql_url: str) -> Context:
+    """What a run works with: an entry may wait for 300 s, no row may be dead."""
+    return Context(
+        mysql_url=mysql_url, redis_url=redis_url, options=JobOptions(), stop=lambda: False
+    )
+
+
+def alarm(context: Context) -> str:
+    with pytest.raises(alarms.Alarm) as raised:
+        alarms.job(context)
+    return str(raised.value)
+
+
+def wait(client: redis.Redis, seconds: int, *, partition: int = 0, sent_ago_s: int = 0) -> None:
+    """Put an entry into the queue that has lain there for so long."""
+    now = now_ms(client)
+    fields = Traffic(1).entry(now - sent_ago_s * 1000).fields()
+    add(client, fields, partition=partition, stream_id=f"{now - seconds * 1000}-0")
+    client.sadd("countersink:partitions:used", partition)
+
+
+def bury(context: Context, number: int, reason: str = "bad_key") -> None:
+    with connect(context.mysql_url) as session, session.transaction():
+        dead.insert(
+            session,
+            [DeadRow(bytes(16), position, "s", 1, reason, "", b"[]") for position in range(number)],
+        )
+
+
+def plan(context: Context, job: str, hours_ago: float, state: str, cron: str = "0 * * * *") -> None:
+    """A run of a job that was planned so long ago."""
+    with connect(context.mysql_url) as session:
+        session.execute(
+            "INSERT IGNORE INTO job (name, cron, time_zone, token) VALUES (%s, %s, 'UTC', 1)",
+            (job, cron),
+        )
+        session.execute(
+            "INSERT INTO job_run (job, planned_at, token, state)"
+            " VALUES (%s, UTC_TIMESTAMP() - INTERVAL %s MINUTE, 1, %s)",
+            (job, round(hours_ago * 60), state),
+        )
+
+
+def test_with_nothing_to_say_it_is_done(context: Context, redis_client: redis.Redis) -> None:
+    wait(redis_client, 250, sent_ago_s=10**6)  # a spool replays: it has not waited here for long
+    for ago in (30, 20, 10):
+        plan(context, "compact", ago, "done")
+    assert alarms.job(context) == Outcome(rows=0, detail="nothing to report")
+
+
+def test_an_entry_that_waits_too_long_in_any_stream(
+    context: Context, redis_client: redis.Redis
+) -> None:
+    wait(redis_client, 1)
+    wait(redis_client, 3600, partition=7)
+    said = alarm(context)
+    assert said.startswith("the oldest entry has waited in the queue for 3,60")
+    assert "the limit is 300 s: look at countersink info" in said
+    patient = replace(context, options=JobOptions(alarm_lag_s=5000))
+    assert alarms.job(patient).detail == "nothing to report"
+
+
+def test_dead_rows_beyond_the_limit(context: Context) -> None:
+    bury(context, 3)
+    assert alarm(context).startswith("3 rows are dead (bad_key 3), and the limit is 0:")
+    assert alarms.job(replace(context, options=JobOptions(alarm_dead=3))).rows == 0
+
+
+def test_a_job_that_has_not_succeeded_for_a_day(context: Context) -> None:
+    plan(context, "compact", 30, "done")
+    for ago in (29, 20, 10, 1):
+        plan(context, "compact", ago, "failed")
+    plan(context, "verify", 25, "failed")
+    plan(context, "prune", 23, "failed")  # not for so long
+    plan(context, "retention", 700, "done")  # no run since: once a month, say
+    plan(context, "left_out", 50, "failed", cron="off")
+    plan(context, "alarms", 50, "failed")
+    plan(context, "skipped", 50, "skipped")
+    compact, verify = alarm(context).split("; ")
+    assert compact.startswith("compact has not succeeded since before ")
+    assert verify.startswith("verify has not succeeded since before ")
+    assert verify.endswith("countersink runs says why")
+
+
+def test_all_of_it_is_said_at_once_and_redis_may_be_away(context: Context) -> None:
+    bury(context, 1)
+    said = alarm(replace(context, redis_url="redis://:s3cret@127.0.0.1:1/0"))
+    assert "Redis cannot be reached" in said
+    assert "1 rows are dead" in said
+    assert "s3cret" not in said
+
+
+def test_without_mysql_it_fails_as_any_job(context: Context) -> None:
+    with pytest.raises(Unavailable):
+        alarms.job(replace(context, mysql_url="mysql://root:s3cret@127.0.0.1:1/nothing"))
