@@ -96,8 +96,8 @@ def _require(view: View, policy: Policy, begin: int, stop: int) -> None:
             behind = "behind" if offset < 0 else "ahead of"
             raise InexactZone(
                 f"{counter!r} is counted by {policy.resolution} of UTC, but hours of {zone},"
-                f" from {_utc(since)} on {timedelta(seconds=abs(offset))} {behind} UTC, begin in the"
-                f" middle of one: {advice(counter, policy)}"
+                f" from {_utc(since)} on {timedelta(seconds=abs(offset))} {behind} UTC, begin in"
+                f" the middle of one: {advice(counter, policy)}"
             )
 
 
