@@ -48,7 +48,7 @@ def test_a_closed_bucket_is_left_with_one_row_per_key(tables: Tables) -> None:
     before = tables.totals()
     done = run(tables.url, rows=37)
     assert (done.rows_before, done.rows_after, done.finished) == (240, 60, True)
-    assert done.ranges >= 6
+    assert done.ranges >= 3  # of 37 rows, then of more
     assert done.share_done == 1.0
     assert [slot for _, _, slot, _ in tables.slots()] == [0] * 60
     assert tables.totals() == before

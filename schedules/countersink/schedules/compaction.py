@@ -57,7 +57,8 @@ class Selection:
         grace_s: seconds a bucket has been over before it counts as closed: late events.
         threshold: rows of a key, other than that in slot 0, above which it is compacted in an
             open bucket.
-        rows: slot rows per transaction, or a few more.
+        rows: slot rows per transaction, or a few more; up to four times as many in a closed bucket
+            as long as nobody is in the way, and far fewer where somebody is.
         share: of the time spent working; the rest is pause.
     """
 
@@ -75,9 +76,9 @@ class Compacted:
     """What a pass did, so far or in all.
 
     Attributes:
-        rows_before: rows that the ranges had which were compacted.
-        rows_after: rows that they have now.
-        ranges: how many that were.
+        rows_before: rows of the keys that were compacted.
+        rows_after: rows of the same keys that are there now.
+        ranges: transactions that this took.
         busy: keys that an open transaction held; the next pass comes back to them.
         overflowing: keys whose sum does not fit 64 bits; their rows stay as they are.
         unknown: buckets that no policy of their counter made; their rows stay as they are.
@@ -118,7 +119,7 @@ def compact(
         StoreError: as any query. What was done so far stays done.
     """
     pace = Pace(what.share, stop)
-    with Mover(connect, pace) as mover:
+    with Mover(connect, pace, what.rows) as mover:
         return _Pass(mover, pace, what, progress).run()
 
 
@@ -254,7 +255,7 @@ class _Pass:
                 bucket=label,
                 after=after,
                 above=above,
-                rows=self._what.rows,
+                rows=self._mover.size(disturbing=above > 0),
             )
             part = self._mover.run(look)
             if part is None:

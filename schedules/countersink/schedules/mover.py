@@ -15,6 +15,10 @@ from countersink.store.settings import Settings
 
 READ_TIMEOUT_S: Final = 120.0
 """Seconds that a look through a bucket may take: some 500 million rows."""
+UNDISTURBED: Final = 4
+"""Times as many rows are moved at once where nobody is in the way as where somebody may be."""
+_DISTURBED: Final = 16
+"""Part of the rows that are tried at once where others were in the way time and again."""
 _RECONNECTS: Final = 3
 _RECONNECT_PAUSE_S: Final = 0.5
 
@@ -45,18 +49,24 @@ def open_tables(mysql_url: str) -> Session:
 class Mover:
     """Moves parts on a session of its own, which it makes again when it is lost. For one thread.
 
+    Args:
+        connect: makes sessions as :func:`open_tables` does.
+        pace: how to rest between transactions.
+        rows: slot rows to move in a transaction, to begin with.
+
     Attributes:
         ranges: transactions that moved something.
-        before: rows that the parts had in their buckets.
-        after: rows that they have now.
+        before: rows in their buckets of the keys from which something moved.
+        after: rows of the same keys that are there now.
         moved: rows that were added elsewhere and deleted.
         busy: keys that others held; they are left for the next time.
         overflowing: keys whose sum does not fit BIGINT; they are left as they are.
     """
 
-    def __init__(self, connect: Connect, pace: Pace) -> None:
+    def __init__(self, connect: Connect, pace: Pace, rows: int) -> None:
         self._connect = connect
         self._pace = pace
+        self._rows = self._size = rows
         self._session: Session | None = None
         self.ranges = 0
         self.before = 0
@@ -81,17 +91,27 @@ class Mover:
                 self._pace.pause(_RECONNECT_PAUSE_S * (attempt + 1))
         return work(self._open())
 
+    def size(self, *, disturbing: bool) -> int:
+        """How many slot rows the next part should have.
+
+        More and more as long as nobody was in the way, and fewer where somebody was; never more
+        than at first where it would be ``disturbing`` to hold many for longer.
+        """
+        return min(self._size, self._rows) if disturbing else self._size
+
     def move(self, part: Part) -> None:
         """Move a part, and where that is refused its halves, down to single keys.
 
         Returns early when the pace says stop; what is left is found by the next pass.
         """
         pending: list[tuple[Part, list[bytes] | None]] = [(part, None)]
+        refused = False
         while pending and not self._pace.stopped:
             one, keys = pending.pop()
             try:
                 self._note(self.run(lambda session, one=one: move(session, one)))  # type: ignore[misc]
             except (Conflict, BadData) as error:
+                refused = refused or isinstance(error, Conflict)
                 if keys is None:
                     keys = self._keys(one)
                 if one.first == one.last:
@@ -99,6 +119,10 @@ class Mover:
                 else:
                     pending += [_between(one, half) for half in reversed(_halves(keys)) if half]
             self._pace.rest()
+        if refused:
+            self._size = max(1, self._rows // _DISTURBED, self._size // 4)
+        else:
+            self._size = min(self._rows * UNDISTURBED, self._size * 2)
 
     def close(self) -> None:
         """Close the session. Never raises."""

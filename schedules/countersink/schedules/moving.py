@@ -68,8 +68,8 @@ class Moved:
     """What became of a part.
 
     Attributes:
-        before: rows of its bucket that the part had.
-        after: rows that it has now.
+        before: rows in the bucket of the keys from which something moved.
+        after: rows of the same keys that are there now.
         moved: rows that were added elsewhere and deleted.
     """
 
@@ -116,8 +116,8 @@ def move(session: Session, part: Part) -> Moved:
                     f"{moved:,} rows were added up and {deleted:,} deleted, so nothing was moved:"
                     " rows came in between, which InnoDB at REPEATABLE READ does not allow"
                 )
-    before = sum(one.rows for one in keys)
-    return Moved(before, len(keys) if part.month is None else before - moved, moved)
+    before = sum(one.rows for one in moving)
+    return Moved(before, len(moving) if part.month is None else before - moved, moved)
 
 
 def _lock(session: Session, part: Part) -> list[_Key]:

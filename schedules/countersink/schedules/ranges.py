@@ -99,15 +99,46 @@ def next_part(
     if not found:
         return None
     first = bytes(found[0][0])
-    # The page may end in the midst of a key: if that is why it seems too small, it begins the next.
+    if above:
+        last = _last_above(session, (where, at), first, moving, above, rows)
+    else:
+        last = _last_of(session, (where, at), first, rows)
+    return Part(counter, bucket, first, last, month)
+
+
+def _last_of(session: Session, where: tuple[str, list[object]], first: bytes, rows: int) -> bytes:
+    """The key in which a page of ``rows`` rows ends."""
+    condition, at = where
+    # The offset is within the page and never grows: it spares the server a copy of the page.
+    found = session.query(
+        f"SELECT counter_key FROM {_ROWS} WHERE {condition} >= %s"
+        " ORDER BY counter_key, slot LIMIT 1 OFFSET %s",
+        (*at, first, rows - 1),
+    ) or session.query(
+        f"SELECT MAX(counter_key) FROM {_ROWS} WHERE {condition} >= %s", (*at, first)
+    )
+    return bytes(found[0][0] or first)
+
+
+def _last_above(
+    session: Session,
+    where: tuple[str, list[object]],
+    first: bytes,
+    moving: str,
+    above: int,
+    rows: int,
+) -> bytes:
+    """The last key of such a page that has more than ``above`` rows that would move."""
+    condition, at = where
     ((last,),) = session.query(
         "SELECT MAX(IF(n > %s, counter_key, NULL)) FROM ("
         f"SELECT counter_key, SUM({moving}) AS n FROM ("
-        f"SELECT counter_key, slot FROM {_ROWS} WHERE {where} >= %s"
+        f"SELECT counter_key, slot FROM {_ROWS} WHERE {condition} >= %s"
         " ORDER BY counter_key, slot LIMIT %s) AS page GROUP BY counter_key) AS in_page",
         (above, *at, first, rows),
     )
-    return Part(counter, bucket, first, first if last is None else bytes(last), month)
+    # The page may end in the midst of a key: if that is why it seems too small, it begins the next.
+    return first if last is None else bytes(last)
 
 
 def keys_of(session: Session, part: Part) -> list[bytes]:

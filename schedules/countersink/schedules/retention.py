@@ -65,7 +65,8 @@ def roll_up(
 
     Args:
         connect: makes sessions as :func:`countersink.schedules.mover.open_tables` does.
-        rows: slot rows per transaction, or a few more.
+        rows: slot rows per transaction to begin with; up to four times as many as long as nobody is
+            in the way, and far fewer where somebody is.
         share: of the time spent working; the rest is pause.
         stop: true once it should end; cheap to call.
 
@@ -74,8 +75,8 @@ def roll_up(
         StoreError: as any query. What was done so far stays done.
     """
     pace = Pace(share, stop)
-    with Mover(connect, pace) as mover:
-        return _Pass(mover, pace, rows).run()
+    with Mover(connect, pace, rows) as mover:
+        return _Pass(mover, pace).run()
 
 
 def job(context: Context) -> Outcome:
@@ -92,10 +93,9 @@ def job(context: Context) -> Outcome:
 class _Pass:
     """One pass over the counters that keep their days for a while."""
 
-    def __init__(self, mover: Mover, pace: Pace, rows: int) -> None:
+    def __init__(self, mover: Mover, pace: Pace) -> None:
         self._mover = mover
         self._pace = pace
-        self._rows = rows
         self._astride: list[Place] = []
         self._unknown: list[Place] = []
         self._now, self._policies = mover.run(now_and_policies)
@@ -169,7 +169,7 @@ class _Pass:
                 counter=counter,
                 bucket=label,
                 after=after,
-                rows=self._rows,
+                rows=self._mover.size(disturbing=False),
                 month=month,
             )
             part = self._mover.run(look)
