@@ -179,17 +179,17 @@ def delete_command(
     The counter's settings go too. What is counted later, be it in the queue by now, counts from 0.
     On a terminal it asks first. If it is interrupted, run it again.
     """
-    what = f"counter {name}" if key is None else f"key {output.cell(key)} of counter {name}"
+    shown = f"counter {name}" if key is None else f"key {output.cell(key) or repr(key)} of {name}"
     with _store(mysql_url) as store:
         if not yes and sys.stdin.isatty():
             store.counters.show(name)  # nobody is asked about what is not there
-            if not click.confirm(f"Delete {what} for good?", err=True):
+            if not click.confirm(f"Delete {shown} for good?", err=True):
                 raise Failure("nothing was deleted")
         deleted = store.counters.delete(name, key)
     if format == "json":
         output.write_json({"counter": name, "key": key, **asdict(deleted)})
     else:
-        click.echo(f"deleted {what}: {deleted.rows:,} rows, in all {deleted.amount:,}")
+        click.echo(f"deleted {shown}: {deleted.rows:,} rows, in all {deleted.amount:,}")
 
 
 @command.command("strict", cls=settings.Command)
@@ -230,4 +230,7 @@ def _moment(store: Store, name: str, start: datetime | date | None) -> datetime 
         present = store.counters.show(name).in_force
     except UnknownCounter:
         present = DEFAULT
-    return datetime.fromtimestamp(buckets.day_begins(present.time_zone, start), UTC)
+    try:
+        return datetime.fromtimestamp(buckets.day_begins(present.time_zone, start), UTC)
+    except (OverflowError, ValueError) as error:
+        raise ValueError(f"{start} has no midnight that could be told") from error

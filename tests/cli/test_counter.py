@@ -1,0 +1,181 @@
+"""`countersink counter`: making, seeing and deleting counters."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from countersink.store import Store
+from tests.cli.command import Servers, environment, one_sentence
+from tests.support.processes import COUNTERSINK, PROJECT
+
+FIRST = {"from": None, "time_zone": "UTC", "resolution": "day", "in_force": True}
+
+
+def ahead(minutes: int = 10) -> datetime:
+    """A whole minute so far ahead."""
+    return datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=minutes)
+
+
+def count(servers: Servers, *counters: str) -> None:
+    for counter in counters:
+        assert servers.call("increment", counter, "/a").status == 0
+    servers.apply()
+
+
+def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
+    made = servers.run(
+        *("counter", "set", "views", "--time-zone", "Europe/Berlin", "--resolution", "quarter"),
+        *("--keep-days", "30", "--app-slots", "4", "--format", "json"),
+    )
+    assert made.status == 0
+    assert made.json == {
+        "counter": "views",
+        "time_zone": "Europe/Berlin",
+        "resolution": "quarter",
+        "keep_days": 30,
+        "app_slots": 4,
+        "rolled_up_to": None,
+        "made": True,
+        "policies": [{**FIRST, "time_zone": "Europe/Berlin", "resolution": "quarter"}],
+    }
+    assert servers.call("counter", "show", "views", "--format", "json").json == made.json
+    count(servers, "clicks")
+    listed = servers.call("counter", "list", "--format", "json").json["counters"]
+    assert [(one["counter"], one["made"]) for one in listed] == [("clicks", False), ("views", True)]
+    table = [line.split() for line in servers.call("counter", "list").out.splitlines()]
+    assert table[1:] == [
+        ["clicks", "UTC", "day", "forever", "16", "-", "no"],
+        ["views", "Europe/Berlin", "quarter", "30", "4", "-", "yes"],
+    ]
+    forever = servers.call("counter", "set", "views", "--keep-days", "forever")
+    assert ["keep", "days", "forever"] in [line.split() for line in forever.out.splitlines()]
+
+
+def test_a_change_from_a_time_to_come(servers: Servers) -> None:
+    count(servers, "views")
+    start = ahead().astimezone(ZoneInfo("Asia/Tokyo"))
+    made = servers.call(
+        *("counter", "set", "views", "--time-zone", "Asia/Tokyo"),
+        *("--from", start.isoformat(), "--format", "json"),
+    )
+    begins = f"{start.astimezone(UTC).strftime('%Y-%m-%dT%H:%M')}Z"
+    second = {"from": begins, "time_zone": "Asia/Tokyo", "resolution": "day", "in_force": False}
+    assert made.json["policies"] == [FIRST, second]
+    shown = servers.call("counter", "show", "views").out.splitlines()
+    assert shown[-3].split() == ["events", "from", "time", "zone", "resolution"]
+    assert shown[-2].split() == ["the", "beginning", "UTC", "day", "in", "force"]
+    assert shown[-1].split() == [begins, "Asia/Tokyo", "day", "to", "come"]
+    listed = servers.call("counter", "list").out.splitlines()
+    assert listed[1].endswith(f"Asia/Tokyo day from {begins}")
+
+
+def test_a_day_is_its_midnight_in_the_counters_present_zone(servers: Servers) -> None:
+    servers.call("counter", "set", "views", "--time-zone", "Asia/Kathmandu")
+    count(servers, "views")
+    day = (datetime.now(ZoneInfo("Asia/Kathmandu")) + timedelta(days=2)).date()
+    made = servers.call(
+        *("counter", "set", "views", "--time-zone", "UTC"),
+        *("--from", day.isoformat(), "--format", "json"),
+    )
+    midnight = f"{(day - timedelta(days=1)).isoformat()}T18:15Z"
+    assert made.json["policies"][1]["from"] == midnight
+
+
+def test_what_cannot_be_is_wrong_usage_with_the_reason(servers: Servers) -> None:
+    count(servers, "views")
+    for arguments, said in (
+        (("--time-zone", "Mars/Olympus"), "give an IANA name such as Europe/Berlin"),
+        (("--time-zone", "Asia/Tokyo"), "views has been counted"),
+        (("--time-zone", "Asia/Tokyo", "--from", "2020-01-01"), "is too early"),
+        (("--time-zone", "UTC", "--from", "2030-01-01T08:00"), "guessing one would begin"),
+        (("--time-zone", "UTC", "--from", "tomorrow"), "is neither a day"),
+        (("--time-zone", "UTC", "--from", "2030-02-30"), "is neither a day"),
+        (("--time-zone", "Asia/Tokyo", "--from", "0001-01-01"), "is too early"),
+        (("--from", "2030-01-01"), "is for another time zone or resolution"),
+        (
+            ("--resolution", "hour", "--time-zone", "Asia/Kolkata", "--from", "2030-01-01"),
+            "quarter",
+        ),
+        (("--resolution", "minute"), "not one of 'day', 'hour', 'quarter'"),
+        (("--keep-days", "0"), "a number of days from 1"),
+        (("--keep-days", "always"), "neither a number of days nor 'forever'"),
+        (("--app-slots", "257"), "1<=x<=256"),
+    ):
+        refused = servers.call("counter", "set", "views", *arguments)
+        assert refused.status == 2, arguments
+        assert said in one_sentence(refused)
+    assert servers.call("counter", "set", "no name").status == 2
+    shown = servers.call("counter", "show", "views", "--format", "json").json
+    assert (shown["made"], shown["policies"]) == (False, [FIRST])
+
+
+def test_an_unknown_counter_is_status_1(servers: Servers) -> None:
+    for arguments in (("show", "other"), ("delete", "other"), ("delete", "other", "--key", "k")):
+        failed = servers.call("counter", *arguments)
+        assert failed.status == 1
+        assert "there is no counter 'other'" in one_sentence(failed)
+    assert servers.call("counter", "list").out == "There are no counters.\n"
+    assert servers.call("counter", "list", "--format", "json").json == {"counters": []}
+
+
+def test_deleting_a_key_and_a_counter(servers: Servers) -> None:
+    for key in ("/a", "/a", "/b", "\x1b[2J"):
+        servers.call("increment", "views", key)
+    servers.apply()
+    gone = servers.run("counter", "delete", "views", "--key", "/a")
+    assert gone.out == "deleted key /a of views: 1 rows, in all 2\n"
+    bad = servers.call("counter", "delete", "views", "--key", "\x1b[2J")
+    assert bad.out == "deleted key \\x1b[2J of views: 1 rows, in all 1\n"
+    again = servers.call("counter", "delete", "views", "--key", "/a", "--format", "json")
+    assert again.json == {"counter": "views", "key": "/a", "rows": 0, "amount": 0}
+    whole = servers.call("counter", "delete", "views", "--yes", "--format", "json")
+    assert whole.json == {"counter": "views", "key": None, "rows": 1, "amount": 1}
+    assert servers.call("totals", "views").status == 1
+    assert servers.call("verify").status == 0
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, ["views"]), ("y", 0, [])])
+def test_on_a_terminal_it_asks_first(
+    servers: Servers, answer: str, status: int, left: list[str]
+) -> None:
+    count(servers, "views")
+    ours, theirs = pty.openpty()
+    try:
+        asking = subprocess.Popen(
+            [*COUNTERSINK, "counter", "delete", "views"],
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=PROJECT,
+            env=environment(**servers.variables()),
+        )
+        os.write(ours, f"{answer}\n".encode())
+        _, said = asking.communicate(timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert b"Delete counter views for good? [y/N]" in said
+    assert (b"nothing was deleted" in said) is bool(left)
+    assert asking.returncode == status
+    with Store(servers.mysql_url) as store:
+        assert [one.name for one in store.counters.list()] == left
+
+
+def test_strict_mode_is_shown_and_switched(servers: Servers) -> None:
+    assert servers.call("counter", "strict").out.startswith("not strict: ")
+    assert servers.call("counter", "strict", "on").out.startswith("strict: ")
+    assert servers.call("counter", "strict", "--format", "json").json == {"strict": True}
+    count(servers, "views")
+    assert servers.call("dead", "list", "--format", "json").json["by_reason"] == {
+        "unknown_counter": 1
+    }
+    servers.call("counter", "set", "views")
+    assert servers.call("dead", "retry", "--all").status == 0
+    assert servers.call("counter", "strict", "off", "--format", "json").json == {"strict": False}
+    assert servers.call("counter", "strict", "maybe").status == 2
