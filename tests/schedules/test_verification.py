@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import date
+
 import pytest
 
+from countersink.schedules.compaction import Selection, compact
 from countersink.schedules.context import Context, JobOptions, Outcome
 from countersink.schedules.failure import Failed
+from countersink.schedules.mover import open_tables
 from countersink.schedules.verification import Differs, job
+from countersink.store import Store, UnknownCounter
 from countersink.store.apply import Applier
 from countersink.store.connection import connect
 from tests.store.helpers import entry, row
@@ -60,3 +68,61 @@ def test_a_run_that_is_told_to_stop_proves_nothing(context: Context) -> None:
     )
     with pytest.raises(Failed, match="stopped when 0 counters were verified"):
         job(stopping)
+
+
+def test_there_is_no_false_alarm_beside_writers_compaction_and_deletion(
+    mysql_url: str, context: Context
+) -> None:
+    """What compaction takes out of the application's slots enters the ledger as it leaves them."""
+    stop = threading.Event()
+    batches = passes = 0
+    errors: list[BaseException] = []
+
+    def beside(work: Callable[[], None]) -> threading.Thread:
+        def run() -> None:
+            try:
+                while not stop.is_set():
+                    work()
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def write() -> None:
+        nonlocal batches
+        applier.slot = 1 + batches % 5
+        applier.apply(
+            [entry([row(f"/{key}", 1, position=key, counter="open") for key in range(20)])]
+        )
+        for slot in (256, 300):
+            session.execute(
+                "INSERT INTO counter_slot VALUES ('open', '2026-11-21', '/1', %s, 3)"
+                + session.dialect.upsert_add("counter_slot", "amount"),
+                (slot,),
+            )
+        batches += 1
+
+    def move() -> None:
+        nonlocal passes
+        compact(lambda: open_tables(mysql_url), Selection(before=date(2027, 1, 1), rows=10))
+        passes += 1
+
+    applier = Applier(mysql_url, 1)
+    with connect(mysql_url) as session, Store(mysql_url) as store:
+        threads = [beside(write), beside(move)]
+        looks = 0
+        while not errors and (batches < 20 or passes < 10 or looks < 20):
+            job(context)
+            if looks % 4 == 2:
+                with suppress(UnknownCounter):  # nobody has counted since the last time
+                    store.counters.delete("open", None if looks % 8 == 2 else "/1")
+            looks += 1
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        write()
+    applier.close()
+    assert errors == []
+    assert job(context).detail == "1 counters agree with the ledger"
