@@ -2,6 +2,7 @@
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -22,7 +23,8 @@ class GivenUp(Exception):
 
 
 class Outage:
-    """What is said of one server that is away: at once, every 30 s, and when it is back.
+    """What is said of one server that is away: at once, every 30 s, and when it is back. Two
+    threads may share it, lest both say so.
 
     Args:
         service: ``Redis`` or ``MySQL``.
@@ -31,35 +33,40 @@ class Outage:
     def __init__(self, service: str, log: Log) -> None:
         self._service = service
         self._log = log
+        self._lock = threading.Lock()
         self._since: float | None = None
         self._said = 0.0
 
     def failed(self, error: Exception) -> None:
         """It does not serve."""
         now = time.monotonic()
-        if self._since is None:
-            self._since, self._said = now, now - SAY_EVERY_S
-        if now - self._said >= SAY_EVERY_S:
-            self._said = now
+        with self._lock:
+            if self._since is None:
+                self._since, self._said = now, now - SAY_EVERY_S
+            since, due = self._since, now - self._said >= SAY_EVERY_S
+            if due:
+                self._said = now
+        if due:
             self._log(
                 Action.WAITING,
                 f"{self._service} does not serve: waiting",
                 level=logging.WARNING,
                 service=self._service,
-                for_s=round(now - self._since),
+                for_s=round(now - since),
                 error=error_text(error),
             )
 
     def over(self) -> None:
         """It serves."""
-        if self._since is not None:
+        with self._lock:
+            since, self._since = self._since, None
+        if since is not None:
             self._log(
                 Action.RESUMED,
                 f"{self._service} serves again",
                 service=self._service,
-                after_s=round(time.monotonic() - self._since, 1),
+                after_s=round(time.monotonic() - since, 1),
             )
-        self._since = None
 
 
 def waited(

@@ -151,7 +151,9 @@ class _Process:
         if self._reign is None:
             self._said_standby = False
             self._log(Action.LEADING, "in charge", token=token)
-            self._reign = _Reign(self._options, self._name, token, self._runs, self._log)
+            self._reign = _Reign(
+                self._options, self._name, token, self._runs, self._log, self._outage
+            )
             self._reign.start()
         return "leading"
 
@@ -167,13 +169,19 @@ class _Reign:
     """What is done under one fencing token: all of it on one thread, by APScheduler."""
 
     def __init__(
-        self, options: SchedulerOptions, name: str, token: int, runs: Runs, log: Log
+        self,
+        options: SchedulerOptions,
+        name: str,
+        token: int,
+        runs: Runs,
+        log: Log,
+        mysql_outage: Outage,
     ) -> None:
         self.token = token
         self._options = options
         self._log = log
         self._redis = Outage("Redis", log)
-        self._mysql = Outage("MySQL", log)
+        self._mysql = mysql_outage
         self._session = Kept(options.mysql_url)
         self._planner = Planner(self._session, runs, options, name, token, log, self._redis)
         self._sweep = Sweep(self._session, self._planner, runs, options, log)

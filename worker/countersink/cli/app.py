@@ -36,7 +36,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     ),
     "totals": Lazy(
         "countersink.cli.commands.totals:command",
-        "Show totals: by day, by key, by counter, or one figure.",
+        "Show totals: by day, hour or month, by key, by counter, or one figure.",
     ),
     "tail": Lazy(
         "countersink.cli.commands.tail:command",

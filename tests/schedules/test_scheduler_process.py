@@ -1,0 +1,173 @@
+"""The scheduler process: real processes, real signals, servers that go away."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from countersink.cli import container_health
+from countersink.store.connection import Session, connect
+from countersink.store.migrate import migrate
+from countersink.stream.connection import connect as connect_redis
+from tests.schedules.scheduling import queued
+from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.processes import Child, Children
+from tests.support.proxies import MySQLProxy
+from tests.support.waiting import eventually
+
+EVERY_SECOND = "* * * * * *"
+QUICK: dict[str, Any] = {"lease_s": 1.5, "renew_every_s": 0.3, "sweep_every_s": 1.0}
+ENDS_WITHIN = 10.0
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children() as made:
+        yield made
+
+
+def scheduler(children: Children, redis_url: str, mysql_url: str, **options: Any) -> Child:
+    plan = {
+        "mysql_url": mysql_url,
+        "redis_url": redis_url,
+        "jobs": {"j": (EVERY_SECOND, 60), "o": ("off", 60)},
+        **QUICK,
+        **options,
+    }
+    return children.start(
+        [sys.executable, "-m", "tests.support.scheduled", "scheduler", json.dumps(plan)],
+        name="scheduler",
+    )
+
+
+def said(child: Child) -> list[str]:
+    return [
+        json.loads(line)["action"] for line in child.output().splitlines() if line.startswith("{")
+    ]
+
+
+def wait_said(child: Child, action: str, times: int = 1) -> None:
+    eventually(lambda: said(child).count(action) >= times, 30, message=child.output)
+
+
+def wait_planned(session: Session, count: int, child: Child) -> None:
+    eventually(
+        lambda: session.query("SELECT COUNT(*) FROM job_run")[0][0] >= count,
+        30,
+        message=child.output,
+    )
+
+
+def end(child: Child) -> None:
+    child.terminate()
+    assert child.wait(ENDS_WITHIN) == 0, child.output()
+    assert "Traceback" not in child.output()
+
+
+def test_it_plans_every_second_and_another_takes_over_when_it_ends(
+    session: Session, redis_client: redis.Redis, redis_url: str, runs_url: str, children: Children
+) -> None:
+    first = scheduler(children, redis_url, runs_url)
+    wait_said(first, "leading")
+    second = scheduler(children, redis_url, runs_url)
+    wait_said(second, "standby")
+    wait_planned(session, 3, first)
+    eventually(lambda: len(queued(redis_client)) >= 3)
+    end(first)
+    wait_said(second, "leading")
+    before = session.query("SELECT COUNT(*) FROM job_run")[0][0]
+    wait_planned(session, before + 2, second)
+    end(second)
+    times = session.query("SELECT planned_at, token FROM job_run ORDER BY planned_at")
+    assert [token for _, token in times] == sorted(token for _, token in times)
+    assert {token for _, token in times} == {1, 2}
+
+
+def test_cut_off_from_mysql_it_stops_planning_and_another_takes_over(
+    session: Session, redis_url: str, runs_url: str, children: Children
+) -> None:
+    with MySQLProxy.to(runs_url) as proxy:
+        cut_off = scheduler(children, redis_url, proxy.url(runs_url))
+        wait_said(cut_off, "leading")
+        other = scheduler(children, redis_url, runs_url)
+        wait_said(other, "standby")
+    wait_said(other, "leading")
+    wait_said(cut_off, "standby")
+    wait_planned(session, 4, other)
+    assert said(cut_off).count("leading") == 1
+    end(other)
+    end(cut_off)
+
+
+def test_a_mysql_that_restarts_is_waited_for(
+    own_mysql_server: MySQLFactory, redis_url: str, children: Children
+) -> None:
+    server = own_mysql_server(fast=True)
+    url = server.url_for("countersink")
+    child = scheduler(children, redis_url, url)
+    wait_said(child, "waiting")  # there are no tables yet
+    migrate(url)
+    wait_said(child, "leading")
+    with connect(url) as session:
+        wait_planned(session, 2, child)
+    server.stop()
+    wait_said(child, "waiting", times=2)
+    server.start()
+    wait_said(child, "resumed", times=2)
+    with connect(url) as session:
+        count = session.query("SELECT COUNT(*) FROM job_run")[0][0]
+        wait_planned(session, count + 2, child)
+    end(child)
+
+
+def test_a_redis_that_goes_away_and_forgets_costs_no_run(
+    own_redis_server: RedisFactory, session: Session, runs_url: str, children: Children
+) -> None:
+    server = own_redis_server()
+    child = scheduler(children, server.url, runs_url)
+    wait_planned(session, 2, child)
+    server.kill()
+    wait_said(child, "waiting")
+    wait_planned(session, 4, child)
+    server.start()
+    wait_said(child, "resumed")
+    with connect_redis(server.url) as client:
+        client.flushall()  # of our own private server
+        rows = session.query("SELECT COUNT(*) FROM job_run")[0][0]
+        eventually(lambda: len(set(queued(client))) >= rows, 30, message=child.output)
+    end(child)
+
+
+def test_its_health_is_told(
+    redis_url: str, runs_url: str, children: Children, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COUNTERSINK_REDIS_URL", "redis://127.0.0.1:1")
+    monkeypatch.setenv("COUNTERSINK_JOBS_REDIS_URL", redis_url)
+    assert container_health.main(["scheduler"]) == 1
+    assert "no scheduler process" in capsys.readouterr().err
+    child = scheduler(children, redis_url, runs_url)
+    eventually(lambda: container_health.main(["scheduler"]) == 0, 30, message=child.output)
+    assert container_health.main(["jobs"]) == 1
+    end(child)
+    assert container_health.main(["scheduler"]) == 1
+    assert container_health.main(["nonsense"]) == 2
+
+
+def test_newer_tables_end_it_with_a_reason(
+    session: Session, redis_url: str, runs_url: str, children: Children
+) -> None:
+    session.execute(
+        "INSERT INTO schema_version (version, name, applied_at) VALUES (999, 'x', NOW())"
+    )
+    try:
+        child = scheduler(children, redis_url, runs_url)
+        assert child.wait(30) == 1, child.output()
+        assert "schema_too_new" in said(child)
+    finally:
+        session.execute("DELETE FROM schema_version WHERE version = 999")
