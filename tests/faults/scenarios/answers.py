@@ -161,7 +161,11 @@ def _is_error(_request: Request, reply: bytes) -> bool:
 
 
 def _send_with_a_poison_row(stage: Stage) -> None:
-    """A few entries, one with a row that must go to the dead letters."""
+    """A few entries, one with a row that must go to the dead letters; a policy has changed, so that
+    whoever applies them reads all policies anew.
+    """
+    with Oracle(stage.mysql_url) as oracle:
+        oracle.rows("UPDATE control SET policy_version = policy_version + 1")
     stage.send(3)
     entry = stage.entry()
     rows = entry.rows[:-1] + b',["views","poison","no minute",1]]'
