@@ -288,3 +288,21 @@ def test_a_counter_that_was_made_and_never_counted_is_known(
     assert totals.counters() == {"c": 0}
     assert totals.counters(start=day) == {"c": 0}
     assert totals.daily("c", start=day, end=day) == [(day, 0)]
+
+
+def test_the_first_bucket_of_a_policy_holds_nothing_from_before_it(
+    session: Session, applier: Applier, totals: Totals
+) -> None:
+    """Berlin's 21st begins at 23:00 UTC; the day of New York, at 5:00; the policy, at 12:00."""
+    noon = minute(date(2026, 11, 21))
+    put_policies(session, "c", [(0, "UTC", "quarter"), (noon, "Europe/Berlin", "day")])
+    at = [noon - 421, noon - 420, noon - 1, noon]
+    applier.apply([entry([(n, "c", "k", one, 10**n) for n, one in enumerate(at)])])
+    day, zone = date(2026, 11, 21), "America/New_York"
+    assert totals.total("c", start=day, time_zone=zone) == 1110
+    assert totals.total("c", end=day - timedelta(days=1), time_zone=zone) == 1
+    assert totals.daily("c", start=day, time_zone=zone) == [(day, 1110)]
+    assert totals.daily("c", time_zone=zone) == [(day - timedelta(days=1), 1), (day, 1110)]
+    assert totals.many("c", ["k"], start=day, time_zone=zone) == {"k": 1110}
+    with pytest.raises(InexactZone, match="2026-11-22 05:00 UTC"):
+        totals.total("c", start=day, end=day, time_zone=zone)
