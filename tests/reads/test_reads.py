@@ -4,7 +4,7 @@ sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -12,13 +12,16 @@ import pytest
 import redis
 
 from countersink.reads import Reads
-from countersink.store import Store, UnknownCounter
+from countersink.store import Conflict, Store, UnknownCounter
+from countersink.store.connection import Session, connect
+from countersink.store.errors import InexactZone, RolledUp
 from countersink.store.periods import MAX_DAYS
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.entry import encode_rows, new_entry_id
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import DAYS, apply_all, minute_of, queue, sealed
+from tests.store.policy_rows import put_policies
 from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import add, now_ms, send
@@ -280,3 +283,109 @@ def test_a_stream_id_far_in_the_future_breaks_nothing(
     found = reads.total("views", include_pending=True)
     assert found.value == 1
     assert reads.counters().complete_up_to is not None
+
+
+def test_pending_rows_go_to_the_buckets_the_worker_will_use(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    """The last minute of a UTC day is in the next one of Berlin."""
+    with connect(mysql_url) as session:
+        put_policies(session, "views", [(0, "Europe/Berlin", "hour")])
+    queue(redis_client, ("views", "/", 0, 1))
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    queue(redis_client, ("views", "/", 0, 10), ("views", "/a", 1, 100), ("clicks", "/", 1, 7))
+    expected: list[tuple[Any, Any]] = [
+        (reads.daily, [(DAYS[1], 11), (DAYS[2], 100)]),
+        (reads.monthly, [(DAYS[0].replace(day=1), 111)]),
+        (reads.total, 111),
+        (reads.by_key, [("/a", 100), ("/", 11)]),
+    ]
+    for _ in range(2):
+        for ask, value in expected:
+            assert ask("views", include_pending=True).value == value
+        hours = reads.hourly("views", include_pending=True).value
+        assert [(hour.isoformat(timespec="minutes"), n) for hour, n in hours if n] == [
+            ("2026-11-19T00:00+01:00", 11),
+            ("2026-11-20T00:00+01:00", 100),
+        ]
+        assert len(hours) == 25
+        day: dict[str, Any] = {"start": DAYS[1], "end": DAYS[1], "include_pending": True}
+        assert reads.total("views", **day).value == 11
+        assert reads.many("views", ["/", "/a"], **day).value == {"/": 11, "/a": 0}
+        assert reads.counters(**day).value == {"clicks": 7, "views": 11}
+        utc = reads.daily("views", time_zone="UTC", include_pending=True).value
+        assert utc == [(DAYS[0], 11), (DAYS[1], 100)]
+        assert reads.total("views", time_zone="UTC", **day).value == 100
+        with pytest.raises(InexactZone):
+            reads.daily("clicks", time_zone="Asia/Tokyo", include_pending=True)
+        assert reads.names(include_pending=True).value == ["clicks", "views"]
+        apply_all(redis_client, mysql_url, acknowledge=False)
+
+
+def test_a_policy_that_changes_while_the_queue_is_read(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    """What was read by the policies before is read again."""
+    queue(redis_client, ("views", "/", 0, 5))
+    assert reads.daily("views", include_pending=True).value == [(DAYS[0], 5)]
+    with connect(mysql_url) as session:  # the same Reads still knows the policies of before
+        put_policies(session, "views", [(0, "Europe/Berlin", "day")])
+    assert reads.daily("views", include_pending=True).value == [(DAYS[1], 5)]
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    assert reads.daily("views", include_pending=True).value == [(DAYS[1], 5)]
+
+
+def test_policies_that_never_stand_still_are_an_error(
+    redis_client: redis.Redis, mysql_url: str
+) -> None:
+    queue(redis_client, ("views", "/", 0, 5))
+    with connect(mysql_url) as session:
+
+        class Changing(Store):
+            """Somebody changes a policy before each snapshot."""
+
+            def snapshot(self, work: Callable[[Session], Any]) -> Any:
+                session.execute("UPDATE control SET policy_version = policy_version + 1")
+                return super().snapshot(work)
+
+        with Changing(mysql_url) as changing, pytest.raises(Conflict, match="ask again"):
+            Reads(changing, redis_client).total("views", include_pending=True)
+
+
+def test_in_strict_mode_unknown_counters_are_left_out_as_the_worker_will(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    queue(redis_client, ("views", "/", 0, 1))
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    queue(redis_client, ("views", "/", 0, 10), ("typo", "/", 0, 100), ("made", "/", 0, 1000))
+    with connect(mysql_url) as session:
+        put_policies(session, "made", [(0, "UTC", "day")])
+        session.execute("UPDATE control SET strict = TRUE, policy_version = policy_version + 1")
+    for _ in range(2):
+        assert reads.counters(include_pending=True).value == {"made": 1000, "views": 11}
+        assert reads.total("made", include_pending=True).value == 1000
+        with pytest.raises(UnknownCounter):
+            reads.total("typo", include_pending=True)
+        apply_all(redis_client, mysql_url, acknowledge=False)
+
+
+def test_pending_rows_of_days_that_are_rolled_up(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    queue(redis_client, ("views", "/", 0, 2), ("views", "/", 2, 4))
+    with connect(mysql_url) as session:
+        put_policies(session, "views", [(0, "UTC", "day")])
+        session.execute("INSERT INTO counter_month VALUES ('views', '2026-11-01', '/', 40)")
+        session.execute("UPDATE counter SET rolled_up_to = %s WHERE name = 'views'", (DAYS[1],))
+    for _ in range(2):
+        found = reads.total("views", include_pending=True)
+        assert (found.value, found.rolled_up_to) == (46, DAYS[1])
+        daily = reads.daily("views", include_pending=True).value
+        assert daily[-1] == (DAYS[2], 4)
+        assert sum(n for _, n in daily) == 4
+        monthly = reads.monthly("views", include_pending=True).value
+        assert monthly == [(DAYS[0].replace(day=1), 46)]
+        with pytest.raises(RolledUp):
+            reads.total("views", start=DAYS[0], include_pending=True)
+        apply_all(redis_client, mysql_url, acknowledge=False)
+    assert reads.counters().rolled_up_to == DAYS[1]

@@ -136,9 +136,9 @@ def _compare(totals: Totals, made: Made, seed: int, zone: str | None) -> None:
     assert totals.total("c", time_zone=zone) == everything
     ranges: list[tuple[date | None, date | None]] = [(None, None), (first, last)]
     for _ in range(4):
-        start = first + timedelta(days=chance.randrange(60))
-        end = start + timedelta(days=chance.choice((0, 1, 2, 20)))
-        ranges += [(start, end), (start, None), (None, start)]
+        begin = first + timedelta(days=chance.randrange(60))
+        stop = begin + timedelta(days=chance.choice((0, 1, 2, 20)))
+        ranges += [(begin, stop), (begin, None), (None, begin)]
     for start, end in ranges:
         days = _days(start or first, end or last)
         options: dict[str, Any] = {"start": start, "end": end, "time_zone": zone}
@@ -251,7 +251,8 @@ def test_a_day_counter_has_hours_from_the_day_after_it_got_them(
     noon = minute(date(2026, 11, 21))
     put_policies(session, "c", [(0, "UTC", "day"), (noon, "UTC", "hour")])
     applier.apply([entry([(0, "c", "k", noon - 5, 1), (1, "c", "k", noon + 1440, 2)])])
-    for options in ({}, {"start": date(2026, 11, 21)}, {"end": date(2026, 11, 30)}):
+    ranges: list[dict[str, Any]] = [{}, {"start": date(2026, 11, 21)}, {"end": date(2026, 11, 30)}]
+    for options in ranges:
         with pytest.raises(
             InexactZone, match=r"ask from 2026-11-22 on.*counter set c --resolution"
         ):

@@ -175,11 +175,13 @@ def test_what_is_possible_is_said(rolled: Session, totals: Totals) -> None:
     )
     asks: list[Callable[..., Any]] = [totals.total, totals.by_key, totals.top, totals.monthly]
     for ask in asks:
-        for options in ({"start": date(2026, 2, 2)}, {"end": date(2026, 3, 8)}):
+        cuts: list[dict[str, Any]] = [{"start": date(2026, 2, 2)}, {"end": date(2026, 3, 8)}]
+        for options in cuts:
             with pytest.raises(RolledUp, match=sentence) as caught:
                 ask("c", **options)
             assert caught.value.rolled_up_to == date(2026, 3, 10)
-    for options in ({"start": date(2026, 2, 1)}, {"end": date(2026, 3, 9)}):
+    days: list[dict[str, Any]] = [{"start": date(2026, 2, 1)}, {"end": date(2026, 3, 9)}]
+    for options in days:
         with pytest.raises(RolledUp, match="ask from that day on, or for months"):
             totals.daily("c", **options)
     assert totals.rolled_up_to("c") == date(2026, 3, 10)

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -138,7 +139,7 @@ def test_every_question_about_a_range_of_days(totals: Totals, zone: str) -> None
         start = _first(zone) + timedelta(days=chance.randrange((LAST - _first(zone)).days))
         end = start + timedelta(days=chance.choice((0, 1, 30, 400)))
         expected = {key: sum(by_day[key][day] for day in _days(start, end)) for key in KEYS}
-        asked = {"start": start, "end": end, "time_zone": zone}
+        asked: dict[str, Any] = {"start": start, "end": end, "time_zone": zone}
         assert totals.total("quarter", **asked) == sum(expected.values()), (start, end)
         assert totals.total("quarter", key="a", **asked) == expected["a"], (start, end)
         assert totals.many("quarter", KEYS, **asked) == expected, (start, end)
