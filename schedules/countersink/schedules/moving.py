@@ -122,11 +122,13 @@ def move(session: Session, part: Part) -> Moved:
 
 def _lock(session: Session, part: Part) -> list[_Key]:
     where, args = part.where()
-    lowest = part.lowest_slot
     # Only sums come over the wire: reading the rows one by one would cost more than moving them.
+    # Counted by COUNT, not SUM, which adds decimals.
+    moving = f"slot >= {part.lowest_slot:d}"
     found = session.query(
-        f"SELECT counter_key, SUM(IF(slot >= {lowest:d}, amount, 0)), SUM(slot >= {lowest:d}),"
-        f" COUNT(*), SUM(IF({_APP_SLOTS}, amount, 0)), SUM({_APP_SLOTS})"
+        f"SELECT counter_key, COALESCE(SUM(IF({moving}, amount, NULL)), 0),"
+        f" COUNT(IF({moving}, 1, NULL)), COUNT(*),"
+        f" COALESCE(SUM(IF({_APP_SLOTS}, amount, NULL)), 0), COUNT(IF({_APP_SLOTS}, 1, NULL))"
         f" FROM {_ROWS} WHERE {where} GROUP BY counter_key FOR UPDATE NOWAIT",
         args,
     )

@@ -31,6 +31,7 @@ ROWS = 40
 """Slot rows per transaction: small, so that a pass has many."""
 SLOTS = (3, 4, 5, 300)
 """The last one is of the app's own transactions."""
+LOCKING = "FOR UPDATE NOWAIT"
 TOTALS = """
     SELECT counter, counter_key, CAST(SUM(amount) AS CHAR) FROM (
         SELECT counter, counter_key, amount FROM counter_slot
@@ -48,7 +49,13 @@ LEDGER = """
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of the transaction that moves a range: before or after one statement of it."""
+    """A point of the transaction that moves a range: before or after one statement of it.
+
+    Attributes:
+        name: what tests call it.
+        starts: how the statement begins; :data:`LOCKING` ends the one that locks the range.
+        phase: before or after it.
+    """
 
     name: str
     starts: str
@@ -56,8 +63,8 @@ class Point:
 
     def takes(self, request: Request, _reply: bytes) -> bool:
         """Whether a request is the statement."""
-        if self.starts == "SELECT counter_key, SUM":
-            return request.text.startswith(self.starts) and "NOWAIT" in request.text
+        if self.starts == LOCKING:
+            return LOCKING in request.text
         return request.text.startswith(self.starts)
 
 
@@ -66,7 +73,7 @@ def points(what: What) -> tuple[Point, ...]:
     target = "counter_slot" if what == "compact" else "counter_month"
     return (
         Point("begun", "START TRANSACTION", Phase.AFTER),
-        Point("selected", "SELECT counter_key, SUM", Phase.AFTER),
+        Point("selected", LOCKING, Phase.AFTER),
         Point("upserted", f"INSERT INTO {target}", Phase.AFTER),
         Point("ledger", "INSERT INTO counter_ledger", Phase.AFTER),
         Point("deleted", "DELETE counter_slot", Phase.AFTER),
