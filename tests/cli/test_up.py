@@ -19,6 +19,7 @@ import redis
 
 from countersink.cli.up.keeper import Keeper
 from countersink.cli.up.stopping import stop_signals
+from countersink.schedules.registry import JOBS
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.waiting import eventually
 
@@ -42,6 +43,14 @@ def countersink(*arguments: str, **variables: str) -> subprocess.CompletedProces
         timeout=60,
         check=False,
     )
+
+
+STARTS = {
+    "worker": r"a worker starts .*pid=(\d+)",
+    "jobs": r"a job process starts .*pid=(\d+)",
+    "scheduler": r"a scheduler starts .*pid=(\d+)",
+}
+"""What each process says when it starts."""
 
 
 def alive(pid: int) -> bool:
@@ -125,8 +134,11 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     pids = first.server_pids()
     assert len(pids) == 2
     eventually(lambda: total(urls) == 1)
+    eventually(lambda: planned_jobs(urls) == set(JOBS))
     assert first.stop() == 0
     assert not any(map(alive, pids))
+    ended = re.findall(r"(a (?:worker|job process|scheduler) ends)", first.output())
+    assert ended == ["a scheduler ends", "a job process ends", "a worker ends"]
 
     second = start_up()
     second.wait_for(r"countersink is up\.", times=2)
@@ -134,6 +146,11 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     assert total(urls) == 1
     assert second.stop(signal.SIGINT) == 0
     assert not any(map(alive, second.server_pids()))
+
+
+def planned_jobs(urls: dict[str, str]) -> set[str]:
+    done = countersink("runs", "--format", "json", **urls)
+    return {run["job"] for run in json.loads(done.stdout)["next"]}
 
 
 def total(urls: dict[str, str]) -> int | None:
@@ -147,10 +164,11 @@ def total(urls: dict[str, str]) -> int | None:
 def test_what_dies_is_started_again_and_it_says_so(start_up: Start) -> None:
     up = start_up()
     up.wait_for(r"countersink is up\.")
-    worker = int(up.wait_for(r"pid=(\d+)"))
-    os.kill(worker, signal.SIGKILL)
-    up.wait_for(r"the worker was killed by SIGKILL; starting it again in 1 s")
-    up.wait_for(r"the worker runs again")
+    for name, starts in STARTS.items():
+        os.kill(int(up.wait_for(starts)), signal.SIGKILL)
+        up.wait_for(rf"the {name} was killed by SIGKILL; starting it again in 1 s")
+    for name in STARTS:
+        up.wait_for(rf"the {name} runs again")
     redis_pid = up.server_pids()[0]
     os.kill(redis_pid, signal.SIGKILL)
     up.wait_for(r"the redis was killed by SIGKILL; starting it again")
@@ -172,7 +190,8 @@ def test_a_second_up_on_the_same_data_is_refused(start_up: Start, tmp_path: Path
 def test_passwords_are_kept_from_others_and_out_of_the_output(start_up: Start) -> None:
     up = start_up()
     up.wait_for(r"countersink is up\.")
-    up.wait_for(r"pid=(\d+)")
+    for starts in STARTS.values():
+        up.wait_for(starts)
     data = up.data
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     assert stat.S_IMODE((data / "environment.sh").stat().st_mode) == 0o600
@@ -184,10 +203,10 @@ def test_passwords_are_kept_from_others_and_out_of_the_output(start_up: Start) -
 
 
 @MARIADB_ONLY
-def test_when_it_is_killed_its_servers_and_its_worker_end_too(start_up: Start) -> None:
+def test_when_it_is_killed_its_servers_and_its_processes_end_too(start_up: Start) -> None:
     up = start_up()
     up.wait_for(r"countersink is up\.")
-    pids = [*up.server_pids(), int(up.wait_for(r"pid=(\d+)"))]
+    pids = [*up.server_pids(), *(int(up.wait_for(starts)) for starts in STARTS.values())]
     up.process.kill()
     up.process.wait()
     eventually(lambda: not any(map(alive, pids)))

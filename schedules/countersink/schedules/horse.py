@@ -18,8 +18,8 @@ from countersink.schedules.perform import Process
 from countersink.schedules.queue import RunJob, make_queue
 from countersink.schedules.stopping import SIGNALS, Stop
 
-IDLE_S: Final = 2
-"""Seconds that one read of the queue waits: a stop goes unnoticed so long."""
+IDLE_S: Final = 1
+"""Seconds that one read of the queue waits: a stop goes unnoticed so long. RQ takes whole ones."""
 _TTL_S: Final = IDLE_S + 15
 """RQ reads for 15 s less than this."""
 MONITOR_S: Final = 5

@@ -1,6 +1,7 @@
 """What the scheduler and the job process can be told."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
@@ -44,7 +45,7 @@ class SchedulerOptions:
         stop_within_s: seconds after a signal at which the process ends, come what may.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: a number is out of range, or a name cannot be one.
     """
 
     mysql_url: str = field(repr=False)
@@ -60,6 +61,10 @@ class SchedulerOptions:
     def __post_init__(self) -> None:
         """Refuse what no scheduler could run with."""
         _positive(self)
+        for name in self.jobs:
+            # RQ's rule for ids; and the name of the job's lease has 64 characters at most.
+            if re.fullmatch(r"[A-Za-z0-9_-]{1,60}", name) is None:
+                raise ValueError(f"{name!r} cannot be a job: 1 to 60 letters, digits, _ and -")
         if self.attempts < 1:
             raise ValueError(f"attempts is {self.attempts}: at least 1 is needed")
         if self.lease_s < 2 * self.renew_every_s:

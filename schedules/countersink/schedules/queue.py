@@ -6,7 +6,6 @@ keeps their time limits. An attempt may be enqueued twice, or late: it starts on
 Redis, and would be forgotten with Redis: the scheduler enqueues a failed run again instead.
 """
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -63,7 +62,7 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
 
 def run_id(job: str, planned_at: datetime) -> str:
     """The RQ job's id: ``compact-20261121T080000Z``. RQ allows letters, digits, _ and - only."""
-    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', job)}-{planned_at.strftime(_TIME)}"
+    return f"{job}-{planned_at.strftime(_TIME)}"
 
 
 def connect_queue(url: str, *, client_name: str) -> redis.Redis:

@@ -5,10 +5,11 @@ APScheduler tells when a job is due; what is planned then follows from the table
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -186,7 +187,7 @@ class _Reign:
         self._planner = Planner(self._session, runs, options, name, token, log, self._redis)
         self._sweep = Sweep(self._session, self._planner, runs, options, log)
         self._settled = False
-        self._ended = False
+        self._ended = threading.Event()
         self._clock = BackgroundScheduler(
             timezone=UTC,
             executors={"default": ThreadPoolExecutor(1)},
@@ -224,7 +225,7 @@ class _Reign:
 
     def end(self) -> None:
         """Plan nothing more. What is under way may go on for a moment: it is fenced."""
-        self._ended = True
+        self._ended.set()
         self._clock.shutdown(wait=False)
 
     def _look_after(self) -> None:
@@ -237,9 +238,8 @@ class _Reign:
         if self._settled:  # else the first look plans what was missed
             self._planner.plan_due(name)
 
-    def _guarded(self, work: Callable[[], None]) -> Any:
-        if self._ended:
-            self._session.close()
+    def _guarded(self, work: Callable[[], None]) -> None:
+        if self._ended.is_set():
             return
         try:
             work()
@@ -258,10 +258,13 @@ class _Reign:
                 level=logging.ERROR,
                 bug=error,
             )
+        finally:
+            if self._ended.is_set():
+                self._session.close()
 
     def _look_again_soon(self) -> None:
-        """After an error that passes do not wait for the next sweep."""
-        if not self._ended:
+        """After an error of MySQL do not wait for the next sweep."""
+        if not self._ended.is_set():
             soon = min(self._options.renew_every_s, self._options.sweep_every_s)
             self._clock.modify_job(
                 "sweep", next_run_time=datetime.now(UTC) + timedelta(seconds=soon)

@@ -45,7 +45,7 @@ class Pace:
     takeover_s: float
 
 
-SHORT = Pace(seconds=12, lease_s=2.0, renew_every_s=0.4, sweep_every_s=2.0, takeover_s=20)
+SHORT = Pace(seconds=9, lease_s=1.5, renew_every_s=0.3, sweep_every_s=2.0, takeover_s=20)
 LONG = Pace(seconds=180, lease_s=15.0, renew_every_s=3.0, sweep_every_s=15.0, takeover_s=30)
 """The schedulers as they are by default, for three minutes."""
 
