@@ -12,7 +12,7 @@ from countersink.store.clock import NOW_MS
 from countersink.store.connection import Connect, Session
 from countersink.store.control import Control, exclusive
 from countersink.store.deletion import Deleted
-from countersink.store.errors import UnknownCounter
+from countersink.store.errors import Conflict, UnknownCounter
 from countersink.store.policies import Policy, load
 from countersink.store.policy_changes import (
     KeepDays,
@@ -64,8 +64,7 @@ class Counters:
 
     Whoever counts follows a change at once and exactly: what is counted after :meth:`set` has
     returned goes by it, whichever worker does it. Every method raises what
-    :mod:`countersink.store.errors` lists; Conflict from one that changes something says that others
-    were in the way all the time and that nothing was done.
+    :mod:`countersink.store.errors` lists; Conflict says that others were in the way all the time.
 
     Args:
         connect: makes sessions at REPEATABLE READ whose tables were checked.
@@ -137,10 +136,7 @@ class Counters:
             None if start is None else start_minute(start),
         )
 
-        def work(session: Session) -> Counter:
-            return exclusive(session, partial(_set, session, wanted))
-
-        return self._change(work)
+        return self._alone(partial(_set, wanted))
 
     def delete(self, name: str, key: str | None = None) -> Deleted:
         """Delete a counter with all it was ever counted and its settings, or one key of it.
@@ -154,13 +150,11 @@ class Counters:
                 deleted.)
         """
 
-        def work(session: Session) -> Deleted:
+        with self._connect() as session:
             _require(session, name)
             if key is None:
                 return deletion.delete_counter(session, name)
             return deletion.delete_key(session, name, key)
-
-        return self._change(work)
 
     def strict(self) -> bool:
         """Whether rows of counters that were neither made nor counted before are refused."""
@@ -178,14 +172,19 @@ class Counters:
                 session.execute("UPDATE control SET strict = %s WHERE id = 1", (bool(on),))
                 _bump(session)
 
-        def work(session: Session) -> None:
-            exclusive(session, partial(change, session))
+        self._alone(change)
 
-        self._change(work)
-
-    def _change(self, work: Callable[[Session], Result]) -> Result:
+    def _alone(self, work: Callable[[Session, Control], Result]) -> Result:
+        """Run ``work`` in a transaction while nobody is counting."""
         with self._connect() as session:
-            return work(session)
+            try:
+                return exclusive(session, partial(work, session))
+            except Conflict as error:
+                raise Conflict(
+                    f"nothing was changed, since others held what it takes all the time ({error}):"
+                    " try again",
+                    code=error.code,
+                ) from error
 
     def __repr__(self) -> str:
         return "Counters()"
@@ -203,7 +202,7 @@ class _Wanted:
     start: int | None
 
 
-def _set(session: Session, wanted: _Wanted, control: Control) -> Counter:
+def _set(wanted: _Wanted, session: Session, control: Control) -> Counter:
     """One transaction, which holds control alone: nobody is counting by what was before."""
     changed = _set_options(session, wanted)
     name = wanted.name

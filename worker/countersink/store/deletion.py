@@ -133,8 +133,7 @@ class _Deleting:
             elif last is not None:
                 part = replace(whole, where=_INSIDE, args=(self._counter, *last))
 
-    def finish(self, control: Control) -> Deleted:
-        """Delete what is left of the counter, in the transaction that holds control alone."""
+    def _finish(self, control: Control) -> Deleted:
         deleted = Deleted()
         for table in _TABLES:
             part = _Part(table, "PRIMARY", "counter = %s", (self._counter,))
@@ -153,6 +152,22 @@ class _Deleting:
         self._reached("before_commit")
         return deleted
 
+    def finish_alone(self) -> Deleted:
+        """Delete what was counted meanwhile, and the counter itself, while nobody is counting."""
+        try:
+            return exclusive(
+                self._session, self._finish, attempts=self._attempts, pause=self._pause
+            )
+        except Conflict as error:
+            raise self._held(error) from error
+
+    def _held(self, error: Conflict) -> Conflict:
+        return Conflict(
+            f"another transaction holds rows of {self._counter} all the time ({error}):"
+            " end it, or run this again later, which goes on where this stopped",
+            code=error.code,
+        )
+
     def _next(self, part: _Part) -> tuple[_Page, bool]:
         """One transaction; also whether it found all that there was."""
         for attempt in range(1, self._attempts + 1):
@@ -163,11 +178,7 @@ class _Deleting:
                     self._reached("before_commit")
             except Conflict as error:
                 if attempt == self._attempts:
-                    raise Conflict(
-                        f"another transaction holds rows of {self._counter} all the time ({error}):"
-                        " end it, or run this again later: it goes on where it stopped",
-                        code=error.code,
-                    ) from error
+                    raise self._held(error) from error
                 self._size = 1
                 self._pause(random.uniform(0.0, _LONGEST_PAUSE))
             else:
@@ -229,8 +240,7 @@ def delete_counter(
             deleted += found
             if found.rows < _FEW:
                 break
-    # What was counted meanwhile, and the counter itself, while nobody is counting.
-    return deleted + exclusive(session, deleting.finish, attempts=attempts, pause=pause)
+    return deleted + deleting.finish_alone()
 
 
 @contextmanager
