@@ -1,0 +1,99 @@
+"""What is known of counters, as queries on an open session."""
+
+from dataclasses import dataclass
+from datetime import date
+from typing import Final
+
+from countersink.store.clock import NOW_MS
+from countersink.store.connection import Session
+from countersink.store.errors import UnknownCounter
+from countersink.store.policies import Policy, load
+from countersink.store.policy_changes import is_name
+
+DEFAULT_APP_SLOTS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """A counter and its settings.
+
+    Attributes:
+        name: its name.
+        policies: its time zones and resolutions by event time, the earliest first; at least one.
+        in_force: which of them is for events of now, on the database server's clock.
+        keep_days: days that its days are kept before they roll up to months; None: for ever.
+        app_slots: over how many slots the application's own transactions spread.
+        rolled_up_to: days before this one are in months; None: no day is.
+        made: somebody has made it by hand; False where it was counted and has the defaults.
+    """
+
+    name: str
+    policies: tuple[Policy, ...]
+    in_force: Policy
+    keep_days: int | None
+    app_slots: int
+    rolled_up_to: date | None
+    made: bool
+
+    @property
+    def to_come(self) -> tuple[Policy, ...]:
+        """The policies that begin later than now."""
+        return tuple(p for p in self.policies if p.valid_from > self.in_force.valid_from)
+
+
+def is_used(session: Session, name: str) -> bool:
+    """Whether anything was ever counted, be it 0, and is still to be seen anywhere."""
+    ((found,),) = session.query(
+        "SELECT EXISTS (SELECT 1 FROM counter_ledger WHERE counter = %s)"
+        " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = %s)"
+        " OR EXISTS (SELECT 1 FROM counter_month WHERE counter = %s)",
+        (name, name, name),
+    )
+    return bool(found)
+
+
+def require(session: Session, name: str) -> None:
+    """Check that there is such a counter.
+
+    Raises:
+        UnknownCounter: it was neither made nor ever counted.
+    """
+    if is_name(name) and (
+        session.query("SELECT 1 FROM counter WHERE name = %s", (name,)) or is_used(session, name)
+    ):
+        return
+    raise UnknownCounter(f"there is no counter {name!r}: it was neither made nor ever counted")
+
+
+def read(session: Session, name: str | None = None) -> list[Counter]:
+    """All counters, or one, which need not be in any table."""
+    ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
+    policies = load(session)
+    where, args = ("", ()) if name is None else (" WHERE name = %s", (name,))
+    made = {
+        row[0]: row[1:]
+        for row in session.query(
+            f"SELECT name, keep_days, app_slots, rolled_up_to FROM counter{where}", args
+        )
+    }
+    names = {name} if name is not None else made.keys() | _counted(session)
+    return [
+        Counter(
+            name=each,
+            policies=policies.of(each),
+            in_force=policies.at(each, int(now_ms) // 60_000),
+            keep_days=made[each][0] if each in made else None,
+            app_slots=made[each][1] if each in made else DEFAULT_APP_SLOTS,
+            rolled_up_to=made[each][2] if each in made else None,
+            made=each in made,
+        )
+        for each in sorted(names)
+    ]
+
+
+def _counted(session: Session) -> set[str]:
+    rows = session.query(
+        "SELECT DISTINCT counter FROM counter_ledger"
+        " UNION SELECT DISTINCT counter FROM counter_month"
+    )
+    return {counter for (counter,) in rows}
