@@ -8,7 +8,7 @@ from benchmarks.database import Connected, connect
 from benchmarks.processes import Interrupted, answer, first_message, next_message
 from benchmarks.workload import COUNTER
 
-PAUSE_SECONDS: Final = 0.05
+PAUSE_SECONDS: Final = 0.1
 TOTAL: Final = "SELECT SUM(amount) FROM counter_slot WHERE counter = %s"
 
 
