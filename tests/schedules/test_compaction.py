@@ -155,7 +155,14 @@ def test_overflowing_keys_stay_and_are_named_at_every_pass(tables: Tables) -> No
         done = run(tables.url, rows=50)
         assert done.overflowing == (Place("v", LABEL, b"\xff\xfe"),)
         assert done.rows_before == before
-    assert str(done.overflowing[0]) == r"v 2020-03-05 00:00:00 '\\xff\\xfe'"
+    assert str(done.overflowing[0]) == r"v 2020-03-05 00:00:00 '\xff\xfe'"
+
+
+def test_a_place_is_one_short_line_whatever_the_key() -> None:
+    assert str(Place("v", LABEL)) == "v 2020-03-05 00:00:00"
+    assert str(Place("v", LABEL, b"a\nb")) == r"v 2020-03-05 00:00:00 'a\nb'"
+    assert str(Place("v", LABEL, "ä😀".encode())) == "v 2020-03-05 00:00:00 'ä😀'"
+    assert len(str(Place("v", LABEL, b"\xff" * 255))) < 120
 
 
 def test_held_keys_are_left_to_the_next_pass(tables: Tables) -> None:
@@ -263,3 +270,8 @@ def test_a_pace_without_pauses_never_sleeps_and_a_stop_ends_a_pause() -> None:
     assert slept == []
     with pytest.raises(ValueError, match="share"):
         Pace(0.0)
+
+
+def test_no_rows_at_a_time_is_refused(tables: Tables) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        run(tables.url, rows=0)

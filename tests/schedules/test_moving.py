@@ -213,6 +213,21 @@ def test_a_server_that_stays_away_ends_it(mysql_url: str) -> None:
         mover.run(lambda session: session.query("SELECT 1"))
 
 
+def test_a_look_at_a_table_that_is_being_altered_is_taken_again(
+    tables: Tables, mysql_url: str
+) -> None:
+    tables.plant(spread([b"a"], (1, 2)))
+    proxy = MySQLProxy.to(mysql_url)
+    try:
+        rule = proxy.when("select", Phase.BEFORE, Deed.ERROR, error=1205, times=2, where=is_look)
+        with Mover(lambda: open_tables(proxy.url(mysql_url)), Pace(), 2000) as mover:
+            part = mover.run(lambda session: next_part(session, "v", LABEL, rows=20))
+    finally:
+        proxy.close()
+    assert rule.acted == 2
+    assert part == Part("v", LABEL, b"a", b"a")
+
+
 def test_around_held_and_overflowing_keys_everything_else_moves(
     tables: Tables, mysql_url: str
 ) -> None:
@@ -293,3 +308,7 @@ def explain(tables: Tables, text: str) -> list[dict[str, object]]:
 
 def is_locking(request: Request, _reply: bytes) -> bool:
     return "FOR UPDATE NOWAIT" in request.text
+
+
+def is_look(request: Request, _reply: bytes) -> bool:
+    return "counter_slot" in request.text

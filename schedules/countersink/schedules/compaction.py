@@ -103,7 +103,7 @@ def compact(
     what: Selection,
     *,
     stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[Compacted], object] = lambda so_far: None,
+    progress: Callable[[Compacted], object] | None = None,
 ) -> Compacted:
     """Compact once all that is selected. Totals are the same before, during and after.
 
@@ -162,7 +162,7 @@ class _Pass:
         mover: Mover,
         pace: Pace,
         what: Selection,
-        progress: Callable[[Compacted], object],
+        progress: Callable[[Compacted], object] | None,
     ) -> None:
         self._mover = mover
         self._pace = pace
@@ -262,13 +262,17 @@ class _Pass:
                 break
             self._mover.move(part)
             after = part.last
-            self._progress(self._so_far(finished=False))
+            self._tell()
         self._seen += 1
         self._rest()
 
     def _rest(self) -> None:
         self._pace.rest()
-        self._progress(self._so_far(finished=False))
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self._so_far(finished=False))
 
     def _so_far(self, *, finished: bool) -> Compacted:
         mover = self._mover

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 from countersink.schedules.moving import LOCK_WAIT_S, Moved, Part, move
@@ -11,6 +12,7 @@ from countersink.schedules.ranges import keys_of
 from countersink.store.connection import Connect, Session, connect
 from countersink.store.errors import BadData, Conflict, StoreError, Unavailable
 from countersink.store.migrate import require_schema
+from countersink.store.rerun import rerun
 from countersink.store.settings import Settings
 
 READ_TIMEOUT_S: Final = 120.0
@@ -54,6 +56,9 @@ class Mover:
         pace: how to rest between transactions.
         rows: slot rows to move in a transaction, to begin with.
 
+    Raises:
+        ValueError: fewer than one row.
+
     Attributes:
         ranges: transactions that moved something.
         before: rows in their buckets of the keys from which something moved.
@@ -64,6 +69,8 @@ class Mover:
     """
 
     def __init__(self, connect: Connect, pace: Pace, rows: int) -> None:
+        if rows < 1:
+            raise ValueError(f"{rows} rows per transaction: at least 1 is needed")
         self._connect = connect
         self._pace = pace
         self._rows = self._size = rows
@@ -76,20 +83,17 @@ class Mover:
         self.overflowing: list[Place] = []
 
     def run(self, work: Callable[[Session], Result]) -> Result:
-        """Run ``work``, which can be run again, on the session; again where that was lost.
+        """Run ``work``, which can be run again, on the session.
+
+        Again where the session was lost, or where it met something that passes (a table that is
+        being altered).
 
         Raises:
             Unavailable: lost time and again.
+            Conflict: met something time and again.
             StoreError: what ``work`` raised.
         """
-        for attempt in range(_RECONNECTS):
-            try:
-                return work(self._open())
-            except Unavailable:
-                if self._pace.stopped:
-                    raise
-                self._pace.pause(_RECONNECT_PAUSE_S * (attempt + 1))
-        return work(self._open())
+        return rerun(partial(self._on_session, work), pause=self._pace.pause)
 
     def size(self, *, disturbing: bool) -> int:
         """How many slot rows the next part should have.
@@ -109,7 +113,7 @@ class Mover:
         while pending and not self._pace.stopped:
             one, keys = pending.pop()
             try:
-                self._note(self.run(lambda session, one=one: move(session, one)))  # type: ignore[misc]
+                self._note(self._on_session(partial(move, part=one)))
             except (Conflict, BadData) as error:
                 refused = refused or isinstance(error, Conflict)
                 if keys is None:
@@ -136,6 +140,16 @@ class Mover:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _on_session(self, work: Callable[[Session], Result]) -> Result:
+        for attempt in range(_RECONNECTS):
+            try:
+                return work(self._open())
+            except Unavailable:
+                if self._pace.stopped:
+                    raise
+                self._pace.pause(_RECONNECT_PAUSE_S * (attempt + 1))
+        return work(self._open())
+
     def _open(self) -> Session:
         if self._session is None or self._session.closed:
             self._session = self._connect()
@@ -148,7 +162,7 @@ class Mover:
         self.moved += done.moved
 
     def _keys(self, part: Part) -> list[bytes]:
-        return self.run(lambda session: keys_of(session, part))
+        return self.run(partial(keys_of, part=part))
 
     def _leave(self, part: Part, error: StoreError) -> None:
         left = self.overflowing if isinstance(error, BadData) else self.busy

@@ -10,6 +10,8 @@ BUSY: Final = "keys left for the next run, as others held them"
 OVERFLOWING: Final = "keys left as they are, as their sum does not fit 64 bits"
 UNKNOWN: Final = "buckets left as they are, as no policy of their counter made them"
 ASTRIDE: Final = "buckets left as they are, as they lie in two months"
+_LONGEST: Final = 80
+"""Characters of a key in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,9 @@ class Place:
         bucket = f"{self.counter} {label_text(self.bucket)}"
         if self.key is None:
             return bucket
-        return f"{bucket} {self.key.decode('utf-8', 'backslashreplace')!r}"
+        key = self.key.decode("utf-8", "backslashreplace")
+        shown = key if key.isprintable() else repr(key)[1:-1]
+        return f"{bucket} '{shown if len(shown) <= _LONGEST else shown[:_LONGEST] + '…'}'"
 
 
 def mention(places: Sequence[Place], what: str) -> str:
