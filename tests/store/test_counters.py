@@ -163,13 +163,21 @@ def test_a_counter_can_have_sixty_policies_and_no_more(
     store: Store, session: Session, applier: Applier
 ) -> None:
     applier.apply([entry([row("/a")])])
-    for number in range(59):
+    for number in range(58):  # as if it had changed every day since 1970-01-01
+        session.execute(
+            "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
+            " VALUES ('views', %s, '1970-01-01' + INTERVAL %s DAY, 'UTC', 'quarter')",
+            (number, number),
+        )
+    session.execute("UPDATE control SET policy_version = policy_version + 1")
+    for number in (58, 59):
         zone = "UTC" if number % 2 else "Asia/Tokyo"
-        store.counters.set("views", time_zone=zone, start=ahead(10 + number))
+        store.counters.set("views", time_zone=zone, start=ahead(number))
     assert [p.number for p in store.counters.show("views").policies] == list(range(60))
+    before = version(session)
     with pytest.raises(ValueError, match="count on under another name"):
-        store.counters.set("views", time_zone="UTC", start=ahead(100))
-    assert version(session) == 59
+        store.counters.set("views", resolution="day", start=ahead(100))
+    assert version(session) == before
 
 
 def test_the_policy_in_force_is_the_one_for_events_of_now(store: Store, session: Session) -> None:
