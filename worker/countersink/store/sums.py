@@ -118,7 +118,7 @@ def edges(session: Session, shape: Shape, view: View, keys: Keys) -> list[int]:
                 )
                 args = (shape.counter, key_bytes(key), *values)
             rest += where
-            if one.number is None:
+            if not one.mixed:
                 rows = session.query(f"SELECT MIN(bucket), MAX(bucket) {rest}", args)
             else:
                 # MIN and MAX would read the whole range, for the sake of the policy's number.

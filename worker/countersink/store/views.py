@@ -7,6 +7,7 @@ happen to be there.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Final
 
@@ -115,10 +116,10 @@ class View:
         found = []
         for policy, all_of_it in zip(self.policies, self.possible(), strict=True):
             for first, until in self._labels(policy, start, end):
-                one = LabelRange(
-                    periods.later(first, all_of_it.first),
-                    periods.earlier(until, all_of_it.until),
-                    all_of_it.number,
+                one = replace(
+                    all_of_it,
+                    first=periods.later(first, all_of_it.first),
+                    until=periods.earlier(until, all_of_it.until),
                 )
                 if not one.empty:
                     found.append(one)
@@ -126,13 +127,13 @@ class View:
 
     def possible(self) -> list[LabelRange]:
         """The buckets that each policy can have, in the order of the policies."""
-        if len(self.policies) == 1:
-            return [LabelRange(None, None)]
         return [
             LabelRange(
-                None if self.since(policy) is None else policy.label(policy.valid_from),
-                None if policy.used_to is None else policy.used_to + 1,
-                policy.number,
+                first=None if self.since(policy) is None else policy.label(policy.valid_from),
+                until=None if policy.used_to is None else policy.used_to + 1,
+                number=policy.number,
+                step=WIDTH[policy.resolution] * 60,
+                mixed=len(self.policies) > 1,
             )
             for policy in self.policies
         ]
