@@ -24,10 +24,6 @@ DAY: Final = date(2026, 1, 5)
 FULL_DAY: Final = Filling("/articles/", 8_000, DAY, 1, 16, first_slot=1 + WRITERS, digits=4)
 """More than is compacted at the scheduled pace while a measurement lasts. The workload's names are
 among its keys."""
-TURNS: Final = (False, True, True, False)
-"""Whether compaction goes on, part by part: neither has the better half of the time."""
-PART: Final = 2.5
-"""A part takes the time asked for divided by this."""
 BEGUN_SECONDS: Final = 0.5
 """Until the writers have been at most of the keys."""
 TOTAL: Final = "SELECT SUM(amount) FROM counter_slot"
@@ -54,7 +50,8 @@ class Beside:
     """`writers_…`: two saturated writers, each in its slot, and a reader.
 
     Nine of ten batches are of today, one is late, of a day that is over and full of slot rows. That
-    day is compacted in every other part of the time.
+    day is compacted for half of the time, with a quarter before and one after: so neither half has
+    the better part of a machine or of a table that gets slower or faster.
     """
 
     def __init__(self, site: Site, name: str, way: Way) -> None:
@@ -63,43 +60,45 @@ class Beside:
         self._way = way
 
     def measure(self, seconds: float) -> Measurement:
-        """Rows that the writers committed while compaction went on. Raises Wrong if one is lost,
-        unless it is the textbook's compaction: how many it loses is what there is to see."""
+        """Rows that the writers committed while compaction went on, for ``seconds``.
+
+        Raises Wrong if one is lost, unless it is the textbook's compaction: how many it loses is
+        what there is to see.
+        """
         with self._site.database() as url:
             migrate(url)
             fill(url, [replace(FULL_DAY, keys=min(FULL_DAY.keys, int(FULL_DAY.keys * seconds)))])
             filled = one_value(url, TOTAL)
             with ExitStack() as stack:
-                alone, beside, passes, said = self._run(stack, url, seconds / PART)
+                alone, beside, compacted, said = self._run(stack, url, seconds)
             total = one_value(url, TOTAL)
         commits = [commit for answer in said[:WRITERS] for commit in answer["commits"]]
         reader = said[WRITERS]
         drift = total - filled - sum(rows for _, rows in commits)
         if drift and not self._way.startswith("peer"):
             raise Wrong(f"{self.name}: the total is {drift:+,} off what the writers committed")
-        rows = sum(span.rows_of(commits) for span in beside)
-        taken = sum(span.seconds for span in beside)
-        before = sum(span.rows_of(commits) for span in alone) / sum(span.seconds for span in alone)
+        rows = beside.rows_of(commits)
+        without = sum(span.rows_of(commits) for span in alone) / sum(span.seconds for span in alone)
         return Measurement(
             rows,
-            taken,
+            beside.seconds,
             {
-                "alone_per_second": before,
-                SHARE_KEPT: rows / taken / before,
+                "alone_per_second": without,
+                SHARE_KEPT: rows / beside.seconds / without,
                 DRIFT: drift,
                 WENT_DOWN: reader["went_down"],
                 "reads": reader["reads"],
-                "passes": sum(each["passes"] for each in passes),
-                "removed_per_second": sum(each["removed"] for each in passes) / taken,
-                "refused": sum(each["refused"] for each in passes),
+                "passes": compacted["passes"],
+                "removed_per_second": compacted["removed"] / beside.seconds,
+                "refused": compacted["refused"],
                 "reruns": sum(answer["reruns"] for answer in said[:WRITERS]),
                 "errors": sum(answer["errors"] for answer in said[:WRITERS]),
             },
         )
 
     def _run(
-        self, stack: ExitStack, url: str, part: float
-    ) -> tuple[list[Span], list[Span], list[dict[str, Any]], list[dict[str, Any]]]:
+        self, stack: ExitStack, url: str, seconds: float
+    ) -> tuple[list[Span], Span, dict[str, Any], list[dict[str, Any]]]:
         """The spans without and with compaction, what compaction and the others said of it."""
         late = datetime(DAY.year, DAY.month, DAY.day, 12, tzinfo=UTC)
         others = [
@@ -123,20 +122,21 @@ class Beside:
             child.hear()  # connected
         for child in others:
             child.say(begin=True)
-        time.sleep(min(BEGUN_SECONDS, part))
-        spans: dict[bool, list[Span]] = {False: [], True: []}
-        passes = []
-        for compacting in TURNS:
-            with _span(spans[compacting]):
-                if compacting:
-                    compactor.say(begin=True)
-                time.sleep(part)
-                if compacting:
-                    compactor.say(stop=True)
-                    passes.append(compactor.hear())
+        time.sleep(min(BEGUN_SECONDS, seconds))
+        spans: list[Span] = []
+        with _span(spans):
+            time.sleep(seconds / 2)
+        with _span(spans):
+            compactor.say(begin=True)
+            time.sleep(seconds)
+            compactor.say(stop=True)
+            compacted = compactor.hear()
+        with _span(spans):
+            time.sleep(seconds / 2)
         for child in others:
             child.say(stop=True)
-        return spans[False], spans[True], passes, [child.hear() for child in others]
+        before, beside, after = spans
+        return [before, after], beside, compacted, [child.hear() for child in others]
 
 
 @contextmanager

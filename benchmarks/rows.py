@@ -126,7 +126,7 @@ class Target:
         return ratio <= self.bound if self.cost else ratio >= self.bound
 
     def __str__(self) -> str:
-        to = " and ".join(self.to)
+        to = self.to[0] if len(self.to) == 1 else "the faster peer"
         if self.cost:
             return f"≤ {self.bound:g}× the cost of {to}"
         return f"≥ {self.bound:g}× {to}"

@@ -12,6 +12,7 @@ from rich.table import Table
 from benchmarks.rows import (
     BESIDE,
     DRIFT,
+    FLOORS,
     SERVERS,
     SHARE_KEPT,
     WENT_DOWN,
@@ -23,6 +24,7 @@ from benchmarks.rows import (
 from benchmarks.series import QUERIES
 
 _BESIDE = {on(server, row) for server in SERVERS for row in BESIDE}
+_LEAST = {floor.row: floor.bound for floor in FLOORS}
 _WHAT_READS = {on(server, name): what for server in SERVERS for name, what in QUERIES.items()}
 
 
@@ -72,7 +74,6 @@ def _writers(rows: list[dict[str, Any]]) -> Table:
         "rows/s",
         "without",
         "share kept",
-        "target",
         "total off by",
         "seen to fall",
         "rows removed/s",
@@ -84,8 +85,7 @@ def _writers(rows: list[dict[str, Any]]) -> Table:
             row["name"],
             f"{row['per_second']:,}",
             f"{row['alone_per_second']:,.0f}",
-            f"{row[SHARE_KEPT]:.2f}",
-            _target(row),
+            _share(row),
             f"{row[DRIFT]:+,.0f}" if row[DRIFT] else "0",
             f"{row[WENT_DOWN]:.0f} times",
             f"{row['removed_per_second']:,.0f}",
@@ -120,6 +120,12 @@ def _table(first: str, *columns: str) -> Table:
         table.add_column(column, justify="left" if column == "target" else "right", no_wrap=True)
     table.add_column(columns[-1])
     return table
+
+
+def _share(row: dict[str, Any]) -> str:
+    if "met" not in row:
+        return f"{row[SHARE_KEPT]:.2f}"
+    return f"{row[SHARE_KEPT]:.2f} (≥ {_LEAST[row['name']]:g}) {_mark(row['met'])}"
 
 
 def _target(row: dict[str, Any]) -> str:
