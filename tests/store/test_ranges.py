@@ -12,6 +12,8 @@ import pytest
 
 from countersink.store import dead, series, shapes, totals_sql
 from countersink.store.connection import Session, connect
+from tests.store.helpers import minute
+from tests.store.policy_rows import put_policies
 
 FIRST = date(2026, 1, 1)
 Ask = Callable[[Session], Any]
@@ -23,8 +25,10 @@ LATER = DAY + timedelta(days=2)
 
 @pytest.fixture
 def filled(session: Session) -> Session:
-    """Three counters of 1,600 rows, between each other in the index."""
-    for counter in ("a", "b", "c"):
+    """Counters of 1,600 rows, between each other in the index; one whose policy has changed, and
+    one that has months.
+    """
+    for counter in ("a", "b", "b1", "b2", "c"):
         session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0)", (counter,))
         for index in range(DAYS):
             values: list[object] = []
@@ -33,7 +37,20 @@ def filled(session: Session) -> Session:
                     values += counter, FIRST + timedelta(days=index), f"k{number:02d}", slot, 1
             marks = ", ".join(["(%s, %s, %s, %s, %s)"] * (KEYS * SLOTS))
             session.execute(f"INSERT INTO counter_slot VALUES {marks}", values)
-    session.query("ANALYZE TABLE counter_slot")
+    session.execute(
+        "UPDATE counter_slot SET bucket = bucket + INTERVAL 1 SECOND"
+        " WHERE counter = 'b2' AND (bucket > %s OR (bucket = %s AND slot > 0))",
+        (DAY, DAY),
+    )
+    put_policies(session, "b2", [(0, "UTC", "day"), (minute(DAY), "Europe/Berlin", "day")])
+    for month in ("2025-11-01", "2025-12-01"):
+        values = [value for n in range(KEYS) for value in ("b1", month, f"k{n:02d}", 1)]
+        marks = ", ".join(["(%s, %s, %s, %s)"] * KEYS)
+        session.execute(f"INSERT INTO counter_month VALUES {marks}", values)
+    session.execute(
+        "INSERT INTO counter (name, rolled_up_to, created) VALUES ('b1', '2026-01-01', NOW(3))"
+    )
+    session.query("ANALYZE TABLE counter_slot, counter_month")
     return session
 
 
@@ -73,12 +90,42 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
     ),
     "a day's top": (lambda s: totals_sql.by_key(s, "b", start=DAY, end=DAY, limit=3), ONE_DAY),
     "the counter's total": (lambda s: totals_sql.total(s, "b"), ALL),
-    "all counters, one day": (lambda s: totals_sql.counters(s, start=DAY, end=DAY), 3 * ONE_DAY),
+    "all counters, one day": (
+        lambda s: totals_sql.counters(s, start=DAY, end=DAY),
+        6 * ONE_DAY,
+    ),
     "the span": (lambda s: totals_sql.span(s, "b"), 2),
     "a key's span": (lambda s: totals_sql.span(s, "b", keys=["k07"]), 2),
     "an absent key": (lambda s: totals_sql.total(s, "b", keys=["nobody"]), 0),
-    "names": (lambda s: shapes.counter_names(s), 3),
+    "names": (lambda s: shapes.counter_names(s), 10),
     "whether it is known": (lambda s: totals_sql.require_counter(s, "b"), 0),
+    "after a change, a day's total": (
+        lambda s: totals_sql.total(s, "b2", start=LATER, end=LATER),
+        ONE_DAY,
+    ),
+    "after a change, a day's top": (
+        lambda s: totals_sql.by_key(s, "b2", start=DAY, end=DAY, limit=3),
+        2 * ONE_DAY,  # the day of the change
+    ),
+    "after a change, one key, all days": (
+        lambda s: series.daily(s, "b2", keys=["k07"]),
+        ONE_KEY + SLOTS,
+    ),
+    "after a change, two keys, three days": (
+        lambda s: totals_sql.many(s, "b2", ["k07", "k30"], start=DAY, end=LATER),
+        8 * SLOTS,
+    ),
+    "after a change, the span": (lambda s: totals_sql.span(s, "b2"), 4),
+    "months too, one key": (lambda s: series.monthly(s, "b1", keys=["k07"]), ONE_KEY + 2),
+    "months too, the total of one": (
+        lambda s: totals_sql.total(s, "b1", start=date(2025, 12, 1), end=date(2025, 12, 31)),
+        KEYS,
+    ),
+    "months too, a month's top": (
+        lambda s: totals_sql.by_key(s, "b1", start=date(2025, 12, 1), end=FIRST, limit=3),
+        KEYS + ONE_DAY + 2 * KEYS,  # and the sums of both in between
+    ),
+    "how far days are rolled up": (lambda s: shapes.rolled_up_to(s), 10),
 }
 """Each with the number of rows in its range."""
 
@@ -112,7 +159,7 @@ def test_no_query_is_a_full_scan(filled: Session) -> None:
     checked = 0
     for sql, args in seen:
         for line in _explain(filled, sql, args):
-            if line["table"] == "counter_slot":
+            if line["table"] in ("counter_slot", "counter_month"):
                 assert line["type"] in ("range", "ref", "eq_ref", "const"), (sql, line)
                 assert line["key"] in ("PRIMARY", "by_key"), (sql, line)
                 checked += 1

@@ -72,12 +72,16 @@ def rolled_up_to(session: Session, counter: str | None = None) -> date | None:
     None where nothing is in months.
     """
     one, args = ("", ()) if counter is None else (" AND name = %s", (_name(counter),))
-    ((found,),) = session.query(
-        "SELECT MAX(rolled_up_to) FROM counter WHERE rolled_up_to IS NOT NULL"
-        f" AND EXISTS (SELECT 1 FROM counter_month WHERE counter_month.counter = name){one}",
+    found = session.query(
+        f"SELECT name, rolled_up_to FROM counter WHERE rolled_up_to IS NOT NULL{one}"
+        " ORDER BY rolled_up_to DESC",
         args,
     )
-    return cast("date | None", found)
+    for name, up_to in found:
+        # One by one: as an EXISTS in the query above it would be a scan of all months.
+        if session.query("SELECT 1 FROM counter_month WHERE counter = %s LIMIT 1", (name,)):
+            return cast(date, up_to)
+    return None
 
 
 def counter_names(session: Session) -> list[str]:
