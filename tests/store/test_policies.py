@@ -14,7 +14,7 @@ from countersink.store import Store, buckets
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.control import exclusive
-from countersink.store.errors import Conflict
+from countersink.store.errors import Conflict, Refused
 from countersink.store.merge import Row
 from countersink.store.policies import load
 from tests.store.helpers import entry, ledger
@@ -214,3 +214,20 @@ def test_a_worker_process_follows_without_a_restart(
     wanted[buckets.label_text(second.label(change + 15))] += 10
     assert counted(session) == wanted
     assert counted(session, "new") == expected(session, event(change, 1, counter="new"))
+
+
+def test_a_time_zone_that_this_machine_does_not_know_stops_counting_and_loses_nothing(
+    mysql_url: str, session: Session
+) -> None:
+    session.execute(
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
+        " VALUES ('views', 0, '1970-01-01', 'Mars/Olympus', 'day')"
+    )
+    applier = Applier(mysql_url, 1)
+    batch = [entry(1, ("views", "/home", 29_400_000, 5))]
+    with pytest.raises(Refused, match="Mars/Olympus.*tzdata"):
+        applier.apply(batch)
+    assert session.query("SELECT COUNT(*) FROM applied_entry") == [(0,)]
+    session.execute("UPDATE counter_policy SET time_zone = 'Europe/Berlin'")
+    assert applier.apply(batch).applied == 1
+    applier.close()

@@ -14,6 +14,7 @@ from typing import Final, cast
 from countersink.store import buckets
 from countersink.store.buckets import Resolution
 from countersink.store.connection import Session
+from countersink.store.errors import Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,7 @@ def load(session: Session) -> Policies:
     """The policies, read in the transaction or snapshot that the caller began.
 
     Raises:
+        Refused: a time zone is unknown on this machine; nobody's events go to the wrong day.
         StoreError: as any query.
     """
     ((version, strict),) = session.query("SELECT policy_version, strict FROM control WHERE id = 1")
@@ -120,6 +122,7 @@ def load(session: Session) -> Policies:
         " ORDER BY counter, valid_from, number"
     )
     for counter, number, valid_from, time_zone, resolution, used_to in rows:
+        _check_zone(counter, time_zone)
         policy = Policy(
             number=int(number),
             valid_from=buckets.label_of(valid_from) // 60,
@@ -129,3 +132,13 @@ def load(session: Session) -> Policies:
         )
         found.setdefault(counter, []).append(policy)
     return Policies(int(version), bool(strict), {name: tuple(own) for name, own in found.items()})
+
+
+def _check_zone(counter: str, time_zone: str) -> None:
+    try:
+        buckets.zone(time_zone)
+    except ValueError as error:
+        raise Refused(
+            f"{counter} counts days of {time_zone}, a time zone that is unknown here: install a"
+            " newer tzdata (pip install --upgrade tzdata)"
+        ) from error
