@@ -7,47 +7,20 @@ run; what a deposed scheduler enqueues late does nothing; a job that fails holds
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 from countersink.schedules.queue import Runs, connect_queue, planned_time, run_id
-from countersink.store.connection import Session, connect
+from countersink.store.connection import connect
 from tests.faults.stage import Stage
+from tests.faults.troupe import BREAKS, LONG, SHORT, TICK, Pace, Troupe
 from tests.support import scheduled
-from tests.support.processes import Child
 from tests.support.waiting import eventually
 
 SECOND = timedelta(seconds=1)
-TICK, BREAKS = "tick", "breaks"
-EVERY_SECOND = "* * * * * *"
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long a round is.
-
-    Attributes:
-        seconds: that the jobs run, in all.
-        lease_s, renew_every_s: of the schedulers.
-        sweep_every_s: of the one in charge.
-        takeover_s: seconds in which another must be in charge.
-    """
-
-    seconds: float
-    lease_s: float
-    renew_every_s: float
-    sweep_every_s: float
-    takeover_s: float
-
-
-SHORT = Pace(seconds=9, lease_s=1.5, renew_every_s=0.3, sweep_every_s=2.0, takeover_s=20)
-LONG = Pace(seconds=180, lease_s=15.0, renew_every_s=3.0, sweep_every_s=15.0, takeover_s=30)
-"""The schedulers as they are by default, for three minutes."""
 
 
 def killed_and_frozen_in_charge(stage: Stage, pace: Pace = SHORT) -> None:
@@ -55,7 +28,7 @@ def killed_and_frozen_in_charge(stage: Stage, pace: Pace = SHORT) -> None:
     lease and woken again.
     """
     with connect(stage.mysql_url) as session:
-        _Play(stage, pace, session).run()
+        _Deaths(stage, pace, session).run()
 
 
 def three_minutes(stage: Stage) -> None:
@@ -63,132 +36,39 @@ def three_minutes(stage: Stage) -> None:
     killed_and_frozen_in_charge(stage, LONG)
 
 
-class _Play:
-    def __init__(self, stage: Stage, pace: Pace, session: Session) -> None:
-        self.stage = stage
-        self.pace = pace
-        self.session = session
-        self.schedulers: list[Child] = []
-        self.workers: list[Child] = []
+class _Deaths(Troupe):
+    """Deaths of schedulers."""
 
     def run(self) -> None:
-        for table in ("job", "job_run"):
-            self.session.execute(f"DELETE FROM {table}")
-        self.session.execute("DELETE FROM lease WHERE name = 'scheduler' OR name LIKE 'job:%'")
-        scheduled.make_table(self.session)
+        """Play it."""
+        self.clear()
         begun = time.monotonic()
-        self.workers = [self._jobs(), self._jobs()]
-        self.schedulers = [self._scheduler(), self._scheduler()]
+        self.workers = [self.jobs(), self.jobs()]
+        self.schedulers = [self.scheduler(), self.scheduler()]
         part = self.pace.seconds / 3
-        self._wait_runs(since=None, seconds=part)
+        self.wait_runs(since=None, seconds=part)
 
-        killed = self._leader()
+        killed = self.leader()
         killed.kill()
         self.stage.faults["a scheduler in charge was killed"] += 1
-        token = self._next_leader(killed)
+        token = self.next_leader(killed)
         self.schedulers.remove(killed)
-        self.schedulers.append(self._scheduler())
-        self._wait_runs(since=token, seconds=part)
+        self.schedulers.append(self.scheduler())
+        self.wait_runs(since=token, seconds=part)
 
-        frozen = self._leader()
+        frozen = self.leader()
         frozen.stop()
         self.stage.faults["a scheduler in charge was frozen"] += 1
-        token = self._next_leader(frozen)
+        token = self.next_leader(frozen)
         frozen.go_on()
-        self._wait_runs(since=token, seconds=part)
+        self.wait_runs(since=token, seconds=part)
 
         print(f"schedulers: {time.monotonic() - begun:.0f} s until the end is asked for")
-        for child in self.schedulers:
-            child.terminate()
-        for child in self.schedulers:
-            assert child.wait(20) == 0, child.output()
-        self._settled()
+        self.end(*self.schedulers)
+        self.settled()
         self._late_enqueues()
-        for child in self.workers:
-            child.terminate()
-        for child in self.workers:
-            assert child.wait(20) == 0, child.output()
+        self.end(*self.workers)
         self._check()
-
-    # -- processes -----------------------------------------------------------------------------
-
-    def _scheduler(self) -> Child:
-        plan = {
-            "mysql_url": self.stage.mysql_url,
-            "redis_url": self.stage.redis_server.url,
-            "jobs": {TICK: (EVERY_SECOND, 30), BREAKS: (EVERY_SECOND, 30)},
-            "lease_s": self.pace.lease_s,
-            "renew_every_s": self.pace.renew_every_s,
-            "sweep_every_s": self.pace.sweep_every_s,
-        }
-        return self._start("scheduler", plan)
-
-    def _jobs(self) -> Child:
-        url = self.stage.redis_server.url
-        return self._start(
-            "jobs",
-            {"mysql_url": self.stage.mysql_url, "redis_url": url, "jobs_redis_url": url},
-        )
-
-    def _start(self, what: str, plan: dict[str, Any]) -> Child:
-        return self.stage.children.start(
-            [sys.executable, "-m", "tests.support.scheduled", what, json.dumps(plan)], name=what
-        )
-
-    def _leader(self) -> Child:
-        def find() -> Child | None:
-            rows = self.session.query("SELECT holder FROM lease WHERE name = 'scheduler'")
-            pid = int(rows[0][0].rsplit("-", 2)[1]) if rows else 0
-            return next((child for child in self.schedulers if child.pid == pid), None)
-
-        found = eventually(find, self.pace.takeover_s)
-        assert found is not None
-        return found
-
-    def _next_leader(self, former: Child) -> int:
-        """Wait until another one plans; its token."""
-        eventually(
-            lambda: self._leader() is not former,
-            self.pace.takeover_s,
-            message=lambda: "\n".join(child.output() for child in self.schedulers),
-        )
-        return int(self.session.query("SELECT token FROM lease WHERE name = 'scheduler'")[0][0])
-
-    # -- waiting -------------------------------------------------------------------------------
-
-    def _wait_runs(self, since: int | None, seconds: float) -> None:
-        """Wait for the end of the runs of so many seconds, under that token."""
-        where = "" if since is None else f"AND token = {since}"
-        eventually(
-            lambda: (
-                self.session.query(
-                    "SELECT COUNT(*) FROM job_run WHERE job = %s AND state = 'done' " + where,
-                    (TICK,),
-                )[0][0]
-                >= seconds
-            ),
-            60 + 2 * seconds,
-            message=self._outputs,
-        )
-
-    def _settled(self) -> None:
-        eventually(
-            lambda: (
-                not self.session.query(
-                    "SELECT 1 FROM job_run WHERE state IN ('planned', 'running') LIMIT 1"
-                )
-            ),
-            60,
-            message=self._outputs,
-        )
-
-    def _outputs(self) -> str:
-        rows = self.session.query(
-            "SELECT job, planned_at, token, state, attempts, error FROM job_run"
-            " ORDER BY planned_at DESC LIMIT 12"
-        )
-        outputs = [f"--- {c.name} {c.pid}\n{c.output()[-3000:]}" for c in self.stage.children]
-        return "\n".join([*(str(row) for row in rows), *outputs])
 
     def _late_enqueues(self) -> None:
         """What a deposed scheduler could still do: enqueue runs that are over, or never planned."""
@@ -205,7 +85,7 @@ class _Play:
         eventually(
             lambda: all(_finished(client, run_id(job, at)) for job, at in late),
             60,
-            message=self._outputs,
+            message=self.outputs,
         )
         client.close()
         assert scheduled.starts(self.session) == before
@@ -213,7 +93,7 @@ class _Play:
     # -- the books -----------------------------------------------------------------------------
 
     def _check(self) -> None:
-        outputs = self._outputs()
+        outputs = self.outputs()
         started = scheduled.starts(self.session)
         assert len(started) == len(set(started)), f"started twice: {_twice(started)}\n{outputs}"
         for job in (TICK, BREAKS):
