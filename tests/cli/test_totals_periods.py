@@ -1,0 +1,155 @@
+"""`countersink totals` by hour and month, in other time zones, and of days that are rolled up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from countersink.store.connection import connect
+from tests.cli.command import Result, Servers, one_sentence
+from tests.store.policy_rows import put_policies
+
+
+@pytest.fixture
+def filled(servers: Servers) -> Servers:
+    """`views` counts quarters in Berlin, `clicks` days in UTC."""
+    with connect(servers.mysql_url) as session:
+        put_policies(session, "views", [(0, "Europe/Berlin", "quarter")])
+    for at, amount in (
+        ("2026-10-24T23:30Z", 1),
+        ("2026-10-25T00:30Z", 10),
+        ("2026-10-25T01:30Z", 100),
+        ("2026-10-31T23:15Z", 1000),
+    ):
+        servers.call("increment", "views", "/", "--amount", str(amount), "--at", at)
+    servers.call("increment", "clicks", "/", "--amount", "7", "--at", "2026-10-24T23:30Z")
+    servers.apply()
+    return servers
+
+
+@pytest.fixture
+def rolled(filled: Servers) -> Servers:
+    """The days of `clicks` before 25 October are in months."""
+    with connect(filled.mysql_url) as session:
+        session.execute("DELETE FROM counter_slot WHERE counter = 'clicks'")
+        session.execute("INSERT INTO counter_month VALUES ('clicks', '2026-10-01', '/', 7)")
+        session.execute(
+            "INSERT INTO counter (name, keep_days, rolled_up_to, created)"
+            " VALUES ('clicks', 1, '2026-10-25', NOW(3))"
+        )
+    filled.call("increment", "clicks", "/", "--amount", "70", "--at", "2026-10-26T12:00Z")
+    filled.apply()
+    return filled
+
+
+def document(servers: Servers, *arguments: str) -> Any:
+    found = servers.call("totals", *arguments, "--format", "json")
+    assert (found.status, found.err) == (0, "")
+    return found.json
+
+
+def rows(servers: Servers, *arguments: str) -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for row in document(servers, *arguments)["rows"]]
+
+
+def refused(servers: Servers, *arguments: str) -> str:
+    found: Result = servers.call("totals", *arguments)
+    assert found.status == 1
+    return one_sentence(found)
+
+
+def test_days_are_the_counter_s_own_unless_a_zone_is_given(filled: Servers) -> None:
+    days = ("--from", "2026-10-24", "--to", "2026-10-25")
+    assert rows(filled, "views", *days) == [("2026-10-24", 0), ("2026-10-25", 111)]
+    utc = rows(filled, "views", *days, "--time-zone", "UTC")
+    assert utc == [("2026-10-24", 1), ("2026-10-25", 110)]
+    kolkata = rows(filled, "views", "--time-zone", "Asia/Kolkata", "--by", "total", *days[:2])
+    assert kolkata == [(1111,)]
+    assert rows(filled, "--all", *days[:1], "2026-10-25") == [("views", 1111), ("clicks", 0)]
+
+
+def test_hours(filled: Servers) -> None:
+    found = rows(filled, "views", "--by", "hour", "--to", "2026-10-25", "--from", "2026-10-25")
+    assert len(found) == 25
+    assert found[1:4] == [
+        ("2026-10-25T01:00+02:00", 1),
+        ("2026-10-25T02:00+02:00", 10),
+        ("2026-10-25T02:00+01:00", 100),
+    ]
+    pending = ("--include-pending", "--time-zone", "UTC", "--to", "2026-10-25")
+    found = rows(filled, "views", "--by", "hour", *pending)
+    assert found[:3] == [
+        ("2026-10-24T23:00+00:00", 1),
+        ("2026-10-25T00:00+00:00", 10),
+        ("2026-10-25T01:00+00:00", 100),
+    ]
+    assert len(found) == 1 + 24  # from the first with data to the end of the range
+    said = refused(filled, "clicks", "--by", "hour")
+    assert "`countersink counter set clicks --resolution hour --from …`" in said
+
+
+def test_months(filled: Servers) -> None:
+    assert rows(filled, "views", "--by", "month") == [("2026-10", 111), ("2026-11", 1000)]
+    assert rows(filled, "views", "--by", "month", "--time-zone", "UTC") == [("2026-10", 1111)]
+    assert rows(filled, "--all", "--by", "month", "--to", "2026-10-31") == [
+        ("clicks", "2026-10", 7),
+        ("views", "2026-10", 111),
+    ]
+    shown = filled.call("totals", "views", "--by", "month", "--format", "csv")
+    assert shown.out == "month,total\r\n2026-10,111\r\n2026-11,1000\r\n"
+
+
+def test_a_zone_whose_days_cannot_be_told_is_an_error(filled: Servers) -> None:
+    said = refused(filled, "clicks", "--from", "2026-10-24", "--time-zone", "Asia/Tokyo")
+    assert "'clicks' is counted by day in UTC" in said
+    assert "counter set clicks --resolution quarter" in said
+    assert refused(filled, "--all", "--from", "2026-10-24", "--time-zone", "Asia/Tokyo") == said
+
+
+def test_days_that_are_rolled_up_are_not_shown_as_0(rolled: Servers) -> None:
+    notice = (
+        "countersink: the days before 2026-10-25 are rolled up to months: --by month has them\n"
+    )
+    for options, expected in (
+        ([], [("2026-10-26", 70)]),
+        (["--from", "2026-10-20"], [("2026-10-25", 0), ("2026-10-26", 70)]),
+        (["--from", "2026-10-20", "--to", "2026-10-21"], []),
+        (["--to", "2026-10-21"], []),
+    ):
+        found = rolled.call("totals", "clicks", *options, "--format", "json")
+        assert found.status == 0
+        assert [tuple(row.values()) for row in found.json["rows"]] == expected
+        assert found.err == notice
+        assert found.json["rolled_up_to"] == "2026-10-25"
+        assert found.json["complete_up_to"] is not None
+    table = rolled.call("totals", "clicks")
+    assert "2026-10-26" in table.out
+    assert table.err == notice
+    # Nothing is missing from these.
+    since = document(rolled, "clicks", "--from", "2026-10-25")
+    assert since["rolled_up_to"] == "2026-10-25"
+    assert document(rolled, "views")["rolled_up_to"] is None
+    assert rows(rolled, "clicks", "--by", "month") == [("2026-10", 77)]
+    assert rows(rolled, "clicks", "--by", "total") == [(77,)]
+    assert document(rolled, "--all")["rolled_up_to"] == "2026-10-25"
+    every = rolled.call("totals", "--all", "--by", "day", "--format", "json")
+    assert every.err == notice
+    assert ["clicks", "2026-10-26", 70] in [list(row.values()) for row in every.json["rows"]]
+
+
+def test_a_range_that_cuts_through_a_month_is_an_error(rolled: Servers) -> None:
+    for by in ("total", "key", "month", "counter"):
+        said = refused(rolled, "clicks", "--from", "2026-10-20", "--by", by)
+        assert "ask for whole months, or from 2026-10-25 on" in said
+    assert "whole months" in refused(rolled, "--all", "--to", "2026-10-20")
+    assert rows(rolled, "clicks", "--from", "2026-10-01", "--by", "key") == [("/", 77)]
+
+
+def test_a_counter_that_was_only_made_has_0(servers: Servers) -> None:
+    with connect(servers.mysql_url) as session:
+        put_policies(session, "made", [(0, "Europe/Berlin", "hour")])
+    assert rows(servers, "made", "--by", "total") == [(0,)]
+    for by in ("day", "hour", "month", "key"):
+        assert rows(servers, "made", "--by", by) == []
+    assert rows(servers, "--all") == [("made", 0)]
