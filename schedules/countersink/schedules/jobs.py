@@ -141,7 +141,7 @@ class _Keeper:
         if worker is not None and worker.horse_pid:
             self._log(
                 Action.STOP_FORCED,
-                "the run at hand is killed: it is taken over later",
+                "the run at hand is killed: unless it is over, it is taken over later",
                 level=logging.WARNING,
             )
             worker.end_horse()
