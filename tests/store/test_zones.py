@@ -17,7 +17,9 @@ from countersink.store.apply import Applier
 from countersink.store.connection import connect
 from countersink.store.errors import InexactZone
 from countersink.store.migrate import migrate
+from countersink.store.policies import Policy
 from countersink.store.totals import Totals
+from countersink.store.views import View
 from tests.store.helpers import EPOCH, entry
 from tests.store.policy_rows import put_policies
 
@@ -337,3 +339,12 @@ def test_series_without_ends_reach_from_the_first_event_to_the_last(totals: Tota
     assert totals.daily("quarter", end=date(1979, 1, 1), time_zone=zone) == []
     with pytest.raises(ValueError, match="at most 100,000"):
         totals.hourly("quarter", time_zone=zone)
+
+
+def test_days_that_come_in_two_pieces_do_not_tell_those_of_their_neighbours() -> None:
+    """Casey went back from 2:00 to 23:00 on 5 March 2010; before, its days were Noumea's."""
+    policy = Policy(time_zone="Antarctica/Casey", resolution="day")
+    view = View("c", [policy], "Pacific/Noumea")
+    view.require_days([date(2010, 3, 4), date(2010, 2, 1)])
+    with pytest.raises(InexactZone, match="2010-03-04 13:00 UTC"):
+        view.require_days([date(2010, 3, 5)])

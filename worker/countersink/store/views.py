@@ -214,10 +214,12 @@ class View:
 
 
 def _begins_bucket(policy: Policy, instant: int) -> bool:
-    """Whether a bucket of the policy begins at this instant."""
+    """Whether a bucket of the policy begins at this instant, and none goes on."""
     if policy.resolution != "day":
         return instant % (WIDTH[policy.resolution] * 60) == 0
-    return instant % 60 == 0 and policy.starts_at(policy.label(instant // 60)) == instant
+    # A day that comes in two pieces goes on after the next one has begun.
+    day = periods.date_at(policy.time_zone, instant)
+    return periods.date_changes(policy.time_zone, day) == (instant,)
 
 
 def _first_label(policy: Policy, instant: int | None) -> int | None:
