@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -14,6 +15,7 @@ from countersink.schedules.context import Context, JobOptions
 from countersink.schedules.mover import open_tables
 from countersink.schedules.places import Place
 from countersink.schedules.retention import RolledUp, roll_up
+from countersink.store import Store, errors
 from countersink.store.apply import Applier
 from countersink.store.buckets import label_of
 from tests.schedules.tables import MAX, Tables, spread
@@ -225,6 +227,44 @@ def test_held_and_overflowing_keys_stay_and_the_others_move(tables: Tables) -> N
     assert sorted({key for _, key, _, _ in tables.slots()}) == [b"a", b"much", b"x"]
     tables.check_ledger()
     assert run(tables.url).rows == 3
+
+
+def test_a_day_that_is_gone_is_said_to_be_gone_and_the_whole_is_what_it_was(
+    tables: Tables,
+) -> None:
+    keep(tables, 10)
+    plant_days(tables, day_of(400), day_of(20), day_of(5))
+    with Store(tables.url) as store:
+        before = store.totals.total("v")
+        run(tables.url)
+        assert store.totals.total("v") == before == sum(tables.totals().values())
+        with pytest.raises(errors.RolledUp) as refused:
+            store.totals.daily("v", start=day_of(20), end=day_of(20))
+        assert refused.value.rolled_up_to == day_of(10)
+        (kept,) = store.totals.daily("v", start=day_of(5), end=day_of(5))
+        assert kept[1] == before // 3
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_no_reader_sees_a_total_change(tables: Tables, level: str) -> None:
+    keep(tables, 10)
+    keys = [b"%03d" % number for number in range(80)]
+    plant_days(tables, *(day_of(ago) for ago in range(20, 26)), keys=keys)
+    before = tables.totals()
+    tables.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+    rolling_up = threading.Thread(target=run, args=(tables.url, 10))
+    rolling_up.start()
+    reads = 0
+    while rolling_up.is_alive():
+        tables.connection.begin()
+        assert tables.totals() == before
+        tables.connection.commit()
+        reads += 1
+    rolling_up.join()
+    assert reads > 1
+    assert tables.slots() == []
+    assert tables.totals() == before
+    tables.check_ledger()
 
 
 def test_the_job_says_what_it_did(tables: Tables) -> None:
