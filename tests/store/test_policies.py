@@ -224,8 +224,8 @@ def test_a_time_zone_that_this_machine_does_not_know_stops_counting_and_loses_no
         " VALUES ('views', 0, '1970-01-01', 'Mars/Olympus', 'day')"
     )
     applier = Applier(mysql_url, 1)
-    batch = [entry(1, ("views", "/home", 29_400_000, 5))]
-    with pytest.raises(Refused, match="Mars/Olympus.*tzdata"):
+    batch = [entry([(0, "views", "/home", 29_400_000, 5)])]
+    with pytest.raises(Refused, match=r"Mars/Olympus.*tzdata"):
         applier.apply(batch)
     assert session.query("SELECT COUNT(*) FROM applied_entry") == [(0,)]
     session.execute("UPDATE counter_policy SET time_zone = 'Europe/Berlin'")
