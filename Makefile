@@ -8,8 +8,8 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # what runs again on MySQL: what talks to the database
-MYSQL_TESTS := tests/store tests/worker tests/reads tests/faults tests/end_to_end \
-	tests/cli/test_real_log.py
+MYSQL_TESTS := tests/store tests/worker tests/reads tests/schedules tests/faults \
+	tests/end_to_end tests/cli/test_real_log.py tests/cli/test_runs.py
 
 # `make soak`
 SECONDS ?= 300
@@ -50,7 +50,7 @@ soak: install ## faults at random for SECONDS=300 on SERVER=mariadb|mysql; SEED=
 	@[ '$(SERVER)' != mysql ] || scripts/mysql-tree.sh
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --server $(SERVER) $(if $(SEED),--seed $(SEED))
 
-up: install ## private servers and a worker, with data kept in DATA=countersink-data
+up: install ## private servers, a worker and scheduled jobs, with data kept in DATA=countersink-data
 	@$(BIN)/countersink up $(if $(DATA),--data '$(DATA)')
 
 clean: ## remove .venv, caches and build results; data and downloads stay

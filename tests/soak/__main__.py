@@ -16,6 +16,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,7 @@ def main() -> int:
     logging.getLogger("countersink").addHandler(
         logging.NullHandler()
     )  # what is wrong is on purpose
+    named = _named()
     begun = time.monotonic()
     print(f"seed {options.seed} on {options.server}", flush=True)
     with (
@@ -62,11 +64,13 @@ def main() -> int:
         exact = True
         while exact and not _over(options, tally.rounds, time.monotonic() - begun):
             number = options.seed + tally.rounds
-            exact = _round(redis_server, mysql_server, Path(parent), number, tally)
+            acts = [named[options.act]] if options.act else draw(number)
+            exact = _round(redis_server, mysql_server, Path(parent), number, acts, tally)
             if not exact:
+                only = f" --act {options.act}" if options.act else ""
                 print(
                     f"play it again: python -m tests.soak --server {options.server}"
-                    f" --seed {number} --rounds 1",
+                    f" --seed {number} --rounds 1{only}",
                     flush=True,
                 )
     _summary(tally, options.server, time.monotonic() - begun, exact)
@@ -85,9 +89,13 @@ def draw(number: int) -> list[Act]:
 
 
 def _round(
-    redis_server: RedisServer, mysql_server: MySQLServer, parent: Path, number: int, tally: Tally
+    redis_server: RedisServer,
+    mysql_server: MySQLServer,
+    parent: Path,
+    number: int,
+    acts: Sequence[Act],
+    tally: Tally,
 ) -> bool:
-    acts = draw(number)
     begun = time.monotonic()
     database = f"soak_{number}"
     mysql_url = mysql_server.url_for(database)
@@ -132,6 +140,10 @@ def _round(
     return True
 
 
+def _named() -> dict[str, Act]:
+    return {act.name: act for act in REPERTOIRE}
+
+
 def _over(options: argparse.Namespace, rounds: int, elapsed: float) -> bool:
     if options.rounds:
         return bool(rounds >= options.rounds)
@@ -155,6 +167,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=300.0, help="begin rounds for so long")
     parser.add_argument("--server", choices=("mariadb", "mysql"), default="mariadb")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--act", choices=sorted(_named()), help="play this one in every round")
     parser.add_argument("--rounds", type=int, default=0, help="play so many, whatever they take")
     return parser.parse_args()
 

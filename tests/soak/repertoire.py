@@ -15,8 +15,11 @@ from tests.faults.machine import Ground, machine_on
 from tests.faults.scenarios import (
     answers,
     bad_entries,
+    compaction,
     frozen_redis,
+    job_processes,
     recovered_entries,
+    schedulers,
     server_deaths,
     worker_deaths,
 )
@@ -24,6 +27,8 @@ from tests.faults.stage import Stage
 from tests.support.oracle import Oracle
 
 FREEZE_SECONDS = 30.0
+MINUTE = 60.0
+KILLS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,21 @@ def replica_promoted(stage: Stage) -> None:
             server_deaths.replica_promoted(stage, replica)
         finally:
             replica.kill()
+
+
+def compaction_killed_twenty_times(stage: Stage) -> None:
+    """At all its points, twice and more."""
+    compaction.killed_at_each_point(stage, kills=KILLS)
+
+
+def retention_killed_twenty_times(stage: Stage) -> None:
+    """The same of retention."""
+    compaction.killed_at_each_point(stage, "retention", kills=KILLS)
+
+
+def compacted_for_a_minute(stage: Stage) -> None:
+    """Beside writers and readers."""
+    compaction.compacted_beside_writers_and_readers(stage, MINUTE)
 
 
 def frozen_thirty_seconds(stage: Stage) -> None:
@@ -113,4 +133,10 @@ REPERTOIRE = (
     Act(frozen_thirty_seconds, 6, alone=True),
     Act(frozen_thirty_seconds_spooling_and_killed, 6, alone=True),
     Act(state_machine, 30, alone=True),
+    Act(compaction_killed_twenty_times, alone=True),
+    Act(retention_killed_twenty_times, alone=True),
+    Act(compacted_for_a_minute, alone=True),
+    Act(schedulers.killed_and_frozen_in_charge, alone=True),
+    Act(schedulers.three_minutes, 2, alone=True),
+    Act(job_processes.killed_at_random, alone=True),
 )

@@ -12,6 +12,7 @@ from rq.timeouts import BaseTimeoutException
 
 from countersink.schedules import runs
 from countersink.schedules.context import Context, Outcome
+from countersink.schedules.failure import Failed
 from countersink.schedules.history import failing
 from countersink.schedules.leadership import process_name
 from countersink.schedules.logs import MAX_ERROR, Action, Log, error_text
@@ -225,7 +226,7 @@ class _Run:
                 text = f"it took longer than its limit of {self._limit_s} s"
                 return _Reason(text, text)
             cause = cause.__cause__ or cause.__context__
-        if isinstance(error, StoreError | StreamError):
+        if isinstance(error, StoreError | StreamError | Failed):
             return _Reason(error_text(error), error_text(error))
         self._log(Action.CRASHED, "an unexpected error in a run", level=logging.ERROR, bug=error)
         name = type(error).__name__
