@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import Final, cast
 
 from countersink.store.buckets import Resolution, label_of
@@ -39,20 +39,21 @@ class Shape:
 def shape(session: Session, counter: str) -> Shape:
     """What is known of a counter; also of one that is not known."""
     name = _name(counter)
-    ((known, up_to, first, last),) = session.query(
+    rows = session.query(
         "SELECT EXISTS (SELECT 1 FROM counter_ledger WHERE counter = %s)"
         " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = %s)"
         " OR EXISTS (SELECT 1 FROM counter_month WHERE counter = %s)"
         " OR EXISTS (SELECT 1 FROM counter WHERE name = %s),"
         " (SELECT rolled_up_to FROM counter WHERE name = %s),"
-        " (SELECT MIN(bucket) FROM counter_month WHERE counter = %s),"
-        " (SELECT MAX(bucket) FROM counter_month WHERE counter = %s)",
-        (name,) * 7,
+        " number, valid_from, time_zone, resolution, used_to"
+        " FROM (SELECT 1) AS one LEFT JOIN counter_policy ON counter = %s"
+        " ORDER BY valid_from, number",
+        (name,) * 6,
     )
-    rolled = None
-    if up_to is not None and first is not None:
-        rolled = RolledUpDays(up_to, first.date(), last.date())
-    return Shape(name, bool(known), _policies(session, name), rolled)
+    known, up_to = rows[0][:2]
+    policies = tuple(_policy(*row[2:]) for row in rows if row[2] is not None)
+    rolled = None if up_to is None else _rolled(session, name, up_to)
+    return Shape(name, bool(known), policies or (DEFAULT,), rolled)
 
 
 def known_shape(session: Session, counter: str) -> Shape:
@@ -104,22 +105,23 @@ def shaped_names(session: Session) -> set[str]:
     return {name for (name,) in found}
 
 
-def _policies(session: Session, name: str) -> tuple[Policy, ...]:
-    rows = session.query(
-        "SELECT number, valid_from, time_zone, resolution, used_to FROM counter_policy"
-        " WHERE counter = %s ORDER BY valid_from, number",
-        (name,),
+def _policy(
+    number: int, valid_from: datetime, time_zone: str, resolution: str, used_to: datetime | None
+) -> Policy:
+    return Policy(
+        number=int(number),
+        valid_from=label_of(valid_from) // 60,
+        time_zone=time_zone,
+        resolution=cast(Resolution, resolution),
+        used_to=None if used_to is None else label_of(used_to),
     )
-    return tuple(
-        Policy(
-            number=int(number),
-            valid_from=label_of(valid_from) // 60,
-            time_zone=time_zone,
-            resolution=cast(Resolution, resolution),
-            used_to=None if used_to is None else label_of(used_to),
-        )
-        for number, valid_from, time_zone, resolution, used_to in rows
-    ) or (DEFAULT,)
+
+
+def _rolled(session: Session, name: str, up_to: date) -> RolledUpDays | None:
+    ((first, last),) = session.query(
+        "SELECT MIN(bucket), MAX(bucket) FROM counter_month WHERE counter = %s", (name,)
+    )
+    return None if first is None else RolledUpDays(up_to, first.date(), last.date())
 
 
 def _name(counter: str) -> str:

@@ -21,6 +21,8 @@ from countersink.store.views import View
 _KEYS_PER_QUERY: Final = 500
 """Ranges per query: far more than this and MySQL gives up on ranges and reads the index whole."""
 
+_LABEL: Final = "TIMESTAMPDIFF(SECOND, '1970-01-01', bucket)"
+"""A bucket's label as a number, which the driver reads faster than a DATETIME."""
 _MONTHS: Final = " AND bucket >= %s AND bucket <= %s"
 
 Rows = Iterator[tuple[Any, ...]]
@@ -57,7 +59,7 @@ class Scope:
 
 
 def sums(session: Session, scope: Scope, keys: Keys, group: str = "") -> Rows:
-    """SUM(amount) of buckets and months, by the column ``group`` if given, which may repeat."""
+    """SUM(amount) of buckets and months, by the expression ``group`` if given, which may repeat."""
     where, args = condition(scope.ranges)
     if scope.ranges is None or scope.ranges:
         yield from _table(session, "counter_slot", scope.counter, where, args, keys, group)
@@ -70,8 +72,7 @@ def sums(session: Session, scope: Scope, keys: Keys, group: str = "") -> Rows:
 def by_label(session: Session, scope: Scope, keys: Keys) -> dict[int, int]:
     """The sums of the buckets by label, without the months."""
     found: dict[int, int] = {}
-    for bucket, amount in sums(session, Scope(scope.counter, scope.ranges), keys, "bucket"):
-        label = label_of(bucket)
+    for label, amount in sums(session, Scope(scope.counter, scope.ranges), keys, _LABEL):
         found[label] = found.get(label, 0) + int(amount)
     return found
 
@@ -172,7 +173,7 @@ def _table(
     group: str,
 ) -> Rows:
     select = f"SELECT {group + ', ' if group else ''}SUM(amount) FROM {table}"
-    grouped = f" GROUP BY {group}" if group else ""
+    grouped = f" GROUP BY {'bucket' if group == _LABEL else group}" if group else ""
     if keys is None:
         sql = f"{select} FORCE INDEX (PRIMARY) WHERE counter = %s{where}{grouped}"
         yield from session.query(sql, (counter, *args))
