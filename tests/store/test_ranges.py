@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from countersink.cli.servers import MySQLServer
 from countersink.store import dead, series, shapes, totals_sql
 from countersink.store.connection import Session, connect
+from countersink.store.migrate import migrate
 from tests.store.helpers import minute
 from tests.store.policy_rows import put_policies
 
@@ -23,8 +25,18 @@ DAY = FIRST + timedelta(days=10)
 LATER = DAY + timedelta(days=2)
 
 
-@pytest.fixture
-def filled(session: Session) -> Session:
+@pytest.fixture(scope="module")
+def filled(mysql_server: MySQLServer) -> Iterator[Session]:
+    """A session that nobody writes with, on a database of the module's own."""
+    url = mysql_server.url_for("test_ranges")
+    migrate(url)
+    with connect(url, idle_seconds=600) as session:
+        _fill(session)
+        yield session
+        session.execute("DROP DATABASE test_ranges")
+
+
+def _fill(session: Session) -> None:
     """Counters of 1,600 rows, between each other in the index; one whose policy has changed, and
     one that has months.
     """
@@ -51,7 +63,6 @@ def filled(session: Session) -> Session:
         "INSERT INTO counter (name, rolled_up_to, created) VALUES ('b1', '2026-01-01', NOW(3))"
     )
     session.query("ANALYZE TABLE counter_slot, counter_month")
-    return session
 
 
 _HANDLERS = ("key", "next", "prev", "first", "last")
