@@ -57,7 +57,7 @@ class Selection:
         grace_s: seconds a bucket has been over before it counts as closed: late events.
         threshold: rows of a key, other than that in slot 0, above which it is compacted in an
             open bucket.
-        rows: slot rows per transaction, or a few more; up to four times as many in a closed bucket
+        rows: slot rows per transaction, or a few more; up to eight times as many in a closed bucket
             as long as nobody is in the way, and far fewer where somebody is.
         share: of the time spent working; the rest is pause.
     """

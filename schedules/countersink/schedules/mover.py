@@ -17,7 +17,7 @@ from countersink.store.settings import Settings
 
 READ_TIMEOUT_S: Final = 120.0
 """Seconds that a look through a bucket may take: some 500 million rows."""
-UNDISTURBED: Final = 4
+UNDISTURBED: Final = 8
 """Times as many rows are moved at once where nobody is in the way as where somebody may be."""
 _DISTURBED: Final = 16
 """Part of the rows that are tried at once where others were in the way time and again."""
