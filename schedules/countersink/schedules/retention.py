@@ -65,8 +65,8 @@ def roll_up(
 
     Args:
         connect: makes sessions as :func:`countersink.schedules.mover.open_tables` does.
-        rows: slot rows per transaction to begin with; up to eight times as many as long as nobody is
-            in the way, and far fewer where somebody is.
+        rows: slot rows per transaction to begin with; up to eight times as many as long as nobody
+            is in the way, and far fewer where somebody is.
         share: of the time spent working; the rest is pause.
         stop: true once it should end; cheap to call.
 
