@@ -3,7 +3,14 @@
 Imported only when an error is there to explain: it needs the drivers.
 """
 
-from countersink.store.errors import Misconfigured, SchemaMismatch, StoreError, UnknownCounter
+from countersink.store.errors import (
+    InexactZone,
+    Misconfigured,
+    RolledUp,
+    SchemaMismatch,
+    StoreError,
+    UnknownCounter,
+)
 from countersink.store.errors import Unavailable as StoreUnavailable
 from countersink.stream.errors import StreamError, StreamMisconfigured, StreamUnavailable
 
@@ -19,7 +26,7 @@ def sentence_of(error: BaseException) -> str | None:
         return f"{text}; check that the server runs and that COUNTERSINK_MYSQL_URL names it"
     if isinstance(error, Misconfigured):
         return f"{text}; check COUNTERSINK_MYSQL_URL"
-    if isinstance(error, SchemaMismatch | UnknownCounter):
+    if isinstance(error, SchemaMismatch | UnknownCounter | RolledUp | InexactZone):
         return text
     if isinstance(error, StoreError):
         return f"{text}; run countersink doctor for the whole picture"

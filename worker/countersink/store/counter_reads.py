@@ -9,6 +9,7 @@ from countersink.store.connection import Session
 from countersink.store.errors import UnknownCounter
 from countersink.store.policies import Policy, load
 from countersink.store.policy_changes import is_name
+from countersink.store.shapes import counter_names
 
 DEFAULT_APP_SLOTS: Final = 16
 
@@ -76,7 +77,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
             f"SELECT name, keep_days, app_slots, rolled_up_to FROM counter{where}", args
         )
     }
-    names = {name} if name is not None else made.keys() | _counted(session)
+    names = {name} if name is not None else counter_names(session)
     return [
         Counter(
             name=each,
@@ -89,11 +90,3 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
         )
         for each in sorted(names)
     ]
-
-
-def _counted(session: Session) -> set[str]:
-    rows = session.query(
-        "SELECT DISTINCT counter FROM counter_ledger"
-        " UNION SELECT DISTINCT counter FROM counter_month"
-    )
-    return {counter for (counter,) in rows}

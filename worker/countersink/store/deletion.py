@@ -17,7 +17,7 @@ from typing import Final, Literal
 from countersink.store.connection import LOCK_WAIT, Session
 from countersink.store.control import Control, exclusive
 from countersink.store.errors import Conflict
-from countersink.store.totals_sql import key_bytes
+from countersink.store.keys import key_bytes
 
 ROWS: Final = 1000
 """Rows per transaction."""

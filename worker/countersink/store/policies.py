@@ -8,7 +8,7 @@ that nobody has said anything about counts days in UTC.
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import Final, cast
 
 from countersink.store import buckets
@@ -121,20 +121,24 @@ def load(session: Session) -> Policies:
         "SELECT counter, number, valid_from, time_zone, resolution, used_to FROM counter_policy"
         " ORDER BY counter, valid_from, number"
     )
-    for counter, number, valid_from, time_zone, resolution, used_to in rows:
-        _check_zone(counter, time_zone)
-        policy = Policy(
-            number=int(number),
-            valid_from=buckets.label_of(valid_from) // 60,
-            time_zone=time_zone,
-            resolution=cast(Resolution, resolution),
-            used_to=None if used_to is None else buckets.label_of(used_to),
-        )
-        found.setdefault(counter, []).append(policy)
+    for counter, *columns in rows:
+        found.setdefault(counter, []).append(policy_of(counter, *columns))
     return Policies(int(version), bool(strict), {name: tuple(own) for name, own in found.items()})
 
 
-def _check_zone(counter: str, time_zone: str) -> None:
+def policy_of(
+    counter: str,
+    number: int,
+    valid_from: datetime,
+    time_zone: str,
+    resolution: str,
+    used_to: datetime | None,
+) -> Policy:
+    """The policy of a row of ``counter_policy``, whose columns these are.
+
+    Raises:
+        Refused: its time zone is unknown on this machine.
+    """
     try:
         buckets.zone(time_zone)
     except ValueError as error:
@@ -142,3 +146,10 @@ def _check_zone(counter: str, time_zone: str) -> None:
             f"{counter} counts days of {time_zone}, a time zone that is unknown here: install a"
             " newer tzdata (pip install --upgrade tzdata)"
         ) from error
+    return Policy(
+        number=int(number),
+        valid_from=buckets.label_of(valid_from) // 60,
+        time_zone=time_zone,
+        resolution=cast(Resolution, resolution),
+        used_to=None if used_to is None else buckets.label_of(used_to),
+    )

@@ -2,13 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Final, cast
 
-from countersink.store.buckets import Resolution, label_of
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownCounter
-from countersink.store.policies import DEFAULT, Policy
+from countersink.store.policies import DEFAULT, Policy, policy_of
 from countersink.store.rollups import RolledUpDays
 from countersink.store.views import View
 
@@ -51,7 +50,7 @@ def shape(session: Session, counter: str) -> Shape:
         (name,) * 6,
     )
     known, up_to = rows[0][:2]
-    policies = tuple(_policy(*row[2:]) for row in rows if row[2] is not None)
+    policies = tuple(policy_of(counter, *row[2:]) for row in rows if row[2] is not None)
     rolled = None if up_to is None else _rolled(session, name, up_to)
     return Shape(name, bool(known), policies or (DEFAULT,), rolled)
 
@@ -103,18 +102,6 @@ def shaped_names(session: Session) -> set[str]:
         " UNION SELECT name FROM counter WHERE rolled_up_to IS NOT NULL"
     )
     return {name for (name,) in found}
-
-
-def _policy(
-    number: int, valid_from: datetime, time_zone: str, resolution: str, used_to: datetime | None
-) -> Policy:
-    return Policy(
-        number=int(number),
-        valid_from=label_of(valid_from) // 60,
-        time_zone=time_zone,
-        resolution=cast(Resolution, resolution),
-        used_to=None if used_to is None else label_of(used_to),
-    )
 
 
 def _rolled(session: Session, name: str, up_to: date) -> RolledUpDays | None:

@@ -23,7 +23,7 @@ from datetime import date
 from typing import Any, Final
 
 from countersink.store.connection import Session
-from countersink.store.keys import key_bytes as key_bytes  # read from here elsewhere
+from countersink.store.keys import key_bytes
 from countersink.store.periods import month_ends
 from countersink.store.policies import DEFAULT
 from countersink.store.ranges import check_days, condition

@@ -13,6 +13,7 @@ import click
 from countersink.cli import counter_view, output, settings
 from countersink.cli.failures import Failure, Misuse
 from countersink.cli.types import COUNTER, KEY, Checked
+from countersink.cli.zones import ZONE
 from countersink.store import Store, StoreError, UnknownCounter, buckets
 from countersink.store.buckets import RESOLUTIONS, Resolution
 from countersink.store.policies import DEFAULT
@@ -24,11 +25,6 @@ from countersink.store.policy_changes import (
 )
 
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-
-
-def _zone(text: str) -> str:
-    buckets.zone(text)
-    return text
 
 
 def _days(text: str) -> KeepDays:
@@ -58,7 +54,6 @@ def _start(text: str) -> datetime | date:
     return moment
 
 
-ZONE: Final = Checked("zone", _zone)
 DAYS: Final = Checked("days", _days)
 START: Final = Checked("time", _start)
 

@@ -2,21 +2,18 @@
 
 from collections.abc import Sequence
 from datetime import date
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import click
 
 from countersink.cli import output, settings
 from countersink.cli.failures import Failure, Misuse
 from countersink.cli.totals_query import COLUMNS, Answer, Query, ask
-from countersink.cli.types import COUNTER, DAY, KEY, Checked
+from countersink.cli.types import COUNTER, DAY, KEY
+from countersink.cli.zones import ZONE
 from countersink.reads import Reads
 from countersink.store import Store, StoreError, UnknownCounter
-from countersink.store.buckets import zone
-from countersink.store.errors import InexactZone, RolledUp
 from countersink.stream.connection import connect
-
-ZONE: Final = Checked("zone", lambda name: zone(name).key)
 
 
 @click.command("totals", cls=settings.Command)
@@ -126,8 +123,6 @@ def _ask(query: Query, mysql_url: str, redis_url: str | None) -> Answer:
                 "" if query.include_pending else "; if it was a moment ago, add --include-pending"
             )
             raise Failure(f"{error}: countersink totals --all lists what was{hint}") from error
-        except (InexactZone, RolledUp) as error:
-            raise Failure(str(error)) from error
         except StoreError:
             raise  # some of them are ValueErrors too
         except ValueError as error:

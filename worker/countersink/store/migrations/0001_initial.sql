@@ -60,7 +60,8 @@ CREATE TABLE IF NOT EXISTS lease (
     PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- For people with a SQL prompt: one row per counter, UTC day and key. The key stays as it is in the table: converted
+-- For people with a SQL prompt: one row per counter, day and key (of counters that go by hour or quarter the UTC day;
+-- without what is in counter_month). The key stays as it is in the table: converted
 -- to text it would be compared by a collation, in which '/Home' equals '/home', and no index could find it.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW counter_daily AS
 SELECT counter,
