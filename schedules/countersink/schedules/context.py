@@ -15,7 +15,8 @@ class JobOptions:
     Attributes:
         compact_grace_s: seconds a bucket has been over before it counts as closed: late events.
         compact_threshold: slot rows per key above which an open bucket is compacted as well.
-        compact_rows: slot rows that one transaction of compaction or retention moves at most.
+        compact_rows: slot rows that one transaction of compaction or retention moves, up to eight
+            times as many where nobody is in the way.
         compact_share: share of the time spent working, above 0 and at most 1; the rest is pause.
         ledger_days: days that guard rows are kept, as a fraction too.
         alarm_lag_s: seconds that the oldest event may wait in the queue before it is an alarm.
