@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +18,8 @@ import redis
 from hypothesis import HealthCheck, settings
 
 from countersink.cli.servers import FAST, Kind, MySQLServer, RedisServer
-from countersink.store.connection import connect
-from countersink.store.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
+from tests.support.databases import KeptDatabase, dropped, new_name
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.templates import SMALL, template
 
@@ -91,20 +89,23 @@ def redis_client(redis_url: str) -> Iterator[redis.Redis]:
 @pytest.fixture
 def empty_mysql_url(mysql_server: MySQLServer) -> Iterator[str]:
     """The URL of a database that does not exist yet; dropped afterwards."""
-    database = f"test_{uuid.uuid4().hex[:12]}"
-    yield mysql_server.url_for(database)
-    session = connect(mysql_server.url, database=False)
-    try:
-        session.execute(f"DROP DATABASE IF EXISTS {database}")
-    finally:
-        session.close()
+    with dropped(mysql_server, new_name()) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def kept_database(mysql_server: MySQLServer) -> Iterator[KeptDatabase]:
+    """The migrated database that the tests of this process use one after another."""
+    kept = KeptDatabase(mysql_server)
+    yield kept
+    kept.drop()
 
 
 @pytest.fixture
-def mysql_url(empty_mysql_url: str) -> str:
-    """The URL of a freshly migrated database; dropped afterwards."""
-    migrate(empty_mysql_url)
-    return empty_mysql_url
+def mysql_url(kept_database: KeptDatabase) -> Iterator[str]:
+    """The URL of a freshly migrated database, or one that is like it; the test may do anything."""
+    yield kept_database.url()
+    kept_database.clean()
 
 
 @pytest.fixture
