@@ -10,12 +10,12 @@ import redis
 from countersink.schedules import pruning
 from countersink.schedules.context import Context, JobOptions, Outcome
 from countersink.schedules.failure import Failed
-from countersink.schedules.tables import open_tables
 from countersink.store import dead, guards
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Refused
 from countersink.store.merge import Incoming
+from countersink.store.tables import open_tables
 from countersink.stream.decode import decode_rows
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.group import Group

@@ -10,9 +10,9 @@ from typing import Final
 
 from countersink.schedules.context import Context, Outcome
 from countersink.schedules.failure import Failed
-from countersink.schedules.tables import open_tables
 from countersink.store import dead
 from countersink.store.connection import Session
+from countersink.store.tables import open_tables
 from countersink.stream.connection import connect, mapped
 from countersink.stream.errors import StreamError
 from countersink.stream.oldest import first_arrived

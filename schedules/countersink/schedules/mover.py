@@ -9,11 +9,10 @@ from countersink.schedules.moving import LOCK_WAIT_S, Moved, Part, move
 from countersink.schedules.pace import Pace
 from countersink.schedules.places import Place
 from countersink.schedules.ranges import keys_of
-from countersink.store.connection import Connect, Session, connect
+from countersink.store import tables
+from countersink.store.connection import Connect, Session
 from countersink.store.errors import BadData, Conflict, StoreError, Unavailable
-from countersink.store.migrate import require_schema
 from countersink.store.rerun import rerun
-from countersink.store.settings import Settings
 
 READ_TIMEOUT_S: Final = 120.0
 """Seconds that a look through a bucket may take: some 500 million rows."""
@@ -34,18 +33,12 @@ def open_tables(mysql_url: str) -> Session:
         SchemaMismatch: there are none, or others.
         StoreError: as :func:`countersink.store.connection.connect`.
     """
-    session = connect(
-        Settings.parse(mysql_url),
+    return tables.open_tables(
+        mysql_url,
         isolation="REPEATABLE READ",
         read_timeout=READ_TIMEOUT_S,
         lock_wait=LOCK_WAIT_S,
     )
-    try:
-        require_schema(session)
-    except BaseException:
-        session.close()
-        raise
-    return session
 
 
 class Mover:

@@ -11,9 +11,9 @@ from typing import Final
 
 from countersink.schedules.context import Context, Outcome
 from countersink.schedules.failure import Failed
-from countersink.schedules.tables import open_tables
 from countersink.store import guards
 from countersink.store.connection import LOCK_WAIT, Session
+from countersink.store.tables import open_tables
 from countersink.stream import oldest
 from countersink.stream.connection import connect, mapped
 from countersink.stream.errors import StreamError

@@ -2,28 +2,15 @@
 
 from typing import Final
 
-from countersink.store.connection import Session, connect
-from countersink.store.migrate import require_schema
-from countersink.store.settings import Settings
+from countersink.store.connection import Session
+from countersink.store.tables import open_tables
 
 SHORT_S: Final = 3.0
 """Seconds that MySQL has to answer where a lease is at stake."""
 
 
-def open_tables(mysql_url: str, *, read_timeout: float = SHORT_S, lock_wait: int = 2) -> Session:
-    """A session at READ COMMITTED on tables of our version.
-
-    Raises:
-        SchemaMismatch: there are none, or others.
-        StoreError: as :func:`countersink.store.connection.connect`.
-    """
-    session = connect(Settings.parse(mysql_url), read_timeout=read_timeout, lock_wait=lock_wait)
-    try:
-        require_schema(session)
-    except BaseException:
-        session.close()
-        raise
-    return session
+LOCK_WAIT_S: Final = 2
+"""Seconds that others may hold up what the scheduled processes write down."""
 
 
 class Kept:
@@ -38,10 +25,12 @@ class Kept:
         """The session.
 
         Raises:
-            StoreError: as :func:`open_tables`.
+            StoreError: as :func:`countersink.store.tables.open_tables`.
         """
         if self._session is None or self._session.closed:
-            self._session = open_tables(self._mysql_url, read_timeout=self._read_timeout)
+            self._session = open_tables(
+                self._mysql_url, read_timeout=self._read_timeout, lock_wait=LOCK_WAIT_S
+            )
         return self._session
 
     def close(self) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from countersink.cli.settings import needed
-from countersink.store.connection import Session, connect
-from countersink.store.migrate import require_schema
+from countersink.store.connection import Session
+from countersink.store.tables import open_tables
 
 
 @contextmanager
@@ -16,6 +16,5 @@ def session(mysql_url: str | None) -> Iterator[Session]:
         click.UsageError: no URL is configured.
         StoreError: as :func:`countersink.store.connection.connect`, or SchemaMismatch.
     """
-    with connect(needed(mysql_url, "mysql")) as opened:
-        require_schema(opened)
+    with open_tables(needed(mysql_url, "mysql")) as opened:
         yield opened

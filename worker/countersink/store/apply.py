@@ -13,15 +13,15 @@ from functools import partial
 from typing import Final
 
 from countersink.store import dead, guards, policies
-from countersink.store.connection import IDLE_SECONDS, Connect, Session, connect
+from countersink.store.connection import IDLE_SECONDS, Connect, Session
 from countersink.store.control import Control, read_control
 from countersink.store.dead import TOO_OLD, WHOLE_ENTRY, DeadRow
 from countersink.store.errors import BadData, Conflict, DuplicateKey, StoreError
 from countersink.store.merge import Incoming
-from countersink.store.migrate import require_schema
 from countersink.store.policies import Policies
 from countersink.store.rerun import rerun
 from countersink.store.strict import refuse_unknown
+from countersink.store.tables import open_tables
 from countersink.store.upserts import Upserts, dead_row
 
 MAX_SLOT: Final = 65_535
@@ -123,8 +123,7 @@ class Applier:
             session = None
         if session is None or session.closed:
             if isinstance(self._connect, str):
-                session = self._session = connect(self._connect)
-                require_schema(session)
+                session = self._session = open_tables(self._connect)
             else:
                 session = self._session = self._connect()
         return session

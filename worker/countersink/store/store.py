@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from countersink.store import migrate as migrations
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.counters import Counters
 from countersink.store.errors import Misconfigured
 from countersink.store.pool import Pool
 from countersink.store.settings import Settings
+from countersink.store.tables import open_tables
 from countersink.store.totals import Totals
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
@@ -97,14 +98,9 @@ class Store:
 
 
 def _connect(settings: Settings) -> Session:
-    session = connect(settings, isolation="REPEATABLE READ", read_timeout=READ_SECONDS)
-    try:
-        # MariaDB keeps 16 MB of sums by key in memory, and is ten times slower beyond.
-        session.execute(
-            f"SET SESSION tmp_table_size = {SUMS_BYTES}, SESSION max_heap_table_size = {SUMS_BYTES}"
-        )
-        migrations.require_schema(session)
-    except BaseException:
-        session.close()
-        raise
+    session = open_tables(settings, isolation="REPEATABLE READ", read_timeout=READ_SECONDS)
+    # MariaDB keeps 16 MB of sums by key in memory, and is ten times slower beyond.
+    session.execute(
+        f"SET SESSION tmp_table_size = {SUMS_BYTES}, SESSION max_heap_table_size = {SUMS_BYTES}"
+    )
     return session

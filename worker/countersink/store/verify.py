@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from countersink.store import buckets
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.deletion import FIRST_APP_SLOT, LAST_APP_SLOT
 from countersink.store.errors import UnknownCounter
-from countersink.store.migrate import require_schema
 from countersink.store.policies import load
 from countersink.store.policy_changes import is_name
 from countersink.store.settings import Settings
+from countersink.store.tables import open_tables
 
 READ_SECONDS: Final = 3600.0
 """How long the sums of one group may take."""
@@ -89,13 +89,7 @@ def open_session(where: Settings | str) -> Session:
     Raises:
         StoreError: as :func:`countersink.store.connection.connect`, or SchemaMismatch.
     """
-    session = connect(where, isolation="REPEATABLE READ", read_timeout=READ_SECONDS)
-    try:
-        require_schema(session)
-    except BaseException:
-        session.close()
-        raise
-    return session
+    return open_tables(where, isolation="REPEATABLE READ", read_timeout=READ_SECONDS)
 
 
 def verify(
