@@ -5,6 +5,10 @@ ALTER TABLE control
     ADD COLUMN policy_version BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'grows with every change of counter or counter_policy',
     ADD COLUMN strict BOOLEAN NOT NULL DEFAULT FALSE COMMENT 'rows of counters that nobody has made are refused';
 
+-- Days are the counter's own by now. A change of the comment alone touches no row.
+ALTER TABLE counter_slot MODIFY COLUMN bucket DATETIME NOT NULL
+    COMMENT 'the local midnight that begins the day, or the UTC start of the hour or quarter; its seconds: counter_policy.number';
+
 -- Counters somebody has made by hand; all others have the defaults.
 CREATE TABLE IF NOT EXISTS counter (
     name         VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
