@@ -12,7 +12,7 @@ from pymysql.cursors import DictCursor
 
 from countersink.schedules.compaction import Selection, compact
 from countersink.schedules.mover import Mover, open_tables
-from countersink.schedules.moving import Moved, Part, move
+from countersink.schedules.moving import Month, Moved, Outdated, Part, move
 from countersink.schedules.pace import Pace
 from countersink.schedules.places import Place
 from countersink.schedules.ranges import next_part
@@ -23,7 +23,7 @@ from countersink.store.errors import BadData, Conflict, Unavailable
 from tests.schedules.tables import DAY, LABEL, MAX, MIN, Tables, spread
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
-MARCH = day_label(date(2020, 3, 1))
+MARCH = Month(day_label(date(2020, 3, 1)), date(2020, 4, 1), 0)
 WHOLE = Part("v", LABEL, b"", b"\xff" * 255)
 ALL_BYTES = [b"", b"\x00", b"'", b"\\", b"%s", b"a", b"a ", b"A", "ä".encode(), b"\xff\xfe"]
 
@@ -39,6 +39,12 @@ def tables(mysql_url: str) -> Iterator[Tables]:
 def session(mysql_url: str) -> Iterator[Session]:
     with open_tables(mysql_url) as opened:
         yield opened
+
+
+def roll_up_to_april(tables: Tables) -> None:
+    tables.run(
+        "INSERT INTO counter (name, rolled_up_to, created) VALUES ('v', '2020-04-01', '2020-01-01')"
+    )
 
 
 def test_a_range_becomes_one_row_per_key_in_slot_0(tables: Tables, session: Session) -> None:
@@ -84,6 +90,7 @@ def test_what_the_app_counted_enters_the_ledger_as_it_moves(
 def test_what_the_app_counted_up_and_down_again_leaves_the_counter_known(
     tables: Tables, session: Session
 ) -> None:
+    roll_up_to_april(tables)
     tables.plant([("v", DAY, b"a", 256, 5), ("v", DAY, b"a", 257, -5)])
     move(session, Part("v", LABEL, b"a", b"a", MARCH))
     assert tables.ledger() == {"v": 0}
@@ -106,8 +113,9 @@ def test_a_sum_beyond_64_bits_fits_what_is_there_already(tables: Tables, session
 
 @pytest.mark.parametrize("month", [None, MARCH])
 def test_a_total_beyond_64_bits_is_refused_and_changes_nothing(
-    tables: Tables, session: Session, month: int | None
+    tables: Tables, session: Session, month: Month | None
 ) -> None:
+    roll_up_to_april(tables)
     tables.plant([("v", DAY, b"a", 1, 7), ("v", DAY, b"b", 1, MAX), ("v", DAY, b"b", 2, 1)])
     before = tables.slots()
     with pytest.raises(BadData):
@@ -118,6 +126,7 @@ def test_a_total_beyond_64_bits_is_refused_and_changes_nothing(
 
 
 def test_every_slot_moves_to_a_month_that_may_have_rows(tables: Tables, session: Session) -> None:
+    roll_up_to_april(tables)
     tables.plant(spread(ALL_BYTES, (0, 3, 300)))
     tables.plant(spread(ALL_BYTES, (0, 5), "2020-03-06 00:00:00"))
     before = tables.totals()
@@ -127,6 +136,64 @@ def test_every_slot_moves_to_a_month_that_may_have_rows(tables: Tables, session:
     assert tables.totals() == before
     assert [key for _, key, _ in tables.months()] == sorted(ALL_BYTES)
     tables.check_ledger()
+
+
+NOT_WHAT_IT_WAS = {
+    "deleted": "DELETE FROM counter",
+    "made anew": "UPDATE counter SET rolled_up_to = NULL",
+    "made anew, with days that are gone": "UPDATE counter SET rolled_up_to = '2020-03-31'",
+    "policies": "UPDATE control SET policy_version = policy_version + 1",
+}
+
+
+@pytest.mark.parametrize("change", NOT_WHAT_IT_WAS)
+def test_nothing_moves_to_a_month_of_a_counter_that_is_not_what_it_was(
+    tables: Tables, session: Session, change: str
+) -> None:
+    roll_up_to_april(tables)
+    tables.plant(spread([b"a", b"b"], (0, 1, 300)))
+    before = tables.slots()
+    tables.run(NOT_WHAT_IT_WAS[change])
+    with pytest.raises(Outdated):
+        move(session, Part("v", LABEL, b"a", b"z", MARCH))
+    assert tables.slots() == before
+    assert tables.months() == []
+    tables.check_ledger()
+
+
+def test_more_days_may_be_gone_by_now_and_slot_0_is_for_whatever_counter(
+    tables: Tables, session: Session
+) -> None:
+    roll_up_to_april(tables)
+    tables.plant(spread([b"a", b"b"], (0, 1, 300)))
+    tables.run("UPDATE counter SET rolled_up_to = '2020-05-01'")
+    assert move(session, Part("v", LABEL, b"a", b"a", MARCH)).moved == 3
+    tables.run("DELETE FROM counter")
+    assert move(session, Part("v", LABEL, b"b", b"b")).moved == 2
+
+
+def test_whoever_changes_counters_waits_for_a_move_to_a_month(
+    tables: Tables, mysql_url: str
+) -> None:
+    roll_up_to_april(tables)
+    tables.plant(spread([b"a"], (1, 2)))
+    refused: list[str] = []
+
+    def change(_request: Request) -> None:
+        with connect(mysql_url, lock_wait=1) as other:
+            for statement in ("SELECT 1 FROM control FOR UPDATE", "DELETE FROM counter"):
+                with pytest.raises(Conflict), other.transaction():
+                    other.execute(statement)
+                refused.append(statement)
+
+    proxy = MySQLProxy.to(mysql_url)
+    try:
+        proxy.when("*", Phase.AFTER, Deed.PASS, call=change, where=is_locking)
+        with open_tables(proxy.url(mysql_url)) as session:
+            assert move(session, Part("v", LABEL, b"a", b"a", MARCH)).moved == 2
+    finally:
+        proxy.close()
+    assert len(refused) == 2
 
 
 def test_a_held_row_is_refused_at_once_and_nothing_stays_locked(

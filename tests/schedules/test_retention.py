@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -243,6 +243,71 @@ def test_a_day_that_is_gone_is_said_to_be_gone_and_the_whole_is_what_it_was(
         assert refused.value.rolled_up_to == day_of(10)
         (kept,) = store.totals.daily("v", start=day_of(5), end=day_of(5))
         assert kept[1] == before // 3
+
+
+def roll_up_while(tables: Tables, change: Callable[[], object]) -> RolledUp:
+    """A pass, with a change right before the first of its moves."""
+    proxy = MySQLProxy.to(tables.url)
+    try:
+        rule = proxy.when(
+            "*",
+            Phase.BEFORE,
+            Deed.PASS,
+            call=lambda _: change(),
+            times=1,
+            where=lambda request, _: "FROM control" in request.text and "SHARE" in request.text,
+        )
+        done = run(proxy.url(tables.url), rows=4)
+    finally:
+        proxy.close()
+    assert rule.acted == 1
+    return done
+
+
+@pytest.mark.parametrize("keep_days", [None, 10])
+def test_a_counter_that_is_deleted_meanwhile_and_counted_anew_is_left_to_the_next_pass(
+    tables: Tables, keep_days: int | None
+) -> None:
+    keep(tables, 10)
+    plant_days(tables, date(2020, 3, 5), date(2020, 3, 6))
+    with Store(tables.url) as store:
+
+        def change() -> None:
+            store.counters.delete("v")
+            if keep_days is not None:
+                store.counters.set("v", time_zone="Asia/Tokyo", keep_days=keep_days)
+            applier = Applier(tables.url, 5)
+            at = minute(date(2020, 3, 5))
+            applier.apply([entry([(n, "v", f"k{n}", at, 100) for n in range(9)])])
+            applier.close()
+
+        assert roll_up_while(tables, change).rows == 0
+        assert tables.months() == []
+        tables.check_ledger()
+        assert store.totals.total("v") == 900
+        again = run(tables.url)
+        assert again.rows == (0 if keep_days is None else 9)
+        assert store.totals.total("v") == 900
+        tables.check_ledger()
+
+
+def test_a_change_of_another_counter_does_not_end_the_pass(tables: Tables) -> None:
+    keep(tables, 10)
+    plant_days(tables, date(2020, 3, 5), date(2020, 3, 6))
+    before = tables.totals()
+    with Store(tables.url) as store:
+        done = roll_up_while(tables, lambda: store.counters.set("w", time_zone="Asia/Tokyo"))
+    assert done.rows == 30
+    assert tables.slots() == []
+    assert tables.totals() == before
+    tables.check_ledger()
+
+
+def test_the_end_of_time_is_in_no_month_yet_and_nothing_is_wrong_with_it(tables: Tables) -> None:
+    keep(tables, None, rolled_up_to=date(2026, 1, 1))
+    tables.plant(spread([b"a"], (1, 2), "9999-12-31 00:00:00"))
+    done = run(tables.url)
+    assert (done.rows, done.unknown) == (0, ())
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])

@@ -100,6 +100,10 @@ class Mover:
         """Move a part, and where that is refused its halves, down to single keys.
 
         Returns early when the pace says stop; what is left is found by the next pass.
+
+        Raises:
+            Outdated: the rest may not go to that month any more.
+            StoreError: as any query.
         """
         pending: list[tuple[Part, list[bytes] | None]] = [(part, None)]
         refused = False

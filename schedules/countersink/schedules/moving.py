@@ -7,15 +7,21 @@ without having been added; that the numbers of rows agree is checked all the sam
 
 The locking read does not wait: a row that somebody holds makes it fail at once, instead of queueing
 workers up behind a transaction that itself waits.
+
+What goes into a month goes there by what the counter was when the pass looked at it. So that is
+looked at again under the share lock of control that applying transactions take as well, before any
+other lock: whoever deletes a counter, or gives it another policy, holds that row alone.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from typing import Final
 
 from countersink.store import cells
 from countersink.store.buckets import label_time
 from countersink.store.connection import Session
+from countersink.store.control import read_control
 from countersink.store.errors import Conflict
 
 COMPACTED: Final = 0
@@ -29,6 +35,25 @@ _APP_SLOTS: Final = "slot BETWEEN 256 AND 511"
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 
+class Outdated(Exception):
+    """The counter, or policies, are not what they were when the pass looked; nothing was moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """A month that rows go to, and what makes it the right one.
+
+    Attributes:
+        label: of the first of the month.
+        rolled_up_to: the first day of the counter that stays, as the pass knows it.
+        version: of the policies that the pass goes by.
+    """
+
+    label: int
+    rolled_up_to: date
+    version: int
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Keys of one bucket, and where its rows go.
@@ -38,15 +63,14 @@ class Part:
         bucket: the bucket's label.
         first: the first key.
         last: the last key, included.
-        month: label of the month to move to, out of every slot; None: from the other slots to
-            slot 0.
+        month: where to move, out of every slot; None: from the other slots to slot 0.
     """
 
     counter: str
     bucket: int
     first: bytes
     last: bytes
-    month: int | None = None
+    month: Month | None = None
 
     @property
     def lowest_slot(self) -> int:
@@ -98,12 +122,15 @@ def move(session: Session, part: Part) -> Moved:
         part: what to move and where to.
 
     Raises:
+        Outdated: that month may not be the one by now; nothing was moved.
         Conflict: somebody holds a row; nothing was moved.
         BadData: a sum does not fit BIGINT; nothing was moved.
         Unavailable: the connection is lost; everything was moved or nothing.
         StoreError: as any query; nothing was moved.
     """
     with session.transaction():
+        if part.month is not None:
+            _check(session, part.counter, part.month)
         keys = _lock(session, part)
         moving = [one for one in keys if one.moving]
         moved = sum(one.moving for one in moving)
@@ -118,6 +145,19 @@ def move(session: Session, part: Part) -> Moved:
                 )
     before = sum(one.rows for one in moving)
     return Moved(before, len(moving) if part.month is None else before - moved, moved)
+
+
+def _check(session: Session, counter: str, month: Month) -> None:
+    """Hold the counter and the policies as they are, and see that they are what they were."""
+    version = read_control(session).policy_version
+    # A locking read, as it reads what is, not a snapshot.
+    found = session.query(
+        "SELECT rolled_up_to FROM counter WHERE name = %s LOCK IN SHARE MODE", (counter,)
+    )
+    on_record = found[0][0] if found else None
+    # The day only grows while the counter is there: another pass may have been here.
+    if version != month.version or on_record is None or on_record < month.rolled_up_to:
+        raise Outdated(f"{counter} was changed or deleted since the pass looked at it")
 
 
 def _lock(session: Session, part: Part) -> list[_Key]:
@@ -141,7 +181,7 @@ def _add(session: Session, part: Part, keys: list[_Key]) -> None:
         head, tail = cells.head(session, part.counter, part.bucket), f"', {COMPACTED:d}, "
     else:
         table, columns = "counter_month", "counter, bucket, counter_key, amount"
-        head, tail = cells.head(session, part.counter, part.month), "', "
+        head, tail = cells.head(session, part.counter, part.month.label), "', "
     clause = session.dialect.upsert_add(table, "amount")
     size = cells.per_statement(session)
     for start in range(0, len(keys), size):

@@ -7,7 +7,7 @@ key", so that what lies before costs nothing.
 from collections.abc import Sequence
 from typing import Final
 
-from countersink.schedules.moving import Part
+from countersink.schedules.moving import Month, Part
 from countersink.store.buckets import label_of, label_time
 from countersink.store.clock import NOW_MS
 from countersink.store.connection import Session
@@ -74,7 +74,7 @@ def next_part(
     after: bytes | None = None,
     above: int = 0,
     rows: int,
-    month: int | None = None,
+    month: Month | None = None,
 ) -> Part | None:
     """The next keys of a bucket that are worth moving; None if there are none.
 

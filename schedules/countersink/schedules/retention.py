@@ -14,6 +14,7 @@ from typing import Final
 
 from countersink.schedules.context import Context, Outcome
 from countersink.schedules.mover import Mover, open_tables
+from countersink.schedules.moving import Month, Outdated
 from countersink.schedules.pace import Pace
 from countersink.schedules.places import (
     ASTRIDE,
@@ -87,7 +88,7 @@ def job(context: Context) -> Outcome:
         share=context.options.compact_share,
         stop=context.stop,
     )
-    return Outcome(done.rows, _sentence(done))
+    return Outcome(done.rows, _sentence(done), finished=done.finished)
 
 
 class _Pass:
@@ -106,10 +107,7 @@ class _Pass:
         # Read again, after the buckets: whoever made one went by a policy that is there by now.
         self._now, self._policies = self._mover.run(now_and_policies)
         for counter, own in labels.items():
-            for label in own:
-                month = self._month(counter, label, limits[counter])
-                if month is not None:
-                    self._bucket(counter, label, month)
+            self._counter(counter, own, limits[counter])
         mover = self._mover
         return RolledUp(
             rows=mover.moved,
@@ -146,6 +144,41 @@ class _Pass:
         end = day_label(rolled_up_to) + 2 * _DAY_S
         return self._mover.run(lambda session: bucket_labels(session, counter, end=end))
 
+    def _counter(self, counter: str, labels: list[int], rolled_up_to: date) -> None:
+        """Move its buckets; if it is changed or deleted meanwhile, the rest is the next pass's."""
+        policies = self._policies.of(counter)
+        for label in labels:
+            month = self._month(counter, label, rolled_up_to)
+            after: bytes | None = None
+            while month is not None and not self._pace.stopped:
+                to = Month(month, rolled_up_to, self._policies.version)
+                try:
+                    after = self._next(counter, label, to, after)
+                except Outdated:
+                    self._now, self._policies = self._mover.run(now_and_policies)
+                    on_record = self._mover.run(partial(_on_record, counter=counter))
+                    if (self._policies.of(counter), on_record) != (policies, rolled_up_to):
+                        return
+                    continue  # it was another counter
+                if after is None:
+                    break
+
+    def _next(self, counter: str, label: int, month: Month, after: bytes | None) -> bytes | None:
+        """Move the next part of a bucket, and return its last key; None if there is none."""
+        look = partial(
+            next_part,
+            counter=counter,
+            bucket=label,
+            after=after,
+            rows=self._mover.size(disturbing=False),
+            month=month,
+        )
+        part = self._mover.run(look)
+        if part is None:
+            return None
+        self._mover.move(part)
+        return part.last
+
     def _month(self, counter: str, label: int, rolled_up_to: date) -> int | None:
         """The label of the month a bucket goes to; None if it stays."""
         try:
@@ -160,23 +193,6 @@ class _Pass:
             self._astride.append(Place(counter, label))
             return None
         return day_label(first.replace(day=1))
-
-    def _bucket(self, counter: str, label: int, month: int) -> None:
-        after: bytes | None = None
-        while not self._pace.stopped:
-            look = partial(
-                next_part,
-                counter=counter,
-                bucket=label,
-                after=after,
-                rows=self._mover.size(disturbing=False),
-                month=month,
-            )
-            part = self._mover.run(look)
-            if part is None:
-                return
-            self._mover.move(part)
-            after = part.last
 
 
 def _kept(session: Session) -> dict[str, tuple[int | None, date | None]]:
@@ -195,6 +211,11 @@ def _announce(session: Session, counter: str, keep_days: int, cutoff: date) -> d
         " WHERE name = %s AND keep_days = %s AND (rolled_up_to IS NULL OR rolled_up_to < %s)",
         (cutoff, counter, keep_days, cutoff),
     )
+    return _on_record(session, counter)
+
+
+def _on_record(session: Session, counter: str) -> date | None:
+    """The day before which days of a counter are gone."""
     found = session.query("SELECT rolled_up_to FROM counter WHERE name = %s", (counter,))
     on_record: date | None = found[0][0] if found else None
     return on_record
