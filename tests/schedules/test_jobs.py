@@ -16,7 +16,7 @@ import redis
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 
-from countersink.schedules.perform import RunFailed, perform
+from countersink.schedules.perform import FOUND, RunFailed, perform
 from countersink.schedules.queue import RunJob, Runs, make_queue, run_id
 from countersink.store.connection import Session
 from countersink.stream.connection import connect as connect_redis
@@ -164,13 +164,53 @@ def test_a_run_that_fails_says_so_and_does_not_block_the_next(ground: Ground) ->
     assert "rq" not in said(child)
 
 
+def test_what_a_job_finds_is_said_at_once_and_with_the_third_run_at_error_level(
+    ground: Ground,
+) -> None:
+    child = ground.process()
+    for second in range(4):
+        ground.plan("finds", later(f"09:00:0{second}"))
+    row = ground.wait_state("finds", "failed", later("09:00:03"))
+    assert (row["error"], row["detail"]) == ("one thing differs", FOUND)
+    end(child)
+    lines = [json.loads(line) for line in child.output().splitlines() if line.startswith("{")]
+    told = [(x["action"], x["level"], x["error"]) for x in lines if "error" in x]
+    assert told == [
+        *[("run_failed", "warning", "one thing differs")] * 3,
+        ("failing", "error", "one thing differs"),
+        ("run_failed", "warning", "one thing differs"),
+        ("failing", "error", "one thing differs"),
+    ]
+
+
+def test_a_run_that_is_tried_again_is_said_to_keep_failing_once(ground: Ground) -> None:
+    child = ground.process()
+    for second in range(2):
+        moment = later(f"09:00:0{second}")
+        ground.plan("breaks", moment)
+        ground.wait_state("breaks", "failed", moment)
+        for attempt in (2, 3):
+            ground.runs.enqueue("breaks", moment, attempt, LIMIT_S)
+            ground.wait_starts(3 * second + attempt)
+            ground.wait_state("breaks", "failed", moment)
+    end(child)
+    assert said(child).count("run_failed") == 6
+    assert said(child).count("failing") == 2  # with the third attempt, and the fourth
+
+
 def test_sigterm_tells_the_run_to_end_in_good_order(ground: Ground) -> None:
     child = ground.process()
     ground.plan("until_told")
     ground.wait_starts(1)
     end(child)
     row = run_row(ground.session, "until_told", NINE)
-    assert (row["state"], row["row_count"], row["detail"]) == ("done", 7, "told to stop")
+    assert (row["state"], row["attempts"], row["detail"]) == ("planned", 0, "told to stop")
+    assert "run_stopped" in said(child)
+    other = ground.process()  # goes on: nobody waits for a lease to run out
+    ground.runs.enqueue("until_told", NINE, 1, LIMIT_S)  # as the sweep does
+    ground.wait_starts(2)
+    assert run_row(ground.session, "until_told", NINE)["attempts"] == 1
+    end(other)
 
 
 def test_sigterm_kills_a_run_that_does_not_listen_and_another_takes_it_over(
@@ -195,8 +235,8 @@ def test_a_killed_process_leaves_a_run_that_is_taken_over_after_its_lease(ground
     ground.plan("until_told")
     ground.wait_starts(1)
     child.kill()  # its work horse finds itself an orphan, and ends in good order
-    row = ground.wait_state("until_told", "done")
-    assert row["attempts"] == 1
+    row = ground.wait_state("until_told", "planned")
+    assert row["attempts"] == 0
 
 
 def test_a_run_waits_for_the_one_before_it_and_is_skipped_only_after_long(ground: Ground) -> None:
@@ -236,7 +276,7 @@ def test_a_run_that_is_frozen_past_its_lease_has_nothing_more_to_say(ground: Gro
     assert run_row(ground.session, "until_told", NINE)["state"] == "running"
     end(other)
     row = run_row(ground.session, "until_told", NINE)
-    assert (row["state"], row["attempts"]) == ("done", 2)
+    assert (row["state"], row["attempts"]) == ("planned", 1)
     end(slow)
 
 

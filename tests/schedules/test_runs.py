@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from countersink.schedules.runs import STALE, Attempt, Begun, begin, finish, renew, skip
+from countersink.schedules.runs import STALE, Attempt, Begun, begin, finish, put_back, renew, skip
 from countersink.store.connection import Session, connect
 from tests.schedules.scheduling import run_row
 
@@ -184,3 +184,37 @@ def test_a_dead_run_that_cannot_be_taken_over_ends_as_failed(session: Session) -
     assert "ended in the midst" in reason
     row = run_row(session, "j", NINE)
     assert (row["state"], row["error"]) == ("failed", reason)
+
+
+def test_a_run_that_is_put_back_starts_again_once_as_the_same_attempt(session: Session) -> None:
+    plan(session)
+    one = attempt()
+    begin(session, one, LEASE_S)
+    assert put_back(session, one, "half of it")
+    row = run_row(session, "j", NINE)
+    assert (row["state"], row["attempts"], row["detail"]) == ("planned", 0, "half of it")
+    assert not put_back(session, one)
+    assert not finish(session, one, rows=1)
+    assert begin(session, attempt(2, holder="late"), LEASE_S) is Begun.NOTHING
+    assert begin(session, attempt(holder="g"), LEASE_S) is Begun.STARTED
+    assert begin(session, attempt(holder="again"), LEASE_S) is Begun.NOTHING
+    assert not put_back(session, one)
+    assert run_row(session, "j", NINE)["holder"] == "g"
+
+
+def test_a_run_whose_lease_was_lost_is_put_back_unless_another_has_taken_it_over(
+    session: Session,
+) -> None:
+    plan(session)
+    one = attempt()
+    begin(session, one, LEASE_S)
+    expire(session)
+    assert put_back(session, one)
+    two = attempt(holder="g")
+    assert begin(session, two, LEASE_S) is Begun.STARTED
+    expire(session)
+    assert begin(session, attempt(2, holder="heir"), LEASE_S) is Begun.STARTED
+    assert not put_back(session, two)
+    row = run_row(session, "j", NINE)
+    assert (row["state"], row["attempts"], row["holder"]) == ("running", 2, "heir")
+    assert renew(session, attempt(2, holder="heir"), LEASE_S)

@@ -18,6 +18,7 @@ from rq import get_current_job
 from countersink.schedules import jobs, scheduler
 from countersink.schedules.context import Context, Outcome
 from countersink.schedules.cron import parse
+from countersink.schedules.failure import Failed
 from countersink.schedules.options import JobsOptions, SchedulerOptions, Times
 from countersink.schedules.registry import Kind, Registry
 from countersink.store.connection import Session, connect
@@ -64,6 +65,13 @@ def breaks(context: Context) -> Outcome:
     raise RuntimeError(" ".join(("it", "broke:", "¡ñandú!", "x" * 3000)))
 
 
+def finds(context: Context) -> Outcome:
+    """Record the start, and fail by what was found."""
+    with connect(context.mysql_url) as session:
+        _start(session)
+    raise Failed("one thing differs")
+
+
 def until_told(context: Context) -> Outcome:
     """Record the start, and go on until told to stop."""
     with connect(context.mysql_url) as session:
@@ -73,7 +81,7 @@ def until_told(context: Context) -> Outcome:
         if time.monotonic() - begun > PATIENCE_S:
             return Outcome(0, "nobody said anything")
         time.sleep(PAUSE_S)
-    return Outcome(7, "told to stop")
+    return Outcome(7, "told to stop", finished=False)
 
 
 def deaf(context: Context) -> Outcome:
@@ -94,7 +102,7 @@ def once_deaf(context: Context) -> Outcome:
     return Outcome(0, "nobody said anything")
 
 
-NAMES: Final = ("tick", "breaks", "until_told", "deaf", "once_deaf")
+NAMES: Final = ("tick", "breaks", "finds", "until_told", "deaf", "once_deaf")
 
 
 def registry() -> Registry:

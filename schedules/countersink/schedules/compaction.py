@@ -151,7 +151,8 @@ def job(context: Context) -> Outcome:
                 lease.renew(session, _ALL, holder, DAY_S)
             else:
                 lease.release(session, _ALL, holder)
-    return Outcome(done.rows_before - done.rows_after, _sentence(done, everything))
+    moved = done.rows_before - done.rows_after
+    return Outcome(moved, _sentence(done, everything), finished=done.finished)
 
 
 class _Pass:
@@ -209,7 +210,7 @@ class _Pass:
         for label in labels:
             try:
                 whole = self._is_whole(name, label)
-            except (LookupError, ValueError, OverflowError):
+            except LookupError:
                 self._unknown.append(Place(name, label))
                 continue
             if whole:
@@ -221,9 +222,12 @@ class _Pass:
 
     def _is_whole(self, name: str, label: int) -> bool:
         policy = self._policies.numbered(name, label)
-        if self._what.before is not None:
-            return policy.local_day(label) < self._what.before
-        return policy.ends_at(label) + self._what.grace_s <= self._now
+        try:
+            if self._what.before is not None:
+                return policy.local_day(label) < self._what.before
+            return policy.ends_at(label) + self._what.grace_s <= self._now
+        except (ValueError, OverflowError):
+            return False  # it lasts to the end of time, or begins after it
 
     def _uncompacted(self, name: str, labels: list[int]) -> Iterator[int]:
         """Those that have rows to move.

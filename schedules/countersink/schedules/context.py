@@ -75,10 +75,13 @@ class Outcome:
     Attributes:
         rows: that it moved, deleted or looked at.
         detail: one sentence for people.
+        finished: False if it ended before its work was done, since it was to stop; what it did
+            stays done, and another run goes on from there.
     """
 
     rows: int
     detail: str
+    finished: bool = True
 
 
 Job = Callable[[Context], Outcome]

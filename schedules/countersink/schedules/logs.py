@@ -48,6 +48,8 @@ class Action(StrEnum):
     """What was enqueued is no run that could start: it did, or was never planned (level debug)."""
     RUN_FAILED = "run_failed"
     """A run failed."""
+    RUN_STOPPED = "run_stopped"
+    """A run was told to end before its work was done: it begins again elsewhere, or later."""
     RUN_LOST = "run_lost"
     """A run's lease ran out, or was taken over, while it ran."""
     FAILING = "failing"

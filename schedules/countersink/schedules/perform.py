@@ -12,10 +12,10 @@ from rq.timeouts import BaseTimeoutException
 
 from countersink.schedules import runs
 from countersink.schedules.context import Context, Outcome
-from countersink.schedules.failure import Failed
+from countersink.schedules.failure import Failed, Stopped
 from countersink.schedules.history import failing
 from countersink.schedules.leadership import process_name
-from countersink.schedules.logs import MAX_ERROR, Action, Log, error_text
+from countersink.schedules.logs import FAILING_AFTER, MAX_ERROR, Action, Log, error_text
 from countersink.schedules.options import JobsOptions
 from countersink.schedules.patience import GivenUp, Outage, waited
 from countersink.schedules.pulse import Pulse
@@ -26,6 +26,8 @@ from countersink.schedules.tables import Kept
 from countersink.store.errors import StoreError
 from countersink.stream.errors import StreamError
 
+FOUND: Final = "not tried again: what it found does not pass by itself"
+"""The detail of a run that failed by what its job found; the scheduler goes by it."""
 LOOK_EVERY_S: Final = 0.2
 """Seconds between two looks whether the run before is over, or the process is to stop."""
 _MARGIN: Final = 0.1
@@ -92,10 +94,14 @@ class _Reason:
     Attributes:
         stored: for its row.
         said: for the log: without the text of an unexpected error, which may quote an event.
+        found: whether the job said so itself: trying again would find the same.
+        unfinished: whether it did, since it was to stop.
     """
 
     stored: str
     said: str
+    found: bool = False
+    unfinished: bool = False
 
 
 class _Run:
@@ -183,9 +189,10 @@ class _Run:
         ).start()
         try:
             outcome, error = self._work(pulse)
-            stored = None if error is None else error.stored
             took = round(time.monotonic() - begun, 3)
-            self._finish(pulse, outcome, stored)
+            if self._is_cut_off(outcome, error) and (self._told() or pulse.lost):
+                return self._put_back(pulse, outcome, took)
+            self._finish(pulse, outcome, error)
         finally:
             pulse.stop()
         if error is not None:
@@ -198,6 +205,25 @@ class _Run:
             rows=outcome.rows if outcome else 0,
         )
         return "done"
+
+    @staticmethod
+    def _is_cut_off(outcome: Outcome | None, error: _Reason | None) -> bool:
+        """Whether the run ended early because it was to stop."""
+        return (outcome is not None and not outcome.finished) or (
+            error is not None and error.unfinished
+        )
+
+    def _put_back(self, pulse: Pulse, outcome: Outcome | None, took: float) -> str:
+        """Leave the rest to another process: neither done nor failed."""
+        detail = None if outcome is None else outcome.detail
+        self._written(pulse, lambda: runs.put_back(self._session(), self._attempt, detail))
+        self._log(
+            Action.RUN_STOPPED,
+            "the run was to stop before its work was done: it goes on elsewhere, or later",
+            took_s=took,
+            rows=0 if outcome is None else outcome.rows,
+        )
+        return "stopped"
 
     def _work(self, pulse: Pulse) -> tuple[Outcome | None, _Reason | None]:
         context = Context(
@@ -227,21 +253,35 @@ class _Run:
                 return _Reason(text, text)
             cause = cause.__cause__ or cause.__context__
         if isinstance(error, StoreError | StreamError | Failed):
-            return _Reason(error_text(error), error_text(error))
+            text = error_text(error)
+            found = isinstance(error, Failed)
+            return _Reason(text, text, found=found, unfinished=isinstance(error, Stopped))
         self._log(Action.CRASHED, "an unexpected error in a run", level=logging.ERROR, bug=error)
         name = type(error).__name__
         return _Reason(f"{name}: {' '.join(str(error).split())}", name)
 
-    def _finish(self, pulse: Pulse, outcome: Outcome | None, error: str | None) -> None:
+    def _finish(self, pulse: Pulse, outcome: Outcome | None, error: _Reason | None) -> None:
+        detail = None if outcome is None else outcome.detail
+        if error is not None and error.found:
+            detail = FOUND
+
         def write() -> bool:
             return runs.finish(
                 self._session(),
                 self._attempt,
                 rows=None if outcome is None else outcome.rows,
-                detail=None if outcome is None else outcome.detail,
-                error=error,
+                detail=detail,
+                error=None if error is None else error.stored,
             )
 
+        self._written(pulse, write)
+
+    def _written(self, pulse: Pulse, write: Callable[[], bool]) -> None:
+        """Write how the run ended.
+
+        Raises:
+            RunFailed: it could not be written, or is no longer for this process to say.
+        """
         try:
             # Until the lease has run out: from then on it is another's run.
             written = waited(
@@ -281,10 +321,13 @@ class _Run:
         except StoreError:
             return  # only what is said of it is missing
         for job in found:
-            self._process.log(
-                Action.FAILING,
-                "a job failed three times in a row or more: see countersink runs",
-                level=logging.ERROR,
-                job=job.job,
-                times=job.times,
-            )
+            # With the third failure, and once for every later run, however often that is tried.
+            if job.times == FAILING_AFTER or self._attempt.number == 1:
+                self._process.log(
+                    Action.FAILING,
+                    "a job failed three times in a row or more: see countersink runs",
+                    level=logging.ERROR,
+                    job=job.job,
+                    times=job.times,
+                    error=error,
+                )

@@ -10,7 +10,7 @@ the dead letters as ``too_old``.
 from typing import Final
 
 from countersink.schedules.context import Context, Outcome
-from countersink.schedules.failure import Failed
+from countersink.schedules.failure import Stopped
 from countersink.store import guards
 from countersink.store.connection import LOCK_WAIT, Session
 from countersink.store.tables import open_tables
@@ -31,7 +31,7 @@ def job(context: Context) -> Outcome:
 
     Raises:
         StreamError: Redis did not answer; nothing was pruned.
-        Failed: it was to stop; nothing was pruned.
+        Stopped: it was to stop; nothing was pruned.
         Refused: the clocks of MySQL and Redis differ by minutes; nothing was pruned.
         StoreError: MySQL did not do its part.
     """
@@ -59,7 +59,7 @@ def _queue(context: Context) -> tuple[int, int | None]:
                 seconds, microseconds = client.time()
             waiting = oldest.first_sent(client, stream_keys(client), stop=context.stop)
     except oldest.Interrupted as error:
-        raise Failed("stopped while looking at the queue; nothing was pruned") from error
+        raise Stopped("stopped while looking at the queue; nothing was pruned") from error
     except StreamError as error:
         raise type(error)(
             f"{error}; nothing was pruned, since what waits there is not known"

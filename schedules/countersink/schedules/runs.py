@@ -104,6 +104,26 @@ def finish(
     return rerun(partial(_finish, session, attempt, rows, detail, error))
 
 
+def put_back(session: Session, attempt: Attempt, detail: str | None = None) -> bool:
+    """Undo the start of an attempt that was told to end before its work was done: the same attempt
+    can start again, elsewhere, as if this one had not been made.
+
+    Also where its lease was lost, as long as nobody has taken the run over.
+
+    Args:
+        session: see :func:`begin`.
+        attempt: that was started.
+        detail: what it did so far; shown until it starts again.
+
+    Returns:
+        False if it was taken over, or ended, by another: nothing was written.
+
+    Raises:
+        StoreError: unknown. Call again.
+    """
+    return rerun(partial(_put_back, session, attempt, detail))
+
+
 def skip(session: Session, attempt: Attempt, waited_s: float) -> str | None:
     """End a run that found another one of its job going; the reason, None if it is not its turn.
 
@@ -194,6 +214,24 @@ def _finish(
             ),
         )
         lease.release(session, attempt.lease, attempt.holder)
+    return changed == 1
+
+
+def _put_back(session: Session, attempt: Attempt, detail: str | None) -> bool:
+    with session.transaction():
+        lease.release(session, attempt.lease, attempt.holder)
+        changed = session.execute(
+            "UPDATE job_run SET state = 'planned', attempts = %s, holder = NULL,"
+            " started_at = NULL, detail = %s"
+            " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s",
+            (
+                attempt.number - 1,
+                _stored(detail),
+                attempt.job,
+                attempt.planned_at,
+                attempt.holder,
+            ),
+        )
     return changed == 1
 
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from countersink.schedules.context import Context, Outcome
-from countersink.schedules.failure import Failed
+from countersink.schedules.failure import Failed, Stopped
 from countersink.store.verify import open_session, verify
 
 SHOWN: Final = 10
@@ -19,7 +19,7 @@ def job(context: Context) -> Outcome:
 
     Raises:
         Differs: something is wrong.
-        Failed: it was to stop before it had looked at everything, and found nothing wrong so far.
+        Stopped: it was to stop before it had looked at everything, and found nothing wrong so far.
         StoreError: MySQL did not do its part.
     """
     with open_session(context.mysql_url) as session:
@@ -31,5 +31,5 @@ def job(context: Context) -> Outcome:
             f"{shown}{f'; and {more:,} more' if more > 0 else ''}: see countersink verify"
         )
     if not done.finished:
-        raise Failed(f"stopped when {done.counters:,} counters were verified, which agree")
+        raise Stopped(f"stopped when {done.counters:,} counters were verified, which agree")
     return Outcome(rows=done.rows, detail=f"{done.counters:,} counters agree with the ledger")
