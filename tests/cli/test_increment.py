@@ -78,9 +78,9 @@ def test_amounts_and_keys_are_what_they_are(servers: Servers) -> None:
         (["c", "--at", "2026-11-21T08:00:00"], "has no time zone"),
         (["c", "--at", "2026-11-21"], "has no time zone"),
         (["c", "--at", "yesterday"], "is not ISO 8601"),
-        (["c", "--at", "0001-01-01T00:00Z"], "between 1970-01-01 and 9999-12-30"),
-        (["c", "--at", "1969-12-31T23:59Z"], "between 1970-01-01 and 9999-12-30"),
-        (["c", "--at", "9999-12-31T23:59Z"], "between 1970-01-01 and 9999-12-30"),
+        (["c", "--at", "0001-01-01T00:00Z"], "between 1970-01-01 and 9999-12-25"),
+        (["c", "--at", "1969-12-31T23:59Z"], "between 1970-01-01 and 9999-12-25"),
+        (["c", "--at", "9999-12-31T23:59Z"], "between 1970-01-01 and 9999-12-25"),
     ],
 )
 def test_bad_input_is_wrong_usage_and_stores_nothing(
@@ -93,9 +93,9 @@ def test_bad_input_is_wrong_usage_and_stores_nothing(
 
 
 def test_the_far_future_is_counted_there(servers: Servers) -> None:
-    assert servers.call("increment", "c", "--at", "9999-12-30T23:59Z").status == 0
+    assert servers.call("increment", "c", "--at", "9999-12-25T23:59Z").status == 0
     servers.apply()
-    assert total(servers, "c") == [{"day": "9999-12-30", "total": 1}]
+    assert total(servers, "c") == [{"day": "9999-12-25", "total": 1}]
 
 
 def test_a_lost_reply_does_not_count_twice(servers: Servers) -> None:

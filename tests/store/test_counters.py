@@ -130,7 +130,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"time_zone": "UTC", "start": ahead() + timedelta(seconds=1)}, "not a whole minute"),
     (
         {"time_zone": "UTC", "start": datetime(9999, 12, 31, 23, tzinfo=ZoneInfo("Etc/GMT+9"))},
-        "beyond the years",
+        "after the last possible event, 9999-12-25T23:59Z",
     ),
 ]
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from countersink.store import Store
+from countersink.store import Store, periods
 from countersink.store.apply import Applier
 from countersink.store.buckets import RESOLUTIONS
 from countersink.store.connection import Session
@@ -307,3 +307,72 @@ def test_the_first_bucket_of_a_policy_holds_nothing_from_before_it(
     assert totals.many("c", ["k"], start=day, time_zone=zone) == {"k": 1110}
     with pytest.raises(InexactZone, match="2026-11-22 05:00 UTC"):
         totals.total("c", start=day, end=day, time_zone=zone)
+
+
+def test_hours_of_a_zone_that_was_off_by_half_an_hour_do_not_tell_its_days_then(
+    session: Session, applier: Applier, totals: Totals
+) -> None:
+    """Caracas was 4:30 behind UTC until May 2016: its 2 May 2012 began at 04:30 UTC."""
+    put_policies(session, "c", [(0, "America/Caracas", "hour")])
+    second = date(2012, 5, 2)
+    at = [minute(second, 250), minute(second, 285), minute(date(2026, 11, 21))]
+    applier.apply([entry([(n, "c", "k", one, 10**n) for n, one in enumerate(at)])])
+    asks: list[Callable[..., Any]] = [
+        totals.daily,
+        totals.hourly,
+        totals.total,
+        totals.monthly,
+        totals.counters,
+    ]
+    for ask in asks:
+        own = () if ask == totals.counters else ("c",)
+        for zone in (None, "America/Caracas"):
+            with pytest.raises(InexactZone, match=r"ask for the time zone UTC;.*quarter") as raised:
+                ask(*own, start=second, end=second + timedelta(days=60), time_zone=zone)
+            assert "time zone America/Caracas" not in str(raised.value)
+    with pytest.raises(InexactZone):
+        totals.span("c")
+    assert totals.daily("c", start=second, end=second, time_zone="UTC") == [(second, 11)]
+    assert totals.total("c") == 111
+    # Since then it is 4 hours.
+    day = date(2026, 11, 21)
+    assert totals.daily("c", start=day, end=day) == [(day, 100)]
+    assert totals.total("c", start=date(2016, 6, 1)) == 100
+
+
+def test_too_many_hours_are_refused_before_anybody_looks_at_each_day(
+    session: Session, applier: Applier, totals: Totals
+) -> None:
+    put_policies(session, "c", [(0, "UTC", "hour")])
+    applier.apply([entry([(0, "c", "k", 0, 1), (1, "c", "k", minute(date(9990, 1, 1)), 1)])])
+    before = periods._clock_changes.cache_info().misses
+    with pytest.raises(ValueError, match="at most 100,000"):
+        totals.hourly("c", time_zone="Asia/Kolkata")
+    assert periods._clock_changes.cache_info().misses == before
+
+
+def test_what_is_counted_ahead_of_a_change_is_of_the_bucket_it_was_counted_in(
+    session: Session, applier: Applier, totals: Totals
+) -> None:
+    """An event of 23:30, counted before the change at noon was made, lies in the old policy's day:
+    so where Berlin's 22 November begins, at 23:00, that bucket tells nothing.
+    """
+    noon, day = minute(date(2026, 11, 21)), date(2026, 11, 21)
+    put_policies(session, "c", [(0, "UTC", "day")])
+    applier.apply([entry([(0, "c", "k", minute(day, 1410), 1)])])
+    put_policies(session, "c", [(0, "UTC", "day"), (noon, "Europe/Berlin", "quarter")])
+    with pytest.raises(InexactZone):
+        totals.total("c", start=day + timedelta(days=1), time_zone="Europe/Berlin")
+    assert totals.total("c", start=day + timedelta(days=2), time_zone="Europe/Berlin") == 0
+
+
+def test_a_change_where_a_bucket_ends_leaves_nothing_that_cannot_be_told(
+    session: Session, applier: Applier, totals: Totals
+) -> None:
+    day = date(2026, 11, 21)
+    midnight = minute(day, 0)
+    put_policies(session, "c", [(0, "UTC", "day"), (midnight, "Europe/Berlin", "quarter")])
+    at = [midnight - 1, midnight, minute(day, 1380)]
+    applier.apply([entry([(n, "c", "k", one, 10**n) for n, one in enumerate(at)])])
+    following = day + timedelta(days=1)
+    assert totals.daily("c", start=following, time_zone="Europe/Berlin") == [(following, 100)]

@@ -87,17 +87,17 @@ def test_the_minute_of_an_event_time_is_whole_and_in_utc() -> None:
         datetime(1, 1, 1, tzinfo=UTC),
         datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))),
         datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC),
-        datetime(9999, 12, 31, tzinfo=UTC),
+        datetime(9999, 12, 26, tzinfo=UTC),
         datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-12))),
     ],
 )
 def test_an_event_time_out_of_range_is_refused(at: datetime) -> None:
-    with pytest.raises(ValueError, match="between 1970-01-01 and 9999-12-30"):
+    with pytest.raises(ValueError, match="between 1970-01-01 and 9999-12-25"):
         limits.minute_of(at)
 
 
 def test_the_future_is_taken() -> None:
-    assert limits.minute_of(datetime(9999, 12, 30, 23, 59, tzinfo=UTC)) == limits.MAX_MINUTE
+    assert limits.minute_of(datetime(9999, 12, 25, 23, 59, tzinfo=UTC)) == limits.MAX_MINUTE
 
 
 def test_a_naive_event_time_is_refused() -> None:

@@ -130,7 +130,7 @@ class Producer:
             counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
             key: 0 to 255 bytes of UTF-8.
             amount: a signed 64-bit integer; 0 declares the key without counting.
-            at: when it happened, an aware datetime from 1970 to 9999-12-30. Default: now on Redis's
+            at: when it happened, an aware datetime from 1970 to 9999-12-25. Default: now on Redis's
                 clock, in whole minutes; right to within 50 ms or so.
             id: the event's own name, at most 1,000 characters: further increments of the same
                 counter with the same id (and the same ``id_scope``) are not counted, as long as the

@@ -16,8 +16,8 @@ MIN_AMOUNT: Final = -(2**63)
 MAX_AMOUNT: Final = 2**63 - 1
 MIN_MINUTE: Final = 0
 """1970-01-01 00:00 UTC, in whole Unix minutes."""
-MAX_MINUTE: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) // 60 - 1
-"""The last minute of 9999-12-30 UTC, so that any time zone's midnight still fits a DATETIME."""
+MAX_MINUTE: Final = int(datetime(9999, 12, 26, tzinfo=UTC).timestamp()) // 60 - 1
+"""The last minute of 9999-12-25 UTC, so that in any time zone there are dates after its day."""
 
 _COUNTER = re.compile(r"[A-Za-z0-9_.:\-]{1,64}", re.ASCII)
 
@@ -82,7 +82,7 @@ def check_amount(amount: object) -> int:
 
 
 def check_minute(minute: object) -> int:
-    """Return ``minute`` if it is an event time in whole Unix minutes, 1970 to 9999-12-30.
+    """Return ``minute`` if it is an event time in whole Unix minutes, 1970 to 9999-12-25.
 
     Raises:
         TypeError: not an ``int``.
@@ -91,7 +91,7 @@ def check_minute(minute: object) -> int:
     if type(minute) is not int:
         raise TypeError(f"a minute is an int, not {type(minute).__name__}")
     if not MIN_MINUTE <= minute <= MAX_MINUTE:
-        raise ValueError("an event time lies between 1970-01-01 and 9999-12-30 (UTC)")
+        raise ValueError("an event time lies between 1970-01-01 and 9999-12-25 (UTC)")
     return minute
 
 
@@ -100,7 +100,7 @@ def minute_of(at: object) -> int:
 
     Raises:
         TypeError: not a ``datetime``.
-        ValueError: naive (without a time zone), or outside 1970-01-01 to 9999-12-30 UTC.
+        ValueError: naive (without a time zone), or outside 1970-01-01 to 9999-12-25 UTC.
     """
     if not isinstance(at, datetime):
         raise TypeError(f"an event time is an aware datetime, not {type(at).__name__}")

@@ -7,7 +7,7 @@ tells under which policy it was counted, no two policies ever share a bucket, an
 change its policy at any minute; the first policy's labels are plain.
 """
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
@@ -23,8 +23,15 @@ MAX_POLICIES: Final = 60
 _DAY: Final = 86_400
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (naive, as DATETIME is)
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
-_LAST_MINUTE: Final = 4_223_371_679
-"""The last minute of 9999-12-30 UTC: later ones may have no local date."""
+MAX_MINUTE: Final = 4_223_363_039
+"""The last minute of 9999-12-25 UTC, the last one an event may have (0 is the first): in every time
+zone there are days after it."""
+FIRST_DAY: Final = date(1969, 12, 30)
+LAST_DAY: Final = date(9999, 12, 28)
+"""No time zone has an event on these days, before the one, or after the other: there the days are
+those of UTC, and whoever adds days up meets no end of dates."""
+_FIRST_NUMBER: Final = FIRST_DAY.toordinal() - _EPOCH_ORDINAL
+_LAST_NUMBER: Final = LAST_DAY.toordinal() - _EPOCH_ORDINAL
 _LONGEST_GAP: Final = 180
 """Minutes by which a midnight may be off its place where clocks are changed around it."""
 
@@ -50,7 +57,7 @@ def label(number: int, time_zone: str, resolution: Resolution, minute: int) -> i
     if resolution == "day":
         if time_zone == "UTC":
             return minute // 1440 * _DAY + number
-        return _local_day(time_zone, minute) * _DAY + number
+        return _day_number(time_zone, minute * 60) * _DAY + number
     width = WIDTH[resolution]
     return minute // width * width * 60 + number
 
@@ -64,7 +71,7 @@ def starts_at(time_zone: str, resolution: Resolution, label: int) -> int:
     """Unix seconds at which the bucket begins."""
     start = label - policy_number(label)
     if resolution == "day":
-        return day_begins(time_zone, _date(start // _DAY))
+        return _day_begins(time_zone, start // _DAY)
     return start
 
 
@@ -72,14 +79,19 @@ def ends_at(time_zone: str, resolution: Resolution, label: int) -> int:
     """Unix seconds at which the bucket has ended."""
     start = label - policy_number(label)
     if resolution == "day":
-        return day_begins(time_zone, _date(start // _DAY) + timedelta(days=1))
+        return _day_begins(time_zone, start // _DAY + 1)
     return start + WIDTH[resolution] * 60
 
 
 def local_day(time_zone: str, resolution: Resolution, label: int) -> date:
     """The date that the bucket belongs to (or begins on), in the policy's own time zone."""
     start = label - policy_number(label)
-    return _date(start // _DAY if resolution == "day" else _local_day(time_zone, start // 60))
+    return _date(start // _DAY if resolution == "day" else _day_number(time_zone, start))
+
+
+def date_at(time_zone: str, instant: int) -> date:
+    """The local date at an instant, in Unix seconds."""
+    return _date(_day_number(time_zone, instant))
 
 
 @lru_cache(maxsize=65_536)
@@ -88,16 +100,16 @@ def day_begins(time_zone: str, day: date) -> int:
 
     A date that a zone left out (as Apia did with 2011-12-30) begins where the next one does.
     """
-    if time_zone == "UTC":
-        return (day.toordinal() - _EPOCH_ORDINAL) * _DAY
     place = zone(time_zone)
+    if time_zone == "UTC" or not FIRST_DAY < day <= LAST_DAY:
+        return day_label(day)
     begins = round(datetime(day.year, day.month, day.day, tzinfo=place).timestamp())
-    if _date_at(place, begins) == day and _date_at(place, begins - 1) < day:
+    if date_at(time_zone, begins) == day and date_at(time_zone, begins - 1) < day:
         return begins
     # Midnight was left out, or came twice: clocks were changed around it.
     first = begins // 60 - _LONGEST_GAP
     for minute in range(first, first + 2 * _LONGEST_GAP):
-        if _date_at(place, minute * 60) >= day:
+        if date_at(time_zone, minute * 60) >= day:
             return minute * 60
     return begins
 
@@ -131,15 +143,19 @@ def day_label(day: date) -> int:
 
 
 @lru_cache(maxsize=65_536)
-def _local_day(time_zone: str, minute: int) -> int:
-    """Days since 1970-01-01 of the local date at a Unix minute."""
-    if not 0 <= minute <= _LAST_MINUTE:
-        return minute // 1440  # no event: whoever stores it will see
-    return _date_at(zone(time_zone), minute * 60).toordinal() - _EPOCH_ORDINAL
+def _day_number(time_zone: str, instant: int) -> int:
+    """Days since 1970-01-01 of the local date at an instant."""
+    place = zone(time_zone)
+    number = instant // _DAY
+    if not _FIRST_NUMBER <= number <= _LAST_NUMBER:
+        return number
+    local = datetime.fromtimestamp(instant, place).toordinal() - _EPOCH_ORDINAL
+    return max(_FIRST_NUMBER, min(local, _LAST_NUMBER))
 
 
-def _date_at(place: ZoneInfo, seconds: int) -> date:
-    return datetime.fromtimestamp(seconds, UTC).astimezone(place).date()
+def _day_begins(time_zone: str, number: int) -> int:
+    """As :func:`day_begins`, of a day by its number, which may be that after the last date."""
+    return number * _DAY if number > _LAST_NUMBER else day_begins(time_zone, _date(number))
 
 
 def _date(day_number: int) -> date:

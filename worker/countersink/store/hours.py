@@ -3,18 +3,13 @@
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta, timezone
 from operator import itemgetter
-from typing import Final
 
 from countersink.store import buckets, periods
-from countersink.store.buckets import WIDTH
+from countersink.store.buckets import LAST_DAY, WIDTH
 from countersink.store.errors import InexactZone
 from countersink.store.periods import ONE_DAY
 from countersink.store.policies import Policy
 from countersink.store.views import View, advice
-
-_FIRST_DAY: Final = date(2, 1, 1)
-_LAST_DAY: Final = date(9999, 12, 29)
-"""Days beyond these have no begin or end in some zones; no series is so long."""
 
 Series = list[tuple[datetime, int]]
 
@@ -34,20 +29,23 @@ def by_hour(view: View, amounts: Mapping[int, int], start: date | None, end: dat
     if not amounts and (start is None or end is None):
         return []
     totals: dict[tuple[int, int], int] = {}  # by (begin, offset), in the order they come
+    stretches: list[tuple[Policy, int, int, int]] = []
     for policy, since, until in _terms(view):
         zone = view.zone_of(policy)
-        begin = (
-            _first(view, amounts)
-            if start is None
-            else buckets.day_begins(zone, max(start, _FIRST_DAY))
-        )
-        stop = _last(view, amounts) if end is None else buckets.day_begins(zone, _after(end))
+        begin = _first(view, amounts) if start is None else buckets.day_begins(zone, start)
         begin = begin if since is None else max(begin, since)
+        last = _last(view, amounts) if end is None else buckets.day_begins(zone, _after(end))
         last_event = view.until(policy)
-        _require(view, policy, begin, stop if last_event is None else min(stop, last_event))
-        stop = stop if until is None else min(stop, until)
+        last_event = last if last_event is None else min(last, last_event)
+        if begin < last_event and policy.resolution == "day":
+            raise _no_hours(view, policy)
+        stop = last if until is None else min(last, until)
         periods.require_length((stop - begin) // 3600, "hours", _utc(begin), _utc(stop))
-        totals |= dict.fromkeys(periods.hours(zone, begin, stop), 0)
+        stretches.append((policy, begin, stop, last_event))
+    # Only now, that all of them are known to be short: it looks at every day.
+    for policy, begin, stop, last_event in stretches:
+        _require(view, policy, begin, last_event)
+        totals |= dict.fromkeys(periods.hours(view.zone_of(policy), begin, stop), 0)
     for label, amount in amounts.items():
         hour = periods.hour_at(view.zone_of(view.policy(label)), view.moment(label))
         totals[hour] = totals.get(hour, 0) + amount
@@ -72,32 +70,31 @@ def _last(view: View, amounts: Mapping[int, int]) -> int:
 
 
 def _after(end: date) -> date:
-    return min(end, _LAST_DAY) + ONE_DAY
+    return min(end, LAST_DAY) + ONE_DAY
+
+
+def _no_hours(view: View, policy: Policy) -> InexactZone:
+    rest = ""
+    if policy.used_to is not None:
+        following = periods.after(policy.local_day(policy.used_to))
+        rest = f" until its policy changed: ask from {following} on, or"
+    return InexactZone(
+        f"{view.counter!r} is counted by day, which has no hours{rest}; `countersink counter set"
+        f" {view.counter} --resolution hour --from …` counts hours from a time to come on"
+    )
 
 
 def _require(view: View, policy: Policy, begin: int, stop: int) -> None:
     """Check that every hour of [begin, stop) begins where a bucket of the policy does."""
-    if begin >= stop:
-        return
-    counter = view.counter
-    if policy.resolution == "day":
-        rest = ""
-        if policy.used_to is not None:
-            after = policy.local_day(policy.used_to) + ONE_DAY
-            rest = f" until its policy changed: ask from {after} on, or"
-        raise InexactZone(
-            f"{counter!r} is counted by day, which has no hours{rest}; `countersink counter set"
-            f" {counter} --resolution hour --from …` counts hours from a time to come on"
-        )
     zone = view.zone_of(policy)
     width = WIDTH[policy.resolution] * 60
     for since, _, offset in periods.offsets(zone, begin, stop):
         if offset % width or (since != begin and since % width):
             behind = "behind" if offset < 0 else "ahead of"
             raise InexactZone(
-                f"{counter!r} is counted by {policy.resolution} of UTC, but hours of {zone},"
+                f"{view.counter!r} is counted by {policy.resolution} of UTC, but hours of {zone},"
                 f" from {_utc(since)} on {timedelta(seconds=abs(offset))} {behind} UTC, begin in"
-                f" the middle of one: {advice(counter, policy)}"
+                f" the middle of one: {advice(view.counter, policy, zone)}"
             )
 
 

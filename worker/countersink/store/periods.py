@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
-from countersink.store.buckets import day_begins, day_label, zone
+from countersink.store.buckets import FIRST_DAY, LAST_DAY, date_at, day_begins, day_label, zone
 
 Interval = tuple[int | None, int | None]
 """[begin, end) in Unix seconds; None where it is open."""
@@ -21,22 +21,19 @@ MAX_DAYS: Final = 100_000
 """Longest series, in days, hours or months: a single event dated 9999 would make millions of
 zeros."""
 
-_EARLIEST: Final = date(1970, 1, 2)
-_LATEST: Final = date(9999, 12, 29)
 _AROUND: Final = 4 * 3600
 """Seconds around midnight within which a change of clocks can make a date come back."""
 _STEP: Final = 6 * 3600
 """Seconds between two looks for a change of clocks."""
 _UTC_DAY: Final = 86_400
-
-
-def date_at(time_zone: str, instant: int) -> date:
-    """The local date at an instant."""
-    return datetime.fromtimestamp(instant, zone(time_zone)).date()
+_FIRST: Final = day_label(FIRST_DAY)
+_END: Final = day_label(LAST_DAY + ONE_DAY)
 
 
 def offset_at(time_zone: str, instant: int) -> int:
-    """How far local time is ahead of UTC at an instant, in seconds."""
+    """How far local time is ahead of UTC at an instant, in seconds; 0 where days are UTC's."""
+    if not _FIRST <= instant < _END:
+        return 0
     offset = datetime.fromtimestamp(instant, zone(time_zone)).utcoffset()
     assert offset is not None
     return round(offset.total_seconds())
@@ -46,10 +43,8 @@ def offset_at(time_zone: str, instant: int) -> int:
 def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
     """The instants at which the local date becomes ``day`` or later, is before it again, and so on.
 
-    Almost always one. No event is before 1970 or in the last days of 9999: there the days are UTC.
+    Almost always one.
     """
-    if time_zone == "UTC" or not _EARLIEST <= day <= _LATEST:
-        return (day_label(day),)
     begins = day_begins(time_zone, day)
     if offset_at(time_zone, begins - _AROUND) == offset_at(time_zone, begins + _AROUND):
         return (begins,)
@@ -71,8 +66,8 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
         reached = [*date_changes(time_zone, start), None]
         since = list(zip(reached[::2], reached[1::2], strict=True))
     until: list[Interval] = [(None, None)]
-    if end is not None and end < date.max:  # the day after the last one has no number
-        passed = [None, *date_changes(time_zone, end + ONE_DAY)]
+    if end is not None and (following := after(end)) is not None:
+        passed = [None, *date_changes(time_zone, following)]
         until = list(zip(passed[::2], passed[1::2], strict=True))
     found = []
     for begin, stop in since:
@@ -82,6 +77,11 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
             if low is None or high is None or low < high:
                 found.append((low, high))
     return found
+
+
+def after(day: date) -> date | None:
+    """The next day; None after the last one that can be written."""
+    return None if day == date.max else day + ONE_DAY
 
 
 def later(one: int | None, other: int | None) -> int | None:

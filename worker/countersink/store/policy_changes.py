@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from countersink.store import buckets
-from countersink.store.buckets import MAX_POLICIES, RESOLUTIONS, Resolution
+from countersink.store.buckets import MAX_MINUTE, MAX_POLICIES, RESOLUTIONS, Resolution
+from countersink.store.periods import offset_at
 from countersink.store.policies import Policy
 
 FOREVER: Final = "forever"
@@ -18,7 +19,9 @@ NOTICE_MS: Final = 60_000
 """Milliseconds ahead, at the least, at which another policy begins."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_YEARS_AHEAD: Final = 2
+_LOOK_AHEAD: Final = 2 * 365 * 1440
+"""Minutes from its begin on in which a zone's UTC offsets are looked at."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_name(counter: object) -> bool:
@@ -84,7 +87,7 @@ def start_minute(start: datetime) -> int:
 
     Raises:
         TypeError: not a ``datetime``.
-        ValueError: naive, not a whole minute, or beyond what a table can hold.
+        ValueError: naive, not a whole minute, or behind the last event there can be.
     """
     if not isinstance(start, datetime):
         raise TypeError(f"a start is an aware datetime, not {type(start).__name__}")
@@ -93,13 +96,12 @@ def start_minute(start: datetime) -> int:
             "the start has no time zone, and guessing one would begin at the wrong hour: "
             "datetime(…, tzinfo=ZoneInfo(…))"
         )
-    try:
-        moment = start.astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError(f"the start {start} is beyond the years 1 to 9999 in UTC") from error
-    if moment.second or moment.microsecond:
+    minute, rest = divmod(start - _EPOCH, timedelta(minutes=1))
+    if rest:
         raise ValueError(f"the start {start} is not a whole minute")
-    return buckets.label_of(moment.replace(tzinfo=None)) // 60
+    if minute > MAX_MINUTE:
+        raise ValueError(f"the start {start} is after the last possible event, {_text(MAX_MINUTE)}")
+    return minute
 
 
 def next_policy(
@@ -169,20 +171,16 @@ def next_policy(
 
 def _check_hours(policy: Policy, since: int) -> None:
     """Refuse hours for a zone whose midnights are not on the hour in UTC, from ``since`` on."""
-    place = buckets.zone(policy.time_zone)
+    buckets.zone(policy.time_zone)
     if policy.resolution != "hour":
         return
-    try:
-        first = datetime.fromtimestamp(since * 60, UTC)
-        days = [first + timedelta(days=day) for day in range(365 * _YEARS_AHEAD + 1)]
-    except OverflowError:
-        return  # the end of time
-    for moment in days:
-        offset = moment.astimezone(place).utcoffset() or timedelta()
-        if offset % timedelta(hours=1):
+    for minute in range(since, min(since + _LOOK_AHEAD, MAX_MINUTE + 1), 1440):
+        offset = offset_at(policy.time_zone, minute * 60)
+        if offset % 3600:
             raise ValueError(
-                f"{policy.time_zone} is not whole hours from UTC ({offset} on {moment:%Y-%m-%d}),"
-                " so hours do not add up to its days: use the resolution quarter"
+                f"{policy.time_zone} is not whole hours from UTC ({timedelta(seconds=offset)} on"
+                f" {buckets.label_time(minute * 60):%Y-%m-%d}), so hours do not add up to its days:"
+                " use the resolution quarter"
             )
 
 

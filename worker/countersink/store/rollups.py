@@ -94,7 +94,7 @@ class RolledUpDays:
         zone = view.time_zone
         assert zone is not None
         _, highest = self._instants(view)
-        day = periods.date_at(zone, highest)
+        day = buckets.date_at(zone, highest)
         return day if buckets.day_begins(zone, day) >= highest else day + ONE_DAY
 
     def _before(self, view: View, start: date, end: date | None) -> bool:
@@ -110,9 +110,10 @@ class RolledUpDays:
         assert zone is not None
         if start is not None and not self._all_after(view, periods.date_changes(zone, start)):
             return None
-        if end is None or end == date.max:
+        following = None if end is None else periods.after(end)
+        if following is None:
             return self.first, self.last
-        after = self._all_after(view, periods.date_changes(zone, end + ONE_DAY))
+        after = self._all_after(view, periods.date_changes(zone, following))
         return None if after else (self.first, self.last)
 
     def _all_after(self, view: View, changes: tuple[int, ...]) -> bool:

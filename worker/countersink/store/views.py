@@ -1,25 +1,21 @@
 """A counter's buckets as days, months and hours: of its own time zones, or of another one.
 
-Without a time zone every bucket belongs to a day of the zone it was counted in, so there is always
-an answer. In a zone that was asked for, an answer needs every day, month or hour to begin where a
-bucket does: whether that is so follows from the policies and the zone alone, not from the rows that
-happen to be there.
+Without a time zone, buckets that are days are shown as what they are, so there is always an answer.
+Everything else needs every day, month or hour to begin where a bucket does, be it in the zone that
+was asked for or in the counter's own: hours may be of a zone that was once, or will be, other than
+whole hours from UTC. Whether there is an answer follows from the policies and the zone alone, not
+from the rows that happen to be there.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from typing import Final
 
 from countersink.store import buckets, periods
 from countersink.store.buckets import WIDTH, day_label, policy_number
 from countersink.store.errors import InexactZone, Refused
-from countersink.store.periods import ONE_DAY
 from countersink.store.policies import Policy
 from countersink.store.ranges import LabelRange, Ranges
-
-_LAST_DAY: Final = date(9999, 12, 30)
-"""Days from here on have no end that could be written; whatever is counted ends with them."""
 
 
 class View:
@@ -94,16 +90,16 @@ class View:
             if self._plain(policy):
                 day = policy.local_day(label)
             else:
-                day = periods.date_at(self.zone_of(policy), self.moment(label))
+                day = buckets.date_at(self.zone_of(policy), self.moment(label))
             self._days[label] = day
         return day
 
     def last_day(self, label: int) -> date:
         """The date of the last event that a bucket can hold."""
         policy = self.policy(label)
-        if self._plain(policy) or self.day(label) >= _LAST_DAY:
+        if self._plain(policy):
             return self.day(label)
-        return periods.date_at(self.zone_of(policy), policy.ends_at(label) - 60)
+        return buckets.date_at(self.zone_of(policy), policy.ends_at(label) - 60)
 
     def ranges(self, start: date | None, end: date | None) -> Ranges:
         """The buckets of the days from ``start`` to ``end``, both inclusive.
@@ -144,14 +140,13 @@ class View:
         Raises:
             InexactZone: one does not.
         """
-        if self.time_zone is None:
-            return
         for policy in self.policies:
             if self._plain(policy):
                 continue
+            zone = self.zone_of(policy)
             since, until = self.since(policy), self.until(policy)
             for day in days:
-                for change in periods.date_changes(self.time_zone, day):
+                for change in periods.date_changes(zone, day):
                     inside = (since is None or change > since) and (until is None or change < until)
                     if inside and not _begins_bucket(policy, change):
                         raise self._inexact(policy, day, change)
@@ -163,33 +158,29 @@ class View:
             InexactZone: it does not.
         """
         ends = [] if start is None else [start]
-        if end is not None and end < _LAST_DAY:
-            ends.append(end + ONE_DAY)
+        if end is not None and (following := periods.after(end)) is not None:
+            ends.append(following)
         self.require_days(ends)
 
     def _plain(self, policy: Policy) -> bool:
-        """Whether its buckets belong to days by their own dates."""
-        return self.time_zone is None or (
-            policy.resolution == "day" and policy.time_zone == self.time_zone
-        )
+        """Whether its buckets are the days that are shown."""
+        return policy.resolution == "day" and self.time_zone in (None, policy.time_zone)
 
     def _labels(
         self, policy: Policy, start: date | None, end: date | None
     ) -> list[tuple[int | None, int | None]]:
         """[first, until) of the policy's labels whose buckets are of these days."""
-        if policy.resolution == "day" and self._plain(policy):
+        if self._plain(policy):
+            following = None if end is None else periods.after(end)
             return [
                 (
                     None if start is None else day_label(start),
-                    None if end is None or end >= _LAST_DAY else day_label(end + ONE_DAY),
+                    None if following is None else day_label(following),
                 )
             ]
         found: list[tuple[int | None, int | None]] = []
         since, until = self.since(policy), self.until(policy)
         for begin, stop in periods.intervals(self.zone_of(policy), start, end):
-            if self._plain(policy):
-                found.append((_first_label(policy, begin), _first_label(policy, stop)))
-                continue
             if stop is not None and since is not None and stop <= since:
                 continue
             if begin is not None and until is not None and begin >= until:
@@ -203,13 +194,14 @@ class View:
         return found
 
     def _inexact(self, policy: Policy, day: date, change: int) -> InexactZone:
+        zone = self.zone_of(policy)
         begins = (
             datetime.fromtimestamp(change, UTC).strftime("%Y-%m-%d %H:%M:%S").removesuffix(":00")
         )
         return InexactZone(
             f"{self.counter!r} is counted by {policy.resolution} in {policy.time_zone}, and"
-            f" {begins} UTC, when the date in {self.time_zone} changes to or from {day}, is in the"
-            f" middle of one: {advice(self.counter, policy)}"
+            f" {begins} UTC, when the date in {zone} changes to or from {day}, is in the"
+            f" middle of one: {advice(self.counter, policy, zone)}"
         )
 
 
@@ -218,7 +210,7 @@ def _begins_bucket(policy: Policy, instant: int) -> bool:
     if policy.resolution != "day":
         return instant % (WIDTH[policy.resolution] * 60) == 0
     # A day that comes in two pieces goes on after the next one has begun.
-    day = periods.date_at(policy.time_zone, instant)
+    day = buckets.date_at(policy.time_zone, instant)
     return periods.date_changes(policy.time_zone, day) == (instant,)
 
 
@@ -234,12 +226,14 @@ def _first_label(policy: Policy, instant: int | None) -> int | None:
     return -(-instant // width) * width
 
 
-def advice(counter: str, policy: Policy) -> str:
-    """What to ask instead, where the buckets of a policy do not tell."""
+def advice(counter: str, policy: Policy, refused: str) -> str:
+    """What to ask instead of a time zone for which the buckets of a policy do not tell."""
     if policy.resolution == "quarter":
         return "ask for a range without it, or for another time zone, such as UTC"
+    # Of hours UTC's days can always be told; days of their own zone are never refused.
+    other = "UTC" if refused == policy.time_zone else policy.time_zone
     return (
-        f"ask for the time zone {policy.time_zone};"
+        f"ask for the time zone {other};"
         f" `countersink counter set {counter} --resolution quarter --from …` counts so that the"
         " days of every zone add up, from then on"
     )

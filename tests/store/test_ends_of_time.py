@@ -1,0 +1,144 @@
+"""The first and the last events there can be: exact in every time zone, and no error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from countersink.store import Store, buckets
+from countersink.store.apply import Applier
+from countersink.store.buckets import MAX_MINUTE, RESOLUTIONS, Resolution
+from countersink.store.connection import Session
+from countersink.store.periods import date_changes
+from countersink.store.policies import Policy
+from countersink.stream import limits
+from tests.store.helpers import entry, minute
+from tests.store.policy_rows import put_policies
+
+LAST = date(9999, 12, 25)
+FAR = ("Pacific/Kiritimati", "Asia/Tokyo", "UTC", "America/New_York", "Etc/GMT+12")
+"""From 14 hours ahead of UTC to 12 hours behind."""
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    with Store(mysql_url) as opened:
+        yield opened
+
+
+def test_the_store_and_the_stream_end_with_the_same_minute() -> None:
+    assert limits.MAX_MINUTE == MAX_MINUTE == minute(LAST, 1439)
+
+
+@pytest.mark.parametrize("zone", FAR)
+@pytest.mark.parametrize("resolution", RESOLUTIONS)
+def test_the_first_and_the_last_event_lie_in_their_buckets(
+    zone: str, resolution: Resolution
+) -> None:
+    policy = Policy(time_zone=zone, resolution=resolution)
+    for at in (0, MAX_MINUTE):
+        label = policy.label(at)
+        assert policy.starts_at(label) <= at * 60 < policy.ends_at(label)
+        day = buckets.date_at(zone, at * 60)
+        assert abs(day - date.fromordinal(date(1970, 1, 1).toordinal() + at // 1440)) <= timedelta(
+            days=1
+        )
+        (begins,) = date_changes(zone, day)
+        (ends,) = date_changes(zone, day + timedelta(days=1))
+        assert (ends - begins, begins <= at * 60 < ends) == (86_400, True)
+
+
+@pytest.mark.parametrize("zone", [*FAR, "Europe/Berlin", "Africa/Monrovia"])
+def test_beyond_all_events_the_days_are_those_of_utc(zone: str) -> None:
+    """And they follow on each other everywhere."""
+    for first in (date(1969, 12, 25), date(9999, 12, 20)):
+        days = [first + timedelta(days=n) for n in range(11)]
+        instants = [buckets.day_begins(zone, day) for day in days]
+        assert instants == sorted(set(instants))
+        for day, begins in zip(days, instants, strict=True):
+            assert buckets.date_at(zone, begins) == day
+            assert buckets.date_at(zone, begins - 1) == day - timedelta(days=1)
+    for day in (date.min, date(1969, 12, 30), date(9999, 12, 29), date.max):
+        assert date_changes(zone, day) == (buckets.day_label(day),)
+    policy = Policy(time_zone=zone)
+    last = buckets.day_label(date.max)
+    assert policy.ends_at(last) - policy.starts_at(last) == 86_400
+
+
+def test_an_event_of_1970_that_is_of_1969_where_it_is_counted(
+    session: Session, applier: Applier, store: Store
+) -> None:
+    put_policies(session, "ny", [(0, "America/New_York", "hour")])
+    at = [minute(date(1970, 1, 1), 120), minute(date(1970, 1, 2))]
+    applier.apply([entry([(n, "ny", "k", one, 10**n) for n, one in enumerate(at)])])
+    totals = store.totals
+    first, last = date(1970, 1, 1), date(1970, 1, 3)
+    assert totals.daily("ny", start=first, end=last) == [
+        (first, 0),
+        (date(1970, 1, 2), 10),
+        (last, 0),
+    ]
+    assert totals.total("ny", start=first, end=last) == 10
+    assert totals.total("ny", end=date(1969, 12, 31)) == 1
+    assert totals.monthly("ny", start=first, end=last) == [(first, 10)]
+    assert totals.daily("ny", end=first) == [(date(1969, 12, 31), 1), (first, 0)]
+    assert sum(n for _, n in totals.hourly("ny", start=first, end=first)) == 0
+    assert totals.hourly("ny", start=date.min, end=date(1, 1, 1))[0][1] == 0
+    # Where it is counted by hour, every zone of whole hours can tell.
+    assert totals.total("ny", start=first, time_zone="UTC") == 11
+    assert totals.total("ny", end=first, time_zone="Asia/Tokyo") == 1
+
+
+@pytest.mark.parametrize("zone", FAR)
+@pytest.mark.parametrize("own", ["UTC", "Asia/Tokyo", "America/New_York"])
+def test_the_last_events(
+    session: Session, applier: Applier, store: Store, own: str, zone: str
+) -> None:
+    put_policies(session, "c", [(0, own, "hour")])
+    at = [MAX_MINUTE - 1440 * 2, MAX_MINUTE - 720, MAX_MINUTE]
+    applier.apply([entry([(n, "c", "k", one, 10**n) for n, one in enumerate(at)])])
+    expected: dict[date, int] = {}
+    for n, one in enumerate(at):
+        day = buckets.date_at(zone, one * 60)
+        expected[day] = expected.get(day, 0) + 10**n
+    totals = store.totals
+    for end in (None, date(9999, 12, 27), date.max):
+        found = totals.daily("c", start=date(9999, 12, 20), end=end, time_zone=zone)
+        assert {day: total for day, total in found if total} == expected
+        hours = totals.hourly("c", start=date(9999, 12, 20), end=end, time_zone=zone)
+        assert [n for _, n in hours if n] == [1, 10, 100]
+        months = totals.monthly("c", start=date(9999, 12, 1), end=end, time_zone=zone)
+        assert months == [(date(9999, 12, 1), 111)]
+        assert totals.total("c", start=min(expected), end=end, time_zone=zone) == 111
+    last = max(expected)
+    assert totals.total("c", start=last, end=last, time_zone=zone) == expected[last]
+    assert totals.total("c", start=last + timedelta(days=1), time_zone=zone) == 0
+    assert totals.span("c", time_zone=zone) == (min(expected), last)
+
+
+def test_a_policy_cannot_begin_behind_the_last_event(store: Store) -> None:
+    store.counters.set("c")
+    after = datetime(9999, 12, 26, tzinfo=UTC)
+    for start in (after, datetime(9999, 12, 31, 12, tzinfo=UTC)):
+        with pytest.raises(ValueError, match="9999-12-25"):
+            store.counters.set("c", resolution="hour", time_zone="Europe/Berlin", start=start)
+    last = after - timedelta(minutes=1)
+    store.counters.set("c", resolution="hour", time_zone="Europe/Berlin", start=last)
+    assert store.counters.show("c").policies[-1].valid_from == MAX_MINUTE
+
+
+def test_a_policy_that_begins_at_the_very_end_harms_no_read(
+    session: Session, applier: Applier, store: Store
+) -> None:
+    """Such a row may be there from before they were refused."""
+    put_policies(
+        session, "c", [(0, "UTC", "quarter"), (minute(date(9999, 12, 31)), "Europe/Berlin", "hour")]
+    )
+    applier.apply([entry([(0, "c", "k", minute(date(2026, 11, 21)), 5)])])
+    day = date(2026, 11, 21)
+    for zone in (None, "Europe/Berlin", "Asia/Tokyo"):
+        assert store.totals.daily("c", time_zone=zone) == [(day, 5)]
+        assert store.totals.total("c", start=day, end=day, time_zone=zone) == 5
+        assert len(store.totals.hourly("c", time_zone=zone)) == 1
