@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 from hypothesis import given
@@ -107,9 +108,127 @@ def test_fixed_hours_come_once_when_clocks_go_back_and_once_when_they_go_forward
     ]
     forward = datetime(2026, 3, 28, 12, tzinfo=UTC)
     assert first("30 2 * * *", 2, start=forward, zone="Europe/Berlin") == [
-        "Sun 2026-03-29 01:30:00",
+        "Sun 2026-03-29 01:00:00",  # 03:00 there: the first time after the hour left out
         "Mon 2026-03-30 00:30:00",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "times"),
+    [
+        ("0 0 * * *", "Africa/Cairo", ["2026-04-23 22:00", "2026-04-24 21:00"]),
+        ("30 0 * * *", "Asia/Beirut", ["2026-03-28 22:00", "2026-03-29 21:30"]),
+        ("0 0 * * *", "America/Santiago", ["2026-09-06 04:00", "2026-09-07 03:00"]),
+        ("0 0 * * *", "America/Havana", ["2026-03-08 05:00", "2026-03-09 04:00"]),
+        ("0 0 * * *", "America/Sao_Paulo", ["2017-10-15 03:00", "2017-10-16 02:00"]),
+        # several that are left out come once, and one that comes then anyway comes once too
+        ("*/30 2 * * *", "Europe/Berlin", ["2026-03-29 01:00", "2026-03-30 00:00"]),
+        ("0 2,3 * * *", "Europe/Berlin", ["2026-03-29 01:00", "2026-03-30 00:00"]),
+        ("45 1,2 * * *", "Europe/Berlin", ["2026-03-29 00:45", "2026-03-29 01:00"]),
+        # the whole of 30 December was left out
+        ("0 0 * * *", "Pacific/Apia", ["2011-12-30 10:00", "2011-12-31 10:00"]),
+        ("0 0 29,30,31 12 *", "Pacific/Apia", ["2011-12-30 10:00", "2012-12-28 10:00"]),
+    ],
+)
+def test_what_clocks_leave_out_comes_right_after(text: str, zone: str, times: list[str]) -> None:
+    start = datetime.fromisoformat(times[0]).replace(tzinfo=UTC) - timedelta(minutes=1)
+    assert [one[4:-3] for one in first(text, 2, start=start, zone=zone)] == times
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "start", "times"),
+    [
+        # 02:00 to 03:00 comes twice
+        ("5 * * * *", "Europe/Berlin", "2026-10-24 23:30", ["00:05", "01:05", "02:05"]),
+        ("5 */2 * * *", "Europe/Berlin", "2026-10-24 23:30", ["00:05", "01:05", "03:05"]),
+        ("5 1-4 * * *", "Europe/Berlin", "2026-10-24 22:30", ["23:05", "00:05", "02:05"]),
+        # in the midst of the second time: nothing of fixed hours before the hour after
+        ("* 2,3 * * *", "Europe/Berlin", "2026-10-25 01:10", ["02:00", "02:01"]),
+        ("50 * * * *", "Europe/Berlin", "2026-10-25 00:55", ["01:50", "02:50"]),
+        # half an hour
+        ("40 * * * *", "Australia/Lord_Howe", "2026-04-04 14:00", ["14:40", "15:10", "16:10"]),
+    ],
+)
+def test_repeated_hours_count_twice_for_a_star_and_once_for_hours_that_are_named(
+    text: str, zone: str, start: str, times: list[str]
+) -> None:
+    begin = datetime.fromisoformat(start).replace(tzinfo=UTC)
+    found = first(text, len(times), start=begin, zone=zone)
+    assert [one[15:-3] for one in found] == times
+
+
+def local_dates(zone: ZoneInfo, start: datetime, days: int) -> set[date]:
+    """The dates that exist in a zone, by looking at every quarter of an hour."""
+    quarter = timedelta(minutes=15)
+    return {(start + n * quarter).astimezone(zone).date() for n in range(days * 96)}
+
+
+@pytest.mark.parametrize("year", [2011, 2017, 2026])
+def test_midnight_comes_once_on_every_date_that_exists_in_every_zone(year: int) -> None:
+    start, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
+    days = {date(year, 1, 3) + timedelta(days=n) for n in range(360)}
+    for name in sorted(available_timezones() - {"localtime"}):
+        local = ZoneInfo(name)
+        offsets = {(start + timedelta(days=n)).astimezone(local).utcoffset() for n in range(366)}
+        if len(offsets) == 1:
+            continue  # its clock was not set in this year
+        cron = Cron("0 0 * * *", name)
+        found = [moment.astimezone(local).date() for moment in cron.between(start, end)]
+        assert len(set(found)) == len(found), f"{name}: {found}"
+        absent = {
+            day
+            for day in days - set(found)
+            if day in local_dates(local, datetime(day.year, day.month, day.day, tzinfo=UTC)
+                                  - timedelta(days=1), 3)
+        }  # fmt: skip
+        assert not absent, f"{name}: {absent}"
+
+
+ZONES = st.sampled_from(
+    ["Africa/Cairo", "America/Havana", "America/Sao_Paulo", "Australia/Lord_Howe",
+     "Europe/Berlin", "Pacific/Apia", "Asia/Gaza", "Africa/Casablanca", "Antarctica/Troll"]
+)  # fmt: skip
+
+
+@given(
+    st.sampled_from(["*/20 * * * *", "5 */2 * * *", "0,30 0,2,3 * * *", "59 23 * * *"]),
+    ZONES,
+    st.integers(0, 16 * 366),
+)
+def test_the_times_are_those_of_a_look_at_every_minute(text: str, zone: str, day: int) -> None:
+    start = datetime(2011, 1, 1, tzinfo=UTC) + timedelta(days=day)
+    end = start + timedelta(days=2)
+    assert list(Cron(text, zone).between(start, end)) == minute_by_minute(text, zone, start, end)
+
+
+def numbers(field: str) -> set[int]:
+    """A list, `*` or `*/step`."""
+    if field.startswith("*"):
+        return set(range(0, 60, int(field[2:] or 1)))
+    return set(map(int, field.split(",")))
+
+
+def minute_by_minute(text: str, zone: str, start: datetime, end: datetime) -> list[datetime]:
+    """The times of an expression whose minutes and hours alone are restricted."""
+    minutes, hours = map(numbers, text.split()[:2])
+    every_hour = text.split()[1].startswith("*")
+    local = ZoneInfo(zone)
+    found, moment, shown = [], start, start.astimezone(local).replace(tzinfo=None)
+    while moment < end:
+        moment += timedelta(minutes=1)
+        here = moment.astimezone(local)
+        before, shown = shown, here.replace(tzinfo=None)
+        if here.fold and not every_hour:
+            continue
+        while before < shown:  # this minute, and those that were left out before it
+            before += timedelta(minutes=1)
+            if before.minute in minutes and before.hour in hours:
+                found.append(moment)
+                break
+        else:
+            if here.fold and shown.minute in minutes and shown.hour in hours:
+                found.append(moment)
+    return found
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "Australia/Lord_Howe", "America/New_York"])

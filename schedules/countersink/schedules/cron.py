@@ -3,18 +3,21 @@
 Five fields (minute, hour, day of month, month, day of week), or six with seconds first, as
 crontab(5) has them: ``*``, numbers, names (``jan``, ``mon``), ranges, lists, ``/step``, and
 ``@hourly`` and its like. Sunday is 0 and 7. When day of month *and* day of week are restricted, a
-day that fits either will do. Times that a clock change leaves out come right after it; times of
-fixed hours that it repeats come once, the first time.
+day that fits either will do.
+
+Times that a clock change leaves out come together, once, at the first instant after it. Times that
+it repeats come once, the first time, if the hours are named; if the field of hours begins with
+``*``, they come both times, as they do in cron. (Not APScheduler's trigger: it loses the day whose
+midnight is left out, and stands still in a repeated hour.)
 """
 
 import re
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from bisect import bisect_left
+from calendar import monthrange
+from collections.abc import Callable, Iterator
+from datetime import MAXYEAR, UTC, date, datetime, time, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
-
-from apscheduler.triggers.combining import OrTrigger
-from apscheduler.triggers.cron import CronTrigger
 
 OFF: Final = "off"
 """The expression of a job that is not planned."""
@@ -47,7 +50,8 @@ _WINDOWS: Final = tuple(
 )
 """How far back to look: the last one spans 29 February across a year such as 2100."""
 _SECOND: Final = timedelta(seconds=1)
-_TICK: Final = timedelta(microseconds=1)
+_CENTURIES: Final = 400
+"""Years after which the calendar repeats itself: what does not come in them never comes."""
 
 
 class Cron:
@@ -69,23 +73,27 @@ class Cron:
             raise ValueError(f"a cron expression has at most {MAX_LENGTH} characters")
         fields = _split(text)
         self._fixed_hour = not fields["hour"].startswith("*")
-        self._trigger = _trigger(text, fields, self._zone)
+        self._clock = _Clock(text, fields)
         if self.after(datetime.now(UTC)) is None:
             raise ValueError(f"{text!r} never comes: there is no such day")
 
     def after(self, moment: datetime) -> datetime | None:
         """The first time after ``moment``; None if there is none."""
-        while True:
-            # Without a previous time: given one, APScheduler 3.11 stands still in a repeated hour.
-            # A moment on the second would be found again.
-            start = (moment + _TICK).astimezone(self._zone)
-            found = self._trigger.get_next_fire_time(None, start)
-            if found is None:
-                return None
-            local = found.astimezone(self._zone)
-            moment = found.astimezone(UTC)
-            if not (self._fixed_hour and local.fold):
-                return moment
+        moment = moment.astimezone(UTC).replace(microsecond=0)
+        here = moment.astimezone(self._zone)
+        shown, second_time = here.replace(tzinfo=None, fold=0), bool(here.fold)
+        repeated = self._repeated(shown)
+        found = None
+        if repeated and not self._fixed_hour:
+            # What the clock shows again: after this moment, or from the start of the repetition.
+            begin, end = repeated
+            again = self._clock.next(shown + _SECOND if second_time else begin)
+            if again is not None and again < end:
+                found = _instant(again, self._offset(again, fold=1))
+        # All that the clock shows before this has been, or was left out.
+        local = self._clock.next(repeated[1] if repeated and second_time else shown + _SECOND)
+        first = None if local is None else self._first(local)
+        return min((one for one in (found, first) if one is not None), default=None)
 
     def between(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """The times after ``start``, up to and including ``end``, in order."""
@@ -115,6 +123,38 @@ class Cron:
         # What is left is less than a second wide, but its end counts.
         found = self.after(low)
         return found if found is not None and found <= moment else low
+
+    def _offset(self, local: datetime, *, fold: int) -> timedelta:
+        offset = local.replace(tzinfo=self._zone, fold=fold).utcoffset()
+        assert offset is not None
+        return offset
+
+    def _first(self, local: datetime) -> datetime:
+        """When the zone's clock shows that time first; the end of the gap if it leaves it out."""
+        before, after = self._offset(local, fold=0), self._offset(local, fold=1)
+        if before >= after:
+            return _instant(local, before)
+        # In a gap the offset of fold 0 is that before it, of fold 1 that after it (PEP 495).
+        last = _instant(local, after)
+
+        def is_over(seconds: int) -> bool:
+            moment = last + timedelta(seconds=seconds)
+            return moment.astimezone(self._zone).utcoffset() != before
+
+        return last + timedelta(seconds=_lowest(_seconds(after - before), is_over))
+
+    def _repeated(self, local: datetime) -> tuple[datetime, datetime] | None:
+        """Begin and end of the time around ``local`` that the clock shows twice, if it does."""
+        width = _seconds(self._offset(local, fold=0) - self._offset(local, fold=1))
+        if width <= 0:
+            return None
+
+        def is_once(seconds: int) -> bool:
+            other = local + timedelta(seconds=seconds)
+            return self._offset(other, fold=0) <= self._offset(other, fold=1)
+
+        end = local + timedelta(seconds=_lowest(width, is_once))
+        return end - timedelta(seconds=width), end
 
     def __repr__(self) -> str:
         return f"Cron({self.text!r}, {self.time_zone!r})"
@@ -159,26 +199,85 @@ def _split(text: str) -> dict[str, str]:
     return dict(zip(_FIELDS, parts, strict=True))
 
 
-def _trigger(text: str, fields: dict[str, str], time_zone: ZoneInfo) -> CronTrigger | OrTrigger:
-    values = {name: _values(text, name, field) for name, field in fields.items()}
-    # Days by name: APScheduler's own numbers begin with Monday.
-    days = ",".join(sorted({_DAYS[number % 7] for number in values["day of week"]}))
-    common = {
-        "second": _listed(values["second"]),
-        "minute": _listed(values["minute"]),
-        "hour": _listed(values["hour"]),
-        "month": _listed(values["month"]),
-        "timezone": time_zone,
-    }
-    dates = _listed(values["day of month"])
-    free_date, free_day = (fields[f"day of {of}"].startswith("*") for of in ("month", "week"))
-    if free_date or free_day:
-        return CronTrigger(day=dates, day_of_week=days, **common)
-    return OrTrigger([CronTrigger(day=dates, **common), CronTrigger(day_of_week=days, **common)])
+class _Clock:
+    """What a clock that nobody sets shows: the times of an expression without a zone."""
+
+    def __init__(self, text: str, fields: dict[str, str]) -> None:
+        values = {name: _values(text, name, field) for name, field in fields.items()}
+        self._seconds, self._minutes, self._hours, self._months = (
+            sorted(values[name]) for name in ("second", "minute", "hour", "month")
+        )
+        self._dates = values["day of month"]
+        self._days = {number % 7 for number in values["day of week"]}
+        self._either = not any(fields[f"day of {of}"].startswith("*") for of in ("month", "week"))
+
+    def next(self, local: datetime) -> datetime | None:
+        """The first time from ``local`` on, itself included; None if there is none."""
+        day = local.date()
+        if self._fits(day):
+            later = self._time(local.hour, local.minute, local.second)
+            if later is not None:
+                return datetime.combine(day, later)
+        following = self._day_after(day)
+        if following is None:
+            return None
+        return datetime.combine(following, time(self._hours[0], self._minutes[0], self._seconds[0]))
+
+    def _time(self, hour: int, minute: int, second: int) -> time | None:
+        """The first time of a day from that one on."""
+        if hour in self._hours:
+            if minute in self._minutes:
+                at = _from(self._seconds, second)
+                if at is not None:
+                    return time(hour, minute, at)
+            at = _from(self._minutes, minute + 1)
+            if at is not None:
+                return time(hour, at, self._seconds[0])
+        at = _from(self._hours, hour + 1)
+        return None if at is None else time(at, self._minutes[0], self._seconds[0])
+
+    def _day_after(self, day: date) -> date | None:
+        for year in range(day.year, min(day.year + _CENTURIES, MAXYEAR) + 1):
+            for month in self._months:
+                if (year, month) < (day.year, day.month):
+                    continue
+                first = day.day + 1 if (year, month) == (day.year, day.month) else 1
+                for number in range(first, monthrange(year, month)[1] + 1):
+                    found = date(year, month, number)
+                    if self._fits(found):
+                        return found
+        return None
+
+    def _fits(self, day: date) -> bool:
+        if day.month not in self._months:
+            return False
+        of_month, of_week = day.day in self._dates, day.isoweekday() % 7 in self._days
+        return of_month or of_week if self._either else of_month and of_week
 
 
-def _listed(values: set[int]) -> str:
-    return ",".join(str(value) for value in sorted(values))
+def _from(values: list[int], least: int) -> int | None:
+    at = bisect_left(values, least)
+    return values[at] if at < len(values) else None
+
+
+def _instant(local: datetime, offset: timedelta) -> datetime:
+    return (local - offset).replace(tzinfo=UTC)
+
+
+def _seconds(delta: timedelta) -> int:
+    return delta // _SECOND
+
+
+def _lowest(high: int, reached: Callable[[int], bool]) -> int:
+    """The lowest of 1 to ``high`` for which ``reached``, given that it is for ``high``."""
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if reached(middle):
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def _values(text: str, name: str, field: str) -> set[int]:
