@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 import redis
@@ -17,6 +17,7 @@ from countersink.store.control import exclusive
 from countersink.store.errors import Conflict, Refused
 from countersink.store.merge import Row
 from countersink.store.policies import load
+from countersink.store.verify import open_session, verify
 from tests.store.helpers import entry, ledger
 from tests.support.processes import Children
 from tests.support.traffic import Traffic, now_ms, send
@@ -231,3 +232,49 @@ def test_a_time_zone_that_this_machine_does_not_know_stops_counting_and_loses_no
     session.execute("UPDATE counter_policy SET time_zone = 'Europe/Berlin'")
     assert applier.apply(batch).applied == 1
     applier.close()
+
+
+def test_a_time_zone_that_this_machine_does_not_know_is_the_matter_of_its_counter_alone(
+    mysql_url: str, session: Session, store: Store, applier: Applier
+) -> None:
+    at = minute_of(datetime(2026, 11, 21, 12, tzinfo=UTC))
+    day = date(2026, 11, 21)
+    store.counters.set("views", resolution="hour", time_zone="Europe/Berlin")
+    applier.apply([entry([event(at, counter=name)]) for name in ("bad", "views", "plain")])
+    session.execute(
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
+        " VALUES ('bad', 0, '1970-01-01', 'Mars/Olympus', 'day')"
+    )
+    session.execute("UPDATE control SET policy_version = policy_version + 1")
+    applier.apply([entry([event(at, 10, counter=name)]) for name in ("views", "plain")])
+    with pytest.raises(Refused, match=r"bad counts in Mars/Olympus.*tzdata"):
+        applier.apply([entry([event(at, counter="plain"), event(at, counter="bad")])])
+    assert session.query("SELECT COUNT(*) FROM dead_row") == [(0,)]
+    assert ledger(session) == {"bad": 1, "views": 11, "plain": 11}
+    assert store.totals.daily("views", start=day, end=day) == [(day, 11)]
+    assert store.totals.total("plain", start=day, time_zone="UTC") == 11
+    # Whatever needs none of its days is told of this counter too.
+    assert store.totals.counters() == {"bad": 1, "views": 11, "plain": 11}
+    assert store.totals.daily("bad") == [(day, 1)]
+    with pytest.raises(Refused, match="tzdata"):
+        store.totals.total("bad", start=day, time_zone="UTC")
+    assert [counter.name for counter in store.counters.list()] == ["bad", "plain", "views"]
+    assert store.counters.show("bad").in_force.time_zone == "Mars/Olympus"
+    with open_session(mysql_url) as reading:
+        assert verify(reading).differences == []
+    store.counters.delete("bad")
+    assert store.totals.counters() == {"views": 11, "plain": 11}
+
+
+def test_hours_are_counted_in_a_time_zone_that_this_machine_does_not_know(
+    session: Session, store: Store, applier: Applier
+) -> None:
+    """They are the same in all; only its days are not known."""
+    store.counters.set("views", resolution="hour")
+    session.execute("UPDATE counter_policy SET time_zone = 'Mars/Olympus'")
+    applier.apply([entry([event(29_400_000)])])
+    assert store.totals.total("views", time_zone="UTC") == 1
+    assert len(store.totals.daily("views", time_zone="UTC")) == 1
+    for ask in (store.totals.daily, store.totals.hourly, store.totals.monthly):
+        with pytest.raises(Refused, match="tzdata"):
+            ask("views")

@@ -7,8 +7,8 @@ from typing import Final
 from countersink.store.clock import NOW_MS
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownCounter
+from countersink.store.keys import is_name
 from countersink.store.policies import Policy, load
-from countersink.store.policy_changes import is_name
 from countersink.store.shapes import counter_names
 
 DEFAULT_APP_SLOTS: Final = 16

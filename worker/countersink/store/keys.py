@@ -1,6 +1,15 @@
-"""Keys as callers give them and as the tables have them."""
+"""Names of counters, and keys as callers give them and as the tables have them."""
 
+import re
 from collections.abc import Sequence
+from typing import Final
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+def is_name(counter: object) -> bool:
+    """Whether this can be a counter's name; the column alone would take 'c ' for 'c'."""
+    return isinstance(counter, str) and _NAME.fullmatch(counter) is not None
 
 
 def key_bytes(key: str) -> bytes:

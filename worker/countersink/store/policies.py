@@ -7,7 +7,7 @@ that nobody has said anything about counts days in UTC.
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Final, cast
 
@@ -27,6 +27,10 @@ class Policy:
         time_zone: IANA name; whose midnights begin the days.
         resolution: ``day``, ``hour`` or ``quarter`` (of an hour).
         used_to: the largest label it has, once another policy has taken over; None before.
+        counter: whose it is, for messages.
+
+    Its methods raise Refused where they need its time zone and this machine does not know it, which
+    is found out only then: it is the matter of this counter alone.
     """
 
     number: int = 0
@@ -34,25 +38,49 @@ class Policy:
     time_zone: str = "UTC"
     resolution: Resolution = "day"
     used_to: int | None = None
+    counter: str = field(default="", compare=False)
+
+    def known_zone(self) -> str:
+        """Its time zone.
+
+        Raises:
+            Refused: it is unknown on this machine; nobody's events go to the wrong day.
+        """
+        try:
+            buckets.zone(self.time_zone)
+        except ValueError as error:
+            raise Refused(
+                f"{self.counter or 'a counter'} counts in {self.time_zone}, a time zone that is"
+                " unknown here: install a newer tzdata (pip install --upgrade tzdata)"
+            ) from error
+        return self.time_zone
 
     def label(self, minute: int) -> int:
         """The label of the bucket for an event at this Unix minute."""
-        return buckets.label(self.number, self.time_zone, self.resolution, minute)
+        return buckets.label(self.number, self._zone(), self.resolution, minute)
 
     def starts_at(self, label: int) -> int:
         """Unix seconds at which one of its buckets begins."""
-        return buckets.starts_at(self.time_zone, self.resolution, label)
+        return buckets.starts_at(self._zone(), self.resolution, label)
 
     def ends_at(self, label: int) -> int:
         """Unix seconds at which one of its buckets has ended."""
-        return buckets.ends_at(self.time_zone, self.resolution, label)
+        return buckets.ends_at(self._zone(), self.resolution, label)
 
     def local_day(self, label: int) -> date:
         """The date of one of its buckets, in its own time zone."""
-        return buckets.local_day(self.time_zone, self.resolution, label)
+        # A day's bucket says its date itself.
+        zone = self.time_zone if self.resolution == "day" else self.known_zone()
+        return buckets.local_day(zone, self.resolution, label)
+
+    def _zone(self) -> str:
+        """Its time zone, known or not where buckets are the same in all of them."""
+        return self.known_zone() if self.resolution == "day" else self.time_zone
 
 
 DEFAULT: Final = Policy()
+OUTDATED: Final = -1
+"""A version that policies never have in the database."""
 
 
 class Policies:
@@ -102,17 +130,25 @@ class Policies:
         )
 
     def bucket(self, counter: str, minute: int) -> int:
-        """The label of the bucket for an event at a Unix minute."""
+        """The label of the bucket for an event at a Unix minute.
+
+        Raises:
+            Refused: the time zone is unknown on this machine; the version is outdated from then on.
+        """
         if counter not in self._by_counter:
             return minute // 1440 * 86_400
-        return self.at(counter, minute).label(minute)
+        try:
+            return self.at(counter, minute).label(minute)
+        except Refused:
+            # Whoever keeps these must read them again: the row may be put right by hand meanwhile.
+            self.version = OUTDATED
+            raise
 
 
 def load(session: Session) -> Policies:
     """The policies, read in the transaction or snapshot that the caller began.
 
     Raises:
-        Refused: a time zone is unknown on this machine; nobody's events go to the wrong day.
         StoreError: as any query.
     """
     ((version, strict),) = session.query("SELECT policy_version, strict FROM control WHERE id = 1")
@@ -134,19 +170,9 @@ def policy_of(
     resolution: str,
     used_to: datetime | None,
 ) -> Policy:
-    """The policy of a row of ``counter_policy``, whose columns these are.
-
-    Raises:
-        Refused: its time zone is unknown on this machine.
-    """
-    try:
-        buckets.zone(time_zone)
-    except ValueError as error:
-        raise Refused(
-            f"{counter} counts days of {time_zone}, a time zone that is unknown here: install a"
-            " newer tzdata (pip install --upgrade tzdata)"
-        ) from error
+    """The policy of a row of ``counter_policy``, whose columns these are."""
     return Policy(
+        counter=counter,
         number=int(number),
         valid_from=buckets.label_of(valid_from) // 60,
         time_zone=time_zone,

@@ -1,12 +1,12 @@
 """How a counter's policies may change: never for the past, once it has been counted."""
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from countersink.store import buckets
 from countersink.store.buckets import MAX_MINUTE, MAX_POLICIES, RESOLUTIONS, Resolution
+from countersink.store.keys import is_name as is_name
 from countersink.store.periods import offset_at
 from countersink.store.policies import Policy
 
@@ -18,15 +18,9 @@ MAX_APP_SLOTS: Final = 256
 NOTICE_MS: Final = 60_000
 """Milliseconds ahead, at the least, at which another policy begins."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _LOOK_AHEAD: Final = 2 * 365 * 1440
 """Minutes from its begin on in which a zone's UTC offsets are looked at."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def is_name(counter: object) -> bool:
-    """Whether this can be a counter's name; the column alone would take 'c ' for 'c'."""
-    return isinstance(counter, str) and _NAME.fullmatch(counter) is not None
 
 
 def check_name(counter: str) -> str:
@@ -140,6 +134,7 @@ def next_policy(
         return None
     last = own[-1]
     wanted = Policy(
+        counter=counter,
         number=0 if start is None else max(policy.number for policy in own) + 1,
         valid_from=0 if start is None else start,
         time_zone=time_zone or last.time_zone,

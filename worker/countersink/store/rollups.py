@@ -129,7 +129,7 @@ class RolledUpDays:
 
     def _instants(self, view: View) -> tuple[int, int]:
         """Unix seconds between which everything in the months lies."""
-        zones = {policy.time_zone for policy in view.policies}
+        zones = {policy.known_zone() for policy in view.policies}
         return (
             min(buckets.day_begins(zone, self.first) for zone in zones),
             max(buckets.day_begins(zone, self.last_day + ONE_DAY) for zone in zones),

@@ -65,7 +65,7 @@ class View:
 
     def zone_of(self, policy: Policy) -> str:
         """The time zone in which the buckets of a policy are shown."""
-        return self.time_zone or policy.time_zone
+        return self.time_zone or policy.known_zone()
 
     def since(self, policy: Policy) -> int | None:
         """Unix seconds of the first event a policy can have; None for the first policy."""
@@ -143,10 +143,9 @@ class View:
         for policy in self.policies:
             if self._plain(policy):
                 continue
-            zone = self.zone_of(policy)
             since, until = self.since(policy), self.until(policy)
             for day in days:
-                for change in periods.date_changes(zone, day):
+                for change in periods.date_changes(self.zone_of(policy), day):
                     inside = (since is None or change > since) and (until is None or change < until)
                     if inside and not _begins_bucket(policy, change):
                         raise self._inexact(policy, day, change)
@@ -210,8 +209,8 @@ def _begins_bucket(policy: Policy, instant: int) -> bool:
     if policy.resolution != "day":
         return instant % (WIDTH[policy.resolution] * 60) == 0
     # A day that comes in two pieces goes on after the next one has begun.
-    day = buckets.date_at(policy.time_zone, instant)
-    return periods.date_changes(policy.time_zone, day) == (instant,)
+    zone = policy.known_zone()
+    return periods.date_changes(zone, buckets.date_at(zone, instant)) == (instant,)
 
 
 def _first_label(policy: Policy, instant: int | None) -> int | None:
