@@ -189,6 +189,23 @@ def test_a_stopped_pass_leaves_the_rest_to_the_next(tables: Tables) -> None:
     assert len(tables.slots()) == 60
 
 
+@pytest.mark.parametrize("resolution", ["day", "hour", "quarter"])
+def test_a_bucket_at_the_end_of_time_is_open_and_nothing_is_wrong_with_it(
+    tables: Tables, resolution: str
+) -> None:
+    tables.run(
+        "INSERT INTO counter_policy VALUES ('v', 0, '1970-01-01', 'America/New_York', %s, NULL)",
+        resolution,
+    )
+    at = "9999-12-31 00:00:00" if resolution == "day" else "9999-12-31 23:00:00"
+    tables.plant(spread([b"few"], (1, 2), at))
+    tables.plant(spread([b"many"], range(1, 20), at))
+    done = run(tables.url)
+    assert done.unknown == ()
+    assert (done.rows_before, done.rows_after) == (19, 1)
+    assert run(tables.url, before=date.max).unknown == ()
+
+
 def test_compacted_buckets_cost_a_look_for_many_of_them(tables: Tables) -> None:
     for number in range(300):
         bucket = datetime(2019, 1, 1, tzinfo=UTC) + timedelta(days=number)

@@ -222,12 +222,9 @@ class _Pass:
 
     def _is_whole(self, name: str, label: int) -> bool:
         policy = self._policies.numbered(name, label)
-        try:
-            if self._what.before is not None:
-                return policy.local_day(label) < self._what.before
-            return policy.ends_at(label) + self._what.grace_s <= self._now
-        except (ValueError, OverflowError):
-            return False  # it lasts to the end of time, or begins after it
+        if self._what.before is not None:
+            return policy.local_day(label) < self._what.before
+        return policy.ends_at(label) + self._what.grace_s <= self._now
 
     def _uncompacted(self, name: str, labels: list[int]) -> Iterator[int]:
         """Those that have rows to move.

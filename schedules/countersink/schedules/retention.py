@@ -183,10 +183,10 @@ class _Pass:
         """The label of the month a bucket goes to; None if it stays."""
         try:
             policy = self._policies.numbered(counter, label)
-            first, last = _days(policy, label)
-        except (LookupError, ValueError, OverflowError):
+        except LookupError:
             self._unknown.append(Place(counter, label))
             return None
+        first, last = _days(policy, label)
         if last >= rolled_up_to:
             return None
         if (first.year, first.month) != (last.year, last.month):
@@ -223,10 +223,10 @@ def _on_record(session: Session, counter: str) -> date | None:
 
 def _days(policy: Policy, label: int) -> tuple[date, date]:
     """The first and the last local day that a bucket has a part in."""
-    last_minute = (policy.ends_at(label) - 1) // 60 * 60
     first = policy.local_day(label)
     if policy.resolution == "day":
         return first, first
+    last_minute = (policy.ends_at(label) - 1) // 60 * 60
     return first, local_day(policy.time_zone, "hour", last_minute)
 
 
