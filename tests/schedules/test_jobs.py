@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -269,19 +270,56 @@ def test_a_run_that_is_frozen_past_its_lease_has_nothing_more_to_say(ground: Gro
     ground.plan("until_told")
     ground.wait_starts(1)
     pid = ground.session.query("SELECT pid FROM test_start")[0][0]
-    os.kill(pid, signal.SIGSTOP)
+    frozen = (slow.pid, pid)  # as when the machine is: else the one kills the other
+    for each in frozen:
+        os.kill(each, signal.SIGSTOP)
     try:
         other = ground.process()
         ground.runs.enqueue("until_told", NINE, 2, LIMIT_S)
         ground.wait_starts(2)
-    finally:
         os.kill(pid, signal.SIGCONT)
-    eventually(lambda: "run_lost" in said(slow), 30, message=ground.outputs)
+        eventually(lambda: "run_lost" in said(slow), 30, message=ground.outputs)
+    finally:
+        for each in frozen:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGCONT)
     assert run_row(ground.session, "until_told", NINE)["state"] == "running"
     end(other)
     row = run_row(ground.session, "until_told", NINE)
     assert (row["state"], row["attempts"]) == ("planned", 1)
     end(slow)
+
+
+def test_a_run_that_hangs_is_killed_once_its_lease_is_long_lost(ground: Ground) -> None:
+    child = ground.process(lease_s=1.0, renew_every_s=0.3)
+    ground.plan("until_told")
+    ground.wait_starts(1)
+    pid = ground.session.query("SELECT pid FROM test_start")[0][0]
+    os.kill(pid, signal.SIGSTOP)
+    ground.plan("tick")
+    ground.wait_state("tick", "done")  # behind it, in the same process
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert said(child).count("run_lost") == 1
+    end(child)
+
+
+def test_an_idle_process_ends_in_good_order_though_redis_does_not_answer(
+    own_redis_server: RedisFactory, session: Session, runs_url: str
+) -> None:
+    server = own_redis_server()
+    ground = Ground(session, server.url, runs_url)
+    with ground.children:
+        child = ground.process()
+        eventually(lambda: "ready" in said(child), 30, message=child.output)
+        server.freeze()
+        try:
+            end(child)
+        finally:
+            server.thaw()
+        assert said(child)[-1] == "stopped"
+        assert "stop_forced" not in said(child)
+    ground.client.close()
 
 
 def test_a_redis_that_goes_away_is_waited_for(

@@ -2,10 +2,12 @@
 not ended by a Redis that is away for a while.
 """
 
+import logging
 import os
 import signal
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 
 import redis
@@ -13,6 +15,7 @@ from rq import Worker
 from rq.exceptions import StopRequested
 from rq.serializers import JSONSerializer
 
+from countersink.schedules.logs import Action
 from countersink.schedules.patience import Outage
 from countersink.schedules.perform import Process
 from countersink.schedules.queue import RunJob, make_queue
@@ -23,7 +26,8 @@ IDLE_S: Final = 1
 _TTL_S: Final = IDLE_S + 15
 """RQ reads for 15 s less than this."""
 MONITOR_S: Final = 5
-"""Seconds between two looks at a work horse, and two signs of life of it in Redis."""
+"""Seconds between two looks at a work horse, and two signs of life of it in Redis; fewer where a
+lease is as short."""
 
 
 class Gone(StopRequested):  # type: ignore[misc] # RQ is checked as if untyped
@@ -58,7 +62,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             job_class=RunJob,
             serializer=JSONSerializer,
             worker_ttl=_TTL_S,
-            job_monitoring_interval=MONITOR_S,
+            job_monitoring_interval=max(1, min(MONITOR_S, int(process.options.lease_s))),
             log_job_description=False,
         )
         self._process = process
@@ -112,13 +116,27 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         self._tolerant(lambda: super(RunWorker, self).set_current_job_working_time(*args, **kwargs))
 
     def maintain_heartbeats(self, job: Any) -> None:
-        """RQ's; a Redis that is away does not end the watch over a run."""
+        """RQ's; a Redis that is away does not end the watch over a run. A work horse that hangs is
+        killed once its run may have been taken over for long.
+        """
+        process = self._process
+        if time.monotonic() > process.held.until + process.options.lease_s:
+            process.held.until = inf  # once
+            process.log(
+                Action.RUN_LOST,
+                "the run at hand has lost its lease and does not end: its process is killed",
+                level=logging.WARNING,
+                run=job.id,
+            )
+            self.end_horse()
+            return
         self._beat("running")
         self._tolerant(lambda: super(RunWorker, self).maintain_heartbeats(job))
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
         """RQ's, with signals held back until the child has its own handlers."""
         self._beat("running")
+        self._process.held.until = inf
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             super().fork_work_horse(job, queue)

@@ -26,6 +26,8 @@ DONE: Final = 0
 _AGAIN_S: Final = 0.5
 """Seconds after RQ's worker ended by itself."""
 _TELL_EVERY_S: Final = 0.1
+_IDLE_S: Final = 3.0
+"""Seconds that a stop may take with no run at hand: more means that Redis does not answer."""
 
 
 def run(options: JobsOptions, *, registry: Registry = JOBS, stop: Stop | None = None) -> int:
@@ -63,6 +65,7 @@ def run(options: JobsOptions, *, registry: Registry = JOBS, stop: Stop | None = 
             keeper.figures.withdraw()
             log(Action.STOPPED, "a job process ends")
     finally:
+        keeper.ended = True
         install(None)
         client.close()
         hasty.close()
@@ -87,6 +90,7 @@ class _Keeper:
         self._stop = stop
         self._process = process
         self.figures = figures
+        self.ended = False
         self._outage = Outage("Redis", log)
         self._worker: RunWorker | None = None
         self._ready = False
@@ -126,13 +130,21 @@ class _Keeper:
             self._stop.wait(_AGAIN_S)
 
     def tell(self) -> None:
-        """Tell the run at hand, and one that begins right now, to end; until the process has."""
-        told = 0
-        while True:
+        """Tell the run at hand, and one that begins right now, to end; until the process has.
+
+        Without a run nothing is lost by ending the process while it hangs in a call.
+        """
+        told, busy = 0, time.monotonic()
+        while not self.ended:
             worker = self._worker
-            if worker is not None and worker.horse_pid not in (0, told):
-                told = worker.horse_pid
-                worker.tell_horse()
+            if worker is not None and worker.horse_pid:
+                busy = time.monotonic()
+                if worker.horse_pid != told:
+                    told = worker.horse_pid
+                    worker.tell_horse()
+            elif time.monotonic() - busy > _IDLE_S:
+                self._log(Action.STOPPED, "a job process ends, without a farewell to Redis")
+                os._exit(DONE)
             time.sleep(_TELL_EVERY_S)
 
     def kill(self) -> None:

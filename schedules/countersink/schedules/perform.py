@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
@@ -18,7 +18,7 @@ from countersink.schedules.leadership import process_name
 from countersink.schedules.logs import FAILING_AFTER, MAX_ERROR, Action, Log, error_text
 from countersink.schedules.options import JobsOptions
 from countersink.schedules.patience import GivenUp, Outage, waited
-from countersink.schedules.pulse import Pulse
+from countersink.schedules.pulse import Held, Pulse
 from countersink.schedules.queue import planned_time
 from countersink.schedules.registry import Registry, load
 from countersink.schedules.runs import Attempt, Begun
@@ -51,6 +51,7 @@ class Process:
         log: where runs say what they do.
         pid: of the job process.
         told: set in a work horse that is to end in good order.
+        held: where a work horse tells until when its run's lease is held.
     """
 
     options: JobsOptions
@@ -58,6 +59,7 @@ class Process:
     log: Log
     pid: int
     told: bool = False
+    held: Held = field(default_factory=Held)
 
 
 _process: Process | None = None
@@ -185,7 +187,11 @@ class _Run:
         begun = time.monotonic()
         options = self._options
         pulse = Pulse(
-            options.mysql_url, self._attempt, options.lease_s, options.renew_every_s
+            self._process.held,
+            options.mysql_url,
+            self._attempt,
+            options.lease_s,
+            options.renew_every_s,
         ).start()
         try:
             outcome, error = self._work(pulse)
