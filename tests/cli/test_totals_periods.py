@@ -126,6 +126,21 @@ def test_days_that_are_rolled_up_are_not_shown_as_0(rolled: Servers) -> None:
     table = rolled.call("totals", "clicks")
     assert "2026-10-26" in table.out
     assert table.err == notice
+    for options in (["--to", "2026-10-21"], ["--from", "2026-10-20", "--to", "2026-10-21"]):
+        for by in ("day", "hour"):
+            shown = rolled.call("totals", "clicks", "--by", by, *options)
+            assert (shown.status, shown.err) == (0, "")
+            first, freshness = shown.out.splitlines()
+            assert first == (
+                "The days before 2026-10-25 are rolled up to months: --by month has them."
+            )
+            assert freshness.startswith("Complete up to")
+        csv = rolled.call("totals", "clicks", *options, "--format", "csv")
+        assert (csv.status, csv.out, csv.err) == (0, "day,total\r\n", notice)
+    # Before the first month, zeros are exact.
+    before = ("--from", "2026-09-29", "--to", "2026-09-30")
+    assert rows(rolled, "clicks", *before) == [("2026-09-29", 0), ("2026-09-30", 0)]
+    assert rolled.call("totals", "clicks", *before).err == ""
     # Nothing is missing from these.
     since = document(rolled, "clicks", "--from", "2026-10-25")
     assert since["rolled_up_to"] == "2026-10-25"

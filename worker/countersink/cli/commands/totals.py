@@ -105,12 +105,8 @@ def command(
         output.write_csv(answer.columns, answer.rows)
     else:
         _print(answer, top)
-    if answer.days_gone:
-        click.echo(
-            f"countersink: the days before {answer.rolled_up_to} are rolled up to months:"
-            " --by month has them",
-            err=True,
-        )
+    if answer.days_gone and (answer.rows or format != "table"):
+        click.echo(f"countersink: {_gone(answer)}", err=True)
 
 
 def _ask(query: Query, mysql_url: str, redis_url: str | None) -> Answer:
@@ -145,9 +141,17 @@ def _print(answer: Answer, top: int | None) -> None:
         table.add_row("all", *([""] * (len(answer.columns) - 2)), output.cell(sum(totals)), "")
     if totals:
         output.console().print(table)
+    elif answer.days_gone:
+        # There may well be counts in this range: they are not to be told by the day.
+        sentence = _gone(answer)
+        click.echo(f"{sentence[0].upper()}{sentence[1:]}.")
     else:
         click.echo("Nothing was counted in this range.")
     click.echo(_freshness(answer))
+
+
+def _gone(answer: Answer) -> str:
+    return f"the days before {answer.rolled_up_to} are rolled up to months: --by month has them"
 
 
 def _freshness(answer: Answer) -> str:
