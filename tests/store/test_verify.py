@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import date
 
 import pytest
 
@@ -20,6 +21,13 @@ def verifying(mysql_url: str) -> Iterator[Session]:
     """A session to verify on."""
     with open_session(mysql_url) as opened:
         yield opened
+
+
+def roll_up_to_february(session: Session, counter: str) -> None:
+    session.execute(
+        "INSERT INTO counter (name, rolled_up_to, created) VALUES (%s, '2026-02-01', '2020-01-01')",
+        (counter,),
+    )
 
 
 def found(session: Session) -> list[tuple[str, str, int, int, int]]:
@@ -44,6 +52,7 @@ def test_slots_and_months_agree_with_the_ledger_and_what_applications_add_is_apa
         session.execute(
             "INSERT INTO counter_slot VALUES ('views', '2026-11-21', '', %s, 99)", (slot,)
         )
+    roll_up_to_february(session, "views")
     session.execute("INSERT INTO counter_month VALUES ('views', '2026-01-01', '/a', 5)")
     session.execute("INSERT INTO counter_ledger VALUES ('views', 7, 5)")
     session.execute("INSERT INTO counter_slot VALUES ('app', '2026-11-21', '', 300, 1)")
@@ -62,6 +71,7 @@ WRONG = {
 
 
 def test_whatever_is_wrong_is_found(session: Session, applier: Applier, verifying: Session) -> None:
+    roll_up_to_february(session, "views")
     for what, (statement, in_ledger, difference) in WRONG.items():
         for table in ("counter_slot", "counter_month", "counter_ledger"):
             session.execute(f"DELETE FROM {table}")
@@ -78,7 +88,8 @@ def test_rows_of_a_counter_that_was_never_counted_are_found(
     session: Session, verifying: Session
 ) -> None:
     session.execute("INSERT INTO counter_slot VALUES ('planted', '2026-11-21', '', 0, 0)")
-    session.execute("INSERT INTO counter_month VALUES ('planted too', '2026-11-01', '', 3)")
+    roll_up_to_february(session, "planted too")
+    session.execute("INSERT INTO counter_month VALUES ('planted too', '2026-01-01', '', 3)")
     assert found(verifying) == [
         ("planted", "no_ledger", 0, 0, 0),
         ("planted too", "no_ledger", 3, 0, 3),
@@ -98,6 +109,25 @@ def test_buckets_of_a_policy_that_never_was_are_found(
         2,
         "1 rows in buckets such as 2026-11-21 00:00:07 of a policy 7, which it never had",
     )
+
+
+@pytest.mark.parametrize("on_record", [None, date(2026, 1, 1), date(2026, 2, 1)])
+def test_months_of_days_that_were_never_rolled_up_are_found(
+    session: Session, verifying: Session, on_record: date | None
+) -> None:
+    roll_up_to_february(session, "views")
+    session.execute("UPDATE counter SET rolled_up_to = %s", (on_record,))
+    session.execute("INSERT INTO counter_month VALUES ('views', '2026-01-01', '/a', 5)")
+    session.execute("INSERT INTO counter_month VALUES ('views', '2026-02-01', '/a', 6)")
+    session.execute("INSERT INTO counter_month VALUES ('deleted', '2026-02-01', '/a', 7)")
+    session.execute("INSERT INTO counter_ledger VALUES ('views', 7, 11), ('deleted', 7, 7)")
+    sentence = "a row of the month 2026-02, of which no day was said to be rolled up"
+    assert verify(verifying).differences == [
+        Difference("deleted", "no_rollup", 7, 7, sentence),
+        Difference("views", "no_rollup", 11, 11, sentence),
+    ]
+    session.execute("UPDATE counter SET rolled_up_to = '2026-02-02'")
+    assert [one.counter for one in verify(verifying).differences] == ["deleted"]
 
 
 def test_one_counter_alone(

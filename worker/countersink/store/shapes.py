@@ -2,11 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from datetime import date
-from typing import Final, cast
+from datetime import date, datetime
+from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownCounter
+from countersink.store.periods import ONE_DAY, month_ends
 from countersink.store.policies import DEFAULT, Policy, policy_of
 from countersink.store.rollups import RolledUpDays
 from countersink.store.views import View
@@ -44,14 +45,16 @@ def shape(session: Session, counter: str) -> Shape:
         " OR EXISTS (SELECT 1 FROM counter_month WHERE counter = %s)"
         " OR EXISTS (SELECT 1 FROM counter WHERE name = %s),"
         " (SELECT rolled_up_to FROM counter WHERE name = %s),"
+        " (SELECT MIN(bucket) FROM counter_month WHERE counter = %s),"
+        " (SELECT MAX(bucket) FROM counter_month WHERE counter = %s),"
         " number, valid_from, time_zone, resolution, used_to"
         " FROM (SELECT 1) AS one LEFT JOIN counter_policy ON counter = %s"
         " ORDER BY valid_from, number",
-        (name,) * 6,
+        (name,) * 8,
     )
-    known, up_to = rows[0][:2]
-    policies = tuple(policy_of(counter, *row[2:]) for row in rows if row[2] is not None)
-    rolled = None if up_to is None else _rolled(session, name, up_to)
+    known, up_to, first, last = rows[0][:4]
+    policies = tuple(policy_of(counter, *row[4:]) for row in rows if row[4] is not None)
+    rolled = None if first is None else _rolled(up_to, first, last)
     return Shape(name, bool(known), policies or (DEFAULT,), rolled)
 
 
@@ -71,17 +74,16 @@ def rolled_up_to(session: Session, counter: str | None = None) -> date | None:
     """The day before which days of a counter are in months, of all counters the latest such day;
     None where nothing is in months.
     """
-    one, args = ("", ()) if counter is None else (" AND name = %s", (_name(counter),))
+    one, args = ("", ()) if counter is None else (" WHERE counter = %s", (_name(counter),))
+    # A loose scan: of each counter its first month and its last are looked up.
     found = session.query(
-        f"SELECT name, rolled_up_to FROM counter WHERE rolled_up_to IS NOT NULL{one}"
-        " ORDER BY rolled_up_to DESC",
+        "SELECT first, last, rolled_up_to FROM ("
+        "SELECT counter, MIN(bucket) AS first, MAX(bucket) AS last"
+        f" FROM counter_month FORCE INDEX (PRIMARY){one} GROUP BY counter"
+        ") AS months LEFT JOIN counter ON name = counter",
         args,
     )
-    for name, up_to in found:
-        # One by one: as an EXISTS in the query above it would be a scan of all months.
-        if session.query("SELECT 1 FROM counter_month WHERE counter = %s LIMIT 1", (name,)):
-            return cast(date, up_to)
-    return None
+    return max((_rolled(up_to, first, last).up_to for first, last, up_to in found), default=None)
 
 
 def counter_names(session: Session) -> list[str]:
@@ -99,16 +101,21 @@ def shaped_names(session: Session) -> set[str]:
     """The counters whose rows do not simply add up by UTC day: that have policies, or months."""
     found = session.query(
         "SELECT DISTINCT counter FROM counter_policy"
-        " UNION SELECT name FROM counter WHERE rolled_up_to IS NOT NULL"
+        " UNION SELECT counter FROM counter_month FORCE INDEX (PRIMARY) GROUP BY counter"
     )
     return {name for (name,) in found}
 
 
-def _rolled(session: Session, name: str, up_to: date) -> RolledUpDays | None:
-    ((first, last),) = session.query(
-        "SELECT MIN(bucket), MAX(bucket) FROM counter_month WHERE counter = %s", (name,)
-    )
-    return None if first is None else RolledUpDays(up_to, first.date(), last.date())
+def _rolled(up_to: date | None, first: datetime, last: datetime) -> RolledUpDays:
+    """What is in months from the first to the last, with the day that is on record.
+
+    Whatever is on record, no row is left out of a total: a month for which there is no such day, or
+    an earlier one, may hold any of its days.
+    """
+    if up_to is None or up_to <= last.date():
+        last_day = month_ends(last.date())
+        up_to = last_day if last_day == date.max else last_day + ONE_DAY
+    return RolledUpDays(up_to, first.date(), last.date())
 
 
 def _name(counter: str) -> str:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Final, Literal
 
 from countersink.store import buckets
@@ -26,7 +27,7 @@ READ_SECONDS: Final = 3600.0
 _GROUP: Final = 20
 """Counters per snapshot: the server keeps what others change while a snapshot is open."""
 
-Problem = Literal["sum", "no_ledger", "no_policy"]
+Problem = Literal["sum", "no_ledger", "no_policy", "no_rollup"]
 
 _OUTSIDE: Final = f"slot NOT BETWEEN {FIRST_APP_SLOT} AND {LAST_APP_SLOT}"
 
@@ -38,7 +39,8 @@ class Difference:
     Attributes:
         counter: its name.
         problem: ``sum``: tables and ledger differ; ``no_ledger``: there are rows, though nothing
-            was ever applied; ``no_policy``: there are buckets of a policy it never had.
+            was ever applied; ``no_policy``: there are buckets of a policy it never had;
+            ``no_rollup``: there are months of days that were never said to be rolled up.
         in_tables: sum of the slots but 256 to 511, and of the months.
         in_ledger: sum of the ledger.
         detail: a sentence for people.
@@ -81,6 +83,8 @@ class _Sums:
     in_tables: int = 0
     in_ledger: int = 0
     numbers: dict[int, int] = field(default_factory=dict)
+    last_month: date | None = None
+    rolled_up_to: date | None = None
 
 
 def open_session(where: Settings | str) -> Session:
@@ -159,8 +163,10 @@ def _sums(session: Session, names: Sequence[str]) -> dict[str, _Sums]:
         sums.outside_rows += int(outside_rows)
         sums.in_tables += int(amount)
         sums.numbers[int(number)] = int(rows)
-    for name, rows, amount in session.query(
-        "SELECT counter, COUNT(*), SUM(amount) FROM counter_month FORCE INDEX (PRIMARY)"
+    for name, rows, amount, last, up_to in session.query(
+        "SELECT counter, COUNT(*), SUM(amount), MAX(bucket),"
+        " (SELECT rolled_up_to FROM counter WHERE name = counter_month.counter)"
+        " FROM counter_month FORCE INDEX (PRIMARY)"
         f" WHERE counter IN ({marks}) GROUP BY counter",
         names,
     ):
@@ -168,6 +174,7 @@ def _sums(session: Session, names: Sequence[str]) -> dict[str, _Sums]:
         sums.rows += int(rows)
         sums.outside_rows += int(rows)
         sums.in_tables += int(amount)
+        sums.last_month, sums.rolled_up_to = last.date(), up_to
     for name, rows, amount in session.query(
         "SELECT counter, COUNT(*), SUM(amount) FROM counter_ledger"
         f" WHERE counter IN ({marks}) GROUP BY counter",
@@ -197,6 +204,15 @@ def _differences(
             sums.in_tables,
             sums.in_ledger,
             f"the tables hold {sums.in_tables - sums.in_ledger:+,} against the ledger",
+        )
+    last, up_to = sums.last_month, sums.rolled_up_to
+    if last is not None and (up_to is None or up_to <= last):
+        yield Difference(
+            name,
+            "no_rollup",
+            sums.in_tables,
+            sums.in_ledger,
+            f"a row of the month {last:%Y-%m}, of which no day was said to be rolled up",
         )
     for number in sorted(sums.numbers.keys() - had):
         ((bucket,),) = session.query(
