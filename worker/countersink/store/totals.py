@@ -15,7 +15,8 @@ class Totals:
     Days are those of the counter's own time zone (UTC, where nobody has set another), or, with
     ``time_zone``, of any IANA zone: exactly, or with an InexactZone error where the counter's
     buckets do not tell. From quarters every zone's days add up (from 1980 on), from hours those of
-    zones that are whole hours from UTC, from days only those that begin at the same instants.
+    zones that are whole hours from UTC, from days only those that begin at the same instants. Hours
+    tell those of the counter's own zone too only where it was whole hours from UTC.
 
     What retention has rolled up to months is in every total. A range that takes only a part of such
     a month, and a series of days or hours that is to begin there, is a RolledUp error, whose
