@@ -3,17 +3,17 @@
 Each sums the buckets and the months of a counter, so it needs a snapshot (or nobody who moves rows
 meanwhile). Ranges are local days and include both ends; None means from, or to, where the data
 begins or ends. Without ``time_zone`` days are those of the zone a bucket was counted in. An answer
-is exact, or an error, which buckets of days shown as they are never need: see
-:mod:`countersink.store.views`. What retention has rolled up is in
-:mod:`countersink.store.rollups`. Keys are str here and bytes in the table (undecodable bytes become
-lone surrogates, as in file names).
+is exact, or an error (never for buckets that are days, shown as such):
+:mod:`countersink.store.views`. What retention has rolled up is in :mod:`countersink.store.rollups`.
+Keys are str here and bytes in the table (undecodable bytes become lone surrogates, as in file
+names).
 
 Every function raises, beside what it names:
 
     UnknownCounter: nothing was ever counted under this name, nor did anybody make it.
     ValueError: the range ends before it begins, or there is no such time zone.
-    InexactZone: the buckets do not add up to days of ``time_zone``, or, where they are hours, of the
-        zone they were counted in, which was then not whole hours from UTC.
+    InexactZone: the buckets do not add up to days of ``time_zone``, or, where they are hours, of
+        the zone they were counted in, which was then not whole hours from UTC.
     Refused: the machine does not know the counter's time zone, and the days of it are asked for.
     RolledUp: the range takes a part of days that are rolled up to a month.
 
