@@ -38,7 +38,7 @@ class Policy:
     time_zone: str = "UTC"
     resolution: Resolution = "day"
     used_to: int | None = None
-    counter: str = field(default="", compare=False)
+    counter: str = field(default="", compare=False, repr=False)
 
     def known_zone(self) -> str:
         """Its time zone.
