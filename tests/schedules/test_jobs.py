@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -18,7 +19,14 @@ from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 
 from countersink.schedules.perform import FOUND, RunFailed, perform
-from countersink.schedules.queue import RunJob, Runs, make_queue, run_id
+from countersink.schedules.queue import (
+    FAILURE_TTL_S,
+    FUNCTION,
+    RunJob,
+    Runs,
+    make_queue,
+    run_id,
+)
 from countersink.store.connection import Session
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import process_key
@@ -349,12 +357,38 @@ def test_whatever_else_is_put_into_the_queue_is_refused(ground: Ground, tmp_path
     make_queue(ground.client).enqueue_call(
         "os.mkdir", args=(str(file),), job_id="evil", on_success=None
     )
+    ours: dict[Any, Any] = {
+        "created_at": "2026-11-21T13:00:00.000000Z",
+        "origin": "countersink",
+        "timeout": "60",
+    }
+    good = zlib.compress(json.dumps([FUNCTION, None, ["tick", "x", 1, 1], {}]).encode())
+    broken: list[dict[Any, Any]] = [
+        {"created_at": "secret nonsense", "data": good},
+        {"timeout": "secret", "data": good},
+        {"result_ttl": "zz", "data": good},
+        {"data": b"garbage"},
+        {"data": good},
+    ]
+    for number, fields in enumerate(broken):
+        ground.client.hset(f"rq:job:bad{number}", mapping=ours | fields)
+        ground.client.rpush("rq:queue:countersink", f"bad{number}")
+    ground.client.rpush("rq:queue:countersink", "not:there\n")
     child = ground.process()
     ground.plan("tick")
     ground.wait_state("tick", "done")
     assert not file.exists()
     assert ground.client.hget("rq:job:evil", "status") == b"failed"
+    for name in ("evil", *(f"bad{number}" for number in range(len(broken)))):
+        assert 0 < ground.client.ttl(f"rq:job:{name}") <= FAILURE_TTL_S
+    for key in ground.client.scan_iter("rq:results:*"):
+        assert 0 < ground.client.ttl(key) <= FAILURE_TTL_S
     end(child)
+    lines = [json.loads(line) for line in child.output().splitlines() if line.startswith("{")]
+    causes = [line["cause"] for line in lines if line["action"] == "rq"]
+    assert len(causes) == 3  # what does not even look like a job; the rest fails
+    assert "ValueError" in causes
+    assert "secret" not in child.output()
 
 
 def test_a_foreign_rq_worker_says_what_is_needed_instead(

@@ -109,7 +109,11 @@ class Forwarded(logging.Handler):
         if hasattr(record, "job_id"):
             return
         line = record.getMessage().partition("\n")[0][:MAX_ERROR]
-        self._log(Action.RQ, line, level=min(record.levelno, logging.WARNING), logger=record.name)
+        # Its text may hold anything, also what others put into Redis.
+        kind = record.exc_info[0] if record.exc_info else None
+        cause = {} if kind is None else {"cause": kind.__qualname__}
+        level = min(record.levelno, logging.WARNING)
+        self._log(Action.RQ, line, level=level, bug=None, logger=record.name, **cause)
 
 
 def adopt(log: Log, *names: str) -> None:

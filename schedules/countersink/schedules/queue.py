@@ -41,6 +41,24 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
     here, JSON or not: this refuses all functions but one, callbacks and webhooks included.
     """
 
+    def restore(self, raw_data: Any) -> Any:
+        """RQ's; what cannot be read is none of our jobs, and nothing stays in Redis for longer
+        than what is ours.
+
+        Raises:
+            NoSuchJobError: RQ passes over it, and its maintenance forgets the id.
+        """
+        try:
+            restored = super().restore(raw_data)
+        except NoSuchJobError:
+            raise
+        except Exception as error:
+            self.connection.expire(self.key, FAILURE_TTL_S)
+            self.log.warning("what lies in RQ's queue is no job: passed over", exc_info=True)
+            raise NoSuchJobError("it cannot be read") from error
+        self.result_ttl, self.failure_ttl = RESULT_TTL_S, FAILURE_TTL_S
+        return restored
+
     def perform(self) -> Any:
         """Run it, if it is one of ours."""
         if self.func_name != FUNCTION or self.instance is not None:
