@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ import redis
 from countersink.schedules import pruning
 from countersink.schedules.context import Context, JobOptions, Outcome
 from countersink.schedules.failure import Failed
+from countersink.schedules.pace import Pace
 from countersink.store import dead, guards
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
@@ -228,15 +230,54 @@ def test_runs_that_ended_long_ago_go(mysql_url: str) -> None:
                 add_run(session, timedelta(days=days, minutes=minute), state)
         for state in ("planned", "running"):
             add_run(session, timedelta(days=12), state)
-        assert pruning.delete_runs(session, 8.5, chunk=2) == 9
-        assert pruning.delete_runs(session, 8.5) == 0
+        assert pruning.delete_runs(session, 8.5, Pace(), chunk=2) == (9, True)
+        assert pruning.delete_runs(session, 8.5, Pace()) == (0, True)
         assert session.query("SELECT state, COUNT(*) FROM job_run GROUP BY state ORDER BY 1") == [
             ("done", 3),
             ("planned", 1),
             ("running", 1),
         ]
-        assert pruning.delete_runs(session, 2.0**53 - 1) == 0
-        assert pruning.delete_runs(session, 0) == 3
+        assert pruning.delete_runs(session, 2.0**53 - 1, Pace()) == (0, True)
+        assert pruning.delete_runs(session, 0, Pace()) == (3, True)
+
+
+def test_it_rests_between_transactions_and_can_be_stopped_after_each(mysql_url: str) -> None:
+    rests = 0
+
+    def rest() -> None:
+        nonlocal rests
+        rests += 1
+
+    with connect(mysql_url) as session:
+        session.execute(
+            "INSERT INTO applied_entry (entry_id, keep_from) VALUES "
+            + ", ".join(f"(UNHEX('{number:032x}'), 1)" for number in range(10))
+        )
+        now = int(session.query("SELECT UNIX_TIMESTAMP()")[0][0]) * 1000
+        done = guards.prune(
+            session, keep_ms=0, now_ms=now, chunk=2, rest=rest, stop=lambda: rests == 2
+        )
+        assert (done.deleted, done.finished, rests) == (6, False, 2)
+        done = guards.prune(session, keep_ms=0, now_ms=now, chunk=2, rest=rest)
+        assert (done.deleted, done.finished, rests) == (4, True, 4)
+        for minute in range(6):
+            add_run(session, timedelta(days=9, minutes=minute), "done")
+        assert pruning.delete_runs(session, 8, Pace(stop=lambda: True), chunk=2) == (2, False)
+
+
+def test_a_run_that_is_cut_off_between_transactions_says_so(
+    context: Context, redis_client: redis.Redis
+) -> None:
+    with connect(context.mysql_url) as session:
+        values = ", ".join(f"(UNHEX('{number:032x}'), 1)" for number in range(10_001))
+        session.execute(f"INSERT INTO applied_entry (entry_id, keep_from) VALUES {values}")
+
+        def gone() -> bool:
+            return guard_count(session) < 10_001
+
+        done = pruning.job(replace(context, stop=gone))
+    assert (done.rows, done.finished) == (10_000, False)
+    assert done.detail.endswith("0 runs deleted; stopped early, the next run goes on")
 
 
 def add_run(session: Session, ago: timedelta, state: str) -> None:

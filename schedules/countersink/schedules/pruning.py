@@ -11,6 +11,7 @@ from typing import Final
 
 from countersink.schedules.context import Context, Outcome
 from countersink.schedules.failure import Stopped
+from countersink.schedules.pace import Pace
 from countersink.store import guards
 from countersink.store.connection import LOCK_WAIT, Session
 from countersink.store.tables import open_tables
@@ -36,17 +37,25 @@ def job(context: Context) -> Outcome:
         StoreError: MySQL did not do its part.
     """
     now_ms, not_above_ms = _queue(context)
+    pace = Pace(context.options.compact_share, context.stop)
     with open_tables(context.mysql_url, read_timeout=_READ_S, lock_wait=LOCK_WAIT) as session:
         pruned = guards.prune(
             session,
             keep_ms=round(min(context.options.ledger_days, _MOST_DAYS) * _DAY_MS),
             now_ms=now_ms,
             not_above_ms=not_above_ms,
+            stop=context.stop,
+            rest=pace.rest,
         )
-        runs = delete_runs(session, context.options.runs_days)
+        runs = 0
+        finished = pruned.finished
+        if finished:
+            runs, finished = delete_runs(session, context.options.runs_days, pace)
+    done = f"{pruned.deleted:,} guard rows and {runs:,} runs deleted"
     return Outcome(
         rows=pruned.deleted + runs,
-        detail=f"{pruned.deleted:,} guard rows and {runs:,} runs deleted",
+        detail=done if finished else f"{done}; stopped early, the next run goes on",
+        finished=finished,
     )
 
 
@@ -67,8 +76,11 @@ def _queue(context: Context) -> tuple[int, int | None]:
     return seconds * 1000 + microseconds // 1000, waiting
 
 
-def delete_runs(session: Session, days: float, *, chunk: int = CHUNK) -> int:
-    """Delete runs that were planned more than ``days`` ago and have ended; how many.
+def delete_runs(
+    session: Session, days: float, pace: Pace, *, chunk: int = CHUNK
+) -> tuple[int, bool]:
+    """Delete runs that were planned more than ``days`` ago and have ended; how many, and whether
+    these were all.
 
     Raises:
         StoreError: as any statement.
@@ -82,5 +94,6 @@ def delete_runs(session: Session, days: float, *, chunk: int = CHUNK) -> int:
             (round(min(days, _MOST_DAYS) * 86_400), chunk),
         )
         deleted += gone
-        if gone < chunk:
-            return deleted
+        if gone < chunk or pace.stopped:
+            return deleted, gone < chunk
+        pace.rest()

@@ -23,10 +23,12 @@ class Pruned:
     Attributes:
         watermark: Unix ms; where it is now.
         deleted: guard rows deleted.
+        finished: False if it was stopped; what is left is deleted the next time.
     """
 
     watermark: int
     deleted: int
+    finished: bool = True
 
 
 def watermark(session: Session) -> int:
@@ -78,6 +80,8 @@ def prune(
     chunk: int = 10_000,
     attempts: int = EXCLUSIVE_ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
+    stop: Callable[[], bool] = lambda: False,
+    rest: Callable[[], object] = lambda: None,
 ) -> Pruned:
     """Forget the entries of more than ``keep_ms`` milliseconds ago.
 
@@ -95,6 +99,8 @@ def prune(
         chunk: rows deleted per transaction.
         attempts: how often to ask for the lock on control.
         pause: how to wait between attempts, in seconds.
+        stop: true once it should end; asked between transactions.
+        rest: called after each transaction that leaves something to do.
 
     Raises:
         Conflict: workers held the control row at each of the attempts; nothing was pruned.
@@ -116,8 +122,9 @@ def prune(
             (before, chunk),
         )
         deleted += gone
-        if gone < chunk:
-            return Pruned(before, deleted)
+        if gone < chunk or stop():
+            return Pruned(before, deleted, finished=gone < chunk)
+        rest()
 
 
 def _move_watermark(
