@@ -95,7 +95,12 @@ def test_a_job_that_has_not_succeeded_for_a_day(context: Context) -> None:
     plan(context, "left_out", 50, "failed", cron="off")
     plan(context, "alarms", 50, "failed")
     plan(context, "skipped", 50, "skipped")
-    compact, verify = alarm(context).split("; ")
+    for ago in (10, 5, 1):
+        plan(context, "skipped", ago, "skipped")
+    plan(context, "waits", 26, "planned")
+    compact, skipped, verify, waits = alarm(context).split("; ")
+    assert skipped.startswith("skipped has not succeeded since before ")
+    assert waits.startswith("waits has not succeeded since before ")
     assert compact.startswith("compact has not succeeded since before ")
     assert verify.startswith("verify has not succeeded since before ")
     assert verify.endswith("countersink runs says why")

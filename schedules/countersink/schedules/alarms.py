@@ -5,7 +5,7 @@ long; what else there is to know is in ``countersink info``, ``runs`` and ``doct
 """
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from countersink.schedules.context import Context, Outcome
@@ -19,7 +19,8 @@ from countersink.stream.oldest import first_arrived
 from countersink.stream.partitions import stream_keys
 
 UNSUCCESSFUL_HOURS: Final = 24
-"""A job all of whose runs have failed for so long is an alarm."""
+"""A job none of whose runs was done for so long is an alarm."""
+_LONG_AGO: Final = "1000-01-01"
 _READ_S: Final = 30.0
 
 
@@ -74,19 +75,37 @@ def _dead(session: Session, limit: int) -> Iterator[str]:
 
 
 def _jobs(session: Session) -> Iterator[str]:
-    """Jobs whose runs since the last one that was done began to be planned long ago."""
-    rows = session.query(
-        "SELECT job.name, MIN(run.planned_at), UTC_TIMESTAMP() FROM job"
-        " JOIN job_run AS run ON run.job = job.name"
-        " LEFT JOIN (SELECT job, MAX(planned_at) AS planned_at FROM job_run WHERE state = 'done'"
-        " GROUP BY job) AS done ON done.job = job.name"
-        " WHERE job.cron <> 'off' AND job.name <> 'alarms' AND run.state <> 'skipped'"
-        " AND (done.planned_at IS NULL OR run.planned_at > done.planned_at)"
-        " GROUP BY job.name ORDER BY job.name"
+    """Jobs without a run that was done since one that was planned long ago, whatever became of it:
+    it may have failed, been skipped, or never begun.
+    """
+    jobs = session.query(
+        "SELECT name, UTC_TIMESTAMP() FROM job WHERE cron <> 'off' AND name <> 'alarms'"
+        " ORDER BY name"
     )
-    for name, since, now in rows:
-        if now - since > timedelta(hours=UNSUCCESSFUL_HOURS):
+    for name, now in jobs:
+        since = _unsuccessful_since(session, name)
+        if since is not None and now - since > timedelta(hours=UNSUCCESSFUL_HOURS):
             yield (
                 f"{name} has not succeeded since before {since.isoformat(timespec='minutes')}Z:"
                 " countersink runs says why"
             )
+
+
+def _unsuccessful_since(session: Session, job: str) -> datetime | None:
+    """When the first run after the last one that was done was planned.
+
+    Both walk the primary key, from the newest run to the last one that was done and one further:
+    few rows, however many runs are kept, unless all of them went wrong.
+    """
+    done = session.query(
+        "SELECT planned_at FROM job_run FORCE INDEX (PRIMARY)"
+        " WHERE job = %s AND state = 'done' ORDER BY planned_at DESC LIMIT 1",
+        (job,),
+    )
+    first = session.query(
+        "SELECT planned_at FROM job_run FORCE INDEX (PRIMARY)"
+        " WHERE job = %s AND planned_at > %s ORDER BY planned_at LIMIT 1",
+        (job, done[0][0] if done else _LONG_AGO),
+    )
+    found: datetime | None = first[0][0] if first else None
+    return found
