@@ -17,6 +17,7 @@ from countersink.store.errors import Conflict
 from countersink.store.merge import Row
 from countersink.store.verify import verify
 from tests.store.helpers import entry, keys, ledger, minute, row, slots
+from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 TABLES = ("counter", "counter_policy", "counter_slot", "counter_month", "counter_ledger")
 
@@ -58,6 +59,12 @@ def fill(session: Session, applier: Applier, keys: int = 30) -> None:
             (counter, counter),
         )
         session.execute("INSERT INTO counter_ledger VALUES (%s, 999, 14)", (counter,))
+        session.execute(
+            "INSERT INTO counter (name, rolled_up_to, created)"
+            " VALUES (%s, '2026-11-01', '2026-01-01')"
+            " ON DUPLICATE KEY UPDATE rolled_up_to = '2026-11-01'",
+            (counter,),
+        )
 
 
 def left(session: Session, counter: str) -> dict[str, int]:
@@ -274,3 +281,94 @@ def test_a_row_that_an_application_holds_is_waited_for_without_holding_up_others
             delete_key(deleting, "views", "/app", pause=pauses.append, attempts=1)
     assert deleting.query("SELECT @@innodb_lock_wait_timeout") == [(5,)]
     assert verify(deleting).differences == []
+
+
+def put_rows(session: Session, rows: list[tuple[object, ...]]) -> None:
+    """Slot rows (bucket, key, slot) of `views`, each counted once, with the ledger."""
+    values = [value for bucket, key, slot in rows for value in (bucket, key, slot)]
+    marks = ", ".join(["('views', %s, %s, %s, 1)"] * len(rows))
+    session.execute(f"INSERT INTO counter_slot VALUES {marks}", values)
+    session.execute(
+        "INSERT INTO counter_ledger VALUES ('views', 3, %s)"
+        + session.dialect.upsert_add("counter_ledger", "amount"),
+        (len(rows),),
+    )
+
+
+def rows_read(session: Session) -> int:
+    """Rows that the server has read, and sorted, for this session."""
+    found = session.query(
+        "SHOW SESSION STATUS WHERE Variable_name LIKE 'Handler\\_read%'"
+        " OR Variable_name = 'Sort_rows'"
+    )
+    return sum(int(value) for _, value in found)
+
+
+@pytest.mark.parametrize("key", [None, "/1"])
+def test_every_row_is_looked_at_a_few_times_only(
+    session: Session, deleting: Session, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    monkeypatch.setattr(deletion, "ROWS", 100)
+    monkeypatch.setattr(deletion, "FEW", 100)
+    first = datetime(2026, 1, 1)  # noqa: DTZ001 (as the table has it)
+    for name in ("/0", "/1", "/2"):
+        put_rows(
+            session,
+            [(first + timedelta(days=day), name, slot) for day in range(600) for slot in (0, 1, 2)],
+        )
+    for table in TABLES[2:4]:
+        session.execute(f"ANALYZE TABLE {table}")
+    before = rows_read(deleting)
+    if key is None:
+        assert delete_counter(deleting, "views").rows == 3 * 1800
+        assert rows_read(deleting) - before < 10 * 3 * 1800
+    else:
+        assert delete_key(deleting, "views", key).rows == 1800
+        assert rows_read(deleting) - before < 10 * 1800
+        assert sorted(keys(session)) == [b"/0", b"/2"]
+        assert verify(deleting).differences == []
+
+
+@pytest.mark.parametrize("per_page", [20, 200])
+def test_a_counter_that_is_counted_meanwhile_is_deleted_or_said_to_be_counted_too_fast(
+    mysql_url: str,
+    session: Session,
+    deleting: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    per_page: int,
+) -> None:
+    monkeypatch.setattr(deletion, "ROWS", 50)
+    monkeypatch.setattr(deletion, "FEW", 60)
+    monkeypatch.setattr(deletion, "MOST", 100)
+    numbers = count()
+
+    def put(rows: int) -> None:
+        put_rows(session, [("2026-11-21", f"{next(numbers):09}", 1) for _ in range(rows)])
+
+    session.execute("INSERT INTO counter (name, created) VALUES ('views', '2026-01-01')")
+    put(1000)
+    proxy = MySQLProxy.to(mysql_url)
+    try:
+        # Before each page; not while the end of it keeps everybody from counting.
+        rule = proxy.when(
+            "*", Phase.BEFORE, Deed.PASS, call=lambda _: put(per_page), times=200, where=is_page
+        )
+        with connect(proxy.url(mysql_url), isolation="REPEATABLE READ") as beside:
+            if per_page == 20:
+                delete_counter(beside, "views")
+            else:
+                with pytest.raises(Conflict, match="stop its producers, and run this again"):
+                    delete_counter(beside, "views")
+                assert verify(deleting).differences == []
+                assert left(session, "views")["counter"] == 1
+    finally:
+        proxy.close()
+    assert 20 <= rule.acted < 200
+    if per_page == 200:
+        delete_counter(deleting, "views")
+    assert left(session, "views") == dict.fromkeys(TABLES, 0)
+
+
+def is_page(request: Request, _reply: bytes) -> bool:
+    text = request.text
+    return "FOR UPDATE" in text and "NOWAIT" not in text and "control" not in text

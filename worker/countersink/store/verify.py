@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from countersink.store import buckets
 from countersink.store.connection import Session
-from countersink.store.deletion import FIRST_APP_SLOT, LAST_APP_SLOT
+from countersink.store.deletion_sql import FIRST_APP_SLOT, LAST_APP_SLOT
 from countersink.store.errors import UnknownCounter
 from countersink.store.policies import load
 from countersink.store.policy_changes import is_name
