@@ -138,7 +138,12 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     assert first.stop() == 0
     assert not any(map(alive, pids))
     ended = re.findall(r"(a (?:worker|job process|scheduler) ends)", first.output())
-    assert ended == ["a scheduler ends", "a job process ends", "a worker ends"]
+    assert ended == [
+        "a scheduler ends",
+        "a job process ends",
+        "a job process ends",
+        "a worker ends",
+    ]
 
     second = start_up()
     second.wait_for(r"countersink is up\.", times=2)

@@ -10,12 +10,23 @@ from typing import Any
 import pytest
 import yaml
 
+from countersink.cli.up.run import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 TOP_LEVEL = {"name", "services", "volumes", "networks", "secrets", "configs"}
 SERVICE = {
     *("build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init"),
-    *("ports", "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "user"),
+    *(
+        "ports",
+        "read_only",
+        "restart",
+        "scale",
+        "security_opt",
+        "stop_grace_period",
+        "tmpfs",
+        "user",
+    ),
     "volumes",
 }
 """The keys of the compose specification that are in use here: a misspelt one is none of them."""
@@ -95,6 +106,13 @@ def test_whatever_runs_for_long_has_a_health_check_and_comes_back(
         if name != "migrate":
             assert "healthcheck" in service
             assert service["restart"] == "unless-stopped"
+
+
+def test_a_long_run_of_a_job_leaves_a_process_for_the_others(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    assert services["jobs"]["scale"] == 2
+    assert COMMANDS.count("jobs") == 2
 
 
 def test_passwords_come_from_the_environment_and_have_no_default() -> None:

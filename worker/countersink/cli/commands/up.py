@@ -22,9 +22,9 @@ def command(redis_url: str | None, mysql_url: str | None, data: Path) -> None:
     """Run everything here: private servers, where no URL is configured, and all processes.
 
     Redis and MariaDB listen on this machine only, on free ports, with passwords of their own.
-    The tables are brought up to date first. A worker, a scheduler and a job process are started; of
-    these and the private servers, what dies is started again. Ctrl-C or SIGTERM stops everything
-    that was started here, and nothing else.
+    The tables are brought up to date first. A worker, a scheduler and two job processes are
+    started; of these and the private servers, what dies is started again. Ctrl-C or SIGTERM stops
+    everything that was started here, and nothing else.
     """
     from countersink.cli.up.run import run
 

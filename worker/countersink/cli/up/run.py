@@ -28,8 +28,9 @@ LOOK_EVERY = 0.5
 
 REDIS_URL, MYSQL_URL = "COUNTERSINK_REDIS_URL", "COUNTERSINK_MYSQL_URL"
 
-COMMANDS = ("worker", "jobs", "scheduler")
-"""What runs, in the order of starting; stopped in the opposite one."""
+COMMANDS = ("worker", "jobs", "jobs", "scheduler")
+"""What runs, in the order of starting; stopped in the opposite one. A job process does one run at a
+time: with two of them a run that takes hours does not keep the alarms from looking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class Urls:
 
 
 def run(data: Path, redis_url: str | None, mysql_url: str | None) -> None:
-    """Run until SIGTERM, SIGINT or SIGHUP; then stop the scheduler, the job process, the worker,
-    MariaDB and Redis, in that order.
+    """Run until SIGTERM, SIGINT or SIGHUP; then stop the scheduler, the job processes, the
+    worker, MariaDB and Redis, in that order.
 
     A server that is configured by its URL is used as it is, and never started or stopped.
     Raises Failure, and the errors of `countersink.store`.
