@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
 from countersink.cli import container_health
+from countersink.schedules.figures import Figures
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
@@ -157,6 +161,49 @@ def test_its_health_is_told(
     end(child)
     assert container_health.main(["scheduler"]) == 1
     assert container_health.main(["nonsense"]) == 2
+
+
+def test_the_health_check_finds_its_server_as_the_commands_do(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name in ("REDIS_URL", "JOBS_REDIS_URL"):
+        monkeypatch.delenv(f"COUNTERSINK_{name}", raising=False)
+    assert container_health.main(["jobs"]) == 2
+    assert "COUNTERSINK_REDIS_URL" in capsys.readouterr().err
+    with connect_redis(redis_url) as client:
+        figures = Figures(client, "jobs", f"{socket.gethostname()}-1-x")
+        figures.publish("idle")
+        (tmp_path / "countersink.toml").write_text(
+            f'redis_url = "redis://127.0.0.1:1"\njobs_redis_url = "{redis_url}"\n'
+            "[worker]\nbatch_entries = 500\n"
+        )
+        assert container_health.main(["jobs"]) == 0, capsys.readouterr().err
+        assert container_health.main(["worker"]) == 1
+        (tmp_path / "countersink.toml").unlink()
+        (tmp_path / "url").write_text(f"{redis_url}\n")
+        monkeypatch.setenv("COUNTERSINK_REDIS_URL_FILE", str(tmp_path / "url"))
+        assert container_health.main(["jobs"]) == 0, capsys.readouterr().err
+        figures.withdraw()
+        assert container_health.main(["jobs"]) == 1
+
+
+def test_a_scheduler_in_charge_that_has_not_looked_for_long_is_unhealthy(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COUNTERSINK_REDIS_URL", redis_url)
+    monkeypatch.delenv("COUNTERSINK_JOBS_REDIS_URL", raising=False)
+    with connect_redis(redis_url) as client:
+        figures = Figures(client, "scheduler", f"{socket.gethostname()}-1-x")
+        figures.publish("leading", looked=time.time() - 60)
+        assert container_health.main(["scheduler"]) == 0
+        figures.publish("leading again", looked=time.time() - 600)
+        assert container_health.main(["scheduler"]) == 1
+        assert "has not looked for lost runs for 600 s" in capsys.readouterr().err
+        figures.publish("standby")
+        assert container_health.main(["scheduler"]) == 0
+        figures.withdraw()
 
 
 def test_newer_tables_end_it_with_a_reason(

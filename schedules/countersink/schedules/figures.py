@@ -21,7 +21,8 @@ TIMEOUT_S: Final = 1.0
 class Figures:
     """Writes the hash at most every 5 s, unless the state changed; never raises.
 
-    Fields: ``state``, ``pid``, ``host``, ``started`` and ``updated`` (Unix ms).
+    Fields: ``state``, ``pid``, ``host``, ``started`` and ``updated`` (Unix ms), and ``looked``: when
+    it last did what it is there for (Unix ms), empty where it does not say so.
 
     Args:
         client: with a short time-out, see :data:`TIMEOUT_S`.
@@ -40,13 +41,23 @@ class Figures:
         self._state = ""
         self._next = 0.0
 
-    def publish(self, state: str) -> None:
-        """Say that the process lives, and what it does."""
+    def publish(self, state: str, *, looked: float | None = None) -> None:
+        """Say that the process lives, and what it does.
+
+        Args:
+            state: in a word.
+            looked: when it last did what it is there for, on :func:`time.time`; None: there is
+                nothing that it has to do again and again.
+        """
         now = time.monotonic()
         if now < self._next and state == self._state:
             return
         self._next, self._state = now + EVERY_S, state
-        fields = self._fixed | {"state": state, "updated": _now_ms()}
+        fields = self._fixed | {
+            "state": state,
+            "updated": _now_ms(),
+            "looked": "" if looked is None else round(looked * 1000),
+        }
         try:
             with mapped():
                 pipeline = self._client.pipeline(transaction=False)

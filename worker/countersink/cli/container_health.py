@@ -1,46 +1,67 @@
 """``python -m countersink.cli.container_health [worker|scheduler|jobs]``: a container's check.
 
-Status 0 when such a process of this host has told Redis of itself in the last minute, else 1.
-Without an argument it is a worker.
+Status 0 when such a process of this host has told Redis of itself in the last minute, and the
+scheduler in charge has looked for lost runs in the last two; else another one. Without an argument
+it is a worker. Settings are those of the commands.
 """
 
-import os
 import socket
 import sys
+import time
 from collections.abc import Sequence
+from typing import Final
 
-from countersink.cli import secrets
+import click
+
+from countersink.cli import exits, failures, settings
+from countersink.cli.app import app
 from countersink.stream.connection import connect, mapped
-from countersink.stream.errors import StreamError
 from countersink.stream.names import process_key, worker_key
 
-WORKER = "worker"
-KINDS = (WORKER, "scheduler", "jobs")
+WORKER: Final = "worker"
+KINDS: Final = (WORKER, "scheduler", "jobs")
+LOOKED_WITHIN_S: Final = 120.0
+"""Seconds since its last look after which the scheduler in charge counts as stuck."""
+
+
+@click.command("container-health")
+@click.argument("kind", type=click.Choice(KINDS), default=WORKER)
+@settings.redis_url
+@settings.jobs_redis_url
+def command(kind: str, redis_url: str | None, jobs_redis_url: str | None) -> int:
+    """Look, and say on stderr what is wrong."""
+    # a process is named after its host, its number and a random part; the key expires by itself
+    name = f"{socket.gethostname()}-*"
+    if kind == WORKER:
+        url, pattern = settings.needed(redis_url, "redis"), worker_key(name)
+    else:
+        url, pattern = settings.jobs_queue(redis_url, jobs_redis_url), process_key(kind, name)
+    with connect(url, client_name="countersink-health") as client, mapped():
+        found = list(client.scan_iter(pattern, count=1000))
+        # the hash may expire in between: then there is nothing to hold against the process
+        looks = [] if kind == WORKER else [client.hget(key, "looked") for key in found]
+    if not found:
+        click.echo(f"no {kind} process of this host has reported for a minute", err=True)
+        return exits.FAILED
+    for looked in looks:
+        ago = time.time() - int(looked or 0) / 1000
+        if looked and ago > LOOKED_WITHIN_S:
+            click.echo(f"the {kind} has not looked for lost runs for {ago:,.0f} s", err=True)
+            return exits.FAILED
+    return exits.DONE
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Look, and say on stderr what is wrong."""
-    kind = arguments[0] if arguments else WORKER
-    if kind not in KINDS:
-        print(f"{kind!r} is none of {', '.join(KINDS)}", file=sys.stderr)
-        return 2
-    url = os.environ.get("COUNTERSINK_REDIS_URL", "")
-    if kind != WORKER:
-        url = os.environ.get("COUNTERSINK_JOBS_REDIS_URL") or url
-    secrets.remember(url)
-    # a process is named after its host, its number and a random part; the key expires by itself
-    name = f"{socket.gethostname()}-*"
-    pattern = worker_key(name) if kind == WORKER else process_key(kind, name)
+    """Run the check; the exit status."""
     try:
-        client = connect(url, client_name="countersink-health")
-        with mapped():
-            if any(True for _ in client.scan_iter(pattern, count=1000)):
-                return 0
-    except StreamError as error:
-        print(secrets.scrub(str(error)), file=sys.stderr)
-        return 1
-    print(f"no {kind} process of this host has reported for a minute", file=sys.stderr)
-    return 1
+        with (
+            app.make_context("countersink", [str(command.name)]) as root,
+            command.make_context(str(command.name), list(arguments), parent=root) as context,
+        ):
+            status: int = command.invoke(context)
+            return status
+    except BaseException as error:
+        return failures.report(error)
 
 
 if __name__ == "__main__":
