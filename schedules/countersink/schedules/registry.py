@@ -56,7 +56,7 @@ JOBS: Final[Registry] = {
         path="countersink.schedules.alarms:job",
         cron="*/5 * * * *",
         limit_s=120,
-        does="says at error level that the queue lags or that rows are dead",
+        does="says that the queue lags, that rows are dead or that a job does not succeed",
     ),
 }
 """Every job of countersink."""

@@ -18,7 +18,7 @@ MEANINGS: Final[dict[str, str]] = {
     "compact_grace_s": "Seconds after its end at which a bucket counts as closed: late events.",
     "compact_threshold": "Slot rows per key above which an open bucket is compacted, too.",
     "compact_rows": "Slot rows that one transaction moves; up to 8 times that where all is quiet.",
-    "compact_share": "Share of the time that compaction works, up to 1; the rest is pause.",
+    "compact_share": "Share of the time that compaction, retention and pruning work, up to 1.",
     "ledger_days": "Days that guard rows are kept, against resends and replays.",
     "alarm_lag_s": "Seconds that an event may wait in the queue before it is an alarm.",
     "alarm_dead": "Dead rows that may lie there before it is an alarm.",
