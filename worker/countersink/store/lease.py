@@ -11,27 +11,33 @@ from typing import Final
 from countersink.store.clock import NOW_MS
 from countersink.store.connection import Session
 from countersink.store.errors import DuplicateKey
-from countersink.store.rerun import rerun
+from countersink.store.rerun import ATTEMPTS, rerun
 
 FIRST_WORKER_SLOT: Final = 1
 LAST_WORKER_SLOT: Final = 255
 _TRIES: Final = 8
 
 
-def acquire(session: Session, name: str, holder: str, seconds: float) -> int | None:
-    """Take the lease ``name`` if nobody holds it.
+def acquire(
+    session: Session, name: str, holder: str, seconds: float, *, attempts: int = ATTEMPTS
+) -> int | None:
+    """Take the lease ``name`` if nobody holds it. One that is held is not even locked.
 
     Args:
         session: outside a transaction.
         name: of the lease, at most 64 ASCII characters.
         holder: who takes it: a text that no other process uses.
         seconds: how long it lasts unless renewed.
+        attempts: how often to wait for a lock on its row, each time as long as the session does.
 
     Returns:
         the fencing token, larger than all before it; None while somebody holds it, the same holder
         included.
+
+    Raises:
+        Conflict: it has run out, but somebody has its row locked still.
     """
-    return rerun(partial(_acquire, session, name, holder, seconds))
+    return rerun(partial(_acquire, session, name, holder, seconds), attempts=attempts)
 
 
 def renew(session: Session, name: str, holder: str, seconds: float) -> bool:
@@ -85,6 +91,9 @@ def _slot_name(slot: int) -> str:
 
 def _acquire(session: Session, name: str, holder: str, seconds: float) -> int | None:
     milliseconds = _milliseconds(seconds)
+    # Without a lock: its holder may have the row locked, and would be held up, or hold us up.
+    if session.query(f"SELECT 1 FROM lease WHERE name = %s AND expires_at > {NOW_MS}", (name,)):
+        return None
     try:
         with session.transaction():
             taken = session.execute(
