@@ -23,6 +23,7 @@ from countersink.store import lease
 from countersink.store.connection import Session
 
 LONG = 60.0
+YEARS = 20 * 366 * 86_400.0
 
 
 def at(text: str) -> datetime:
@@ -31,7 +32,9 @@ def at(text: str) -> datetime:
 
 
 class Reign:
-    """A scheduler in charge, without its processes and threads: who calls says when."""
+    """A scheduler in charge, without its processes and threads: who calls says when, by the clock
+    of its session on the server.
+    """
 
     def __init__(
         self,
@@ -44,10 +47,9 @@ class Reign:
         time_zone: str = "UTC",
         **options: Any,
     ) -> None:
-        token = lease.acquire(session, LEASE, holder, LONG)
+        token = lease.acquire(session, LEASE, holder, YEARS)
         assert token is not None
         self.token = token
-        self.now = at("12:00:00")
         self.options = SchedulerOptions(
             mysql_url=mysql_url,
             redis_url="redis://unused",
@@ -58,8 +60,10 @@ class Reign:
             **options,
         )
         log = Log(holder)
-        self.kept = Kept(mysql_url)
+        self.kept = Kept(mysql_url, idle_seconds=600)
+        self.set_clock("12:00:00")
         runs = Runs(client)
+        outage = Outage("Redis", log)
         self.planner = Planner(
             self.kept,
             runs,
@@ -67,19 +71,23 @@ class Reign:
             holder,
             token,
             log,
-            Outage("Redis", log),
-            lambda: self.now,
+            outage,
         )
         self.sweep = Sweep(self.kept, self.planner, runs, self.options, log)
 
+    def set_clock(self, text: str) -> None:
+        """What the server's clock shows from now on; it stands still there."""
+        self.kept().execute("SET timestamp = %s", (at(text).timestamp(),))
+
     def take_over(self, text: str) -> None:
         """Take over at a time."""
-        self.now = at(text)
+        self.set_clock(text)
         self.planner.take_over()
 
     def plan(self, text: str, job: str = "j") -> None:
-        """APScheduler's call at a time."""
-        self.now = at(text)
+        """The call at a time."""
+        self.set_clock(text)
+        self.planner.read_clock()
         self.planner.plan_due(job)
 
 

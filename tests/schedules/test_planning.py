@@ -123,22 +123,64 @@ def test_a_deposed_scheduler_plans_nothing(
     assert queued(redis_client) == []
 
 
-def test_a_clock_that_is_behind_or_goes_back_plans_nothing_twice(
-    rule: Rule, session: Session
-) -> None:
+def test_a_clock_that_goes_back_a_little_plans_nothing_twice(rule: Rule, session: Session) -> None:
     first = rule({"j": "* * * * *"})
     first.take_over("12:00:00")
     first.plan("12:02:30")
     first.plan("12:03:00")
     behind = rule({"j": "* * * * *"}, holder="b-2-y")
     with recorded() as records:
-        behind.take_over("11:50:00")
-    assert "clock" in actions(records)
-    behind.plan("12:01:00")
-    behind.plan("12:03:30")
+        behind.take_over("12:02:01")
+        behind.plan("12:02:30")
+        behind.plan("12:03:30")
+    assert "clock" not in actions(records)
     assert planned(session) == ["12:02:00", "12:03:00"]
     behind.plan("12:04:00")
     assert planned(session) == ["12:02:00", "12:03:00", "12:04:00"]
+
+
+def test_the_hosts_clock_has_no_say(rule: Rule, session: Session) -> None:
+    reign = rule({"j": "* * * * *"})
+    for moment in ("12:00:00", "12:01:00"):  # whatever this host's clock shows
+        reign.set_clock(moment)
+        reign.planner.read_clock()
+        assert abs(reign.planner.now() - at(moment)) < timedelta(seconds=30)
+    reign.take_over("12:01:00")
+    assert job_row(session)[3] == at("12:01:00").replace(tzinfo=None)
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_after_the_databases_clock_was_far_ahead_planning_goes_on_at_once(
+    rule: Rule, session: Session, redis_client: redis.Redis, another: bool
+) -> None:
+    jobs = {"j": "* * * * *"}
+    reign = rule(jobs)
+    reign.take_over("12:00:00")
+    reign.plan("12:01:00")
+    reign.plan("14:29:30")
+    reign.plan("14:30:00")
+    session.execute("UPDATE job_run SET state = 'done' WHERE planned_at = '2026-11-21 14:29:00'")
+    assert planned(session) == ["12:01:00", "14:29:00", "14:30:00"]
+    with recorded() as records:
+        if another:
+            reign = rule(jobs, holder="b-2-y")
+            reign.take_over("12:02:30")
+        else:
+            reign.plan("12:02:30")  # the clock is right again
+        reign.plan("12:02:31")
+    assert actions(records).count("clock") == 1
+    # what is still to come is not done before its time; what was done stays
+    assert planned(session) == ["12:01:00", "14:29:00"]
+    assert job_row(session)[2:4] == (
+        at("12:03:00").replace(tzinfo=None), at("12:02:30").replace(tzinfo=None)
+    )  # fmt: skip
+    reign.plan("12:03:00")
+    assert planned(session) == ["12:01:00", "12:03:00", "14:29:00"]
+    reign.plan("14:28:30")
+    reign.plan("14:30:10")
+    assert planned(session)[-3:] == ["14:28:00", "14:29:00", "14:30:00"]
+    assert run_row(session, "j", at("14:29:00"))["state"] == "done"
+    assert queued(redis_client).count("j-20261121T142900Z") == 1
 
 
 def test_a_changed_expression_makes_no_runs_in_the_past(rule: Rule, session: Session) -> None:
@@ -218,11 +260,10 @@ def test_a_run_that_could_not_be_enqueued_is_by_the_next_sweep(
 
 
 def fail(session: Session, attempts: int, seconds_ago: int) -> None:
-    # planned lately on the server's clock: nobody tries old failures again
     session.execute(
         "INSERT INTO job_run (job, planned_at, token, state, attempts, ended_at) VALUES"
-        " ('j', UTC_TIMESTAMP() - INTERVAL 1 HOUR, 1, 'failed', %s,"
-        " UTC_TIMESTAMP(3) - INTERVAL %s SECOND)",
+        " ('j', '2026-11-21 11:00:00', 1, 'failed', %s,"
+        " '2026-11-21 12:00:00' - INTERVAL %s SECOND)",
         (attempts, seconds_ago),
     )
 
@@ -258,7 +299,7 @@ def test_a_failed_run_makes_way_for_the_next_one_of_its_job(
     fail(session, 1, 9999)
     session.execute(
         "INSERT INTO job_run (job, planned_at, token, state)"
-        " VALUES ('j', UTC_TIMESTAMP(), 1, 'done')"
+        " VALUES ('j', '2026-11-21 12:00:00', 1, 'done')"
     )
     reign.sweep()
     assert queued(redis_client) == []

@@ -5,7 +5,7 @@ Whatever changes something is called in a transaction that :func:`in_charge` has
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from countersink.schedules.leadership import LEASE
@@ -74,6 +74,12 @@ def in_charge(session: Session, holder: str, token: int) -> None:
         raise Deposed("the lease has another holder, or none")
 
 
+def clock(session: Session) -> datetime:
+    """The database's clock, to the millisecond; aware."""
+    now: datetime = session.query("SELECT UTC_TIMESTAMP(3)")[0][0]
+    return now.replace(tzinfo=UTC)
+
+
 def read_job(session: Session, name: str) -> PlannedJob | None:
     """The row of a job; None if there is none."""
     rows = session.query("SELECT cron, time_zone, planned_to FROM job WHERE name = %s", (name,))
@@ -129,6 +135,17 @@ def drop_runs(session: Session, active: Collection[str]) -> int:
     )
 
 
+def take_back(session: Session, job: str, now: datetime) -> int:
+    """Delete the runs of a job that are planned for later than ``now``; how many.
+
+    Those that began stay. What was enqueued of the others finds no row, and does nothing; skipped
+    they would keep their times from being planned when they come.
+    """
+    return session.execute(
+        "DELETE FROM job_run WHERE job = %s AND planned_at > %s AND state = 'planned'", (job, now)
+    )
+
+
 def add_run(session: Session, job: str, planned_at: datetime, token: int) -> bool:
     """Plan a run; False if that run is there already."""
     there = session.query(
@@ -159,7 +176,9 @@ def strays(session: Session, attempts: int) -> list[Stray]:
         " FROM job_run r WHERE r.state = 'failed' AND r.attempts < %s"
         " AND r.planned_at > UTC_TIMESTAMP() - INTERVAL %s DAY"
         " AND NOT EXISTS (SELECT 1 FROM job_run n"
-        " WHERE n.job = r.job AND n.planned_at > r.planned_at)"
+        # not what a wrong clock has dated ahead
+        " WHERE n.job = r.job AND n.planned_at > r.planned_at"
+        " AND n.planned_at <= UTC_TIMESTAMP() + INTERVAL 1 MINUTE)"
         " ORDER BY r.planned_at LIMIT 1000",
         (attempts, _RETRY_DAYS),
     )

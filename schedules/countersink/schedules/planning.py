@@ -5,13 +5,16 @@ lease's row and a check of it: a scheduler that was frozen, and wakes after anot
 plans nothing. After the COMMIT the run is enqueued; whatever is lost between the two, or in Redis
 later, the sweep (:mod:`countersink.schedules.sweep`) finds in the table.
 
-Which runs are planned follows from ``planned_to`` in the job's row, which never goes back: nothing
-is planned twice, whatever the clocks of the hosts do.
+Which runs are planned follows from ``planned_to`` in the job's row, and from the database's clock,
+read in that transaction: the clocks of the hosts have no say. ``planned_to`` never goes back, but
+where the database's own clock did: more than a minute ahead of it, it is set to the clock, or no
+run would be planned until that time comes again. Nothing is planned twice: a run is there, or not.
 """
 
 import logging
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
@@ -30,8 +33,23 @@ from countersink.stream.errors import StreamError
 
 RECENT: Final = timedelta(seconds=60)
 """How late a run may be planned, by a scheduler that stayed in charge, next to those after it."""
+AHEAD: Final = timedelta(seconds=60)
+"""How far ahead of the database's clock ``planned_to`` may be."""
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What this process knows of a job without asking.
+
+    Attributes:
+        planned_to: see the table.
+        upcoming: the first time after it; None if there is none.
+    """
+
+    planned_to: datetime
+    upcoming: datetime | None
 
 
 class Planner:
@@ -45,7 +63,6 @@ class Planner:
         token: of the lease.
         log: where it says what it does.
         redis_outage: where an enqueue that failed is announced.
-        clock: this host's time, aware.
     """
 
     def __init__(
@@ -57,7 +74,6 @@ class Planner:
         token: int,
         log: Log,
         redis_outage: Outage,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._session = session
         self._runs = runs
@@ -66,8 +82,8 @@ class Planner:
         self._token = token
         self._log = log
         self._outage = redis_outage
-        self._clock = clock
-        self._planned_to: dict[str, datetime] = {}
+        self._read = datetime.now(UTC), time.monotonic()  # until MySQL has told
+        self._known: dict[str, _Known] = {}
 
     def take_over(self) -> None:
         """Bring the rows of all jobs up to date, and plan the last run that each has missed.
@@ -101,18 +117,31 @@ class Planner:
         if times.cron is None or not self.is_due(name):
             return
         planned, reached = self.fenced(partial(self._plan, name, times.cron))
-        self._planned_to[name] = reached
+        self._learn(name, times.cron, reached)
         for moment in planned:
             self._log(Action.PLANNED, "planned", level=logging.DEBUG, job=name, at=moment)
         self._enqueue(name, planned)
 
     def is_due(self, name: str) -> bool:
-        """Whether there is something to plan of a job, as far as this process knows."""
-        cron, planned_to = self._jobs[name].cron, self._planned_to.get(name)
-        if cron is None:
+        """Whether there is something to plan of a job, as far as this process knows: no query."""
+        known, now = self._known.get(name), self.now()
+        if known is None:
             return False
-        upcoming = None if planned_to is None else cron.after(planned_to)
-        return upcoming is not None and upcoming <= self._now()
+        due = known.upcoming is not None and known.upcoming <= now
+        return due or known.planned_to > now + AHEAD
+
+    def now(self) -> datetime:
+        """The database's clock as it should be by now, aware. From any thread."""
+        read, at = self._read
+        return read + timedelta(seconds=time.monotonic() - at)
+
+    def read_clock(self) -> None:
+        """Ask for the database's clock: somebody may have set it.
+
+        Raises:
+            StoreError: MySQL does not serve.
+        """
+        self._now_in(self._session())
 
     def fenced(self, work: Callable[[Session], Result]) -> Result:
         """``work`` in a transaction in which this process is in charge.
@@ -130,13 +159,18 @@ class Planner:
 
         return rerun(transaction)
 
-    def _now(self) -> datetime:
-        return self._clock().astimezone(UTC).replace(microsecond=0)
+    def _now_in(self, session: Session) -> datetime:
+        now = plan_sql.clock(session)
+        self._read = now, time.monotonic()
+        return now.replace(microsecond=0)
+
+    def _learn(self, name: str, cron: Cron, planned_to: datetime) -> None:
+        self._known[name] = _Known(planned_to, cron.after(planned_to))
 
     def _settle(self, name: str, times: Times) -> None:
         found, reached, missed = self.fenced(partial(self._settle_in, name, times))
-        if reached is not None:
-            self._planned_to[name] = reached
+        if times.cron is not None and reached is not None:
+            self._learn(name, times.cron, reached)
         if found is None:
             self._log(Action.CONFIGURED, "a new job", job=name, cron=_text(times.cron))
         elif (found.cron, found.time_zone) != (_text(times.cron), times.time_zone):
@@ -159,22 +193,14 @@ class Planner:
         planned.
         """
         found = plan_sql.read_job(session, name)
-        now = self._now()
+        now = self._now_in(session)
         wanted = PlannedJob(_text(times.cron), times.time_zone, None)
         planned_to: datetime | None = None
         missed: datetime | None = None
         if times.cron is not None:
             planned_to = now
             if found is not None and found.planned_to is not None:
-                planned_to = _aware(found.planned_to)
-                if planned_to - now > RECENT:
-                    self._log(
-                        Action.CLOCK,
-                        "this host's clock is behind that of the scheduler before it",
-                        level=logging.WARNING,
-                        job=name,
-                        behind_s=round((planned_to - now).total_seconds()),
-                    )
+                planned_to = self._credible(session, name, _aware(found.planned_to), now)
                 same = (found.cron, found.time_zone) == (wanted.cron, wanted.time_zone)
                 cron = times.cron if same else _stored(found)
                 last = None if cron is None else cron.last(now)
@@ -185,7 +211,7 @@ class Planner:
                 if not same:
                     planned_to = max(planned_to, now)
             wanted = replace(wanted, planned_to=_naive(planned_to))
-        self._write(session, name, wanted, times.cron, new=found is None)
+        self._write(session, name, wanted, times.cron, now, new=found is None)
         return found, planned_to, missed
 
     def _plan(self, name: str, cron: Cron, session: Session) -> tuple[list[datetime], datetime]:
@@ -193,7 +219,8 @@ class Planner:
         found = plan_sql.read_job(session, name)
         if found is None or found.planned_to is None:
             raise plan_sql.Deposed("the job's row was changed by another")
-        planned_to, now = _aware(found.planned_to), self._now()
+        now = self._now_in(session)
+        planned_to = self._credible(session, name, _aware(found.planned_to), now)
         due = list(cron.between(max(planned_to, now - RECENT), now))
         late = cron.last(now - RECENT)
         if late is not None and late > planned_to:
@@ -210,15 +237,40 @@ class Planner:
         ]
         reached = due[-1] if due else planned_to
         row = replace(found, planned_to=_naive(reached))
-        self._write(session, name, row, cron, new=False)
+        self._write(session, name, row, cron, now, new=False)
         return planned, reached
 
+    def _credible(
+        self, session: Session, name: str, planned_to: datetime, now: datetime
+    ) -> datetime:
+        """``planned_to``; the database's clock where that is far behind it."""
+        if planned_to - now <= AHEAD:
+            return planned_to
+        taken_back = plan_sql.take_back(session, name, _naive(now))
+        self._log(
+            Action.CLOCK,
+            "the plan is ahead of the database's clock, which was set back, or was wrong: planning"
+            " goes on from that clock",
+            level=logging.WARNING,
+            job=name,
+            ahead_s=round((planned_to - now).total_seconds()),
+            taken_back=taken_back,
+        )
+        return now
+
     def _write(
-        self, session: Session, name: str, job: PlannedJob, cron: Cron | None, *, new: bool
+        self,
+        session: Session,
+        name: str,
+        job: PlannedJob,
+        cron: Cron | None,
+        now: datetime,
+        *,
+        new: bool,
     ) -> None:
         upcoming = None
         if cron is not None and job.planned_to is not None:
-            upcoming = cron.after(max(self._now(), _aware(job.planned_to)))
+            upcoming = cron.after(max(now, _aware(job.planned_to)))
         next_at = None if upcoming is None else _naive(upcoming)
         plan_sql.write_job(session, name, job, next_at, self._token, new=new)
 
