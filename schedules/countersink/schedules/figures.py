@@ -21,8 +21,8 @@ TIMEOUT_S: Final = 1.0
 class Figures:
     """Writes the hash at most every 5 s, unless the state changed; never raises.
 
-    Fields: ``state``, ``pid``, ``host``, ``started`` and ``updated`` (Unix ms), and ``looked``: when
-    it last did what it is there for (Unix ms), empty where it does not say so.
+    Fields: ``state``, ``pid``, ``host``, ``started`` and ``updated`` (Unix ms), and ``looked``:
+    when it last did what it is there for (Unix ms), empty where it does not say so.
 
     Args:
         client: with a short time-out, see :data:`TIMEOUT_S`.
