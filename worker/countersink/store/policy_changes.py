@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from countersink.store import buckets
 from countersink.store.buckets import MAX_MINUTE, MAX_POLICIES, RESOLUTIONS, Resolution
-from countersink.store.keys import is_name as is_name
+from countersink.store.keys import is_name
 from countersink.store.periods import offset_at
 from countersink.store.policies import Policy
 

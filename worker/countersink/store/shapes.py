@@ -1,18 +1,15 @@
 """What has to be known of a counter before its rows can be added up."""
 
-import re
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownCounter
+from countersink.store.keys import is_name
 from countersink.store.periods import ONE_DAY, month_ends
 from countersink.store.policies import DEFAULT, Policy, policy_of
 from countersink.store.rollups import RolledUpDays
 from countersink.store.views import View
-
-_COUNTER: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +120,4 @@ def _name(counter: str) -> str:
 
     The column would take 'c ' for 'c': it is compared with blanks added at the end.
     """
-    return counter if _COUNTER.fullmatch(counter) else ""
+    return counter if is_name(counter) else ""

@@ -17,8 +17,8 @@ from countersink.store import buckets
 from countersink.store.connection import Session
 from countersink.store.deletion_sql import FIRST_APP_SLOT, LAST_APP_SLOT
 from countersink.store.errors import UnknownCounter
+from countersink.store.keys import is_name
 from countersink.store.policies import load
-from countersink.store.policy_changes import is_name
 from countersink.store.settings import Settings
 from countersink.store.tables import open_tables
 
