@@ -73,7 +73,7 @@ class Reign:
             log,
             outage,
         )
-        self.sweep = Sweep(self.kept, self.planner, runs, self.options, log)
+        self.sweep = Sweep(self.kept, self.planner, runs, self.options, log, outage)
 
     def set_clock(self, text: str) -> None:
         """What the server's clock shows from now on; it stands still there."""

@@ -35,7 +35,14 @@ class Outage:
         self._log = log
         self._lock = threading.Lock()
         self._since: float | None = None
+        self._latest = 0.0
         self._said = 0.0
+
+    @property
+    def lasted_s(self) -> float | None:
+        """Seconds from the first to the latest failure of this outage; None while it serves."""
+        with self._lock:
+            return None if self._since is None else self._latest - self._since
 
     def failed(self, error: Exception) -> None:
         """It does not serve."""
@@ -43,6 +50,7 @@ class Outage:
         with self._lock:
             if self._since is None:
                 self._since, self._said = now, now - SAY_EVERY_S
+            self._latest = now
             since, due = self._since, now - self._said >= SAY_EVERY_S
             if due:
                 self._said = now

@@ -12,6 +12,7 @@ from countersink.schedules import plan_sql
 from countersink.schedules.history import failing
 from countersink.schedules.logs import Action, Log
 from countersink.schedules.options import SchedulerOptions
+from countersink.schedules.patience import Outage
 from countersink.schedules.plan_sql import Stray
 from countersink.schedules.planning import Planner
 from countersink.schedules.queue import Runs
@@ -27,20 +28,28 @@ class Sweep:
 
     Args:
         session: the planner's connection.
-        planner: for what is due but was not planned, and for what is fenced.
+        planner: for its clock, and for what is fenced.
         runs: RQ's queue.
         options: the settings.
         log: where it says what it found.
+        redis_outage: over, when Redis did its part.
     """
 
     def __init__(
-        self, session: Kept, planner: Planner, runs: Runs, options: SchedulerOptions, log: Log
+        self,
+        session: Kept,
+        planner: Planner,
+        runs: Runs,
+        options: SchedulerOptions,
+        log: Log,
+        redis_outage: Outage,
     ) -> None:
         self._session = session
         self._planner = planner
         self._runs = runs
         self._options = options
         self._log = log
+        self._redis = redis_outage
 
     def __call__(self) -> None:
         """Look once.
@@ -49,15 +58,15 @@ class Sweep:
             Deposed: another is in charge.
             StoreError, StreamError: a server is away; look again later.
         """
-        for name in self._options.jobs:
-            self._planner.plan_due(name)  # where a plan failed for want of MySQL
+        self._planner.read_clock()  # somebody may have set it
         found = plan_sql.strays(self._session(), self._options.attempts)
-        if not found:
+        if not found and self._redis.lasted_s is None:
             return
         waiting = self._runs.waiting()
         for stray in found:
             if self._is_due(stray):
                 self._again(stray, waiting)
+        self._redis.over()
 
     def _is_due(self, stray: Stray) -> bool:
         if stray.alive:

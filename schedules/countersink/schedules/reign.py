@@ -1,0 +1,197 @@
+"""What the scheduler in charge does under one fencing token, on a thread of its own.
+
+That thread looks at every job at least once a second, by a clock that nobody sets, and asks MySQL
+only where something is due; so no clock of the host can keep it from planning, or from its sweep.
+APScheduler wakes it at the planned times: runs are then planned at once, and not up to a second
+late. It decides nothing: what is due follows from the tables.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.base import BaseTrigger
+
+from countersink.schedules.cron import Cron
+from countersink.schedules.leadership import idle_seconds
+from countersink.schedules.logs import Action, Log
+from countersink.schedules.options import SchedulerOptions
+from countersink.schedules.patience import Outage
+from countersink.schedules.plan_sql import Deposed
+from countersink.schedules.planning import Planner
+from countersink.schedules.queue import Runs
+from countersink.schedules.sweep import Sweep
+from countersink.schedules.tables import Kept
+from countersink.store.errors import StoreError
+from countersink.stream.errors import StreamError
+
+LOOK_EVERY_S: Final = 1.0
+"""Seconds between two looks at what is due, at most."""
+END_WITHIN_S: Final = 2.0
+"""Seconds that the thread has to end what is at hand; then its connection is broken."""
+_BREAK_WITHIN_S: Final = 1.0
+
+
+class Reign:
+    """A scheduler in charge, from :meth:`start` to :meth:`end`.
+
+    Args:
+        options: the settings.
+        name: holder of the lease.
+        token: of the lease.
+        runs: RQ's queue.
+
+    Attributes:
+        token: the same.
+    """
+
+    def __init__(self, options: SchedulerOptions, name: str, token: int, runs: Runs) -> None:
+        self.token = token
+        self._options = options
+        self._ended = threading.Event()
+        self._awake = threading.Event()
+        self._log = _Mutable(name)
+        self._redis = Outage("Redis", self._log)
+        self._mysql = Outage("MySQL", self._log)
+        self._session = Kept(options.mysql_url, idle_seconds=idle_seconds(options.lease_s))
+        self._planner = Planner(self._session, runs, options, name, token, self._log, self._redis)
+        self._sweep = Sweep(self._session, self._planner, runs, options, self._log, self._redis)
+        self._settled = False
+        self._sweep_at = 0.0
+        self._alarm = BackgroundScheduler(
+            timezone=UTC,
+            executors={"default": ThreadPoolExecutor(1)},
+            job_defaults={
+                # However late: by default a call that is late by a second is dropped.
+                "misfire_grace_time": None,
+                # One call for several times that were missed: whoever wakes plans each of them.
+                "coalesce": True,
+                "max_instances": 1,
+            },
+        )
+        self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
+
+    def start(self) -> None:
+        """Begin to plan."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Plan nothing more. Nothing is said after this; what cannot be ended now is fenced."""
+        self._ended.set()
+        self._awake.set()
+        self._thread.join(END_WITHIN_S)
+        if self._thread.is_alive():
+            self._session.abort()
+            self._thread.join(_BREAK_WITHIN_S)
+        self._log.mute()
+
+    @property
+    def cut_off_s(self) -> float:
+        """For how many seconds the jobs' Redis was seen not to serve; 0 if it does."""
+        return self._redis.lasted_s or 0.0
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._look()
+                self._awake.wait(LOOK_EVERY_S)
+                self._awake.clear()
+        finally:
+            if self._alarm.running:
+                self._alarm.shutdown(wait=False)
+            self._session.close()
+
+    def _look(self) -> None:
+        if not self._settled:
+            self._guarded(self._settle)
+        if not self._settled:
+            return
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + self._options.sweep_every_s
+            self._guarded(self._sweep)
+        for name in self._options.jobs:
+            if self._planner.is_due(name):
+                self._guarded(partial(self._planner.plan_due, name))
+
+    def _settle(self) -> None:
+        self._planner.take_over()
+        self._settled = True
+        for name, times in self._options.jobs.items():
+            if times.cron is not None:
+                trigger = _Due(times.cron, self._planner.now)
+                self._alarm.add_job(self._awake.set, trigger, id=name)
+        self._alarm.start()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """``work``, which asks MySQL, if this reign goes on; and what is said if it fails."""
+        if self._ended.is_set():
+            return
+        try:
+            work()
+            self._mysql.over()
+        except Deposed:
+            self._ended.wait(LOOK_EVERY_S)  # the lease's own thread finds out, and says so
+        except StreamError as error:
+            self._redis.failed(error)
+            self._look_again_soon()
+        except StoreError as error:
+            self._mysql.failed(error)
+            self._look_again_soon()
+        except Exception as error:
+            self._log(
+                Action.CRASHED,
+                "an unexpected error in planning: trying again",
+                level=logging.ERROR,
+                bug=error,
+            )
+            self._ended.wait(self._options.renew_every_s)
+
+    def _look_again_soon(self) -> None:
+        """After an error do not wait for the next sweep."""
+        soon = min(self._options.renew_every_s, self._options.sweep_every_s)
+        self._sweep_at = min(self._sweep_at, time.monotonic() + soon)
+
+
+class _Due(BaseTrigger):  # type: ignore[misc] # APScheduler is checked as if untyped
+    """A cron expression on the database's clock, as APScheduler's trigger on this host's."""
+
+    def __init__(self, cron: Cron, clock: Callable[[], datetime]) -> None:
+        self._cron = cron
+        self._clock = clock
+
+    def get_next_fire_time(self, _: datetime | None, now: datetime) -> datetime | None:
+        """When this host's clock will show that the database's shows the next time."""
+        there = self._clock()
+        upcoming = self._cron.after(there)
+        return None if upcoming is None else now + (upcoming - there)
+
+
+class _Mutable(Log):
+    """The log of a thread that may outlive whoever prints its records."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__(process)
+        self._muted = threading.Event()
+
+    def mute(self) -> None:
+        """Say nothing from now on."""
+        self._muted.set()
+
+    def __call__(
+        self,
+        action: Action,
+        message: str,
+        *,
+        level: int = logging.INFO,
+        bug: BaseException | None = None,
+        **fields: object,
+    ) -> None:
+        """Log it, unless muted."""
+        if not self._muted.is_set():
+            super().__call__(action, message, level=level, bug=bug, **fields)
