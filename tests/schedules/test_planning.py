@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from countersink.schedules.history import overdue
 from countersink.schedules.plan_sql import Deposed
 from countersink.schedules.queue import RunJob, run_id
 from countersink.store.connection import Session
@@ -346,3 +347,20 @@ def test_a_run_that_kills_its_process_every_time_ends_as_failed(
     assert row["state"] == "failed"
     assert "3 times in all" in row["error"]
     assert "failing" in actions(records)
+
+
+def test_runs_that_were_planned_minutes_ago_and_never_began_are_overdue(session: Session) -> None:
+    assert overdue(session, 5) == []
+    for job, state, minutes in (
+        ("j", "planned", 6),
+        ("k", "planned", 9),
+        ("l", "planned", 4),
+        ("m", "running", 9),
+        ("n", "skipped", 9),
+    ):
+        session.execute(
+            "INSERT INTO job_run (job, planned_at, token, state)"
+            " VALUES (%s, UTC_TIMESTAMP() - INTERVAL %s MINUTE, 1, %s)",
+            (job, minutes, state),
+        )
+    assert [run.job for run in overdue(session, 5)] == ["k", "j"]

@@ -71,10 +71,29 @@ def last_runs(session: Session, *, job: str | None = None, limit: int = 20) -> l
         StoreError: MySQL did not do its part.
     """
     where, args = ("", ()) if job is None else ("WHERE job = %s", (job,))
+    return _runs(session, f"{where} ORDER BY planned_at DESC, job LIMIT %s", (*args, limit))
+
+
+def overdue(session: Session, minutes: int) -> list[RunRow]:
+    """Runs that were planned more than ``minutes`` ago and have not begun, the earliest first, at
+    most 1,000: no job process runs, or none gets them, because Redis cannot be reached.
+
+    Raises:
+        StoreError: MySQL did not do its part.
+    """
+    return _runs(
+        session,
+        "WHERE state = 'planned' AND planned_at < UTC_TIMESTAMP() - INTERVAL %s MINUTE"
+        " ORDER BY planned_at, job LIMIT 1000",
+        (minutes,),
+    )
+
+
+def _runs(session: Session, which: str, args: tuple[object, ...]) -> list[RunRow]:
     rows = session.query(
         "SELECT job, planned_at, state, attempts, started_at, ended_at, row_count, detail, error"
-        f" FROM job_run {where} ORDER BY planned_at DESC, job LIMIT %s",
-        (*args, limit),
+        f" FROM job_run {which}",
+        args,
     )
     return [
         RunRow(

@@ -35,7 +35,7 @@ class Action(StrEnum):
     REQUEUED = "requeued"
     """A run that RQ had lost, that its process had left behind, or that is to be tried again."""
     CLOCK = "clock"
-    """This host's clock is behind that of the scheduler before it: nothing is planned twice."""
+    """MySQL's clock was set back: planning goes on from there, and nothing is planned twice."""
     CONFIGURED = "configured"
     """A job's times changed, or a job is new or gone."""
     RUN_STARTED = "run_started"
