@@ -87,6 +87,16 @@ def test_info_names_jobs_that_keep_failing_and_the_last_compaction(servers: Serv
     assert "only twice" not in shown
 
 
+def test_info_names_runs_that_have_not_begun(servers: Servers) -> None:
+    nothing = (0, None, None, None, None, None)
+    insert(servers, ("prune", "2026-11-20 05:40:00", "planned", *nothing))
+    overdue = servers.call("info", "--format", "json").json["schedules"]["overdue"]
+    assert [(run["job"], run["planned"]) for run in overdue] == [("prune", "2026-11-20T05:40:00Z")]
+    assert "1 planned runs have not begun, the first prune" in " ".join(
+        servers.call("info").out.split()
+    )
+
+
 def test_info_without_mysql_says_that_the_schedules_are_not_known(servers: Servers) -> None:
     alone = call("info", "--format", "json", COUNTERSINK_REDIS_URL=servers.redis_url).json
     assert alone["schedules"]["unknown"] == "no MySQL URL is configured"

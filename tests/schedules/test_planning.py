@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from countersink.schedules.history import overdue
+from countersink.schedules.perform import FOUND
 from countersink.schedules.plan_sql import Deposed
 from countersink.schedules.queue import RunJob, run_id
 from countersink.store.connection import Session
@@ -290,6 +291,17 @@ def test_a_failed_run_is_tried_again_after_growing_pauses_and_not_for_ever(
     if again:
         job: Any = RunJob.fetch(names[0], redis_client, "json")
         assert job.args[2] == attempts + 1
+
+
+def test_a_run_that_failed_for_what_it_found_is_not_tried_again(
+    rule: Rule, session: Session, redis_client: redis.Redis
+) -> None:
+    reign = rule({"j": "0 0 1 1 *"}, attempts=3, retry_after_s=30)
+    reign.take_over("12:00:00")
+    fail(session, 1, 9999)
+    session.execute("UPDATE job_run SET detail = %s", (FOUND,))
+    reign.sweep()
+    assert queued(redis_client) == []
 
 
 def test_a_failed_run_makes_way_for_the_next_one_of_its_job(

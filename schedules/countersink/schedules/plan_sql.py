@@ -162,7 +162,8 @@ def add_run(session: Session, job: str, planned_at: datetime, token: int) -> boo
 
 def strays(session: Session, attempts: int) -> list[Stray]:
     """Runs that are planned, or running, or failed with less than ``attempts`` attempts and no
-    later run of their job; the earliest first, at most 1,000 of each kind.
+    later run of their job; the earliest first, at most 1,000 of each kind. Not those that failed
+    for what they found, which have a detail: it does not pass by itself.
     """
     going = session.query(
         "SELECT r.job, r.planned_at, r.state, r.attempts,"
@@ -173,7 +174,7 @@ def strays(session: Session, attempts: int) -> list[Stray]:
     failed = session.query(
         "SELECT r.job, r.planned_at, r.state, r.attempts, 0,"
         " TIMESTAMPDIFF(SECOND, r.ended_at, UTC_TIMESTAMP(3))"
-        " FROM job_run r WHERE r.state = 'failed' AND r.attempts < %s"
+        " FROM job_run r WHERE r.state = 'failed' AND r.attempts < %s AND r.detail IS NULL"
         " AND r.planned_at > UTC_TIMESTAMP() - INTERVAL %s DAY"
         " AND NOT EXISTS (SELECT 1 FROM job_run n"
         # not what a wrong clock has dated ahead

@@ -49,6 +49,7 @@ class Reign:
 
     Attributes:
         token: the same.
+        looked: when it last looked after all runs, on :func:`time.time`; at first when it began.
     """
 
     def __init__(self, options: SchedulerOptions, name: str, token: int, runs: Runs) -> None:
@@ -62,6 +63,7 @@ class Reign:
         self._session = Kept(options.mysql_url, idle_seconds=idle_seconds(options.lease_s))
         self._planner = Planner(self._session, runs, options, name, token, self._log, self._redis)
         self._sweep = Sweep(self._session, self._planner, runs, options, self._log, self._redis)
+        self.looked = time.time()
         self._settled = False
         self._sweep_at = 0.0
         self._alarm = BackgroundScheduler(
@@ -114,10 +116,14 @@ class Reign:
             return
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + self._options.sweep_every_s
-            self._guarded(self._sweep)
+            self._guarded(self._look_after_runs)
         for name in self._options.jobs:
             if self._planner.is_due(name):
                 self._guarded(partial(self._planner.plan_due, name))
+
+    def _look_after_runs(self) -> None:
+        self._sweep()
+        self.looked = time.time()
 
     def _settle(self) -> None:
         self._planner.take_over()

@@ -85,7 +85,9 @@ class _Process:
         status = DONE
         try:
             while not self._stop.requested:
-                self._figures.publish(self._look())
+                state = self._look()
+                looked = None if self._reign is None else self._reign.looked
+                self._figures.publish(state, looked=looked)
                 self._stop.wait(self._options.renew_every_s)
         except SchemaMismatch as error:
             self._log(Action.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)

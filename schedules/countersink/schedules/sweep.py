@@ -119,6 +119,7 @@ class Sweep:
                 level=logging.ERROR,
                 job=job.job,
                 times=job.times,
+                error=job.error,
             )
 
 

@@ -8,12 +8,14 @@ from rich.text import Text
 
 from countersink.cli import output
 from countersink.cli.commands.runs import as_next, as_row, second
-from countersink.schedules.history import failing, in_charge, last_done, next_runs
+from countersink.schedules.history import failing, in_charge, last_done, next_runs, overdue
 from countersink.store.connection import connect
 from countersink.store.errors import StoreError
 from countersink.store.migrate import require_schema
 
 COMPACT: Final = "compact"
+OVERDUE_MINUTES: Final = 5
+"""After which a run that has not begun is told of."""
 
 
 def look(mysql_url: str | None) -> dict[str, Any]:
@@ -25,6 +27,7 @@ def look(mysql_url: str | None) -> dict[str, Any]:
         "failing": None,
         "last_compaction": None,
         "next": None,
+        "overdue": None,
     }
     if not mysql_url:
         return unknown | {"unknown": "no MySQL URL is configured"}
@@ -35,6 +38,7 @@ def look(mysql_url: str | None) -> dict[str, Any]:
             bad = failing(session)
             compacted = last_done(session, COMPACT)
             upcoming = next_runs(session)
+            late = overdue(session, OVERDUE_MINUTES)
     except StoreError as error:
         return unknown | {"unknown": str(error)}
     return {
@@ -50,6 +54,7 @@ def look(mysql_url: str | None) -> dict[str, Any]:
         ],
         "last_compaction": None if compacted is None else as_row(compacted),
         "next": [as_next(run) for run in upcoming],
+        "overdue": [as_row(run) for run in late],
         "unknown": None,
     }
 
@@ -73,6 +78,18 @@ def render(found: Mapping[str, Any]) -> RenderableType:
     upcoming = ", ".join(f"{run['job']} {run['at']}" for run in found["next"]) or "none planned"
     table.add_row("next runs", output.cell(upcoming))
     lines: list[RenderableType] = [table]
+    if found["overdue"]:
+        first = found["overdue"][0]
+        lines.append(
+            Text(
+                output.cell(
+                    f"{len(found['overdue']):,} planned runs have not begun, the first"
+                    f" {first['job']} of {first['planned']}: is countersink jobs running, and on"
+                    " the same Redis?"
+                ),
+                style="red",
+            )
+        )
     for one in found["failing"]:
         lines.append(
             Text(
