@@ -30,7 +30,7 @@ class JobOptions:
     compact_grace_s: float = 3600.0
     compact_threshold: int = 8
     compact_rows: int = 2000
-    compact_share: float = 0.1
+    compact_share: float = 0.04
     ledger_days: float = 3.0
     alarm_lag_s: float = 300.0
     alarm_dead: int = 0

@@ -60,7 +60,7 @@ def command(
 ) -> int:
     """Add up the rows of each key into one, now.
 
-    The scheduler does it by itself, at a tenth of the time. Safe at any time and to interrupt:
+    The scheduler does it by itself, at 4 % of the time. Safe at any time and to interrupt:
     totals stay the same, and writers go on. Rows that an open transaction holds are left for the
     next run. The status is 3 when keys had to be left as they are, because their sum does not fit
     64 bits or their bucket belongs to no policy.
