@@ -38,6 +38,31 @@ END_WITHIN_S: Final = 2.0
 _BREAK_WITHIN_S: Final = 1.0
 
 
+class MutableLog(Log):
+    """The log of threads that may outlive whoever prints their records."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__(process)
+        self._muted = threading.Event()
+
+    def mute(self) -> None:
+        """Say nothing from now on."""
+        self._muted.set()
+
+    def __call__(
+        self,
+        action: Action,
+        message: str,
+        *,
+        level: int = logging.INFO,
+        bug: BaseException | None = None,
+        **fields: object,
+    ) -> None:
+        """Log it, unless muted."""
+        if not self._muted.is_set():
+            super().__call__(action, message, level=level, bug=bug, **fields)
+
+
 class Reign:
     """A scheduler in charge, from :meth:`start` to :meth:`end`.
 
@@ -46,25 +71,36 @@ class Reign:
         name: holder of the lease.
         token: of the lease.
         runs: RQ's queue.
+        log: where it says what it does.
+        redis_outage: of RQ's Redis: it may begin in one reign, and end in the next one.
 
     Attributes:
         token: the same.
         looked: when it last looked after all runs, on :func:`time.time`; at first when it began.
     """
 
-    def __init__(self, options: SchedulerOptions, name: str, token: int, runs: Runs) -> None:
+    def __init__(
+        self,
+        options: SchedulerOptions,
+        name: str,
+        token: int,
+        runs: Runs,
+        log: MutableLog,
+        redis_outage: Outage,
+    ) -> None:
         self.token = token
         self._options = options
         self._ended = threading.Event()
         self._awake = threading.Event()
-        self._log = _Mutable(name)
-        self._redis = Outage("Redis", self._log)
+        self._log = log
+        self._redis = redis_outage
         self._mysql = Outage("MySQL", self._log)
         self._session = Kept(options.mysql_url, idle_seconds=idle_seconds(options.lease_s))
         self._planner = Planner(self._session, runs, options, name, token, self._log, self._redis)
         self._sweep = Sweep(self._session, self._planner, runs, options, self._log, self._redis)
         self.looked = time.time()
         self._settled = False
+        self._swept = False
         self._sweep_at = 0.0
         self._alarm = BackgroundScheduler(
             timezone=UTC,
@@ -84,19 +120,18 @@ class Reign:
         self._thread.start()
 
     def end(self) -> None:
-        """Plan nothing more. Nothing is said after this; what cannot be ended now is fenced."""
+        """Plan nothing more. What cannot be ended in a few seconds is fenced."""
         self._ended.set()
         self._awake.set()
         self._thread.join(END_WITHIN_S)
         if self._thread.is_alive():
             self._session.abort()
             self._thread.join(_BREAK_WITHIN_S)
-        self._log.mute()
 
     @property
     def cut_off_s(self) -> float:
-        """For how many seconds the jobs' Redis was seen not to serve; 0 if it does."""
-        return self._redis.lasted_s or 0.0
+        """For how many seconds RQ's Redis was seen not to serve; 0 if it does, or was not asked."""
+        return (self._redis.lasted_s or 0.0) if self._swept else 0.0
 
     def _run(self) -> None:
         try:
@@ -122,7 +157,10 @@ class Reign:
                 self._guarded(partial(self._planner.plan_due, name))
 
     def _look_after_runs(self) -> None:
-        self._sweep()
+        try:
+            self._sweep()
+        finally:
+            self._swept = True
         self.looked = time.time()
 
     def _settle(self) -> None:
@@ -176,28 +214,3 @@ class _Due(BaseTrigger):  # type: ignore[misc] # APScheduler is checked as if un
         there = self._clock()
         upcoming = self._cron.after(there)
         return None if upcoming is None else now + (upcoming - there)
-
-
-class _Mutable(Log):
-    """The log of a thread that may outlive whoever prints its records."""
-
-    def __init__(self, process: str) -> None:
-        super().__init__(process)
-        self._muted = threading.Event()
-
-    def mute(self) -> None:
-        """Say nothing from now on."""
-        self._muted.set()
-
-    def __call__(
-        self,
-        action: Action,
-        message: str,
-        *,
-        level: int = logging.INFO,
-        bug: BaseException | None = None,
-        **fields: object,
-    ) -> None:
-        """Log it, unless muted."""
-        if not self._muted.is_set():
-            super().__call__(action, message, level=level, bug=bug, **fields)

@@ -15,7 +15,7 @@ from countersink.schedules.logs import Action, Log, adopt, error_text
 from countersink.schedules.options import SchedulerOptions
 from countersink.schedules.patience import Outage, passes
 from countersink.schedules.queue import Runs, connect_queue
-from countersink.schedules.reign import Reign
+from countersink.schedules.reign import MutableLog, Reign
 from countersink.schedules.stopping import Stop, signals
 from countersink.schedules.tables import Kept
 from countersink.store.errors import SchemaMismatch, StoreError
@@ -75,6 +75,8 @@ class _Process:
         self._lease_session = Kept(options.mysql_url, idle_seconds=idle_seconds(options.lease_s))
         self._leadership = Leadership(self._lease_session, name, options.lease_s)
         self._outage = Outage("MySQL", log)
+        self._planning_log = MutableLog(name)
+        self._redis_outage = Outage("Redis", self._planning_log)
         self._reign: Reign | None = None
         self._stay_until = 0.0
         self._said_standby = False
@@ -101,6 +103,7 @@ class _Process:
             )
             status = FAILED
         self._depose("it stops")
+        self._planning_log.mute()
         try:
             self._leadership.resign()
         except StoreError:
@@ -134,7 +137,14 @@ class _Process:
         if self._reign is None:
             self._said_standby = False
             self._log(Action.LEADING, "in charge", token=token)
-            self._reign = Reign(self._options, self._name, token, self._runs)
+            self._reign = Reign(
+                self._options,
+                self._name,
+                token,
+                self._runs,
+                self._planning_log,
+                self._redis_outage,
+            )
             self._reign.start()
         elif self._reign.cut_off_s >= self._options.lease_s:
             self._make_room()
