@@ -7,9 +7,12 @@ BIN := .venv/bin
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
-# what runs again on MySQL: what talks to the database
-MYSQL_TESTS := tests/store tests/worker tests/reads tests/schedules tests/faults \
-	tests/end_to_end tests/cli/test_real_log.py tests/cli/test_runs.py
+# what runs again on MySQL: what is about the database's SQL and locks
+MYSQL_TESTS := tests/store tests/worker tests/reads tests/faults tests/end_to_end \
+	tests/schedules/test_compaction.py tests/schedules/test_moving.py \
+	tests/schedules/test_planning.py tests/schedules/test_pruning.py \
+	tests/schedules/test_retention.py tests/schedules/test_runs.py \
+	tests/cli/test_real_log.py
 
 # `make soak`
 SECONDS ?= 300
