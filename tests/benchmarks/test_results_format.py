@@ -5,10 +5,12 @@ With measurements of a fraction of a second: what the figures are is nothing for
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,11 +41,25 @@ OTHER = next(server for server in SERVERS if server != SERVER)
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The document that a quick run writes."""
-    output = tmp_path_factory.mktemp("benchmarks") / "results.json"
+    """The document that a quick run writes; one run for all processes of a test session."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    output = shared / "benchmarks.json"
+    with (shared / "benchmarks.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        if not output.exists():
+            quick_run(output)
+    document: dict[str, Any] = json.loads(output.read_text())
+    return document
+
+
+def quick_run(output: Path) -> None:
+    """Run all rows, and keep what was written if all went well."""
+    written = output.with_suffix(".new")
     run = subprocess.run(
         [
-            *(sys.executable, "-m", "benchmarks", "--quick", "--output", output),
+            *(sys.executable, "-m", "benchmarks", "--quick", "--output", written),
             *("--server", SERVER, "--without", OTHER),  # two servers to start are enough here
         ],
         cwd=PROJECT,
@@ -55,8 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     assert run.returncode == 0, run.stderr
     assert "end_to_end_zipf" in run.stdout
-    document: dict[str, Any] = json.loads(output.read_text())
-    return document
+    written.rename(output)
 
 
 def measured(whole: dict[str, Any]) -> list[dict[str, Any]]:
