@@ -73,7 +73,7 @@ def test_a_reader_sees_all_that_was_stored_and_no_more_than_was_sent(
         Running(redis_url, mysql_url, **options),
         Producer(redis_url) as producer,
     ):
-        while seen < ROUNDS:
+        while seen < ROUNDS or looks < 2:  # however fast the producer was
             stored = producer.stored
             total = reads.total("views", include_pending=True).value
             days = sum(n for _, n in reads.daily("views", include_pending=True).value)
@@ -84,7 +84,6 @@ def test_a_reader_sees_all_that_was_stored_and_no_more_than_was_sent(
             assert days <= keys <= begun
             assert total >= seen
             seen, looks = total, looks + 1
-    assert looks > 1
     assert reads.total("views", include_pending=True).value == ROUNDS
     assert drain(redis_url, mysql_url, claim_idle_ms=1) == 0
     assert reads.total("views").value == ROUNDS
