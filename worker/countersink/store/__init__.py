@@ -17,7 +17,10 @@ from countersink.store.errors import (
     Refused,
     RolledUp,
     SchemaMismatch,
+    SequenceExhausted,
+    SequenceUncertain,
     StoreError,
+    TrackedCounter,
     Unavailable,
     UnknownCounter,
 )
@@ -32,8 +35,11 @@ __all__ = [
     "Refused",
     "RolledUp",
     "SchemaMismatch",
+    "SequenceExhausted",
+    "SequenceUncertain",
     "Store",
     "StoreError",
+    "TrackedCounter",
     "Unavailable",
     "UnknownCounter",
 ]

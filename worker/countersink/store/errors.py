@@ -12,6 +12,9 @@
     │                    try again
     ├── SchemaMismatch   the tables are older or newer than this program; says what to run
     ├── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
+    ├── SequenceUncertain  a connection broke before the reply: the value is lost; ask for the next
+    ├── SequenceExhausted  no value is left; also a ValueError
+    ├── TrackedCounter   a counter that a table's triggers count: nobody else may; also a ValueError
     ├── UnknownCounter   a read of a counter that was never counted; also a LookupError
     ├── RolledUp         days asked for that are in months by now; also a ValueError
     └── InexactZone      buckets that do not add up to what was asked for; also a ValueError
@@ -88,6 +91,19 @@ class SchemaMismatch(StoreError):
 
 class Misconfigured(StoreError, ValueError):
     """The URL, or a file that it names, cannot be used."""
+
+
+class SequenceUncertain(StoreError):
+    """The connection broke before the server's reply, so it may have handed out a value that nobody
+    got. It is not handed out again: ask for the next one."""
+
+
+class SequenceExhausted(StoreError, ValueError):
+    """The next value would be beyond the sequence's limits, or beyond 64 bits."""
+
+
+class TrackedCounter(StoreError, ValueError):
+    """The counter is that of a tracked table: its triggers count, and nobody else does."""
 
 
 class UnknownCounter(StoreError, LookupError):

@@ -1,19 +1,24 @@
 """The front door: one object for an app that reads its totals and makes its counters."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from countersink.store import migrate as migrations
+from countersink.store.app_connection import AppConnection
 from countersink.store.connection import Session
 from countersink.store.counters import Counters
 from countersink.store.errors import Misconfigured
+from countersink.store.increments import Increments
 from countersink.store.pool import Pool
+from countersink.store.sequences import Sequences
 from countersink.store.settings import Settings
 from countersink.store.tables import open_tables
 from countersink.store.totals import Totals
+from countersink.store.tracked import TrackedTables
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_SECONDS: Final = 300.0
@@ -31,10 +36,14 @@ class Store:
     Attributes:
         totals: what was counted.
         counters: the counters and their settings.
+        sequences: numbers that are handed out once.
+        tracked: tables whose rows are counted by triggers.
     """
 
     totals: Totals
     counters: Counters
+    sequences: Sequences
+    tracked: TrackedTables
 
     def __init__(self, url: str) -> None:
         """``url``: ``mysql://user:password@host:3306/database``; more in :meth:`Settings.parse`.
@@ -49,6 +58,10 @@ class Store:
         self._pool = Pool(connect_here)
         self.totals = Totals(self._pool)
         self.counters = Counters(connect_here, self._pool)
+        database = self._settings.database
+        self.sequences = Sequences(connect_here, self._pool, database)
+        self.tracked = TrackedTables(connect_here, self._pool, database)
+        self._increments = Increments(connect_here, database)
 
     @classmethod
     def from_env(cls) -> "Store":
@@ -73,6 +86,33 @@ class Store:
     def migrate(self) -> list[str]:
         """Create the database and bring its tables up to date; what was applied."""
         return migrations.migrate(self._settings)
+
+    def increment(
+        self,
+        connection: AppConnection,
+        counter: str,
+        key: str = "",
+        amount: int = 1,
+        *,
+        at: datetime | None = None,
+    ) -> None:
+        """Add ``amount`` to ``key`` of ``counter``, in the transaction of ``connection``."""
+        self._increments.add(connection, counter, {key: amount}, at)
+
+    def increment_many(
+        self,
+        connection: AppConnection,
+        counter: str,
+        amounts: Mapping[str, int],
+        *,
+        at: datetime | None = None,
+    ) -> None:
+        """Add ``amounts[key]`` to each key of ``counter``, in the transaction of ``connection``."""
+        self._increments.add(connection, counter, amounts, at)
+
+    def delete(self, connection: AppConnection, counter: str, key: str) -> None:
+        """Take a key's rows away, in the transaction of ``connection``."""
+        self._increments.delete(connection, counter, key)
 
     def snapshot(self, work: Callable[[Session], Result]) -> Result:
         """What ``work`` reads, with the functions of :mod:`countersink.store.totals_sql` and

@@ -126,6 +126,54 @@ CREATE TABLE job_run (
     KEY by_planned_at (planned_at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- Sequences: one row that hands out values, in one statement.
+CREATE TABLE sequence (
+    name       VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
+    period     DATETIME NOT NULL COMMENT 'local midnight that begins the day, month or year; 1970-01-01: all time',
+    value      BIGINT NOT NULL COMMENT 'the last one handed out',
+    min_value  BIGINT NULL,
+    max_value  BIGINT NULL,
+    updated_at DATETIME(3) NOT NULL COMMENT 'UTC',
+    PRIMARY KEY (name, period),
+    CONSTRAINT sequence_limits CHECK (value BETWEEN min_value AND max_value)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Sequences somebody has configured; all others begin with their step and have no end.
+CREATE TABLE sequence_option (
+    name      VARBINARY(255) NOT NULL,
+    start     BIGINT NULL COMMENT 'first value of each period; NULL: the step',
+    step      BIGINT NOT NULL,
+    minimum   BIGINT NULL,
+    maximum   BIGINT NULL,
+    cycle     BOOLEAN NOT NULL COMMENT 'begin again at the end, instead of an error',
+    period    VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'none, day, month or year',
+    time_zone VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'IANA name; whose midnights begin the periods',
+    PRIMARY KEY (name)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Counters that applications count in their own transactions. Each such transaction holds a share lock on the row, so
+-- whoever changes what the counter's buckets are deletes it: that waits for them, and later ones see the change.
+CREATE TABLE app_counter (
+    counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    version BIGINT UNSIGNED NOT NULL COMMENT 'control.policy_version when the row was made: never the same one twice',
+    PRIMARY KEY (counter)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Tables whose rows are counted by triggers.
+CREATE TABLE tracked_table (
+    counter      VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    table_schema VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    table_name   VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    by_columns   JSON NOT NULL COMMENT 'array of column names, in the order in which their values make the key',
+    day_column   VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL COMMENT 'NULL: all rows on 1970-01-01',
+    app_slots    SMALLINT UNSIGNED NOT NULL COMMENT 'slots from 256 up that the triggers spread over',
+    triggers     VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'how the names of its triggers begin',
+    created      DATETIME(3) NOT NULL COMMENT 'UTC',
+    counted      DATETIME(3) NULL COMMENT 'UTC; when the rows were last counted; NULL: not yet, so the counter is not right',
+    PRIMARY KEY (counter),
+    KEY by_table (table_schema, table_name)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
 -- For people with a SQL prompt: one row per counter, day and key (of counters that go by hour or quarter the UTC day;
 -- without what is in counter_month). The key stays as it is in the table: converted
 -- to text it would be compared by a collation, in which '/Home' equals '/home', and no index could find it.
