@@ -18,6 +18,8 @@ import redis
 from hypothesis import HealthCheck, settings
 
 from countersink.cli.servers import FAST, Kind, MySQLServer, RedisServer
+from countersink.store.connection import connect
+from countersink.store.settings import Settings
 from countersink.stream.connection import connect as connect_redis
 from tests.support.databases import KeptDatabase, dropped, new_name
 from tests.support.factories import MySQLFactory, RedisFactory
@@ -106,6 +108,15 @@ def mysql_url(kept_database: KeptDatabase) -> Iterator[str]:
     """The URL of a freshly migrated database, or one that is like it; the test may do anything."""
     yield kept_database.url()
     kept_database.clean()
+
+
+@pytest.fixture
+def app_database_url(mysql_server: MySQLServer) -> Iterator[str]:
+    """The URL of an empty database on the same server, for an application's own tables."""
+    with dropped(mysql_server, new_name()) as url:
+        with connect(url, database=False) as session:
+            session.execute(f"CREATE DATABASE {Settings.parse(url).database}")
+        yield url
 
 
 @pytest.fixture
