@@ -369,6 +369,25 @@ def test_in_strict_mode_unknown_counters_are_left_out_as_the_worker_will(
         apply_all(redis_client, mysql_url, acknowledge=False)
 
 
+def test_pending_rows_of_a_tracked_table_are_left_out_as_the_worker_will(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    queue(redis_client, ("orders", "", 0, 3), ("views", "/", 0, 1), ("orders", "", 1, 5))
+    assert reads.total("orders", include_pending=True).value == 8
+    with connect(mysql_url) as session:
+        session.execute(
+            "INSERT INTO tracked_table (counter, table_schema, table_name, by_columns, app_slots,"
+            " triggers, created)"
+            " VALUES ('orders', 'shop', 'orders', '[]', 16, 'countersink_1', UTC_TIMESTAMP(3))"
+        )
+        session.execute("INSERT INTO counter_slot VALUES ('orders', '1970-01-01', '', 256, 7)")
+        session.execute("UPDATE control SET policy_version = policy_version + 1")
+    for _ in range(2):
+        assert reads.total("orders", include_pending=True).value == 7
+        assert reads.counters(include_pending=True).value == {"orders": 7, "views": 1}
+        apply_all(redis_client, mysql_url, acknowledge=False)
+
+
 def test_pending_rows_of_days_that_are_rolled_up(
     reads: Reads, redis_client: redis.Redis, mysql_url: str
 ) -> None:

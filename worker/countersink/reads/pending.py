@@ -9,6 +9,7 @@ from countersink.reads.wanted import Cell
 from countersink.store import guards, strict
 from countersink.store.connection import Session
 from countersink.store.control import read_control
+from countersink.store.policies import Policies
 
 Group = TypeVar("Group")
 
@@ -56,30 +57,31 @@ class PoliciesChanged(Exception):
     """The queue was added up by policies that are not those of the snapshot: do it again."""
 
 
-def settle(session: Session, queue: Queue, policy_version: int) -> Pending:
+def settle(session: Session, queue: Queue, policies: Policies) -> Pending:
     """What of ``queue`` has not been applied in this session's snapshot.
 
     The queue was read before the snapshot began. An entry that was applied before it has its guard
     in it, and its sums too; one applied later has neither. So each is counted once, wherever the
     workers are. An entry older than the watermark may have lost its guard: the worker will not
-    count it, nor is it counted here. Nor, in strict mode, are rows of unknown counters.
+    count it, nor is it counted here. Nor are rows of the counters of tracked tables, nor, in strict
+    mode, of unknown ones.
 
     Args:
         session: in the snapshot.
         queue: what was read.
-        policy_version: of the policies by which its rows were put into buckets.
+        policies: by which its rows were put into buckets.
 
     Raises:
         PoliciesChanged: they are not those of the snapshot.
         StoreError: as any query.
     """
     control = read_control(session, lock="")
-    if control.policy_version != policy_version:
+    if control.policy_version != policies.version:
         raise PoliciesChanged
     young = {name: entry for name, entry in queue.entries.items() if entry.at >= control.watermark}
     applied = guards.known(session, list(young))
     left = [entry for name, entry in young.items() if name not in applied]
-    counters = {counter for entry in left for counter in entry.counters}
+    counters = {counter for entry in left for counter in entry.counters} - policies.tracked
     if control.strict:
         counters = strict.known(session, counters)
     pending = Pending(len(left), counters)

@@ -54,9 +54,10 @@ class Reads:
     Every method takes ``include_pending``. Without it the answer is MySQL's, and ``complete_up_to``
     is the time at which the oldest entry still in a stream arrived; when Redis does not answer, the
     time is unknown and the answer comes all the same. With it the streams are read first and MySQL
-    after them, in one snapshot: what has no guard row there is pending and added, bad rows left out
-    as the worker will, and in strict mode unknown counters; ``complete_up_to`` is then Redis's time
-    before the read. That costs time and memory in proportion to the queue.
+    after them, in one snapshot: what has no guard row there is pending and added, but for rows that
+    the worker will not count: bad ones, those of tracked tables' counters, and in strict mode of
+    unknown ones. ``complete_up_to`` is then Redis's time before the read. That costs time and
+    memory in proportion to the queue.
 
     Ranges, ``time_zone`` and what is rolled up to months are as for
     :class:`countersink.store.totals.Totals`. With ``include_pending`` a counter that is only
@@ -251,9 +252,9 @@ class Reads:
             found = queue.read(self._client, Folding(wanted, in_force))
 
             def work(
-                session: Session, found: Queue = found, version: int = in_force.version
+                session: Session, found: Queue = found, in_force: Policies = in_force
             ) -> tuple[T, int, date | None]:
-                pending = settle(session, found, version)
+                pending = settle(session, found, in_force)
                 value = ask(session, wanted, pending)
                 return value, pending.entries, rolled_up_to(session, wanted.counter)
 

@@ -19,8 +19,8 @@ from countersink.store.dead import TOO_OLD, WHOLE_ENTRY, DeadRow
 from countersink.store.errors import BadData, Conflict, DuplicateKey, StoreError
 from countersink.store.merge import Incoming
 from countersink.store.policies import Policies
+from countersink.store.refusals import refuse
 from countersink.store.rerun import rerun
-from countersink.store.strict import refuse_unknown
 from countersink.store.tables import open_tables
 from countersink.store.upserts import Upserts, dead_row
 
@@ -154,9 +154,7 @@ class Applier:
         self._reached("guarded")
         young = [entry for entry in entries if entry.at >= control.watermark]
         old = [entry for entry in entries if entry.at < control.watermark]
-        refused: list[DeadRow] = []
-        if in_force.strict:
-            young, refused = refuse_unknown(session, young, in_force)
+        young, refused = refuse(session, young, in_force)
         upserts = Upserts(session, self.slot, young, in_force)
         upserts.apply()
         self._reached("upserted")

@@ -89,14 +89,20 @@ class Policies:
     Attributes:
         version: of the policies; another number means that something changed.
         strict: rows of counters that nobody has made are refused.
+        tracked: counters that only the triggers of tracked tables count.
         known: counters found to be known meanwhile; a memory for whoever asks.
     """
 
     def __init__(
-        self, version: int, strict: bool, by_counter: Mapping[str, tuple[Policy, ...]]
+        self,
+        version: int,
+        strict: bool,
+        by_counter: Mapping[str, tuple[Policy, ...]],
+        tracked: frozenset[str] = frozenset(),
     ) -> None:
         self.version = version
         self.strict = strict
+        self.tracked = tracked
         self.known: set[str] = set()
         self._by_counter = by_counter
         self._begins = {
@@ -159,7 +165,13 @@ def load(session: Session) -> Policies:
     )
     for counter, *columns in rows:
         found.setdefault(counter, []).append(policy_of(counter, *columns))
-    return Policies(int(version), bool(strict), {name: tuple(own) for name, own in found.items()})
+    tracked = session.query("SELECT counter FROM tracked_table")
+    return Policies(
+        int(version),
+        bool(strict),
+        {name: tuple(own) for name, own in found.items()},
+        frozenset(name for (name,) in tracked),
+    )
 
 
 def policy_of(

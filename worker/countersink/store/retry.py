@@ -12,8 +12,8 @@ from countersink.store.control import read_control
 from countersink.store.dead import TOO_OLD, WHOLE_ENTRY, DeadRow, Key
 from countersink.store.merge import Incoming, Row
 from countersink.store.policies import load
+from countersink.store.refusals import refuse
 from countersink.store.rerun import rerun
-from countersink.store.strict import refuse_unknown
 from countersink.store.upserts import Upserts
 
 PAGE: Final = 25
@@ -114,15 +114,13 @@ def _retry_page(
         attempts = [(row, *_read(row, decode)) for row in chosen]
         read_control(session)  # its lock keeps the policies as they are read
         in_force = load(session)
-        entries = [_incoming(row, rows) for row, rows, _ in attempts]
-        unknown: list[DeadRow] = []
-        if in_force.strict:
-            entries, unknown = refuse_unknown(session, entries, in_force)
+        incoming = [_incoming(row, rows) for row, rows, _ in attempts]
+        entries, not_counted = refuse(session, incoming, in_force)
         upserts = Upserts(session, slot, entries, in_force)
         upserts.apply()
         upserts.apply_ledger()
         refused: dict[Key, DeadRow] = {
-            (row.entry_id, row.position): row for row in (*unknown, *upserts.dead)
+            (row.entry_id, row.position): row for row in (*not_counted, *upserts.dead)
         }
         stay: list[DeadRow] = []
         for row, rows, bad in attempts:
