@@ -1,0 +1,134 @@
+"""One writer to an application's own tables, until SIGTERM:
+
+`python -m tests.support.run_table_writer '{"app_url": …, "seed": 7, "number": 0}'`. Transactions of
+several statements and single ones, savepoints and rollbacks at random; a deadlock or a lock wait is
+retried as an application does. Prints a line of JSON now and then: what it has done since the last
+one. Ends with status 1 at any error that is not its own statements' fault.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pymysql
+
+from tests.support.oracle import connect
+from tests.support.table_traffic import statement
+
+RETRIED = frozenset({1213, 1205, 1020})
+"""Deadlock, lock wait, and a record that has changed since the snapshot: rolled back, and again."""
+OWN = frozenset({1062, 1451, 1452})
+"""What statements at random cannot help: duplicate keys, and orders that have lines."""
+REPORT_EVERY_S = 0.2
+MOST_STATEMENTS = 6
+ROLLED_BACK = 0.25
+"""The share of transactions that are."""
+
+
+class Writer:
+    """A connection, and what is drawn and counted on it."""
+
+    def __init__(self, app_url: str, seed: int, number: int) -> None:
+        self.draw = Random(seed * 1000 + number)
+        self.lax = number % 4 == 1
+        self.connection = connect(app_url)
+        self.tally: Counter[str] = Counter()
+        self.worst_s = 0.0
+        self.reported = time.monotonic()
+        with self.connection.cursor() as cursor:
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = 10")
+            if self.lax:
+                cursor.execute("SET SESSION sql_mode = ''")
+            if number % 2:
+                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            zone = ("+00:00", "+09:00", "-08:00", "+05:45")[number // 2 % 4]
+            cursor.execute("SET SESSION time_zone = %s", (zone,))
+            if number % 4 == 2:
+                cursor.execute("SET SESSION collation_connection = latin1_german1_ci")
+
+    def run(self, stop: threading.Event) -> None:
+        """Write until told to stop."""
+        with self.connection.cursor() as cursor:
+            while not stop.is_set():
+                state = self.draw.getstate()
+                while not self._attempt(cursor):
+                    self.draw.setstate(state)  # the same once more
+                if time.monotonic() - self.reported > REPORT_EVERY_S:
+                    self.report()
+        self.report()
+        self.connection.close()
+
+    def report(self) -> None:
+        """Print what was done since the last report."""
+        at = time.monotonic()
+        said: dict[str, Any] = {"at": at, "since": self.reported, "worst_s": self.worst_s}
+        print(json.dumps({**said, "did": self.tally}), flush=True)
+        self.tally.clear()
+        self.worst_s, self.reported = 0.0, at
+
+    def _attempt(self, cursor: Any) -> bool:
+        """One transaction; False where it has to be rerun."""
+        try:
+            if self.draw.random() < 0.4:
+                self._statement(cursor)
+            else:
+                self._transaction(cursor)
+        except pymysql.err.MySQLError as error:
+            code = error.args[0]
+            if code not in RETRIED:
+                raise
+            self._timed(cursor, "ROLLBACK")
+            self.tally[f"retried {code}"] += 1
+            return False
+        self.tally["transactions"] += 1
+        return True
+
+    def _transaction(self, cursor: Any) -> None:
+        self._timed(cursor, "BEGIN")
+        for _ in range(self.draw.randint(1, MOST_STATEMENTS)):
+            self._statement(cursor)
+            if self.draw.random() < 0.15:
+                self._timed(cursor, "SAVEPOINT here")
+                self._statement(cursor)
+                end = self.draw.choice(("ROLLBACK TO here", "RELEASE SAVEPOINT here"))
+                self._timed(cursor, end)
+        undone = self.draw.random() < ROLLED_BACK
+        self._timed(cursor, "ROLLBACK" if undone else "COMMIT")
+        self.tally["rolled back"] += undone
+
+    def _statement(self, cursor: Any) -> None:
+        begun = time.monotonic()
+        try:
+            statement(self.draw)(cursor, self.draw, self.lax)
+        except pymysql.err.MySQLError as error:
+            if error.args[0] not in OWN:
+                raise
+            self.tally[f"own {error.args[0]}"] += 1
+        finally:
+            self.worst_s = max(self.worst_s, time.monotonic() - begun)
+        self.tally["statements"] += 1
+
+    def _timed(self, cursor: Any, sql: str) -> None:
+        begun = time.monotonic()
+        cursor.execute(sql)
+        self.worst_s = max(self.worst_s, time.monotonic() - begun)
+
+
+def main() -> int:
+    """Write until SIGTERM; 0 when nothing but what is expected went wrong."""
+    plan = json.loads(sys.argv[1])
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    Writer(plan["app_url"], plan["seed"], plan["number"]).run(stop)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
