@@ -8,6 +8,8 @@ from countersink.store.errors import (
     Misconfigured,
     RolledUp,
     SchemaMismatch,
+    SequenceExhausted,
+    SequenceUncertain,
     StoreError,
     UnknownCounter,
 )
@@ -26,7 +28,15 @@ def sentence_of(error: BaseException) -> str | None:
         return f"{text}; check that the server runs and that COUNTERSINK_MYSQL_URL names it"
     if isinstance(error, Misconfigured):
         return f"{text}; check COUNTERSINK_MYSQL_URL"
-    if isinstance(error, SchemaMismatch | UnknownCounter | RolledUp | InexactZone):
+    if isinstance(
+        error,
+        SchemaMismatch
+        | UnknownCounter
+        | RolledUp
+        | InexactZone
+        | SequenceExhausted
+        | SequenceUncertain,
+    ):
         return text
     if isinstance(error, StoreError):
         return f"{text}; run countersink doctor for the whole picture"
