@@ -45,7 +45,7 @@ class Writer:
         with self.connection.cursor() as cursor:
             cursor.execute("SET SESSION innodb_lock_wait_timeout = 10")
             if self.lax:
-                cursor.execute("SET SESSION sql_mode = ''")
+                cursor.execute("SET SESSION sql_mode = 'ALLOW_INVALID_DATES'")
             if number % 2:
                 cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             zone = ("+00:00", "+09:00", "-08:00", "+05:45")[number // 2 % 4]

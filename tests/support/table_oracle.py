@@ -3,8 +3,9 @@ own code.
 
 A key is the text of each grouping column in UTF-8, a backslash before every backslash and bar in
 it, NULL as a backslash and N, joined by bars. A day is the date as written, of a TIMESTAMP that of
-UTC; 1969-12-31 stands for none, for zero dates and for all that is before 1970, 9999-12-26 for all
-that is after 9999-12-25, and 1970-01-01 for all rows of a counter without days.
+UTC; 1969-12-31 stands for none, for dates that are zero in whole or in part and for all that is
+before 1970, 9999-12-26 for all that is after 9999-12-25, and 1970-01-01 for all rows of a counter
+without days. A date that no calendar has is as many days after the first of its month as it says.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import Any
 
 from tests.support.oracle import connect
@@ -44,9 +46,14 @@ def key_of(values: Sequence[bytes | None]) -> bytes:
 
 def day_of(text: str | None) -> str:
     """The day of a date as the server writes it."""
-    if text is None or text[:10] < NO_DAY:
+    if text is None or text < NO_DAY:
         return EARLY
-    return min(text[:10], LATE)
+    if text > LATE:
+        return LATE
+    year, month, number = (int(part) for part in text[:10].split("-"))
+    if not month or not number:
+        return EARLY
+    return min(str(date(year, month, 1) + timedelta(number - 1)), LATE)
 
 
 class Snapshot:

@@ -30,7 +30,7 @@ Cursor = Any
 """A DB-API cursor."""
 Statement = Callable[[Cursor, Random, bool], None]
 """Runs one statement. Takes the cursor, what is drawn from, and whether the session is lax: its
-sql_mode is empty, and dates may be zero."""
+sql_mode takes dates that are none."""
 
 ORDER = "INTO orders (id, code, tenant, number, status, placed, customer)"
 MARKS = "(%s, %s, %s, %s, %s, %s, %s)"
