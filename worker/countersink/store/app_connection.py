@@ -6,8 +6,13 @@ names are checked, keys are hex literals, numbers go through ``:d``. What the dr
 as it is: the transaction is the application's, and so is the decision to retry it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+_NO_SAVEPOINT: Final = 1305
+"""SAVEPOINT … does not exist."""
 
 
 class AppConnection(Protocol):
@@ -51,6 +56,43 @@ def query(connection: AppConnection, sql: str) -> list[tuple[Any, ...]]:
         ]
     finally:
         cursor.close()
+
+
+@contextmanager
+def as_one(connection: AppConnection) -> Iterator[None]:
+    """Let several statements do all or nothing, and hold their locks as long as the transaction.
+
+    In the application's transaction they are undone by a savepoint where one of them fails, so that
+    whoever catches the error and commits all the same keeps no half of them. Outside any, which is
+    what autocommit is, they have a transaction of their own.
+    """
+    execute(connection, "SAVEPOINT countersink")
+    try:
+        # Nothing is undone, but outside a transaction there is no such savepoint.
+        execute(connection, "ROLLBACK TO SAVEPOINT countersink")
+    except Exception as error:
+        # The driver is the application's, so its exceptions are of classes unknown here.
+        if error.args[:1] != (_NO_SAVEPOINT,):
+            raise
+        execute(connection, "START TRANSACTION")
+        undo, end = "ROLLBACK", "COMMIT"
+    else:
+        undo, end = "ROLLBACK TO SAVEPOINT countersink", "RELEASE SAVEPOINT countersink"
+    try:
+        yield
+    except BaseException:
+        _try(connection, undo)
+        raise
+    execute(connection, end)
+
+
+def _try(connection: AppConnection, sql: str) -> None:
+    try:
+        execute(connection, sql)
+    except Exception:
+        # A deadlock has undone the whole transaction, and a lost connection too: the error that
+        # goes up says so.
+        return
 
 
 def signed(insert_id: int) -> int:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from countersink.store import buckets
+from countersink.store import buckets, fence
 from countersink.store.buckets import Resolution
 from countersink.store.connection import Session
 from countersink.store.control import Control
@@ -28,7 +28,10 @@ def change(wanted: Wanted, session: Session, control: Control) -> Counter:
 
     Raises:
         ValueError: it may not be changed so; roll back.
+        TrackedCounter: it is that of a tracked table.
     """
+    fence.lower(session, wanted.name)
+    fence.refuse_tracked(session, wanted.name)
     changed = _set_options(session, wanted)
     name = wanted.name
     own = load(session).of(name)

@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from countersink.store import buckets, deletion
+from countersink.store import buckets, deletion, fence
 from countersink.store.buckets import Resolution
 from countersink.store.connection import Connect, Session
 from countersink.store.control import Control, exclusive
@@ -93,6 +93,7 @@ class Counters:
 
         Raises:
             ValueError: a value that cannot be, or a change that may not be; says what can.
+            TrackedCounter: it is that of a tracked table.
         """
         check_name(name)
         if time_zone is not None:
@@ -118,9 +119,11 @@ class Counters:
         Raises:
             UnknownCounter: there is no such counter. (Of a key that it does not have 0 rows are
                 deleted.)
+            TrackedCounter: it is that of a tracked table.
         """
 
         with self._connect() as session:
+            fence.refuse_tracked(session, name)
             require(session, name)
             if key is None:
                 return deletion.delete_counter(session, name)
@@ -139,6 +142,8 @@ class Counters:
 
         def switch(session: Session, control: Control) -> None:
             if control.strict != bool(on):
+                if on:
+                    fence.lower_unknown(session)
                 session.execute("UPDATE control SET strict = %s WHERE id = 1", (bool(on),))
                 bump(session)
 

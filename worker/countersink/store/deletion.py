@@ -18,6 +18,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
+from countersink.store import fence
 from countersink.store.connection import LOCK_WAIT, Session
 from countersink.store.control import Control, exclusive
 from countersink.store.deletion_sql import (
@@ -129,6 +130,8 @@ class _Deleting:
             raise self._held(error) from error
 
     def _finish(self, control: Control) -> Deleted:
+        fence.lower(self._session, self._counter)
+        fence.refuse_tracked(self._session, self._counter)
         if rows_left(self._session, self._counter, MOST + 1) > MOST:
             raise _Faster
         deleted = Deleted()

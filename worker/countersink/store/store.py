@@ -61,7 +61,7 @@ class Store:
         database = self._settings.database
         self.sequences = Sequences(connect_here, self._pool, database)
         self.tracked = TrackedTables(connect_here, self._pool, database)
-        self._increments = Increments(connect_here, database)
+        self._increments = Increments(connect_here, self._pool, database)
 
     @classmethod
     def from_env(cls) -> "Store":

@@ -1,0 +1,61 @@
+"""An application's own connection, and what it and the tables are asked in tests."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+
+from countersink.store.connection import Session
+from tests.support.waiting import eventually
+
+Connection: TypeAlias = "pymysql.Connection[Any]"
+
+
+def open_app(url: str, **options: Any) -> Connection:
+    """A connection as an application makes one: not autocommitting, with the server's settings."""
+    parts = urlsplit(url)
+    given: dict[str, Any] = {
+        "host": parts.hostname or "127.0.0.1",
+        "port": parts.port or 3306,
+        "user": unquote(parts.username or "root"),
+        "password": unquote(parts.password or ""),
+        "database": parts.path.lstrip("/") or None,
+    }
+    return pymysql.connect(**(given | options))
+
+
+def run(connection: Connection, sql: str) -> list[tuple[Any, ...]]:
+    """Run a statement; its rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def labels(session: Session, counter: str = "orders") -> dict[str, int]:
+    """What each bucket of a counter holds."""
+    found = session.query(
+        "SELECT CAST(bucket AS CHAR), SUM(amount) FROM counter_slot WHERE counter = %s"
+        " GROUP BY bucket",
+        (counter,),
+    )
+    return {bucket: int(amount) for bucket, amount in found}
+
+
+def app_slots(session: Session, counter: str = "orders") -> dict[int, int]:
+    """What each slot of a counter holds."""
+    found = session.query(
+        "SELECT slot, SUM(amount) FROM counter_slot WHERE counter = %s GROUP BY slot", (counter,)
+    )
+    return {int(slot): int(amount) for slot, amount in found}
+
+
+def wait_for_lock_wait(session: Session, least: int = 1) -> None:
+    """Wait until some transaction waits for a lock, or that many do."""
+
+    def waits() -> bool:
+        ((_, number),) = session.query("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+        return int(number) >= least
+
+    eventually(waits)
