@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from benchmarks import environment, results, tables
+from benchmarks import environment, results, sequences, tables, tracked_inserts
 from benchmarks.calls import Calls
 from benchmarks.compaction import Compaction
 from benchmarks.compaction_load import Beside
@@ -23,7 +23,18 @@ from benchmarks.peers.per_event import PerEvent
 from benchmarks.peers.rq_jobs import RqJobs
 from benchmarks.pipeline import EndToEnd
 from benchmarks.raw_upserts import RawUpserts
-from benchmarks.rows import BESIDE, GROUPS, NAMES, QUIET, READS, SERVERS, on, server_of
+from benchmarks.row_counts import RowCounts
+from benchmarks.rows import (
+    BESIDE,
+    GROUPS,
+    NAMES,
+    QUIET,
+    READS,
+    ROW_COUNTS,
+    SERVERS,
+    on,
+    server_of,
+)
 from benchmarks.series import QUERIES, Reads
 from benchmarks.site import Site, open_site, why_unavailable
 from countersink.cli.servers import Kind, ServerError
@@ -32,6 +43,8 @@ OUTPUT: Final = Path(__file__).with_name("results.json")
 ROUNDS, SECONDS = 5, 5.0
 QUICK_ROUNDS, QUICK_SECONDS = 1, 0.2
 QUIET_WAYS: Final[tuple[Way, ...]] = ("nonstop", "peer_rc", "peer_rr")
+ALL: Final = (*NAMES, *READS, *ROW_COUNTS)
+"""What --only may name."""
 BESIDE_WAYS: Final[tuple[Way, ...]] = ("scheduled", "nonstop", "peer_rc", "peer_rr")
 
 
@@ -55,6 +68,8 @@ def make(site: Site) -> dict[str, Benchmark]:
             Beside(site, on(site.kind, row), way)
             for row, way in zip(BESIDE, BESIDE_WAYS, strict=True)
         ),
+        *sequences.rows(site),
+        *tracked_inserts.rows(site),
     ]
     return {benchmark.name: benchmark for benchmark in benchmarks}
 
@@ -70,9 +85,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=(*NAMES, *READS),
+        choices=ALL,
         metavar="NAME",
-        help=f"just these rows: {', '.join((*NAMES, *READS))}",
+        help=f"just these rows: {', '.join(ALL)}",
     )
     parser.add_argument(
         "--server",
@@ -100,6 +115,7 @@ class Run:
         environment: of the run.
         measured: the rows.
         reads: the queries before and after compaction.
+        row_counts: counting a big table's rows.
         missing: rows that were to be measured and could not be, with the reason.
     """
 
@@ -107,9 +123,10 @@ class Run:
         self.environment: dict[str, Any] = {}
         self.measured: list[Result] = []
         self.reads: list[dict[str, Any]] = []
+        self.row_counts: list[dict[str, Any]] = []
         self.missing: dict[str, str] = {}
         self._options = options
-        self._wanted = set(options.only or (*NAMES, *READS))
+        self._wanted = set(options.only or ALL)
         self._log = log
         quick = options.quick
         self._rounds, self._seconds = (QUICK_ROUNDS, QUICK_SECONDS) if quick else (ROUNDS, SECONDS)
@@ -151,12 +168,16 @@ class Run:
                 )
             if on(kind, "reads") in names:
                 self.reads += Reads(site).measure(self._seconds)
+            if on(kind, "row_counts") in names:
+                self.row_counts.append(RowCounts(site).measure(self._seconds))
 
     def _leave_out(self, kind: Kind, names: set[str], why: str) -> None:
         self._log.print(f"{kind}: {why}", style="yellow", markup=False)
         self.missing |= dict.fromkeys(names, why)
         if on(kind, "reads") in names:
             self.reads += [{"name": on(kind, query), "missing": why} for query in QUERIES]
+        if on(kind, "row_counts") in names:
+            self.row_counts.append({"name": on(kind, "row_counts"), "missing": why})
 
     def _progress(self, name: str, number: int, measurement: Measurement) -> None:
         self._log.print(
@@ -179,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.print(f"error: {error}", style="red", markup=False)
         return 1
     rows = results.as_rows(run.measured, run.missing)
-    whole = results.document(run.environment, rows, run.reads)
+    whole = results.document(run.environment, rows, run.reads, run.row_counts)
     if output is not None:
         results.write(output, whole)
         log.print(f"written to {output}")

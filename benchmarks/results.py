@@ -55,10 +55,13 @@ def _promise(result: Result, by_name: Mapping[str, Result]) -> dict[str, Any]:
 
 
 def document(
-    environment: dict[str, Any], rows: list[dict[str, Any]], reads: list[dict[str, Any]]
+    environment: dict[str, Any],
+    rows: list[dict[str, Any]],
+    reads: list[dict[str, Any]],
+    row_counts: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """What results.json holds."""
-    return {"environment": environment, "rows": rows, "reads": reads}
+    return {"environment": environment, "rows": rows, "reads": reads, "row_counts": row_counts}
 
 
 def write(path: Path, whole: dict[str, Any]) -> None:

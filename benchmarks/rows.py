@@ -8,7 +8,8 @@ from typing import Final
 from countersink.cli.servers import Kind
 
 SERVERS: Final[tuple[Kind, ...]] = ("mariadb", "mysql")
-"""Compaction is measured on both in one run, whatever --server says of the other rows."""
+"""Compaction and sequences are measured on both in one run, whatever --server says of the other
+rows."""
 
 GENERAL: Final = (
     "bare",
@@ -30,6 +31,17 @@ QUIET: Final = ("compact", "peer_compact_rc", "peer_compact_rr")
 """Compaction that has the server to itself; slot rows per second."""
 BESIDE: Final = ("writers", "writers_nonstop", "writers_peer_rc", "writers_peer_rr")
 """Saturated writers while compaction goes on; the writers' rows per second."""
+NUMBERS_ONE: Final = ("sequence_one", "peer_for_update_one", "peer_last_insert_id_one")
+"""Numbers that are handed out to one process, one after the other."""
+NUMBERS_EIGHT: Final = ("sequence_eight", "peer_for_update_eight", "peer_last_insert_id_eight")
+"""The same to eight processes at once, from one row."""
+NUMBERS: Final = (*NUMBERS_ONE, "sequence_blocks", *NUMBERS_EIGHT)
+INSERTS: Final = (
+    ("insert_one", "insert_one_tracked"),
+    ("insert_eight", "insert_eight_tracked"),
+    ("insert_bulk", "insert_bulk_tracked"),
+)
+"""Rows that an application inserts into a table, without and with triggers that count them."""
 
 
 def on(server: Kind, row: str) -> str:
@@ -49,16 +61,24 @@ NAMES: Final = (
     *GENERAL,
     *(on(server, row) for server in SERVERS for row in QUIET),
     *(on(server, row) for server in SERVERS for row in BESIDE),
+    *(on(server, row) for server in SERVERS for row in NUMBERS),
+    *(on(server, row) for server in SERVERS for pair in INSERTS for row in pair),
 )
 READS: Final = tuple(on(server, "reads") for server in SERVERS)
 """Queries before and after compaction, which take as long as they take: no rates."""
+ROW_COUNTS: Final = tuple(on(server, "row_counts") for server in SERVERS)
+"""Counting a big table's rows, and tracking it: no rates either."""
 
 GROUPS: Final[tuple[tuple[str, ...], ...]] = (
     ("bare", "increment", "increment_with_folding", "increment_many"),
     ("end_to_end_zipf", "peer_hincrby"),
     ("end_to_end_distinct", "raw_upserts"),
     ("peer_update", "peer_slotted_upsert", "peer_rq", "peer_celery_batches"),
-    *(tuple(on(server, row) for row in group) for server in SERVERS for group in (QUIET, BESIDE)),
+    *(
+        tuple(on(server, row) for row in group)
+        for server in SERVERS
+        for group in (QUIET, BESIDE, NUMBERS, *INSERTS)
+    ),
 )
 """Rows of a group are measured in turns; all are of one server."""
 
@@ -70,6 +90,19 @@ _WHAT_OF_BOTH: Final = {
     "writers_nonstop": "the same without pauses",
     "writers_peer_rc": "the textbook at READ COMMITTED, no pauses",
     "writers_peer_rr": "the textbook at REPEATABLE READ, no pauses",
+    "sequence_one": "sequences.next, one process",
+    "peer_for_update_one": "SELECT … FOR UPDATE, UPDATE, COMMIT, one process",
+    "peer_last_insert_id_one": "UPDATE … LAST_INSERT_ID(n + 1), SELECT LAST_INSERT_ID()",
+    "sequence_blocks": "sequences.next_block of 100, one process",
+    "sequence_eight": "sequences.next, eight processes on one row",
+    "peer_for_update_eight": "SELECT … FOR UPDATE, UPDATE, COMMIT, eight processes",
+    "peer_last_insert_id_eight": "UPDATE, SELECT LAST_INSERT_ID(), eight processes",
+    "insert_one": "an application's INSERT of a row, one connection",
+    "insert_one_tracked": "the same, its table tracked by status and day",
+    "insert_eight": "the same without, eight connections",
+    "insert_eight_tracked": "the same, its table tracked",
+    "insert_bulk": "rows of INSERTs of 1,000, one connection",
+    "insert_bulk_tracked": "the same, its table tracked",
 }
 
 WHAT: Final = {

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.row_counts import QUESTIONS
 from benchmarks.rows import (
     BESIDE,
     DRIFT,
@@ -40,6 +41,8 @@ def show(console: Console, whole: dict[str, Any]) -> None:
         console.print(_writers(beside))
     if whole["reads"]:
         console.print(_reads(whole["reads"]))
+    if whole["row_counts"]:
+        console.print(_row_counts(whole["row_counts"]))
     peaks = [row[WORKER_MEGABYTES] for row in measured if WORKER_MEGABYTES in row]
     if peaks:
         console.print(
@@ -47,7 +50,7 @@ def show(console: Console, whole: dict[str, Any]) -> None:
             f" (below {WORKER_MEGABYTES_LIMIT} MB) {_mark(max(peaks) < WORKER_MEGABYTES_LIMIT)}"
         )
     reasons: dict[str, list[str]] = {}
-    for row in (*whole["rows"], *whole["reads"]):
+    for row in (*whole["rows"], *whole["reads"], *whole["row_counts"]):
         if "missing" in row:
             reasons.setdefault(row["missing"], []).append(row["name"])
     for reason, names in reasons.items():
@@ -109,6 +112,29 @@ def _reads(rows: list[dict[str, Any]]) -> Table:
             f"{row['slot_rows_before']:,} to {row['slot_rows_after']:,}",
             escape(_WHAT_READS[row["name"]]),
         )
+    return table
+
+
+def _row_counts(rows: list[dict[str, Any]]) -> Table:
+    table = _table("rows of a table, ms", "COUNT(*)", "row_count", "faster", "rows", "what")
+    for row in rows:
+        for asked in row.get("questions", ()):
+            table.add_row(
+                row["name"],
+                f"{asked['count_ms']['median']:,.2f}",
+                f"{asked['row_count_ms']['median']:,.2f}",
+                f"{asked['ratio']:,.0f}×",
+                f"{asked['rows']:,}",
+                escape(QUESTIONS[asked["question"]]),
+            )
+        if "missing" not in row:
+            table.add_row(
+                row["name"],
+                *("", "", ""),
+                f"{row['table_rows']:,}",
+                f"tracked in {row['track_seconds']:.1f} s, worst INSERT meanwhile"
+                f" {row['worst_insert_ms']:.1f} ms, before {row['worst_insert_alone_ms']:.1f} ms",
+            )
     return table
 
 

@@ -18,6 +18,7 @@ import pytest
 from benchmarks.measuring import Measurement, Paced, Result, Wrong, take_turns
 from benchmarks.processes import PROJECT
 from benchmarks.results import as_rows
+from benchmarks.row_counts import QUESTIONS
 from benchmarks.rows import (
     BESIDE,
     DRIFT,
@@ -81,7 +82,7 @@ def measured(whole: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_has_every_row_in_order(whole: dict[str, Any]) -> None:
-    assert list(whole) == ["environment", "rows", "reads"]
+    assert list(whole) == ["environment", "rows", "reads", "row_counts"]
     assert [row["name"] for row in whole["rows"]] == list(NAMES)
 
 
@@ -90,6 +91,7 @@ def test_rows_of_a_server_that_is_not_there_say_why(whole: dict[str, Any]) -> No
     missing = [row for row in whole["rows"] if "missing" in row]
     assert {row["name"] for row in missing} == {name for name in NAMES if server_of(name) == OTHER}
     missing += [row for row in whole["reads"] if row["name"] in {on(OTHER, q) for q in QUERIES}]
+    missing += [row for row in whole["row_counts"] if row["name"] == on(OTHER, "row_counts")]
     assert all(row["missing"] == f"left out by --without {OTHER}" for row in missing)
 
 
@@ -132,6 +134,17 @@ def test_reads_are_timed_before_and_after_compaction(whole: dict[str, Any]) -> N
         for figures in (row["before_ms"], row["after_ms"]):
             assert 0 < figures["low"] <= figures["median"] <= figures["high"]
             assert figures["repetitions"] >= 5
+
+
+@pytest.mark.slow
+def test_rows_are_counted_both_ways(whole: dict[str, Any]) -> None:
+    ours, other = whole["row_counts"]
+    assert (ours["name"], other["name"]) == (on(SERVER, "row_counts"), on(OTHER, "row_counts"))
+    assert [asked["question"] for asked in ours["questions"]] == list(QUESTIONS)
+    assert ours["questions"][0]["rows"] >= ours["table_rows"] > 0
+    assert all(asked["ratio"] > 0 and asked["rows"] > 0 for asked in ours["questions"])
+    assert 0 < ours["median_insert_ms"] <= ours["worst_insert_ms"]
+    assert ours["track_seconds"] > 0
 
 
 @pytest.mark.slow
