@@ -14,7 +14,7 @@ from countersink.store.counters import Counters
 from countersink.store.errors import Misconfigured
 from countersink.store.increments import Increments
 from countersink.store.pool import Pool
-from countersink.store.sequences import Sequences
+from countersink.store.sequences import CHANGE_LOCK_WAIT, HANDING_IDLE_SECONDS, Sequences
 from countersink.store.settings import Settings
 from countersink.store.tables import open_tables
 from countersink.store.totals import Totals
@@ -59,7 +59,12 @@ class Store:
         self.totals = Totals(self._pool)
         self.counters = Counters(connect_here, self._pool)
         database = self._settings.database
-        self.sequences = Sequences(connect_here, self._pool, database)
+        self.sequences = Sequences(
+            partial(open_tables, self._settings, idle_seconds=HANDING_IDLE_SECONDS),
+            partial(open_tables, self._settings, lock_wait=CHANGE_LOCK_WAIT),
+            self._pool,
+            database,
+        )
         self.tracked = TrackedTables(connect_here, self._pool, database)
         self._increments = Increments(connect_here, self._pool, database)
 
@@ -125,6 +130,7 @@ class Store:
 
     def close(self) -> None:
         """Close the connections."""
+        self.sequences.close()
         self._pool.close()
 
     def __enter__(self) -> "Store":

@@ -1,21 +1,22 @@
-"""Sequences: add, and get your own value, in one statement."""
+"""Sequences: add, and get your own value, in one statement.
 
-from countersink.store.connection import Connect
-from countersink.store.pool import Pool
+Tables: ``sequence`` has a row per sequence and period, ``sequence_option`` one per sequence, which
+is made when it is first used. Whoever hands out a value holds a share lock on the latter.
+"""
 
-__all__ = ["Sequences"]
+from countersink.store.sequences.changes import CHANGE_LOCK_WAIT
+from countersink.store.sequences.connections import HANDING_IDLE_SECONDS
+from countersink.store.sequences.options import Options
+from countersink.store.sequences.sequences import UNCHANGED, Sequences, Unchanged
+from countersink.store.sequences.views import Period, Sequence
 
-
-class Sequences:
-    """Numbers that are handed out once. Thread-safe and fork-safe.
-
-    Args:
-        connect: makes sessions whose tables were checked.
-        pool: for reading.
-        database: where the tables are, for statements on the application's connections.
-    """
-
-    def __init__(self, connect: Connect, pool: Pool, database: str) -> None:
-        self._connect = connect
-        self._pool = pool
-        self._database = database
+__all__ = [
+    "CHANGE_LOCK_WAIT",
+    "HANDING_IDLE_SECONDS",
+    "UNCHANGED",
+    "Options",
+    "Period",
+    "Sequence",
+    "Sequences",
+    "Unchanged",
+]

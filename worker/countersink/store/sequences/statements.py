@@ -1,0 +1,141 @@
+"""The statements that hand out values.
+
+Each adds and says what came of it in one step: ``LAST_INSERT_ID(expr)`` makes the new value the
+insert id of the server's reply ("Information Functions" in the MySQL manual). It is cast, since its
+type is unsigned and the column's is not. Everything else that counts is read under the lock of the
+same statement: the options under a share lock, so that a change of them waits for every statement
+that went by the old ones.
+
+They come without arguments, since some run on the application's own connections: names are hex
+literals, numbers go through ``:d``.
+"""
+
+from dataclasses import dataclass
+
+from countersink.store.sequences.boundaries import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The two tables, by their full names, quoted."""
+
+    values: str
+    options: str
+
+    @classmethod
+    def of(cls, database: str) -> "Tables":
+        """Those of a database."""
+        quoted = "`" + database.replace("`", "``") + "`"
+        return cls(f"{quoted}.sequence", f"{quoted}.sequence_option")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is wanted of a sequence.
+
+    Attributes:
+        step: None: the configured one.
+        start: the first value, where there is none yet; None: the configured one, else the step.
+        n: how many values.
+        as_configured: ``step`` is what the configured one is thought to be; where it is another,
+            nothing is handed out.
+    """
+
+    step: int | None = None
+    start: int | None = None
+    n: int = 1
+    as_configured: bool = False
+
+    def values(self, last: int) -> range:
+        """The values, from the last one; the step must be known if there are several."""
+        step = self.step or 1
+        return range(last - (self.n - 1) * step, last + step, step)
+
+
+def hand_out(tables: Tables, name: bytes, place: Place, asked: Asked) -> str:
+    """Make the row of the period, or add to it. The insert id is the last value handed out.
+
+    Changes no row where the sequence has no options, or others than was thought, or the server's
+    clock is outside of ``place``. Fails with one of the codes of a limit where the value *or the
+    first value of a new row* is beyond the limits: servers check the row to be inserted before they
+    find that there is one. Then :func:`go_on` knows.
+    """
+    first = f"CAST(LAST_INSERT_ID({_block_end(_begin(asked), asked)}) AS SIGNED)"
+    return (
+        f"INSERT INTO {tables.values} (name, period, value, min_value, max_value, updated_at)"
+        f" SELECT o.name, {place.expression}, {first}, o.minimum, o.maximum, UTC_TIMESTAMP(3)"
+        f" FROM {tables.options} AS o"
+        f" WHERE {_options(name, place, asked)} LOCK IN SHARE MODE"
+        f" ON DUPLICATE KEY UPDATE value = {_added(f'{tables.values}.value', asked)},"
+        " min_value = o.minimum, max_value = o.maximum, updated_at = UTC_TIMESTAMP(3)"
+    )
+
+
+def go_on(tables: Tables, name: bytes, place: Place, asked: Asked) -> str:
+    """As :func:`hand_out`, only where there is a row."""
+    return (
+        f"UPDATE {tables.options} AS o JOIN {tables.values} AS s ON s.name = o.name"
+        f" SET s.value = {_added('s.value', asked)}, s.min_value = o.minimum,"
+        " s.max_value = o.maximum, s.updated_at = UTC_TIMESTAMP(3)"
+        f" WHERE {_options(name, place, asked)} AND s.period = {place.expression}"
+    )
+
+
+def make_options(tables: Tables, name: bytes) -> str:
+    """Give a new sequence its row of options: the lock on it is what makes changes exact."""
+    return (
+        f"INSERT IGNORE INTO {tables.options}"
+        " (name, start, step, minimum, maximum, cycle, period, time_zone)"
+        f" VALUES ({literal(name)}, NULL, 1, NULL, NULL, FALSE, 'none', 'UTC')"
+    )
+
+
+def literal(name: bytes) -> str:
+    """A text as a literal, in any character set and ``sql_mode``."""
+    return f"X'{name.hex()}'"
+
+
+def _options(name: bytes, place: Place, asked: Asked) -> str:
+    scheme = place.scheme
+    found = f"o.name = {literal(name)} AND o.period = '{scheme.period}'"
+    if asked.as_configured:
+        found += f" AND o.step = {asked.step:d}"
+    if scheme.period == "none":
+        return found
+    return f"{found} AND o.time_zone = {literal(scheme.time_zone.encode())} AND {place.condition}"
+
+
+def _step(asked: Asked) -> str:
+    return "o.step" if asked.step is None else f"{asked.step:d}"
+
+
+def _begin(asked: Asked) -> str:
+    """The first value of a new row."""
+    return _begin_again(asked) if asked.start is None else f"{asked.start:d}"
+
+
+def _begin_again(asked: Asked) -> str:
+    """The first value after the end, where the sequence cycles."""
+    return f"COALESCE(o.start, {_step(asked)})"
+
+
+def _block_end(first: str, asked: Asked) -> str:
+    """The last value of a block, from its first one."""
+    return first if asked.n == 1 else f"{first} + {_times(asked.n - 1, asked)}"
+
+
+def _times(n: int, asked: Asked) -> str:
+    if asked.step is not None:
+        return f"{n * asked.step:d}"
+    return "o.step" if n == 1 else f"o.step * {n:d}"
+
+
+def _added(value: str, asked: Asked) -> str:
+    added = _times(asked.n, asked)
+    wide = f"CAST({value} AS DECIMAL(20)) + {added}"
+    again = _block_end(_begin_again(asked), asked)
+    return (
+        f"IF(o.cycle AND ({wide} > o.maximum OR {wide} < o.minimum),"
+        f" CAST(LAST_INSERT_ID({again}) AS SIGNED),"
+        f" CAST(LAST_INSERT_ID({value} + {added}) AS SIGNED))"
+    )
