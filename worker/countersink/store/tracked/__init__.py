@@ -1,13 +1,48 @@
 """Row counts that replace COUNT(*): tables whose rows are counted by triggers."""
 
-from countersink.store.connection import Connect
-from countersink.store.pool import Pool
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-__all__ = ["TrackedTables"]
+from countersink.store.connection import Connect, Session
+from countersink.store.counter_reads import DEFAULT_APP_SLOTS
+from countersink.store.errors import StoreError, UnknownCounter
+from countersink.store.pool import Pool
+from countersink.store.tracked import checking, definitions, names, planning, tracking
+from countersink.store.tracked.checking import RowDifference
+from countersink.store.tracked.definitions import TrackedTable
+from countersink.store.tracked.patience import Notice, quiet
+from countersink.store.tracked.planning import Plan
+from countersink.store.tracked.sums import Progress, no_progress
+
+__all__ = ["Plan", "Repaired", "RowDifference", "TrackedTable", "TrackedTables"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """What a repair did.
+
+    Attributes:
+        tracked: the table, as it is tracked now.
+        triggers: how many were made anew.
+        rows: of the table, at the moment at which they were counted.
+        cells: (day, key) whose count was wrong and has been put right.
+        difference: what their corrections add up to.
+    """
+
+    tracked: TrackedTable
+    triggers: int
+    rows: int
+    cells: int
+    difference: int
 
 
 class TrackedTables:
     """The tables whose rows are counted. Thread-safe and fork-safe.
+
+    ``progress(done, about)`` is told how many rows were counted so far and about how many there
+    are; ``notice(sentence)`` what is being waited for. Every method raises what
+    :mod:`countersink.store.errors` lists.
 
     Args:
         connect: makes sessions at REPEATABLE READ whose tables were checked.
@@ -19,3 +54,130 @@ class TrackedTables:
         self._connect = connect
         self._pool = pool
         self._database = database
+
+    def plan(
+        self,
+        table: str,
+        *,
+        counter: str | None = None,
+        by: Sequence[str] = (),
+        day: str | None = None,
+        app_slots: int = DEFAULT_APP_SLOTS,
+    ) -> Plan:
+        """What :meth:`track` would do; checks everything that can be, and changes nothing."""
+        with self._connect() as session:
+            return planning.make_plan(session, self._database, table, counter, by, day, app_slots)
+
+    def track(
+        self,
+        table: str,
+        *,
+        counter: str | None = None,
+        by: Sequence[str] = (),
+        day: str | None = None,
+        app_slots: int = DEFAULT_APP_SLOTS,
+        progress: Progress = no_progress,
+        notice: Notice = quiet,
+    ) -> TrackedTable:
+        """Count a table's rows from now on, beside whoever writes them and without locking it.
+
+        Run it again if it was interrupted: it goes on.
+
+        Args:
+            table: ``name`` (in the database of countersink), ``schema.name``, or either part in
+                backquotes.
+            counter: the counter to count in, which nobody has used; else the table's name.
+            by: columns whose values make the key, in this order; see
+                :mod:`countersink.store.tracked.encoding`.
+            day: a DATE, DATETIME or TIMESTAMP whose date (UTC) is the day; see
+                :mod:`countersink.store.tracked.days`.
+            app_slots: 1 to 256; over how many slots the triggers spread: about as many as
+                connections write at once.
+            progress: told how far the counting is.
+            notice: told what is being waited for.
+
+        Returns:
+            how the table is tracked.
+
+        Raises:
+            ValueError: it cannot be tracked so; says why, and what can. Nothing was changed.
+            Refused: a right is missing; says what to grant. Nothing was changed.
+            Conflict: a transaction has been using the table all the time, or somebody else is
+                counting it.
+        """
+        with self._connect() as session:
+            plan = planning.make_plan(session, self._database, table, counter, by, day, app_slots)
+            claimed = tracking.claim(session, plan.definition)
+        name = plan.definition.counter
+        try:
+            tracking.count(self._connect, self._database, name, progress, notice)
+        except (StoreError, ValueError):
+            if claimed:
+                tracking.withdraw(self._connect, plan.definition)
+            raise
+        return self._only(name)
+
+    def untrack(self, table_or_counter: str, *, notice: Notice = quiet) -> TrackedTable:
+        """Drop the triggers of a table and delete its counter; how it was tracked.
+
+        It drops what :meth:`track` has made, also if some of it is gone or :meth:`track` was
+        interrupted, and nothing else. Run it again if it was interrupted itself.
+
+        Raises:
+            UnknownCounter: nothing is tracked under this name.
+            ValueError: the table is tracked in several counters, one of which is to be named.
+            Conflict: a transaction has been using the table all the time.
+        """
+        tracked = self._only(table_or_counter)
+        tracking.forget(self._connect, tracked, notice)
+        return tracked
+
+    def list(self) -> builtins.list[TrackedTable]:
+        """All tracked tables, by counter."""
+        return self._pool.read(definitions.read_all)
+
+    def repair(
+        self, table_or_counter: str, *, progress: Progress = no_progress, notice: Notice = quiet
+    ) -> Repaired:
+        """Make missing triggers anew, and count the rows again, beside whoever writes them.
+
+        Raises:
+            UnknownCounter: nothing is tracked under this name.
+            ValueError: the table is tracked in several counters, one of which is to be named; or
+                it cannot be tracked any more.
+            Conflict: as :meth:`track`.
+        """
+        name = self._only(table_or_counter).counter
+        _, made, counted = tracking.count(self._connect, self._database, name, progress, notice)
+        return Repaired(
+            tracked=self._only(name),
+            triggers=made,
+            rows=counted.rows,
+            cells=counted.cells,
+            difference=counted.difference,
+        )
+
+    def check(self, session: Session, tracked: TrackedTable) -> builtins.list[RowDifference]:
+        """What is wrong with a tracked table; as :func:`countersink.store.tracked.checking.check`.
+
+        Args:
+            session: at REPEATABLE READ, outside a transaction.
+            tracked: the table.
+        """
+        return checking.check(session, tracked)
+
+    def _only(self, table_or_counter: str) -> TrackedTable:
+        found = names.find(self.list(), table_or_counter, self._database)
+        if not found:
+            raise UnknownCounter(
+                f"no table is tracked as {table_or_counter!r}: see `countersink track --list`"
+            )
+        if len(found) > 1:
+            counters = ", ".join(each.counter for each in found)
+            raise ValueError(
+                f"{table_or_counter} is tracked in several counters: name one of {counters}"
+            )
+        return found[0]
+
+    def __repr__(self) -> str:
+        return "TrackedTables()"

@@ -1,0 +1,144 @@
+"""What tracking a table would do, checked as far as can be without changing anything."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from secrets import token_hex
+
+from countersink.store.connection import Session
+from countersink.store.counter_reads import is_used
+from countersink.store.errors import Refused
+from countersink.store.policy_changes import check_app_slots, check_name
+from countersink.store.tracked import privileges, triggers
+from countersink.store.tracked.definitions import TrackedTable, read_all
+from countersink.store.tracked.names import default_counter, parse, quoted
+from countersink.store.tracked.tables import Table, read_table
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a table will be counted.
+
+    Attributes:
+        definition: as it will be, or as it is, where it is tracked just so already.
+        statements: the SQL that makes its triggers, in order.
+        warnings: sentences on what changes rows without a trigger, so that a recount is needed.
+        table: what it was made for.
+    """
+
+    definition: TrackedTable
+    statements: list[str]
+    warnings: list[str]
+    table: Table
+
+
+def make_plan(
+    session: Session,
+    database: str,
+    table: str,
+    counter: str | None,
+    by: Sequence[str],
+    day: str | None,
+    app_slots: int,
+) -> Plan:
+    """Check what is asked for, and say what would be done.
+
+    Raises:
+        TypeError, ValueError: it cannot be; says why, and what can.
+        Refused: a right is missing; says what to grant.
+    """
+    if isinstance(by, str):
+        raise TypeError("by is a sequence of str, one for each column")
+    if counter is None:
+        counter = default_counter(table)
+        if counter is None:
+            parse(table, database)
+            raise ValueError(f"{table} cannot be the name of a counter: give one (--counter)")
+    found = read_table(session, *parse(table, database), database)
+    columns = found.by_columns(by)
+    wanted = TrackedTable(
+        counter=check_name(counter),
+        schema=found.schema,
+        table=found.name,
+        by=tuple(column.name for column in columns),
+        day=None if day is None else found.day_column(day).name,
+        app_slots=check_app_slots(app_slots),
+        triggers=f"countersink_{token_hex(8)}",
+        created=datetime.now(UTC),
+        counted=None,
+    )
+    definition = same_or_free(session, wanted)
+    privileges.require_before(session, found.schema, found.name, database)
+    _require_readable(session, found, definition)
+    return Plan(
+        definition,
+        [trigger.create for trigger in triggers.wanted(definition, found, database)],
+        _warnings(found),
+        found,
+    )
+
+
+def same_or_free(session: Session, wanted: TrackedTable) -> TrackedTable:
+    """What is tracked just so already, or else ``wanted``, whose counter nobody has used.
+
+    Raises:
+        ValueError: the counter is something else already.
+    """
+    counter = wanted.counter
+    for there in read_all(session):
+        if there.counter != counter:
+            continue
+        if (
+            replace(there, triggers=wanted.triggers, created=wanted.created, counted=wanted.counted)
+            == wanted
+        ):
+            return there
+        raise ValueError(
+            f"{counter} tracks {described(there)} already: untrack that first, or give another"
+            " counter (--counter)"
+        )
+    if is_used(session, counter):
+        raise ValueError(
+            f"{counter} is a counter that has been counted already: give another one (--counter),"
+            f" or delete it first (`countersink counter delete {counter}`)"
+        )
+    settings = session.query(
+        "SELECT 1 FROM counter_policy WHERE counter = %s"
+        " UNION SELECT 1 FROM counter WHERE name = %s AND keep_days IS NOT NULL",
+        (counter, counter),
+    )
+    if settings:
+        raise ValueError(
+            f"{counter} has a time zone, resolution or keep_days of its own, which a tracked table"
+            " cannot have: give another counter (--counter), or delete it first"
+            f" (`countersink counter delete {counter}`)"
+        )
+    return wanted
+
+
+def described(tracked: TrackedTable) -> str:
+    """How a table is counted, in words."""
+    by = f" by {', '.join(tracked.by)}" if tracked.by else ""
+    day = f" with the day of {tracked.day}" if tracked.day is not None else ""
+    return f"{tracked.name}{by}{day} on {tracked.app_slots} slots"
+
+
+def _require_readable(session: Session, table: Table, tracked: TrackedTable) -> None:
+    """Check that this user, whose the triggers will be, may read the columns that they read."""
+    names = [*tracked.by, *([] if tracked.day is None else [tracked.day])]
+    columns = ", ".join(map(quoted, names)) or "1"
+    try:
+        session.query(f"SELECT {columns} FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")
+    except Refused as error:
+        raise privileges.explained(error, session, table.schema, table.name) from error
+
+
+def _warnings(table: Table) -> list[str]:
+    recount = f"then run `countersink verify {table.schema}.{table.name} --repair`"
+    found = [
+        f"{cascade}: what it deletes or changes fires no trigger; {recount}"
+        for cascade in table.cascades
+    ]
+    if table.partitioned:
+        found.append(f"dropping or truncating a partition fires no trigger; {recount}")
+    return found

@@ -1,0 +1,206 @@
+"""Counting a tracked table's rows, beside those who write them.
+
+The triggers are there first. Then, in one snapshot, what the counter holds and what the table holds
+are added up, and the differences are added to the counter. Whatever is written meanwhile is in
+neither side of the difference, or in both. So the count is exact without any lock on the table,
+however long the counting takes and whatever the triggers, or compaction, do at the same time.
+
+Two sessions do it: the first holds the row of ``tracked_table``, so that there is one recount of a
+table at a time, and reads; the second writes the differences in one short transaction.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from countersink.store import cells
+from countersink.store.connection import Connect, Session
+from countersink.store.deletion_sql import FIRST_APP_SLOT, LAST_APP_SLOT, delete_rows
+from countersink.store.errors import BadData, Conflict, Refused, Unavailable, UnknownCounter
+from countersink.store.rerun import rerun
+from countersink.store.tracked.days import LATE_DAY, NO_DAY, is_day
+from countersink.store.tracked.definitions import TrackedTable, read_locked, set_counted
+from countersink.store.tracked.emptying import EVERYTHING
+from countersink.store.tracked.sums import Cell, Progress, differences
+from countersink.store.tracked.tables import Table
+
+IDLE_SECONDS: Final = 3600
+"""How long the first session may be silent: the second one works, or a statement waits."""
+TABLE_CHANGED: Final = 1412
+"""Table definition has changed, please retry transaction: TRUNCATE or ALTER TABLE came between."""
+_TURN_ATTEMPTS: Final = 3
+
+
+class TableChanged(Conflict):
+    """The table was truncated or altered while its rows were counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a recount found.
+
+    Attributes:
+        rows: of the table.
+        cells: (day, key) whose count was wrong and has been put right.
+        difference: what their corrections add up to.
+    """
+
+    rows: int
+    cells: int
+    difference: int
+
+
+@contextmanager
+def turn(connect: Connect, counter: str) -> Iterator[tuple[Session, TrackedTable]]:
+    """Hold a tracked table's row, so that nobody else recounts it or changes its triggers.
+
+    The transaction has no snapshot yet. Commit it, or it is rolled back.
+
+    Raises:
+        UnknownCounter: nothing is tracked as ``counter``.
+        Conflict: somebody else has its turn.
+    """
+    with connect() as session:
+        session.execute("SET SESSION wait_timeout = %s", (IDLE_SECONDS,))
+        try:
+            tracked = rerun(partial(_locked, session, counter), attempts=_TURN_ATTEMPTS)
+        except Conflict as error:
+            raise Conflict(
+                f"the rows behind {counter} are being counted by somebody else just now ({error}):"
+                " let that end, or run this again later",
+                code=error.code,
+            ) from error
+        if tracked is None:
+            raise UnknownCounter(f"no table is tracked as {counter!r}: see `track --list`")
+        try:
+            yield session, tracked
+        finally:
+            session.rollback_or_close()
+
+
+def _locked(session: Session, counter: str) -> TrackedTable | None:
+    session.rollback()
+    session.begin()
+    return read_locked(session, counter)
+
+
+def recount(
+    session: Session,
+    connect: Connect,
+    tracked: TrackedTable,
+    table: Table,
+    progress: Progress,
+) -> Counted:
+    """Put a counter right; all triggers of the table are there. It commits the session.
+
+    Args:
+        session: holds the turn, and has no snapshot yet.
+        connect: makes the session that writes.
+        tracked: how the table is counted.
+        table: the table.
+        progress: told after each part of the table.
+
+    Raises:
+        TableChanged: it was truncated or altered meanwhile; nothing was changed.
+        Unavailable: a connection broke; if it was the one that wrote, run it again.
+    """
+    try:
+        drift = _ledger_drift(session, tracked.counter)
+        foreign = _foreign(session, tracked.counter)
+        found, rows = differences(session, tracked, table, progress)
+    except Refused as error:
+        if error.code != TABLE_CHANGED:
+            raise
+        raise TableChanged(
+            f"{tracked.name} was truncated or altered while its rows were counted: run this again",
+            code=error.code,
+        ) from error
+    wrong = {cell: amount for cell, amount in found.items() if is_day(cell[0])}
+    with connect() as writer:
+        try:
+            rerun(partial(_write, writer, tracked.counter, wrong, foreign, drift))
+        except Unavailable as error:
+            raise Unavailable(
+                f"the connection broke while the count of {tracked.name} was put right ({error}):"
+                " whether that was done is unknown; run it again, which counts anew",
+                code=error.code,
+            ) from error
+        except BadData as error:
+            raise Refused(
+                f"the rows of {tracked.counter} were changed by hand, and hold numbers that do not"
+                f" add up in 64 bits ({error}): untrack the table, then track it again",
+                code=error.code,
+            ) from error
+    set_counted(session, tracked.counter)
+    session.commit()
+    return Counted(rows, len(found), sum(found.values()))
+
+
+def _ledger_drift(session: Session, counter: str) -> int:
+    """What is in months and in slots that the ledger accounts for, minus the ledger.
+
+    It is 0 unless somebody has changed rows by hand: whoever moves them changes both sides at once.
+    """
+    ((slots, months, ledger),) = session.query(
+        "SELECT"
+        " (SELECT COALESCE(SUM(amount), 0) FROM counter_slot FORCE INDEX (PRIMARY)"
+        "  WHERE counter = %s AND slot NOT BETWEEN %s AND %s),"
+        " (SELECT COALESCE(SUM(amount), 0) FROM counter_month WHERE counter = %s),"
+        " (SELECT COALESCE(SUM(amount), 0) FROM counter_ledger WHERE counter = %s)",
+        (counter, FIRST_APP_SLOT, LAST_APP_SLOT, counter, counter),
+    )
+    return int(slots) + int(months) - int(ledger)
+
+
+def _foreign(session: Session, counter: str) -> list[datetime]:
+    """Buckets that no trigger writes: no midnights, or of days that no row has."""
+    rows = session.query(
+        "SELECT DISTINCT bucket FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
+        " AND (TIME_TO_SEC(bucket) <> 0 OR bucket < %s OR bucket > %s)",
+        (counter, NO_DAY, LATE_DAY),
+    )
+    return [bucket for (bucket,) in rows]
+
+
+def _write(
+    session: Session,
+    counter: str,
+    wrong: Mapping[Cell, int],
+    foreign: list[datetime],
+    drift: int,
+) -> None:
+    """Add the differences to slot 0 and to the ledger, and delete what no trigger writes."""
+    with session.transaction():
+        for bucket in foreign:
+            delete_rows(
+                session,
+                "counter_slot",
+                "counter = %s AND bucket = %s",
+                (counter, bucket),
+                EVERYTHING,
+            )
+        delete_rows(session, "counter_month", "counter = %s", (counter,), EVERYTHING)
+        heads: dict[int, str] = {}
+        ordered = sorted(wrong.items())
+        size = cells.per_statement(session)
+        clause = session.dialect.upsert_add("counter_slot", "amount")
+        for start in range(0, len(ordered), size):
+            values = []
+            for (label, key), amount in ordered[start : start + size]:
+                if label not in heads:
+                    heads[label] = cells.head(session, counter, label)
+                values.append(f"{heads[label]}{key.hex()}', 0, {amount:d})")
+            session.execute(
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
+                + ", ".join(values)
+                + clause
+            )
+        # Also where it is 0: the row says that the counter was counted.
+        session.execute(
+            "INSERT INTO counter_ledger (counter, slot, amount) VALUES (%s, 0, %s)"
+            + session.dialect.upsert_add("counter_ledger", "amount"),
+            (counter, sum(wrong.values()) + drift),
+        )

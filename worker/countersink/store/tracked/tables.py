@@ -1,0 +1,185 @@
+"""Tables that may be tracked: what they are, and why some cannot be."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from countersink.store.connection import Session
+from countersink.store.migrate import migrations
+from countersink.store.tracked import columns as table_columns
+from countersink.store.tracked.columns import DAY_TYPES, Column, require_width
+from countersink.store.tracked.encoding import MAX_KEY_BYTES
+
+_SYSTEM: Final = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
+_VERSION_TABLE: Final = "schema_version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table that can have triggers.
+
+    Attributes:
+        schema: the database that it is in.
+        name: its name, as it was created.
+        columns: by name, in their order.
+        rows: about how many there are, by the server's statistics.
+        first_key: the first column of the primary key; None where there is none.
+        cascades: its foreign keys by which rows change without a trigger, as sentences.
+        partitioned: whether partitions can be dropped from it.
+    """
+
+    schema: str
+    name: str
+    columns: dict[str, Column]
+    rows: int
+    first_key: Column | None
+    cascades: tuple[str, ...]
+    partitioned: bool
+
+    def column(self, name: str) -> Column:
+        """A column by its name, in whatever case.
+
+        Raises:
+            ValueError: there is none; says which there are.
+        """
+        if name in self.columns:
+            return self.columns[name]
+        for own in self.columns.values():
+            if own.name.casefold() == name.casefold():
+                return own
+        raise ValueError(
+            f"{self.schema}.{self.name} has no column {name!r}; it has {', '.join(self.columns)}"
+        )
+
+    def by_columns(self, names: Sequence[str]) -> list[Column]:
+        """The columns whose values make the key.
+
+        Raises:
+            ValueError: there is no such column, one comes twice, or their values cannot make one.
+        """
+        found = [self.column(name) for name in names]
+        for column in found:
+            if found.count(column) > 1:
+                raise ValueError(f"column {column.name} is given twice")
+        require_width(found, MAX_KEY_BYTES)
+        return found
+
+    def day_column(self, name: str) -> Column:
+        """The column whose date is the day.
+
+        Raises:
+            ValueError: there is none, or it holds no dates.
+        """
+        found = self.column(name)
+        if found.type not in DAY_TYPES:
+            raise ValueError(
+                f"column {found.name} is of type {found.type.upper()}: a day is taken from a DATE,"
+                " DATETIME or TIMESTAMP"
+            )
+        return found
+
+
+def read_table(session: Session, schema: str, name: str, database: str) -> Table:
+    """A table, if it can be tracked.
+
+    Args:
+        session: outside a transaction.
+        schema: the database that it is in.
+        name: its name.
+        database: where the tables of countersink are.
+
+    Raises:
+        ValueError: there is no such table, or it cannot be tracked; says why, and what can be done.
+    """
+    rows = session.query(
+        "SELECT table_schema, table_name, table_type, engine, COALESCE(table_rows, 0),"
+        " COALESCE(create_options, '') FROM information_schema.tables"
+        " WHERE table_schema = %s AND table_name = %s",
+        (schema, name),
+    )
+    # Where names differ by case alone the one that was written; elsewhere the only one.
+    found = next((row for row in rows if row[:2] == (schema, name)), None)
+    if found is None and _folds_case(session):
+        found = rows[0] if rows else None
+    if found is None:
+        raise ValueError(
+            f"there is no table {schema}.{name}, or this user has no rights on it (a temporary"
+            " table cannot be tracked: it belongs to one connection, and cannot have triggers)"
+        )
+    schema, name, kind, engine, estimate, options = found
+    _refuse(database, schema, name, kind, engine)
+    columns = table_columns.read(session, schema, name)
+    return Table(
+        schema=schema,
+        name=name,
+        columns=columns,
+        rows=int(estimate),
+        first_key=_first_key(session, schema, name, columns),
+        cascades=_cascades(session, schema, name),
+        partitioned="partitioned" in options.lower(),
+    )
+
+
+def _refuse(database: str, schema: str, name: str, kind: str, engine: str | None) -> None:
+    full = f"{schema}.{name}"
+    if schema.casefold() in _SYSTEM:
+        raise ValueError(f"{full} is the server's own: it cannot have triggers")
+    if schema == database and name in _own_tables():
+        raise ValueError(f"{full} is countersink's own: it cannot be tracked")
+    if "VIEW" in kind.upper():
+        raise ValueError(f"{full} is a view, which cannot have triggers: track the table behind it")
+    if kind.upper() == "SYSTEM VERSIONED":
+        raise ValueError(
+            f"{full} keeps a history of its rows (WITH SYSTEM VERSIONING), whose triggers do not"
+            " tell present rows from past ones: it cannot be tracked"
+        )
+    if kind.upper() != "BASE TABLE":
+        raise ValueError(f"{full} is a {kind.lower()}, not a table: it cannot be tracked")
+    if (engine or "").lower() != "innodb":
+        raise ValueError(
+            f"{full} is of the engine {engine}, whose rows do not commit and roll back with their"
+            " count: ALTER TABLE … ENGINE = InnoDB first"
+        )
+
+
+@cache
+def _own_tables() -> frozenset[str]:
+    found = {_VERSION_TABLE}
+    for migration in migrations():
+        for statement in migration.statements:
+            made = re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", statement)
+            if made:
+                found.add(made[1])
+    return frozenset(found)
+
+
+def _folds_case(session: Session) -> bool:
+    ((folds,),) = session.query("SELECT @@lower_case_table_names")
+    return bool(folds)
+
+
+def _first_key(
+    session: Session, schema: str, name: str, columns: dict[str, Column]
+) -> Column | None:
+    rows = session.query(
+        "SELECT column_name FROM information_schema.statistics WHERE table_schema = %s"
+        " AND table_name = %s AND index_name = 'PRIMARY' AND seq_in_index = 1",
+        (schema, name),
+    )
+    return columns.get(rows[0][0]) if rows else None
+
+
+def _cascades(session: Session, schema: str, name: str) -> tuple[str, ...]:
+    rows = session.query(
+        "SELECT constraint_name, referenced_table_name, delete_rule, update_rule"
+        " FROM information_schema.referential_constraints"
+        " WHERE constraint_schema = %s AND table_name = %s ORDER BY constraint_name",
+        (schema, name),
+    )
+    return tuple(
+        f"foreign key {constraint} to {parent}: ON DELETE {deleted}, ON UPDATE {updated}"
+        for constraint, parent, deleted, updated in rows
+        if {deleted, updated} & {"CASCADE", "SET NULL", "SET DEFAULT"}
+    )

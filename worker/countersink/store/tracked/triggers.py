@@ -1,0 +1,174 @@
+"""The triggers that count a table's rows.
+
+They run after the row was written, so that neither a row that an INSERT IGNORE leaves out nor what
+another trigger still changes is counted wrongly. Each adds 1 or -1 in the application's own
+transaction, into a slot by its connection, so that transactions do not wait for each other. An
+UPDATE that leaves key and day alone writes nothing; where nothing is counted by, it has no trigger.
+
+A trigger must never fail the application's write. It runs under the ``sql_mode`` and the character
+set of the session that made it: that has an empty ``sql_mode``, so a value that was not foreseen
+becomes a warning (and a difference that verification finds) instead of an error.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from countersink.store.connection import Session
+from countersink.store.deletion_sql import FIRST_APP_SLOT
+from countersink.store.errors import Refused
+from countersink.store.tracked.days import bucket_sql
+from countersink.store.tracked.definitions import TrackedTable
+from countersink.store.tracked.encoding import MAX_KEY_BYTES, key_sql
+from countersink.store.tracked.names import quoted
+from countersink.store.tracked.tables import Table
+
+Event = Literal["INSERT", "UPDATE", "DELETE"]
+
+SQL_MODE: Final = ""
+"""Of the session that makes triggers, and so of the triggers."""
+_NO_SUCH_TRIGGER: Final = 1360
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A trigger as it should be.
+
+    Attributes:
+        schema: the database that it and its table are in.
+        table: what it is on.
+        name: its own.
+        event: after what it runs.
+        body: what it does, as SQL.
+    """
+
+    schema: str
+    table: str
+    name: str
+    event: Event
+    body: str
+
+    @property
+    def create(self) -> str:
+        """The statement that makes it."""
+        return (
+            f"CREATE TRIGGER {quoted(self.schema)}.{quoted(self.name)}"
+            f" AFTER {self.event} ON {quoted(self.schema)}.{quoted(self.table)}"
+            f" FOR EACH ROW\n{self.body}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A trigger as it is.
+
+    Attributes:
+        schema: the database that it and its table are in.
+        table: what it is on.
+        name: its own.
+        sql_mode: under which it runs.
+        statement: what the server says made it.
+    """
+
+    schema: str
+    table: str
+    name: str
+    sql_mode: str
+    statement: str
+
+    @property
+    def drop(self) -> str:
+        """The statement that takes it away, wherever it is by now."""
+        return f"DROP TRIGGER IF EXISTS {quoted(self.schema)}.{quoted(self.name)}"
+
+    def does(self, wanted: Trigger) -> bool:
+        """Whether it is as it should be. (The server changes what stands before the body.)"""
+        return (
+            (self.table, self.name, self.sql_mode) == (wanted.table, wanted.name, SQL_MODE)
+            and f" AFTER {wanted.event} ON " in self.statement
+            and self.statement.endswith(wanted.body)
+        )
+
+
+def names(tracked: TrackedTable) -> dict[Event, str]:
+    """The names that its triggers have, or would have."""
+    events: tuple[Event, ...] = ("INSERT", "UPDATE", "DELETE")
+    return {event: f"{tracked.triggers}_{event.lower()}" for event in events}
+
+
+def wanted(tracked: TrackedTable, table: Table, database: str) -> list[Trigger]:
+    """The triggers that count a table.
+
+    Args:
+        tracked: how it is counted.
+        table: the table.
+        database: where the tables of countersink are.
+    """
+    by = [table.column(name) for name in tracked.by]
+    day = None if tracked.day is None else table.column(tracked.day)
+    slots = f"{quoted(database)}.counter_slot"
+    slot = f"{FIRST_APP_SLOT} + CONNECTION_ID() MOD {tracked.app_slots:d}"
+
+    def add(bucket: str, key: str, amount: int) -> str:
+        return (
+            f"INSERT INTO {slots} (counter, bucket, counter_key, slot, amount)\n"
+            f"VALUES ('{tracked.counter}', {bucket}, {key}, {slot}, {amount:d})\n"
+            f"ON DUPLICATE KEY UPDATE amount = amount {'+' if amount > 0 else '-'} 1"
+        )
+
+    bodies: dict[Event, str] = {
+        "INSERT": add(bucket_sql(day, "NEW."), key_sql(by, "NEW."), 1),
+        "DELETE": add(bucket_sql(day, "OLD."), key_sql(by, "OLD."), -1),
+    }
+    if by or day is not None:
+        less, more = add("old_bucket", "old_key", -1), add("new_bucket", "new_key", 1)
+        # In the order of the primary key, as everybody writes several rows.
+        bodies["UPDATE"] = (
+            "BEGIN\n"
+            f"DECLARE old_bucket DATETIME DEFAULT {bucket_sql(day, 'OLD.')};\n"
+            f"DECLARE new_bucket DATETIME DEFAULT {bucket_sql(day, 'NEW.')};\n"
+            f"DECLARE old_key VARBINARY({MAX_KEY_BYTES}) DEFAULT {key_sql(by, 'OLD.')};\n"
+            f"DECLARE new_key VARBINARY({MAX_KEY_BYTES}) DEFAULT {key_sql(by, 'NEW.')};\n"
+            "IF old_bucket < new_bucket OR (old_bucket = new_bucket AND old_key < new_key) THEN\n"
+            f"{less};\n{more};\n"
+            "ELSEIF old_bucket <> new_bucket OR old_key <> new_key THEN\n"
+            f"{more};\n{less};\n"
+            "END IF;\n"
+            "END"
+        )
+    named = names(tracked)
+    return [
+        Trigger(tracked.schema, tracked.table, named[event], event, body)
+        for event, body in bodies.items()
+    ]
+
+
+def existing(session: Session, tracked: TrackedTable) -> list[Found]:
+    """Those of its triggers that there are, on whatever table of its database they are by now."""
+    rows = session.query(
+        "SELECT trigger_name, event_object_table FROM information_schema.triggers"
+        " WHERE trigger_schema = %s AND trigger_name IN (%s, %s, %s)",
+        (tracked.schema, *names(tracked).values()),
+    )
+    found = []
+    for name, table in rows:
+        try:
+            # Not action_statement, where MySQL spoils names that have a backquote in them.
+            shown = session.query(f"SHOW CREATE TRIGGER {quoted(tracked.schema)}.{quoted(name)}")
+        except Refused as error:
+            if error.code != _NO_SUCH_TRIGGER:
+                raise
+            continue
+        _, sql_mode, statement, *_ = shown[0]
+        found.append(Found(tracked.schema, table, name, sql_mode, statement))
+    return found
+
+
+def split(
+    there: Sequence[Found], should_be: Sequence[Trigger]
+) -> tuple[list[Found], list[Trigger]]:
+    """Of triggers that are there and that should be: which to drop, and which to make."""
+    return (
+        [found for found in there if not any(found.does(trigger) for trigger in should_be)],
+        [trigger for trigger in should_be if not any(found.does(trigger) for found in there)],
+    )
