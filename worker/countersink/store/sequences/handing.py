@@ -84,7 +84,7 @@ class Handing:
         Raises:
             SequenceUncertain, SequenceExhausted, StoreError: as :meth:`Sequences.next`.
         """
-        return self._take(name, asked, self._run)
+        return self._take(name, asked, None)
 
     def take_in(self, connection: AppConnection, name: bytes, asked: Asked) -> range:
         """The same in the transaction of ``connection``.
@@ -95,10 +95,11 @@ class Handing:
         if not self.memory.knows(name):
             # Before the application's transaction asks for a row that is not there, which may lock
             # the gap where it would be.
-            self._look_up(name, self._run)
-        return self._take(name, asked, partial(_run_in, connection))
+            self._look_up(name, None)
+        return self._take(name, asked, connection)
 
-    def _take(self, name: bytes, wanted: Asked, run: Run) -> range:
+    def _take(self, name: bytes, wanted: Asked, connection: AppConnection | None) -> range:
+        run = self._run if connection is None else partial(_run_in, connection)
         full_at: Place | None = None
         for _ in range(TRIES):
             place = self.memory.place(name)
@@ -114,7 +115,7 @@ class Handing:
                     full_at = place
             if done.rows:
                 return asked.values(done.insert_id)
-            self._look_up(name, run)
+            self._look_up(name, connection)
         raise Conflict(
             f"the sequence {name_text(name)!r} was changed by others all the time: try again"
         )
@@ -131,12 +132,20 @@ class Handing:
         except AtLimit as limit:
             raise _exhausted(name, asked) from limit.__cause__
 
-    def _look_up(self, name: bytes, make: Run) -> None:
+    def _look_up(self, name: bytes, connection: AppConnection | None) -> None:
+        """Learn what the sequence is; a new one is given its options, nothing is handed out.
+
+        With a ``connection`` on it: its transaction may have locked the place where they belong.
+        """
+        made = make_options(self._tables, name)
         with self._sessions.lent() as session:
-            found = self.memory.look_up(session, name)
-        if not found:
-            make(make_options(self._tables, name))
-            self.memory.made(name)
+            if self.memory.look_up(session, name):
+                return
+            if connection is None:
+                rerun(partial(session.execute, made))
+        if connection is not None:
+            app_connection.execute(connection, made)
+        self.memory.made(name)
 
     def _run(self, sql: str) -> Done:
         with self._sessions.lent() as session:

@@ -4,13 +4,13 @@ Nothing here has to be true. A statement that was made from it does its work onl
 otherwise changes nothing, so that it is looked up again.
 """
 
-import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, cast
 
 from countersink.store.connection import Session
+from countersink.store.errors import Refused
 from countersink.store.sequences.boundaries import (
     WITHOUT_PERIODS,
     PeriodLength,
@@ -49,11 +49,11 @@ class Memory:
     """The sequences that were looked up lately, and the server's clock. Thread-safe."""
 
     def __init__(self) -> None:
+        # No lock, which a fork could leave locked: each access is a single one.
         self._known: dict[bytes, Known] = {}
         # How far the server's clock is ahead of this process's monotonic one. The machine's own
         # clock may be wrong, and may be set. Known as soon as any sequence is.
         self._ahead = 0.0
-        self._lock = threading.Lock()
 
     def knows(self, name: bytes) -> bool:
         """Whether the sequence was seen to have options."""
@@ -66,7 +66,11 @@ class Memory:
             Refused: the sequence's time zone is unknown on this machine.
         """
         scheme = self._known.get(name, _ORDINARY).scheme
-        return place_at(scheme, time.monotonic() + self._ahead)
+        try:
+            return place_at(scheme, time.monotonic() + self._ahead)
+        except Refused:
+            self.forget(name)  # it may be configured anew meanwhile, or tzdata be installed
+            raise
 
     def step(self, name: bytes) -> int:
         """The sequence's configured step, as far as is known."""
@@ -80,8 +84,7 @@ class Memory:
             (name,),
         )
         ((moment, period, time_zone, step),) = rows
-        with self._lock:
-            self._ahead = seconds_of(moment) - time.monotonic()
+        self._ahead = seconds_of(moment) - time.monotonic()
         if period is None:
             self.forget(name)
             return False
@@ -94,11 +97,9 @@ class Memory:
 
     def forget(self, name: bytes) -> None:
         """The sequence is not known any more."""
-        with self._lock:
-            self._known.pop(name, None)
+        self._known.pop(name, None)
 
     def _remember(self, name: bytes, known: Known) -> None:
-        with self._lock:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            self._known[name] = known
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        self._known[name] = known
