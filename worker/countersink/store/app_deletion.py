@@ -18,6 +18,9 @@ ROWS_PER_STATEMENT: Final = 250
 _SECONDS: Final = "TIMESTAMPDIFF(SECOND, '1970-01-01', bucket)"
 """A label; a number, whatever the application has its driver make of dates."""
 
+_ALL: Final = f"LIMIT {2**64 - 1}"
+"""Whatever ``sql_select_limit`` the application has set."""
+
 
 def delete_rows(
     connection: AppConnection, database: str, counter: str, key: bytes, app_slots: int
@@ -40,7 +43,7 @@ def delete_rows(
         for label, slot, amount in query(
             connection,
             f"SELECT {_SECONDS} AS label, slot, amount"
-            f" FROM {database}.counter_slot FORCE INDEX (by_key) WHERE {this} FOR UPDATE",
+            f" FROM {database}.counter_slot FORCE INDEX (by_key) WHERE {this} {_ALL} FOR UPDATE",
         )
     ]
     months = [
@@ -48,7 +51,7 @@ def delete_rows(
         for label, amount in query(
             connection,
             f"SELECT {_SECONDS} AS label, amount"
-            f" FROM {database}.counter_month FORCE INDEX (by_key) WHERE {this} FOR UPDATE",
+            f" FROM {database}.counter_month FORCE INDEX (by_key) WHERE {this} {_ALL} FOR UPDATE",
         )
     ]
     _delete(
@@ -82,7 +85,7 @@ def _delete(connection: AppConnection, table: str, conditions: Sequence[str]) ->
         rows = " OR ".join(f"({condition})" for condition in part)
         # With a table in front, as MariaDB knows no index hints without. By the primary key: each
         # condition is one row of it, and no other row is looked at, or waited for.
-        execute(connection, f"DELETE gone FROM {table} AS gone FORCE INDEX (PRIMARY) WHERE {rows}")
+        execute(connection, f"DELETE {table} FROM {table} FORCE INDEX (PRIMARY) WHERE {rows}")
 
 
 def _parts(conditions: Sequence[str]) -> Iterator[Sequence[str]]:

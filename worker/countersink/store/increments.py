@@ -68,7 +68,7 @@ class Increments:
         if not rows:
             return
         found = self._fences.get(counter) or self._find(counter)
-        parts = list(_parts(rows, found.room))
+        parts = list(row_parts(rows, found.room))
         if len(parts) == 1:
             self._add(connection, counter, rows, minute)
             return
@@ -167,7 +167,8 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _parts(rows: Amounts, room: int) -> Iterator[Amounts]:
+def row_parts(rows: Amounts, room: int) -> Iterator[Amounts]:
+    """The rows of one statement after the other, each of at most ``room`` bytes."""
     size = max(1, min(ROWS_PER_STATEMENT, room // ROW_BYTES))
     for start in range(0, len(rows), size):
         yield rows[start : start + size]

@@ -1,0 +1,406 @@
+"""Counting in the application's own transaction, on its own connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta, timezone
+from functools import partial
+from random import Random
+from typing import Any
+
+import pymysql
+import pytest
+from pymysql.constants import CLIENT
+from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
+
+from countersink.schedules.compaction import Selection, compact
+from countersink.schedules.mover import open_tables
+from countersink.store import Store
+from countersink.store.apply import Applier
+from countersink.store.connection import Session, connect
+from countersink.store.increments import ROW_BYTES, ROWS_PER_STATEMENT, quoted, row_parts
+from countersink.store.settings import Settings
+from countersink.store.verify import open_session, verify
+from tests.store.app import Connection, app_slots, labels, open_app, run
+from tests.store.helpers import MAX, MIN, entry, keys, ledger, row, together
+from tests.support.proxies import MySQLProxy
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The store; whatever a test does, verify finds nothing afterwards."""
+    with Store(mysql_url) as opened:
+        yield opened
+    with open_session(mysql_url) as session:
+        assert verify(session).differences == []
+
+
+@pytest.fixture
+def app(mysql_url: str) -> Iterator[Connection]:
+    """The application's connection."""
+    connection = open_app(mysql_url)
+    yield connection
+    if connection.open:
+        connection.close()
+
+
+@pytest.fixture
+def shop(app_database_url: str) -> str:
+    """An application's database with a table; the name of the table."""
+    name = f"{Settings.parse(app_database_url).database}.orders"
+    with connect(app_database_url) as session:
+        session.execute(f"CREATE TABLE {name} (id INT PRIMARY KEY) ENGINE = InnoDB")
+    return name
+
+
+def asked(app: Connection) -> int:
+    """Statements that a connection has sent."""
+    ((_, number),) = run(app, "SHOW SESSION STATUS LIKE 'Questions'")
+    return int(number)
+
+
+def test_it_is_there_with_the_business_row_or_not_at_all(
+    store: Store, shop: str, app: Connection
+) -> None:
+    run(app, f"INSERT INTO {shop} VALUES (1)")
+    store.increment(app, "orders", "paid")
+    assert store.counters.list() == []
+    app.commit()
+    assert store.totals.total("orders", key="paid") == 1
+    run(app, f"INSERT INTO {shop} VALUES (2)")
+    store.increment(app, "orders", "paid")
+    app.rollback()
+    assert store.totals.total("orders", key="paid") == 1
+    assert run(app, f"SELECT COUNT(*) FROM {shop}") == [(1,)]
+
+
+def test_each_kind_of_connection_and_cursor(
+    store: Store, session: Session, mysql_url: str, app_database_url: str
+) -> None:
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"autocommit": True},
+        {"cursorclass": DictCursor},
+        {"cursorclass": SSCursor},
+        {"cursorclass": SSDictCursor},
+        {"client_flag": CLIENT.FOUND_ROWS},
+        {"charset": "latin1"},
+        {"charset": "gbk"},
+        {"database": None},
+        {"database": Settings.parse(app_database_url).database},
+        {"sql_mode": ""},
+        {"sql_mode": "ANSI,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT"},
+        {"sql_mode": "TRADITIONAL"},
+        {"init_command": "SET SESSION time_zone = '+13:00'"},
+        {"init_command": "SET SESSION sql_select_limit = 1"},
+    ]
+    for number, options in enumerate(kinds, 1):
+        with open_app(mysql_url, **options) as app:
+            store.increment(app, "orders", "ä'\\", at=NOON)
+            store.increment(app, "orders", "ä'\\", -1, at=NOON)
+            store.increment(app, "orders", "ä'\\", 0, at=NOON)
+            store.increment_many(app, "orders", {"ä'\\": 1, "": 0, "b": 2}, at=NOON)
+            store.increment_many(app, "orders", {"": 0, "b": 0}, at=NOON)
+            for days in range(3):
+                store.increment(app, "gone", "x", 5, at=NOON + timedelta(days=days))
+            store.delete(app, "gone", "x")
+            app.commit()
+        assert keys(session, "orders") == {"ä'\\".encode(): number, b"": 0, b"b": 2 * number}
+        assert keys(session, "gone") == {}
+    assert labels(session) == {"2026-11-21 00:00:00": 3 * len(kinds)}
+
+
+def test_one_statement_per_call_once_the_counter_is_known(store: Store, app: Connection) -> None:
+    store.increment(app, "orders", "paid")
+    before = asked(app)
+    store.increment(app, "orders", "paid")
+    store.increment(app, "orders", "open", 3)
+    store.increment_many(app, "orders", {f"k{number}": 1 for number in range(1000)})
+    assert asked(app) - before == 4  # and the one that asks
+    app.commit()
+    assert store.totals.total("orders") == 1005
+
+
+def test_nothing_is_asked_of_the_server_but_by_the_first_call(mysql_url: str) -> None:
+    with (
+        MySQLProxy.to(mysql_url) as proxy,
+        Store(proxy.url(mysql_url)) as store,
+        open_app(mysql_url) as app,
+    ):
+        store.increment(app, "orders", "paid")
+        before = len(proxy.seen)
+        assert before > 0
+        for _ in range(3):
+            store.increment(app, "orders", "paid")
+            store.increment_many(app, "orders", {"a": 1, "b": 2})
+        store.delete(app, "orders", "a")
+        app.commit()
+        assert len(proxy.seen) == before
+
+
+def test_several_thousand_keys_in_their_order(
+    store: Store, session: Session, mysql_url: str
+) -> None:
+    amounts = {f"key-{number}é": number for number in range(3500)}
+    shuffled = list(amounts.items())
+    Random(7).shuffle(shuffled)
+    with MySQLProxy.to(mysql_url) as proxy, open_app(proxy.url(mysql_url)) as app:
+        store.increment_many(app, "orders", dict(shuffled))
+        store.increment_many(app, "orders", amounts)
+        app.commit()
+        sent = [request.text for request in proxy.seen if request.kind == "slots"]
+    assert len(sent) == 8
+    for statements in (sent[:4], sent[4:]):
+        found = [
+            bytes.fromhex(part.split("'")[0])
+            for text in statements
+            for part in text.split("SELECT X'")[1:]
+        ]
+        assert found == sorted(key.encode() for key in amounts)
+    assert keys(session, "orders") == {key.encode(): 2 * n for key, n in amounts.items()}
+
+
+def test_a_statement_fits_the_smallest_packet() -> None:
+    rows = [(bytes([number % 256]) * 255, MIN) for number in range(2500)]
+    parts = list(row_parts(rows, 65_536 - 1024))
+    assert [row for part in parts for row in part] == rows
+    longest = len(f"SELECT X'{rows[0][0].hex()}', {MIN} UNION ALL ")
+    assert longest + 20 < ROW_BYTES
+    assert all(len(part) * ROW_BYTES < 65_536 for part in parts)
+    assert [len(part) for part in row_parts(rows, 16_000_000)] == [1000, 1000, 500]
+
+
+def test_many_are_all_or_nothing_even_for_whoever_commits_after_an_error(
+    store: Store, shop: str, app: Connection, session: Session, mysql_url: str
+) -> None:
+    store.counters.set("orders", app_slots=1)
+    store.increment(app, "orders", "z", MAX)
+    app.commit()
+    amounts = {f"a{number}": 1 for number in range(ROWS_PER_STATEMENT)} | {"z": 1}
+    run(app, f"INSERT INTO {shop} VALUES (1)")
+    with pytest.raises(pymysql.err.OperationalError, match="1690"):
+        store.increment_many(app, "orders", amounts)
+    app.commit()
+    assert run(app, f"SELECT COUNT(*) FROM {shop}") == [(1,)]
+    with open_app(mysql_url, autocommit=True) as alone:
+        with pytest.raises(pymysql.err.OperationalError, match="1690"):
+            store.increment_many(alone, "orders", amounts)
+        assert keys(session, "orders") == {b"z": MAX}
+        store.increment_many(alone, "orders", amounts | {"z": -1})
+    assert len(keys(session, "orders")) == len(amounts)
+
+
+def test_sums_to_the_ends_of_bigint_and_not_beyond(
+    store: Store, session: Session, mysql_url: str
+) -> None:
+    for mode in ("", "STRICT_ALL_TABLES"):
+        with open_app(mysql_url, sql_mode=mode) as app:
+            for amount, step in ((MAX, 1), (MIN, -1)):
+                store.increment(app, "orders", mode, amount)
+                for beyond in (
+                    partial(store.increment, app, "orders", mode, step),
+                    partial(store.increment_many, app, "orders", {"a": 1, mode: step}),
+                ):
+                    with pytest.raises(pymysql.err.OperationalError, match="1690"):
+                        beyond()
+                store.increment(app, "orders", mode, -step)
+                assert sum(app_slots_of(app)) == amount - step
+                app.rollback()
+
+
+def app_slots_of(app: Connection) -> list[int]:
+    return [int(amount) for (amount,) in run(app, "SELECT amount FROM counter_slot")]
+
+
+def test_transactions_of_different_connections_do_not_wait_for_each_other(
+    store: Store, session: Session, mysql_url: str
+) -> None:
+    apps = [open_app(mysql_url) for _ in range(8)]
+    numbers = {run(app, "SELECT CONNECTION_ID()")[0][0] for app in apps}
+    for app in apps:
+        run(app, "SET SESSION innodb_lock_wait_timeout = 1")
+        store.increment(app, "orders", "hot")
+    for app in apps:
+        store.increment_many(app, "orders", {"hot": 1, "warm": 1})
+    for app in apps:
+        app.commit()
+        app.close()
+    wanted = dict.fromkeys((256 + number % 16 for number in numbers), 0)
+    for number in numbers:
+        wanted[256 + number % 16] += 3
+    assert app_slots(session) == wanted
+    assert store.totals.total("orders") == 24
+
+
+@pytest.mark.parametrize(
+    ("at", "day"),
+    [
+        (datetime(1970, 1, 1, tzinfo=UTC), "1970-01-01"),
+        (datetime(9999, 12, 25, 23, 59, tzinfo=UTC), "9999-12-25"),
+        (datetime(2026, 11, 21, 23, 30, tzinfo=timezone(timedelta(hours=-5))), "2026-11-22"),
+    ],
+)
+def test_the_day_of_the_event_not_of_the_call(
+    store: Store, app: Connection, session: Session, at: datetime, day: str
+) -> None:
+    store.increment(app, "orders", "a", at=at)
+    app.commit()
+    assert labels(session) == {f"{day} 00:00:00": 1}
+
+
+def test_now_is_today(store: Store, app: Connection) -> None:
+    before = datetime.now(UTC).date()
+    store.increment(app, "orders", "a")
+    app.commit()
+    days = {day for day, total in store.totals.daily("orders", key="a") if total}
+    assert days <= {before, datetime.now(UTC).date()}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda store, app: store.increment(app, "no good", "a"), ValueError, "A-Z"),
+        (lambda store, app: store.increment(app, 7, "a"), TypeError, "str"),
+        (lambda store, app: store.increment(app, "orders", b"a"), TypeError, "str"),
+        (lambda store, app: store.increment(app, "orders", "a" * 256), ValueError, "255"),
+        (lambda store, app: store.increment(app, "orders", "é" * 128), ValueError, "256 bytes"),
+        (lambda store, app: store.increment(app, "orders", "\ud800"), ValueError, "surrogate"),
+        (lambda store, app: store.increment(app, "orders", "a", 2**63), ValueError, "64-bit"),
+        (lambda store, app: store.increment(app, "orders", "a", True), TypeError, "int"),
+        (lambda store, app: store.increment(app, "orders", "a", 1.0), TypeError, "int"),
+        (
+            lambda store, app: store.increment(app, "orders", at=datetime(2026, 1, 1)),  # noqa: DTZ001
+            ValueError,
+            "time zone",
+        ),
+        (lambda store, app: store.increment(app, "orders", at=date(2026, 1, 1)), TypeError, "date"),
+        (
+            lambda store, app: store.increment(
+                app, "orders", at=datetime(1969, 12, 31, tzinfo=UTC)
+            ),
+            ValueError,
+            "1970",
+        ),
+        (lambda store, app: store.increment_many(app, "orders", ["a"]), TypeError, "mapping"),
+        (
+            lambda store, app: store.increment_many(app, "orders", {"a": 1, "b": None}),
+            TypeError,
+            "int",
+        ),
+        (lambda store, app: store.increment_many(app, "no good", {}), ValueError, "A-Z"),
+        (lambda store, app: store.delete(app, "orders", None), TypeError, "str"),
+        (lambda store, app: store.delete(app, "", "a"), ValueError, "A-Z"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_the_caller_and_nothing_is_sent(
+    store: Store,
+    app: Connection,
+    call: Callable[[Store, Connection], None],
+    error: type[Exception],
+    says: str,
+) -> None:
+    before = asked(app)
+    with pytest.raises(error, match=says):
+        call(store, app)
+    assert asked(app) - before == 1
+    store.increment_many(app, "orders", {})
+    assert run(app, "SELECT COUNT(*) FROM counter_slot") == [(0,)]
+
+
+def test_errors_of_the_driver_come_up_as_they_are(
+    store: Store, app: Connection, mysql_url: str
+) -> None:
+    store.counters.set("orders", app_slots=1)
+    store.increment(app, "orders", "a")
+    with open_app(mysql_url) as other:
+        run(other, "SET SESSION innodb_lock_wait_timeout = 1")
+        with pytest.raises(pymysql.err.OperationalError) as caught:
+            store.increment(other, "orders", "a")
+        assert caught.value.args[0] == 1205
+        with pytest.raises(pymysql.err.OperationalError) as caught:
+            store.delete(other, "orders", "a")
+        assert caught.value.args[0] == 1205
+    app.commit()
+    app.close()
+    with pytest.raises(pymysql.err.InterfaceError):
+        store.increment(app, "orders", "a")
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_beside_workers_and_compaction(
+    store: Store, session: Session, mysql_url: str, level: str
+) -> None:
+    """Each connection in a slot of its own, so that nobody ever meets anybody: no error at all."""
+
+    def count(number: int) -> int:
+        draw = Random(number)
+        committed = 0
+        with open_app(mysql_url) as app:
+            run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+            for _ in range(40):
+                amounts = {draw.choice("abcdef"): draw.randrange(-5, 10) for _ in range(3)}
+                store.increment_many(app, "orders", amounts, at=NOON)
+                store.increment(app, "orders", "a", at=NOON)
+                if draw.random() < 0.3:
+                    app.rollback()
+                else:
+                    app.commit()
+                    committed += sum(amounts.values()) + 1
+        return committed
+
+    def apply() -> int:
+        applier = Applier(mysql_url, 9)
+        for _ in range(30):
+            applier.apply([entry([row("a", 2, counter="orders")])])
+        applier.close()
+        return 60
+
+    def tidy() -> int:
+        for _ in range(8):
+            compact(partial(open_tables, mysql_url), Selection(before=date.max, rows=10))
+        return 0
+
+    total = sum(together(*(partial(count, number) for number in range(3)), apply, tidy))
+    assert sum(keys(session, "orders").values()) == total
+    compact(partial(open_tables, mysql_url), Selection(before=date.max))
+    assert app_slots(session) == {0: total}
+    assert ledger(session) == {"orders": total}
+    assert store.totals.total("orders") == total
+
+
+def test_a_forked_child_counts_on_a_connection_of_its_own(store: Store, mysql_url: str) -> None:
+    with open_app(mysql_url) as app:
+        store.increment(app, "orders", "parent")
+        app.commit()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with open_app(mysql_url) as app:
+                store.increment(app, "orders", "child")
+                store.increment(app, "new", "child")
+                app.commit()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert store.totals.total("orders") == 2
+    assert store.totals.total("new") == 1
+
+
+def test_a_database_with_an_odd_name(mysql_url: str) -> None:
+    assert quoted("a`b%s-c") == "`a``b%s-c`"
+    parts = mysql_url.rsplit("/", 1)
+    with Store(f"{parts[0]}/odd%60name%25s-x") as store, open_app(mysql_url) as app:
+        try:
+            store.migrate()
+            store.increment(app, "orders", "a")
+            store.increment_many(app, "orders", {"a": 1, "b": 1})
+            store.delete(app, "orders", "b")
+            app.commit()
+            assert store.totals.total("orders") == 2
+        finally:
+            run(app, "DROP DATABASE IF EXISTS `odd``name%s-x`")
