@@ -50,6 +50,10 @@ COMMANDS: Final[dict[str, Lazy]] = {
         "countersink.cli.commands.counter:command",
         "Make counters, see how they count, delete them.",
     ),
+    "sequence": Lazy(
+        "countersink.cli.commands.sequence:command",
+        "Hand out numbers, each one once.",
+    ),
     "compact": Lazy(
         "countersink.cli.commands.compact:command",
         "Add up the rows of each key into one, now.",

@@ -1,0 +1,284 @@
+"""`countersink sequence`: handing out numbers from a shell."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import pty
+import subprocess
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from countersink.cli.servers.ports import free_port
+from tests.cli.command import Result, Servers, call, countersink, environment, one_sentence
+from tests.support.processes import COUNTERSINK, PROJECT
+
+MAX, MIN = 2**63 - 1, -(2**63)
+
+
+@pytest.fixture
+def servers(mysql_url: str) -> Servers:
+    """A migrated database; no Redis, since sequences need none."""
+    return Servers("", mysql_url)
+
+
+def sequence(servers: Servers, *arguments: str) -> Result:
+    return servers.call("sequence", *arguments)
+
+
+def values(servers: Servers, *arguments: str) -> list[int]:
+    """What `next` printed: a number per line and nothing else."""
+    done = sequence(servers, "next", *arguments)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.endswith("\n")
+    return [int(line) for line in done.out.splitlines()]
+
+
+def listed(servers: Servers) -> dict[str, int | None]:
+    found = sequence(servers, "list", "--format", "json").json["sequences"]
+    return {one["sequence"]: one["value"] for one in found}
+
+
+def test_next_prints_the_value_and_nothing_else(servers: Servers) -> None:
+    first = servers.run("sequence", "next", "tickets")  # as a process: the console script's way
+    assert (first.status, first.out, first.err) == (0, "1\n", "")
+    assert values(servers, "tickets") == [2]
+    assert values(servers, "tickets", "--step", "12") == [14]
+    assert values(servers, "tickets", "--step", "-20") == [-6]
+    assert values(servers, "tickets", "--block", "3") == [-5, -4, -3]
+    assert sequence(servers, "next", "tickets", "--format", "json").json == {
+        "sequence": "tickets",
+        "values": [-2],
+    }
+    several = sequence(servers, "next", "tickets", "--block", "2", "--format", "json").json
+    assert several["values"] == [-1, 0]
+
+
+def test_start_is_the_first_value_and_only_that(servers: Servers) -> None:
+    assert values(servers, "tickets", "--start", "-10", "--step", "-3") == [-10]
+    assert values(servers, "tickets", "--start", "-10", "--step", "-3") == [-13]
+    assert values(servers, "seats", "--start", "100", "--block", "3") == [100, 101, 102]
+    assert values(servers, "edge", "--start", str(MIN), "--step", "1") == [MIN]
+
+
+def test_peek_set_and_reset(servers: Servers) -> None:
+    values(servers, "tickets")
+    assert sequence(servers, "peek", "tickets").out == "1\n"
+    assert sequence(servers, "set", "tickets", "-5").out == "tickets is at -5\n"
+    assert values(servers, "tickets") == [-4]
+    assert sequence(servers, "peek", "tickets", "--format", "json").json == {
+        "sequence": "tickets",
+        "value": -4,
+    }
+    assert sequence(servers, "set", "new", "0", "--format", "json").json == {
+        "sequence": "new",
+        "value": 0,
+    }
+    assert sequence(servers, "peek", "new").out == "0\n"
+    both = sequence(servers, "reset", "tickets", "other")
+    assert both.out == "reset tickets, which was at -4\nother had no value\n"
+    assert values(servers, "tickets") == [1]
+    again = sequence(servers, "reset", "tickets", "--format", "json").json
+    assert again == {"reset": 1, "last_values": {"tickets": 1}}
+    for name in ("a", "b"):
+        values(servers, name)
+    assert sequence(servers, "reset", "--all").out == "reset 3\n"
+    assert listed(servers) == dict.fromkeys(("a", "b", "new", "tickets"))
+
+
+def test_a_sequence_that_is_not_there_is_said(servers: Servers) -> None:
+    for arguments in (("peek", "tickts"), ("periods", "tickts"), ("delete", "tickts")):
+        failed = sequence(servers, *arguments)
+        assert failed.status == 1
+        assert "tickts" in one_sentence(failed)
+    values(servers, "tickets")
+    sequence(servers, "configure", "sales", "--period", "year")
+    failed = sequence(servers, "peek", "sales", "--period", "2020-03-01")
+    assert failed.status == 1
+    assert "2020-03-01" in one_sentence(failed)
+    refused = sequence(servers, "peek", "tickets", "--period", "2020-01-01")
+    assert refused.status == 2
+    assert "no periods" in one_sentence(refused)
+    assert listed(servers) == {"sales": None, "tickets": 1}, "looking makes nothing"
+
+
+def test_list_shows_values_settings_and_times(servers: Servers) -> None:
+    assert sequence(servers, "list").out == "There are no sequences.\n"
+    before = datetime.now(UTC)
+    values(servers, "book: Germinal")
+    values(servers, "book: \x1b[2J", "--step", "12")
+    sequence(servers, "configure", "tickets", "--minimum", "-9", "--cycle", "--step", "-2")
+    found = sequence(servers, "list", "--format", "json").json["sequences"]
+    assert [one["sequence"] for one in found] == ["book: \x1b[2J", "book: Germinal", "tickets"]
+    assert [one["value"] for one in found] == [12, 1, None]
+    updated = datetime.fromisoformat(found[0]["updated_at"])
+    assert abs((updated - before).total_seconds()) < 60
+    table = sequence(servers, "list").out.splitlines()
+    assert table[1].startswith("book: \\x1b[2J")
+    assert "\x1b" not in "".join(table)
+    assert table[3].split() == [
+        *("tickets", "-", "-", "-"),
+        *("step", "-2,", "minimum", "-9,", "cycle"),
+    ]
+    rows = list(csv.DictReader(io.StringIO(sequence(servers, "list", "--format", "csv").out)))
+    assert [row["value"] for row in rows] == ["12", "1", ""]
+    some = sequence(servers, "list", "book: ", "--format", "json").json["sequences"]
+    assert [one["sequence"] for one in some] == ["book: \x1b[2J", "book: Germinal"]
+    assert sequence(servers, "list", "%", "--format", "json").json == {"sequences": []}
+
+
+def test_configuring_a_sequence(servers: Servers) -> None:
+    made = sequence(
+        servers,
+        *("configure", "tickets", "--start", "10", "--step", "5"),
+        *("--minimum", "0", "--maximum", "20", "--format", "json"),
+    )
+    assert made.json == {
+        "sequence": "tickets",
+        "value": None,
+        "period_start": None,
+        "updated_at": None,
+        "start": 10,
+        "step": 5,
+        "minimum": 0,
+        "maximum": 20,
+        "cycle": False,
+        "period": "none",
+        "time_zone": "UTC",
+    }
+    assert [values(servers, "tickets") for _ in range(3)] == [[10], [15], [20]]
+    exhausted = sequence(servers, "next", "tickets")
+    assert exhausted.status == 1
+    assert "doctor" not in one_sentence(exhausted)
+    sequence(servers, "configure", "tickets", "--cycle")
+    assert values(servers, "tickets") == [10]
+    kept = sequence(servers, "configure", "tickets", "--maximum", "none", "--no-cycle")
+    shown = dict(line.split(maxsplit=1) for line in kept.out.splitlines() if line.split()[1:])
+    assert (shown["start"].strip(), shown["minimum"].strip()) == ("10", "0")
+    assert shown["maximum"].strip() == "-"
+    assert values(servers, "tickets", "--block", "3") == [15, 20, 25]
+    fresh = sequence(servers, "configure", "tickets", "--step", "none", "--format", "json").json
+    assert (fresh["step"], fresh["value"]) == (1, 25)
+
+
+def test_periods_of_a_month_in_a_time_zone(servers: Servers) -> None:
+    zone = ZoneInfo("Asia/Kathmandu")
+    sequence(servers, "configure", "sales", "--period", "month", "--time-zone", zone.key)
+    months = {datetime.now(zone).strftime("%Y-%m-01")}
+    assert values(servers, "sales", "--block", "7")[-1] == 7
+    months.add(datetime.now(zone).strftime("%Y-%m-01"))
+    periods = sequence(servers, "periods", "sales", "--format", "json").json
+    (only,) = periods["periods"]
+    assert only["period_start"] in months
+    assert (only["value"], periods["total"]) == (7, 7)
+    assert sequence(servers, "peek", "sales", "--period", only["period_start"]).out == "7\n"
+    assert sequence(servers, "periods", "sales").out.splitlines()[1].split()[:2] == [
+        only["period_start"],
+        "7",
+    ]
+    assert sequence(servers, "periods", "sales", "--format", "csv").out.count("\n") == 2
+    late = sequence(servers, "configure", "sales", "--period", "day")
+    assert late.status == 2
+    assert "reset" in one_sentence(late)
+
+
+def test_what_cannot_be_is_wrong_usage_with_the_reason(servers: Servers) -> None:
+    huge = "9" * 30
+    for arguments, said in (
+        (("next", "a", "--step", "0"), "step"),
+        (("next", "a", "--step", "1.5"), "not a whole number"),
+        (("next", "a", "--step", huge), "64 bits"),
+        (("next", "a", "--step", "9" * 5000), "not a whole number"),
+        (("next", "a", "--start", str(MAX + 1)), "64 bits"),
+        (("next", "a", "--start", "none"), "not a whole number"),
+        (("next", "a", "--block", "0"), "1<=x<="),
+        (("next", "a", "--block", huge), "1<=x<="),
+        (("next",), "Missing argument"),
+        (("next", "x" * 256), "255"),
+        (("next", "é" * 128), "255"),
+        (("next", "\udcff"), "valid text"),
+        (("set", "a", str(MIN - 1)), "64 bits"),
+        (("set", "a", "--fast"), "not a whole number"),
+        (("set", "a"), "Missing argument"),
+        (("reset",), "say which"),
+        (("reset", "a", "--all"), "say which"),
+        (("peek", "a", "--period", "2026-11"), "not a day"),
+        (("configure", "a", "--step", "0"), "step"),
+        (("configure", "a", "--minimum", "5", "--maximum", "4"), "minimum"),
+        (("configure", "a", "--period", "week"), "not one of"),
+        (("configure", "a", "--time-zone", "Mars/Olympus"), "IANA"),
+        (("configure", "a", "--maximum", "many"), "not a whole number"),
+    ):
+        refused = sequence(servers, *arguments)
+        assert refused.status == 2, (arguments, refused)
+        assert said in one_sentence(refused), arguments
+    assert listed(servers) == {}, "what was refused has made nothing"
+
+
+def test_bytes_in_argv_that_are_no_text_are_refused(servers: Servers) -> None:
+    done = subprocess.run(
+        [*COUNTERSINK, "sequence", "next", b"a\xff"],
+        env=environment(**servers.variables()),
+        cwd=PROJECT,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"valid text" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "a ", "%", "A", "é", "e\u0301", "a'b\\\"c", "\0", "\n", "x" * 255, "--step"]
+)
+def test_any_text_is_a_name(servers: Servers, name: str) -> None:
+    values(servers, "--", "a")
+    values(servers, "--block", "2", "--", name)
+    assert listed(servers) == {"a": 1, name: 2}
+    assert sequence(servers, "delete", "--", name).status == 0
+    assert listed(servers) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked", "left"),
+    [
+        (["delete", "a"], b"Delete sequence a for good?", {}),
+        (["reset", "--all"], b"begin again?", {"a": None}),
+    ],
+)
+def test_on_a_terminal_it_asks_first(
+    servers: Servers, arguments: list[str], asked: bytes, left: dict[str, None]
+) -> None:
+    values(servers, "a")
+    ours, theirs = pty.openpty()
+    try:
+        asking = subprocess.Popen(
+            [*COUNTERSINK, "sequence", *arguments],
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=PROJECT,
+            env=environment(**servers.variables()),
+        )
+        os.write(ours, b"n\n")
+        _, said = asking.communicate(timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert asked in said
+    assert asking.returncode == 1
+    assert listed(servers) == {"a": 1}
+    assert sequence(servers, *arguments, "--yes").status == 0
+    assert listed(servers) == left
+
+
+def test_without_a_database_it_says_what_to_do() -> None:
+    assert "COUNTERSINK_MYSQL_URL" in one_sentence(call("sequence", "next", "a"))
+    url = f"mysql://root@127.0.0.1:{free_port()}/x"
+    away = countersink("sequence", "next", "a", COUNTERSINK_MYSQL_URL=url)
+    assert away.status == 1
+    assert "check that the server runs" in one_sentence(away)
