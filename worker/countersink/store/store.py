@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -18,7 +18,7 @@ from countersink.store.sequences import CHANGE_LOCK_WAIT, HANDING_IDLE_SECONDS, 
 from countersink.store.settings import Settings
 from countersink.store.tables import open_tables
 from countersink.store.totals import Totals
-from countersink.store.tracked import TrackedTables
+from countersink.store.tracked import TrackedTables, counts
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_SECONDS: Final = 300.0
@@ -66,6 +66,7 @@ class Store:
             database,
         )
         self.tracked = TrackedTables(connect_here, self._pool, database)
+        self._database = database
         self._increments = Increments(connect_here, self._pool, database)
 
     @classmethod
@@ -118,6 +119,36 @@ class Store:
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
         """Take a key's rows away, in the transaction of ``connection``."""
         self._increments.delete(connection, counter, key)
+
+    def row_count(
+        self,
+        table: str,
+        *,
+        start: date | None = None,
+        end: date | None = None,
+        where: Mapping[str, object] | None = None,
+        **values: object,
+    ) -> int:
+        """How many rows a tracked table has: what COUNT(*) gives, without counting.
+
+        ``store.row_count("shop.orders", status="paid")`` is ``SELECT COUNT(*) FROM shop.orders
+        WHERE status = 'paid'``; more in :func:`countersink.store.tracked.counts.row_count`, which
+        says what is raised, too.
+
+        Args:
+            table: as it was given when it was tracked, or its counter.
+            start, end: days of its day column, both inclusive.
+            where: values of columns that it is tracked by, None for NULL.
+            values: the same, for columns whose names are Python's, too.
+        """
+        given = {**(where or {}), **values}
+        if twice := sorted(values.keys() & (where or {}).keys()):
+            raise ValueError(f"{', '.join(twice)}: given in where, too")
+
+        def work(session: Session) -> int:
+            return counts.row_count(session, self._database, table, given, start, end)
+
+        return self._pool.read(work)
 
     def snapshot(self, work: Callable[[Session], Result]) -> Result:
         """What ``work`` reads, with the functions of :mod:`countersink.store.totals_sql` and

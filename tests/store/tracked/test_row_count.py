@@ -1,0 +1,338 @@
+"""Row counts: equal to COUNT(*) with the same condition, whatever the values are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from countersink.store import Refused, Store, StoreError, UnknownCounter
+from countersink.store.connection import Session, connect
+from countersink.store.settings import Settings
+from countersink.store.tracked import selection
+from countersink.store.tracked.counts import row_count
+
+TABLE = """
+CREATE TABLE sales (
+    plain   VARCHAR(8) CHARACTER SET latin1 COLLATE latin1_swedish_ci NULL,
+    folded  VARCHAR(8) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci NULL,
+    padded  VARCHAR(8) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+    kind    ENUM('a', 'B', '') CHARACTER SET utf8mb4 NULL,
+    number  INT NULL,
+    filled  SMALLINT(5) UNSIGNED ZEROFILL NULL,
+    flag    BOOLEAN NULL,
+    bits    BIT(3) NULL,
+    price   DECIMAL(6, 2) NULL,
+    born    DATE NULL,
+    moment  DATETIME(3) NULL,
+    length  TIME(1) NULL,
+    year    YEAR NULL,
+    fixed   BINARY(2) NULL,
+    raw     VARBINARY(4) NULL,
+    sold    DATE NULL
+)
+"""
+TEXTS = [None, "", " ", "a", "A", "a ", "ä", "á", "|", "\\", "a|b", "\\N", "a\\|", "?", "ß", "ss"]
+VALUES: dict[str, list[Any]] = {
+    "plain": [*TEXTS, "ă", "日"],
+    "folded": [*TEXTS, "ă", "a\u0301", "\U0001f600"],
+    "padded": [*TEXTS, "\U0001f600"],
+    "kind": [None, "a", "A", "b", "B", "", "c"],
+    "number": [None, 0, -5, 7, 2**31 - 1, 2**40, True],
+    "filled": [None, 0, 7, 65_535],
+    "flag": [None, True, False, 2],
+    "bits": [None, 0, 5, True],
+    "price": [None, Decimal("1.50"), Decimal("-0.01"), 3, Decimal("1.505"), Decimal("1e3"), 0],
+    "born": [None, date(2026, 11, 21), date(1969, 1, 1)],
+    "moment": [
+        None,
+        datetime.fromisoformat("2026-11-21"),
+        datetime.fromisoformat("2026-11-21 08:00:00.250"),
+        datetime.fromisoformat("2026-11-21 08:00:00.250001"),
+    ],
+    "length": [None, timedelta(0), timedelta(hours=-100, seconds=7.5), time(8, 1, 2, 100_000)],
+    "year": [None, 1999, 2026],
+    "fixed": [None, b"", b"a", b"a\0", b"|\\"],
+    "raw": [None, b"", b"a", b"a ", b"\xff|\\"],
+}
+DAYS = [None, date(1960, 1, 1), date(1970, 1, 1), date(2026, 11, 20), date(2026, 11, 21)]
+DAYS += [date(2026, 11, 22), date(9999, 12, 25), date(9999, 12, 31)]
+
+
+class Sales:
+    """The table, filled at will, and both ways of counting its rows."""
+
+    def __init__(self, store: Store, session: Session, name: str) -> None:
+        self.store = store
+        self.name = name
+        self.session = session
+        session.execute(TABLE)
+
+    def fill(self, rows: list[dict[str, Any]]) -> None:
+        """Let the table have these rows, without the values that a column does not take."""
+        with self.session.transaction():
+            self.session.execute("DELETE FROM sales")
+            for row in rows:
+                marks = ", ".join(["%s"] * len(row))
+                self.session.execute(
+                    f"INSERT IGNORE INTO sales ({', '.join(row)}) VALUES ({marks})",
+                    list(row.values()),
+                )
+
+    def track(self, counter: str, by: list[str] | None = None, day: str | None = None) -> None:
+        self.store.tracked.track(self.name, counter=counter, by=by or [], day=day)
+
+    def counted(self, where: dict[str, Any], start: Any = None, end: Any = None) -> int:
+        """What COUNT(*) says; rows without a day are there when no day is the first one."""
+        terms, args = ["TRUE"], list[Any]()
+        for name, value in where.items():
+            terms.append(f"{name} IS NULL" if value is None else f"{name} = %s")
+            args += [] if value is None else [value]
+        if start is not None:
+            terms.append("sold >= %s")
+            args.append(start)
+        if end is not None:
+            terms.append("(sold <= %s OR sold IS NULL)" if start is None else "sold <= %s")
+            args.append(end)
+        ((found,),) = self.session.query(
+            f"SELECT COUNT(*) FROM sales WHERE {' AND '.join(terms)}", args
+        )
+        return int(found)
+
+
+@pytest.fixture
+def sales(mysql_url: str, app_database_url: str) -> Iterator[Sales]:
+    """The table in a database of its own."""
+    with Store(mysql_url) as store, connect(app_database_url) as session:
+        yield Sales(store, session, f"{Settings.parse(app_database_url).database}.sales")
+
+
+GROUPS = [["plain"], ["folded"], ["padded", "kind"], ["number", "filled", "flag", "bits"]]
+GROUPS += [["price", "born", "moment"], ["length", "year", "fixed", "raw"]]
+
+
+def test_every_type_of_column_is_compared_as_the_server_compares_it(sales: Sales) -> None:
+    for group in GROUPS:
+        sales.track("-".join(group), group)
+    sales.fill([{name: value} for name, values in VALUES.items() for value in values])
+    for name, values in VALUES.items():
+        for value in values:
+            try:
+                wanted = sales.counted({name: value})
+            except StoreError:
+                wanted = 0  # it cannot be written in the column's character set
+            assert sales.store.row_count(sales.name, where={name: value}) == wanted, (name, value)
+
+
+ROW = st.fixed_dictionaries(
+    {
+        "plain": st.sampled_from(TEXTS),
+        "folded": st.sampled_from(TEXTS),
+        "number": st.sampled_from([None, 0, -5, 7]),
+        "sold": st.sampled_from(DAYS),
+    }
+)
+
+
+@given(data=st.data())
+@settings(max_examples=20)
+def _compare(sales: Sales, data: st.DataObject) -> None:
+    sales.fill(data.draw(st.lists(ROW, max_size=12)))
+    for _ in range(6):
+        where: dict[str, Any] = dict(data.draw(ROW))
+        for name in data.draw(st.sets(st.sampled_from(["plain", "folded", "number"]))):
+            del where[name]
+        del where["sold"]
+        start, end = data.draw(st.tuples(RANGE_DAYS, RANGE_DAYS).filter(_is_range))
+        assert sales.store.row_count(sales.name, start=start, end=end, **where) == sales.counted(
+            where, start, end
+        ), (where, start, end)
+
+
+RANGE_DAYS = st.sampled_from([None, *(day for day in DAYS[2:6] if day is not None)])
+
+
+def _is_range(days: tuple[date | None, date | None]) -> bool:
+    return None in days or days[0] <= days[1]  # type: ignore[operator]
+
+
+def test_any_rows_and_any_question_give_what_count_gives(
+    sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sales.track("all")
+    sales.track("of-days", [], "sold")
+    sales.track("sales", ["number", "folded", "plain"], "sold")
+    _compare(sales)
+    monkeypatch.setattr(selection, "STEPS", 3)
+    monkeypatch.setattr(selection, "PAGE", 4)
+    _compare(sales)
+
+
+def test_the_fewest_columns_that_will_do_are_read(sales: Sales, mysql_url: str) -> None:
+    sales.track("wide", ["number", "flag"], "sold")
+    sales.track("narrow", ["number"])
+    sales.track("all")
+    sales.fill([{"number": 1, "flag": True, "sold": "2026-11-21"}] * 3)
+    with connect(mysql_url) as session:
+        for counter, amount in (("wide", 1000), ("narrow", 100), ("all", 10)):
+            session.execute(
+                "UPDATE counter_slot SET amount = %s WHERE counter = %s", (amount, counter)
+            )
+    count = sales.store.row_count
+    assert count(sales.name) == 10
+    assert count(sales.name, number=1) == 100
+    assert count(sales.name, flag=True) == 1000
+    assert count(sales.name, number=1, start=date(2026, 11, 21)) == 1000
+    assert count("wide") == 1000
+    assert count("narrow", number=1) == 100
+
+
+def test_names_of_columns_are_taken_in_any_case_and_values_from_both_places(sales: Sales) -> None:
+    sales.track("orders", ["number", "plain"])
+    sales.fill([{"number": 1, "plain": "a"}, {"number": 1, "plain": "b"}])
+    count = sales.store.row_count
+    assert count("orders", Number=1, where={"PLAIN": "A"}) == 1
+    with pytest.raises(ValueError, match="number: given in where, too"):
+        count("orders", number=1, where={"number": 1})
+    with pytest.raises(ValueError, match="given twice"):
+        count("orders", number=1, where={"NUMBER": 1})
+
+
+def test_what_cannot_be_told_is_an_error_that_says_what_can(sales: Sales) -> None:
+    sales.track("orders", ["number", "plain", "born"])
+    sales.track("orders-by-day", [], "sold")
+    count = sales.store.row_count
+    with pytest.raises(UnknownCounter, match="'other' is tracked: countersink track other"):
+        count("other")
+    with pytest.raises(UnknownCounter, match="is tracked"):
+        count("")
+    with pytest.raises(
+        ValueError,
+        match="orders is not counted by colour: orders counts by number, plain, born",
+    ):
+        count("orders", colour="red")
+    with pytest.raises(ValueError, match="not counted by day: orders counts by"):
+        count("orders", start=date(2026, 11, 21))
+    with pytest.raises(
+        ValueError, match=r"day and number.*orders-by-day counts by the day of sold"
+    ):
+        count(sales.name, number=1, end=date(2026, 11, 21))
+    for wrong in ("1", 1.0, Decimal(1), date(2026, 11, 21)):
+        with pytest.raises(TypeError, match="column number is of type INT: give an int, not"):
+            count("orders", number=wrong)
+    with pytest.raises(TypeError, match="column plain is of type VARCHAR: give a str, not int"):
+        count("orders", plain=1)
+    with pytest.raises(TypeError, match="column born is of type DATE: give a date, not datetime"):
+        count("orders", born=datetime.fromisoformat("2026-11-21"))
+    with pytest.raises(ValueError, match="cannot be written as UTF-8"):
+        count("orders", plain="\udc80")
+
+
+def test_days_that_are_counted_as_one_are_not_told_apart(sales: Sales) -> None:
+    sales.track("orders", [], "sold")
+    sales.fill([{"sold": day} for day in DAYS])
+    count = sales.store.row_count
+    assert count("orders", end=date(1969, 12, 31)) == 2
+    assert count("orders", start=date(1969, 12, 31)) == len(DAYS)
+    assert count("orders", start=date(9999, 12, 26)) == 1
+    assert count("orders", start=date(2026, 11, 21), end=date.max) == 4
+    for wrong in (date(1969, 12, 30), date.min, date(9999, 12, 27)):
+        with pytest.raises(ValueError, match=f"no range can start on {wrong}"):
+            count("orders", start=wrong)
+    for wrong in (date(1969, 12, 30), date(9999, 12, 26), date(9999, 12, 30)):
+        with pytest.raises(ValueError, match=f"no range can end on {wrong}"):
+            count("orders", end=wrong)
+    with pytest.raises(ValueError, match=r"ends .* before it begins"):
+        count("orders", start=date(2026, 11, 22), end=date(2026, 11, 21))
+    with pytest.raises(TypeError, match="a range is given in days"):
+        count("orders", start=datetime.fromisoformat("2026-11-21"))
+
+
+def test_a_table_that_is_not_counted_yet_has_no_count_to_read(sales: Sales, mysql_url: str) -> None:
+    sales.track("orders", ["number"])
+    sales.track("all")
+    with connect(mysql_url) as session:
+        session.execute("UPDATE tracked_table SET counted = NULL WHERE counter = 'all'")
+    sales.fill([{"number": 1}])
+    assert sales.store.row_count(sales.name) == 1  # by the other one
+    with pytest.raises(Refused, match="not counted yet as all"):
+        sales.store.row_count("all")
+
+
+def test_a_name_that_means_two_tables_is_refused(sales: Sales, mysql_url: str) -> None:
+    sales.track("orders")
+    with connect(mysql_url) as session:
+        session.execute(
+            "INSERT INTO tracked_table SELECT 'own', DATABASE(), 'orders', '[]', NULL, 16,"
+            " 'countersink_own', created, counted FROM tracked_table"
+        )
+    with pytest.raises(ValueError, match=r"counter of .*\.sales, and table .*\.orders is tracked"):
+        sales.store.row_count("orders")
+
+
+def test_a_column_that_is_gone_or_out_of_sight_is_named(sales: Sales) -> None:
+    sales.track("orders", ["number"])
+    sales.session.execute("ALTER TABLE sales DROP COLUMN number")
+    assert sales.store.row_count("orders", number=None) == 0
+    with pytest.raises(Refused, match=r"column number of .*\.sales is gone, or this user may not"):
+        sales.store.row_count("orders", number=1)
+
+
+def reads(session: Session) -> int:
+    """How many rows of indexes and tables this session has read so far."""
+    found = session.query("SHOW SESSION STATUS LIKE 'Handler_read%'")
+    return sum(int(value) for name, value in found if "rnd" not in name)  # those of SHOW itself
+
+
+def test_only_what_is_asked_for_is_read(sales: Sales, mysql_url: str) -> None:
+    sales.track("orders", ["number", "plain"], "sold")
+    with connect(mysql_url) as session:
+        for number in range(20):
+            session.execute(
+                "INSERT INTO counter_slot VALUES "
+                + ", ".join(
+                    f"('orders', DATE '2026-01-01' + INTERVAL {day} DAY, '{number}|{text}', 256, 1)"
+                    for text in "abAB"
+                    for day in range(200)
+                )
+            )
+        session.execute("ANALYZE TABLE counter_slot")
+    day = date(2026, 1, 2)
+    for where, days, found, most in (
+        ({"number": 7, "plain": "a"}, {}, 400, 500),
+        ({"number": 7}, {}, 800, 900),
+        ({"number": 7}, {"start": day, "end": day}, 4, 100),
+        ({"plain": "a"}, {"start": day, "end": day}, 40, 300),
+        ({}, {"start": day, "end": day}, 80, 150),
+        ({"plain": None}, {}, 0, 100),
+    ):
+
+        def work(session: Session, where: Any = where, days: Any = days) -> tuple[int, int]:
+            before = reads(session)
+            name = sales.name.split(".", maxsplit=1)[0]
+            return row_count(session, name, "sales", where, **days), reads(session) - before
+
+        counted, read = sales.store.snapshot(work)
+        assert counted == found, where
+        assert read < most, (where, days, read)
+
+
+def test_more_keys_than_are_read_at_a_time(sales: Sales, mysql_url: str) -> None:
+    sales.track("orders", ["number", "plain"])
+    with connect(mysql_url) as session:
+        for start in range(0, 12_000, 3_000):
+            session.execute(
+                "INSERT INTO counter_slot VALUES "
+                + ", ".join(
+                    f"('orders', '1970-01-01', '{number}|{'aA'[number % 2]}', 256, 2)"
+                    for number in range(start, start + 3_000)
+                )
+            )
+    assert sales.store.row_count("orders", plain="a") == 24_000
+    assert sales.store.row_count("orders", plain="b") == 0
+    assert sales.store.row_count("orders", number=7) == 2

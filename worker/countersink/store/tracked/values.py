@@ -1,0 +1,133 @@
+"""A value as callers give it, as what the keys of a tracked table have to be for it."""
+
+import re
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Final
+
+from countersink.store.connection import Session
+from countersink.store.errors import BadData
+from countersink.store.tracked.columns import BINARY_TYPES, INTEGER_TYPES, Column
+from countersink.store.tracked.conditions import NEVER, Alike, Condition, Exactly, Number
+
+_BYTEWISE: Final = re.compile(r".*_(nopad|0900)_bin")
+"""Collations in which text is equal only to itself; other binary ones ignore blanks at the end."""
+_OWN_TEXT: Final = frozenset({"uuid", "inet4", "inet6"})
+"""Types of MariaDB whose values can be written in several ways."""
+
+
+def condition(session: Session, column: Column, value: object) -> Condition:
+    """What ``column = value``, or ``column IS NULL``, asks of the keys.
+
+    Args:
+        session: on the server that the table is on.
+        column: one that the table is tracked by.
+        value: None for NULL; an int or bool for integers, BIT and YEAR; an int or Decimal for
+            DECIMAL; a date for DATE; a naive datetime for DATETIME; a timedelta or time for TIME;
+            bytes for BINARY and VARBINARY; else a str.
+
+    Raises:
+        TypeError: not of such a type. ValueError: the column can hold no such value at all.
+    """
+    if value is None:
+        return Exactly(None)
+    if column.has_text:
+        return _text(session, column, value)
+    if column.type in INTEGER_TYPES and isinstance(value, int):
+        return Exactly(str(int(value)))
+    if column.type == "year" and isinstance(value, int):
+        return Exactly(f"{value:04d}")
+    if column.type == "decimal" and isinstance(value, int | Decimal):
+        return Number(Decimal(value))
+    if column.type in BINARY_TYPES and isinstance(value, bytes | bytearray):
+        return Exactly(value.hex().upper())
+    if column.type == "date" and isinstance(value, date) and not isinstance(value, datetime):
+        return Exactly(str(value))
+    if column.type == "datetime" and isinstance(value, date):
+        return _moment(column, value)
+    if column.type == "time" and isinstance(value, time | timedelta):
+        return _time(column, value)
+    if column.type in _OWN_TEXT and isinstance(value, str):
+        return _own_text(session, column, value)
+    raise TypeError(f"column {column.name} is {_kind(column)}, not {type(value).__name__}")
+
+
+def _text(session: Session, column: Column, value: object) -> Condition:
+    if not isinstance(value, str):
+        raise TypeError(f"column {column.name} is {_kind(column)}, not {type(value).__name__}")
+    try:
+        in_hex = value.encode().hex()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{value!r} cannot be written as UTF-8") from error
+    charset, collation = column.charset or "utf8mb4", column.collation or "utf8mb4_bin"
+    if _BYTEWISE.fullmatch(collation):
+        return Exactly(str.__str__(value))
+    if charset != "utf8mb4":
+        there_and_back = f"CONVERT(X'{in_hex}' USING utf8mb4)"
+        ((stays,),) = session.query(
+            f"SELECT CAST(CONVERT(CONVERT({there_and_back} USING {charset}) USING utf8mb4)"
+            f" AS BINARY) = CAST({there_and_back} AS BINARY)"
+        )
+        if not stays:
+            return NEVER  # it has a character that the column's character set has not
+    return Alike(in_hex, charset, collation)
+
+
+def _moment(column: Column, value: date) -> Condition:
+    moment = value if isinstance(value, datetime) else datetime.combine(value, time())
+    if moment.tzinfo is not None:
+        raise ValueError(
+            f"column {column.name} is a DATETIME, which has no time zone: give a naive datetime"
+        )
+    return _with_fraction(column, str(moment.replace(microsecond=0)), moment.microsecond)
+
+
+def _time(column: Column, value: time | timedelta) -> Condition:
+    if isinstance(value, time):
+        value = timedelta(
+            hours=value.hour,
+            minutes=value.minute,
+            seconds=value.second,
+            microseconds=value.microsecond,
+        )
+    sign = "-" if value < timedelta() else ""
+    seconds, microseconds = divmod(abs(value) // timedelta(microseconds=1), 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    text = f"{sign}{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}"
+    return _with_fraction(column, text, microseconds)
+
+
+def _with_fraction(column: Column, text: str, microseconds: int) -> Condition:
+    digits = f"{microseconds:06d}"
+    if digits[column.fraction :].strip("0"):
+        return NEVER  # finer than what the column holds
+    return Exactly(f"{text}.{digits[: column.fraction]}" if column.fraction else text)
+
+
+def _own_text(session: Session, column: Column, value: str) -> Condition:
+    try:
+        ((text,),) = session.query(
+            f"SELECT CONVERT(CAST(%s AS {column.type.upper()}) USING utf8mb4)", (value,)
+        )
+    except BadData:
+        text = None
+    if text is None:
+        raise ValueError(f"{value!r} is no {column.type.upper()}, as column {column.name} holds")
+    return Exactly(str(text))
+
+
+def _kind(column: Column) -> str:
+    given = {
+        "year": "an int",
+        "decimal": "an int or Decimal",
+        "date": "a date",
+        "datetime": "a naive datetime",
+        "time": "a timedelta or time",
+    }
+    if column.type in INTEGER_TYPES:
+        how = "an int"
+    elif column.type in BINARY_TYPES:
+        how = "bytes"
+    else:
+        how = given.get(column.type, "a str")
+    return f"of type {column.type.upper()}: give {how}"
