@@ -7,16 +7,18 @@ a million different (day, key).
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from countersink.store.buckets import label_time
-from countersink.store.connection import Session
+from countersink.store.connection import SQL_MODE, Session
 from countersink.store.tracked.columns import BINARY_TYPES, INTEGER_TYPES, TEXT_TYPES, Column
 from countersink.store.tracked.days import label_of_number, number_sql
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import key_sql
 from countersink.store.tracked.names import quoted
 from countersink.store.tracked.tables import Table
+from countersink.store.tracked.triggers import SQL_MODE as TRIGGER_MODE
 
 Cell = tuple[int, bytes]
 """A bucket's label and a key."""
@@ -47,18 +49,30 @@ def differences(
     found = {cell: -amount for cell, amount in in_counter(session, tracked.counter) if amount}
     done = 0
     progress(0, table.rows)
-    for part in _in_table(session, tracked, table):
-        for number, key, rows in part:
-            cell = (label_of_number(int(number)), bytes(key))
-            difference = found.get(cell, 0) + int(rows)
-            if difference:
-                found[cell] = difference
-            else:
-                found.pop(cell, None)
-            done += int(rows)
-        progress(done, max(done, table.rows))
+    with _as_triggers_do(session):
+        for part in _in_table(session, tracked, table):
+            for number, key, rows in part:
+                cell = (label_of_number(int(number)), bytes(key))
+                difference = found.get(cell, 0) + int(rows)
+                if difference:
+                    found[cell] = difference
+                else:
+                    found.pop(cell, None)
+                done += int(rows)
+            progress(done, max(done, table.rows))
     progress(done, done)
     return found, done
+
+
+@contextmanager
+def _as_triggers_do(session: Session) -> Iterator[None]:
+    """Under the ``sql_mode`` of triggers: in another one MySQL finds no text for broken UCS-2."""
+    session.execute("SET SESSION sql_mode = %s", (TRIGGER_MODE,))
+    try:
+        yield
+    finally:
+        if not session.closed:
+            session.execute("SET SESSION sql_mode = %s", (SQL_MODE,))
 
 
 def in_counter(session: Session, counter: str) -> Iterator[tuple[Cell, int]]:

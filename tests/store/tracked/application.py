@@ -1,0 +1,75 @@
+"""An application with tables that are tracked, and what their counters should say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from countersink.store import Store
+from countersink.store.connection import Session
+from countersink.store.settings import Settings
+from countersink.store.tracked import RowDifference, TrackedTable
+from countersink.store.verify import open_session
+from tests.support.table_oracle import Tracked, snapshot
+
+
+class App:
+    """An application with tables in `schema`.
+
+    `session` is its connection, `own` one to the tables of countersink.
+    """
+
+    def __init__(self, mysql_url: str, app_url: str, session: Session, own: Session) -> None:
+        self.mysql_url = mysql_url
+        self.app_url = app_url
+        self.schema = str(Settings.parse(app_url).database)
+        self.session = session
+        self.own = own
+        self.store = Store(mysql_url)
+
+    def run(self, *statements: str) -> None:
+        """Run the application's statements."""
+        for statement in statements:
+            self.session.execute(statement)
+
+    def track(self, table: str, **how: Any) -> TrackedTable:
+        """Track one of its tables."""
+        return self.store.tracked.track(f"{self.schema}.{table}", **how)
+
+    def counts(self, counter: str) -> dict[tuple[str, bytes], int]:
+        """What a counter says, without cells of 0, by day and key."""
+        with snapshot(self.mysql_url) as reader:
+            return dict(reader.in_counter(counter))
+
+    def found(self, counter: str | None = None) -> list[RowDifference]:
+        """What a check finds."""
+        with open_session(self.mysql_url) as session:
+            return [
+                difference
+                for tracked in self.store.tracked.list()
+                if counter in (None, tracked.counter)
+                for difference in self.store.tracked.check(session, tracked)
+            ]
+
+    def differs(self) -> list[str]:
+        """Where a counter of text columns is not what the rows say, or not what its ledger does."""
+        with snapshot(self.mysql_url) as reader:
+            return [
+                line
+                for each in self.store.tracked.list()
+                for line in [
+                    *reader.differences(
+                        Tracked(each.counter, each.schema, each.table, each.by, each.day)
+                    ),
+                    *([f"{each.counter}: ledger"] if reader.outside_ledger(each.counter) else []),
+                ]
+            ]
+
+    def triggers(self) -> set[str]:
+        """The names of all triggers on its tables."""
+        return {
+            name
+            for (name,) in self.session.query(
+                "SELECT trigger_name FROM information_schema.triggers WHERE trigger_schema = %s",
+                (self.schema,),
+            )
+        }

@@ -1,0 +1,19 @@
+"""An application's tables in a database of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from countersink.store.connection import connect
+from tests.store.tracked.application import App
+
+
+@pytest.fixture
+def app(mysql_url: str, app_database_url: str) -> Iterator[App]:
+    """An application that has no tables yet."""
+    with connect(app_database_url) as session, connect(mysql_url) as own:
+        made = App(mysql_url, app_database_url, session, own)
+        yield made
+        made.store.close()

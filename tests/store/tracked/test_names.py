@@ -1,0 +1,73 @@
+"""Names of tables, as people write them and as SQL takes them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from countersink.store.tracked.definitions import TrackedTable
+from countersink.store.tracked.names import default_counter, find, parse, quoted
+
+
+@pytest.mark.parametrize(
+    ("written", "meant", "counter"),
+    [
+        ("orders", ("here", "orders"), "orders"),
+        ("shop.orders", ("shop", "orders"), "shop.orders"),
+        ("`shop`.`orders`", ("shop", "orders"), "shop.orders"),
+        ("shop.`a.b`", ("shop", "a.b"), "shop.a.b"),
+        ("`a``b`", ("here", "a`b"), None),
+        ("my orders", ("here", "my orders"), None),
+        ("é", ("here", "é"), None),
+        ("`" + "x" * 64 + "`.y", ("x" * 64, "y"), None),
+        ('a"b; DROP TABLE x', ("here", 'a"b; DROP TABLE x'), None),
+    ],
+)
+def test_a_name_is_what_was_written(
+    written: str, meant: tuple[str, str], counter: str | None
+) -> None:
+    assert parse(written, "here") == meant
+    assert default_counter(written) == counter
+
+
+@pytest.mark.parametrize("written", ["", ".", "a.", ".a", "a.b.c", "`a", "a`b", "``", "a\0b", "`"])
+def test_what_is_no_name_is_refused(written: str) -> None:
+    with pytest.raises(ValueError, match="backquote"):
+        parse(written, "here")
+
+
+def test_a_name_is_text() -> None:
+    with pytest.raises(TypeError, match="bytes"):
+        parse(b"orders", "here")  # type: ignore[arg-type]
+
+
+def test_a_name_cannot_leave_its_quotes() -> None:
+    assert quoted("a`; DROP TABLE b; `") == "`a``; DROP TABLE b; ```"
+
+
+def tracked(counter: str, schema: str, table: str) -> TrackedTable:
+    return TrackedTable(
+        counter=counter,
+        schema=schema,
+        table=table,
+        by=(),
+        day=None,
+        app_slots=16,
+        triggers="countersink_0",
+        created=datetime(2026, 11, 21, tzinfo=UTC),
+        counted=None,
+    )
+
+
+def test_a_tracked_table_is_found_by_its_counter_first_and_then_by_its_own_name() -> None:
+    orders = tracked("orders", "shop", "orders")
+    by_day = tracked("by_day", "shop", "orders")
+    local = tracked("local", "here", "orders")
+    everything = [orders, by_day, local]
+    assert find(everything, "orders", "here") == [orders]
+    assert find(everything, "`orders`", "here") == [local]
+    assert find(everything, "shop.orders", "here") == [orders, by_day]
+    assert find(everything, "here.orders", "here") == [local]
+    assert find(everything, "nothing", "here") == []
+    assert find(everything, "a.b.c", "here") == []
