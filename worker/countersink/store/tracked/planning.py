@@ -126,6 +126,8 @@ def described(tracked: TrackedTable) -> str:
 def _require_readable(session: Session, table: Table, tracked: TrackedTable) -> None:
     """Check that this user, whose the triggers will be, may read the columns that they read."""
     names = [*tracked.by, *([] if tracked.day is None else [tracked.day])]
+    if names and table.updates_ignored:
+        names += [column.name for column in table.primary_key]
     columns = ", ".join(map(quoted, names)) or "1"
     try:
         session.query(f"SELECT {columns} FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")

@@ -25,7 +25,9 @@ class Table:
         name: its name, as it was created.
         columns: by name, in their order.
         rows: about how many there are, by the server's statistics.
-        first_key: the first column of the primary key; None where there is none.
+        primary_key: its columns; none where there is none.
+        updates_ignored: whether the server runs AFTER UPDATE triggers also for the rows that an
+            UPDATE IGNORE leaves as they were, as MariaDB does.
         cascades: its foreign keys by which rows change without a trigger, as sentences.
         partitioned: whether partitions can be dropped from it.
     """
@@ -34,9 +36,15 @@ class Table:
     name: str
     columns: dict[str, Column]
     rows: int
-    first_key: Column | None
+    primary_key: tuple[Column, ...]
+    updates_ignored: bool
     cascades: tuple[str, ...]
     partitioned: bool
+
+    @property
+    def first_key(self) -> Column | None:
+        """The first column of the primary key; None where there is none."""
+        return self.primary_key[0] if self.primary_key else None
 
     def column(self, name: str) -> Column:
         """A column by its name, in whatever case.
@@ -116,7 +124,8 @@ def read_table(session: Session, schema: str, name: str, database: str) -> Table
         name=name,
         columns=columns,
         rows=int(estimate),
-        first_key=_first_key(session, schema, name, columns),
+        primary_key=_primary_key(session, schema, name, columns),
+        updates_ignored=session.dialect.name == "mariadb",
         cascades=_cascades(session, schema, name),
         partitioned="partitioned" in options.lower(),
     )
@@ -160,15 +169,16 @@ def _folds_case(session: Session) -> bool:
     return bool(folds)
 
 
-def _first_key(
+def _primary_key(
     session: Session, schema: str, name: str, columns: dict[str, Column]
-) -> Column | None:
+) -> tuple[Column, ...]:
     rows = session.query(
         "SELECT column_name FROM information_schema.statistics WHERE table_schema = %s"
-        " AND table_name = %s AND index_name = 'PRIMARY' AND seq_in_index = 1",
+        " AND table_name = %s AND index_name = 'PRIMARY' ORDER BY seq_in_index",
         (schema, name),
     )
-    return columns.get(rows[0][0]) if rows else None
+    # A user who may not see all columns sees a part of the key, which is none.
+    return tuple(columns[key] for (key,) in rows) if all(row[0] in columns for row in rows) else ()
 
 
 def _cascades(session: Session, schema: str, name: str) -> tuple[str, ...]:

@@ -5,6 +5,10 @@ another trigger still changes is counted wrongly. Each adds 1 or -1 in the appli
 transaction, into a slot by its connection, so that transactions do not wait for each other. An
 UPDATE that leaves key and day alone writes nothing; where nothing is counted by, it has no trigger.
 
+MariaDB runs the trigger also for a row that UPDATE IGNORE leaves as it was, since it met a
+duplicate key or a missing parent. So there it looks, by the primary key, whether the row still is
+what it was; without one it cannot tell.
+
 A trigger must never fail the application's write. It runs under the ``sql_mode`` and the character
 set of the session that made it: that has an empty ``sql_mode``, so a value that was not foreseen
 becomes a warning (and a difference that verification finds) instead of an error.
@@ -123,16 +127,21 @@ def wanted(tracked: TrackedTable, table: Table, database: str) -> list[Trigger]:
     if by or day is not None:
         less, more = add("old_bucket", "old_key", -1), add("new_bucket", "new_key", 1)
         # In the order of the primary key, as everybody writes several rows.
+        moved = "old_bucket <> new_bucket OR old_key <> new_key"
+        if table.updates_ignored and table.primary_key:
+            moved = f"({moved}) AND NOT EXISTS ({_unchanged(tracked, table)})"
         bodies["UPDATE"] = (
             "BEGIN\n"
             f"DECLARE old_bucket DATETIME DEFAULT {bucket_sql(day, 'OLD.')};\n"
             f"DECLARE new_bucket DATETIME DEFAULT {bucket_sql(day, 'NEW.')};\n"
             f"DECLARE old_key VARBINARY({MAX_KEY_BYTES}) DEFAULT {key_sql(by, 'OLD.')};\n"
             f"DECLARE new_key VARBINARY({MAX_KEY_BYTES}) DEFAULT {key_sql(by, 'NEW.')};\n"
+            f"IF {moved} THEN\n"
             "IF old_bucket < new_bucket OR (old_bucket = new_bucket AND old_key < new_key) THEN\n"
             f"{less};\n{more};\n"
-            "ELSEIF old_bucket <> new_bucket OR old_key <> new_key THEN\n"
+            "ELSE\n"
             f"{more};\n{less};\n"
+            "END IF;\n"
             "END IF;\n"
             "END"
         )
@@ -141,6 +150,19 @@ def wanted(tracked: TrackedTable, table: Table, database: str) -> list[Trigger]:
         Trigger(tracked.schema, tracked.table, named[event], event, body)
         for event, body in bodies.items()
     ]
+
+
+def _unchanged(tracked: TrackedTable, table: Table) -> str:
+    """Finds the row that an UPDATE was about if it still is counted where it was."""
+    by = [table.column(name) for name in tracked.by]
+    day = None if tracked.day is None else table.column(tracked.day)
+    same = " AND ".join(
+        f"kept.{quoted(column.name)} = OLD.{quoted(column.name)}" for column in table.primary_key
+    )
+    return (
+        f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} AS kept WHERE {same}"
+        f" AND {bucket_sql(day, 'kept.')} = old_bucket AND {key_sql(by, 'kept.')} = old_key"
+    )
 
 
 def existing(session: Session, tracked: TrackedTable) -> list[Found]:
