@@ -1,10 +1,12 @@
-"""The job ``verify``: holds the tables of every counter against the ledger."""
+"""The job ``verify``: holds the tables of every counter against the ledger, and tracked tables
+against their counters.
+"""
 
 from typing import Final
 
 from countersink.schedules.context import Context, Outcome
 from countersink.schedules.failure import Failed, Stopped
-from countersink.store.verify import open_session, verify
+from countersink.store.verify import Verified, open_session, verify
 
 SHOWN: Final = 10
 """Differences that a failed run names; ``countersink verify`` shows all."""
@@ -15,7 +17,7 @@ class Differs(Failed):
 
 
 def job(context: Context) -> Outcome:
-    """Verify all counters.
+    """Verify all counters and tracked tables; it repairs nothing.
 
     Raises:
         Differs: something is wrong.
@@ -24,12 +26,25 @@ def job(context: Context) -> Outcome:
     """
     with open_session(context.mysql_url) as session:
         done = verify(session, stop=context.stop)
-    if done.differences:
-        shown = "; ".join(f"{one.counter}: {one.detail}" for one in done.differences[:SHOWN])
-        more = len(done.differences) - SHOWN
+    if not done.agrees:
+        found = [f"{one.counter}: {one.detail}" for one in done.differences]
+        found += [
+            f"{one.tracked.counter} ({one.tracked.name}): {one.detail}"
+            for one in done.row_differences
+        ]
+        shown = "; ".join(found[:SHOWN])
+        more = len(found) - SHOWN
         raise Differs(
             f"{shown}{f'; and {more:,} more' if more > 0 else ''}: see countersink verify"
         )
     if not done.finished:
-        raise Stopped(f"stopped when {done.counters:,} counters were verified, which agree")
-    return Outcome(rows=done.rows, detail=f"{done.counters:,} counters agree with the ledger")
+        raise Stopped(f"stopped when {_looked_at(done)} were verified, which agree")
+    tracked = f", {done.tables:,} tracked tables with their counters" if done.tables else ""
+    return Outcome(
+        rows=done.rows, detail=f"{done.counters:,} counters agree with the ledger{tracked}"
+    )
+
+
+def _looked_at(done: Verified) -> str:
+    tables = f" and {done.tables:,} tracked tables" if done.tables else ""
+    return f"{done.counters:,} counters{tables}"

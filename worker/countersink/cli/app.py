@@ -58,6 +58,14 @@ COMMANDS: Final[dict[str, Lazy]] = {
         "countersink.cli.commands.compact:command",
         "Add up the rows of each key into one, now.",
     ),
+    "track": Lazy(
+        "countersink.cli.commands.track:command",
+        "Keep a table's row count, by triggers, from now on.",
+    ),
+    "untrack": Lazy(
+        "countersink.cli.commands.untrack:command",
+        "Stop counting a table's rows: drop the triggers and the counter.",
+    ),
     "verify": Lazy(
         "countersink.cli.commands.verify:command",
         "Prove that nothing was lost or doubled in the tables.",

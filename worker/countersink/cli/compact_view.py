@@ -1,7 +1,6 @@
 """What ``countersink compact`` shows: a progress bar, then what was done."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -9,6 +8,7 @@ from typing import Final
 import click
 
 from countersink.cli.output import ago, cell, console, table, write_json
+from countersink.cli.progress import LINE_EVERY_S, REDRAW_EVERY_S, at_most_every
 from countersink.cli.text import printable
 from countersink.schedules.compaction import Compacted
 from countersink.schedules.places import BUSY, OVERFLOWING, UNKNOWN, Place
@@ -16,8 +16,6 @@ from countersink.store.buckets import label_text
 
 Progress = Callable[[Compacted], object]
 
-_LINE_EVERY_S: Final = 10.0
-_REDRAW_EVERY_S: Final = 0.1
 _NAMED: Final = 10
 """Places named; the others are counted."""
 
@@ -27,9 +25,9 @@ def progress() -> Iterator[Progress]:
     """Shows on stderr how far it is: a bar on a terminal, else a line now and then."""
     if sys.stderr.isatty():
         with _bar() as shown:
-            yield _at_most_every(_REDRAW_EVERY_S, shown)
+            yield at_most_every(REDRAW_EVERY_S, shown)
     else:
-        yield _at_most_every(_LINE_EVERY_S, _line, at_once=False)
+        yield at_most_every(LINE_EVERY_S, _line, at_once=False)
 
 
 @contextmanager
@@ -59,19 +57,6 @@ def _line(done: Compacted) -> None:
 
 def _rows(done: Compacted) -> str:
     return f"{done.rows_before:,} rows became {done.rows_after:,}"
-
-
-def _at_most_every(seconds: float, show: Progress, *, at_once: bool = True) -> Progress:
-    since = -seconds if at_once else time.monotonic()
-
-    def shown(done: Compacted) -> None:
-        nonlocal since
-        now = time.monotonic()
-        if now - since >= seconds:
-            since = now
-            show(done)
-
-    return shown
 
 
 def write(done: Compacted) -> None:

@@ -1,9 +1,11 @@
-"""Holding what is in the tables against what the ledger says was ever applied.
+"""Holding what is in the tables against what the ledger says was ever applied, and the counters of
+tracked tables against these tables.
 
 For every counter: slots + months = ledger + slots 256 to 511. What the application's own
 transactions put into those slots comes into the ledger when compaction moves it. Everything that
 moves, adds or deletes rows changes both sides in one transaction, so they are equal in any
-snapshot, however much is going on; each group of counters is looked at in one of its own.
+snapshot, however much is going on; each group of counters is looked at in one of its own. And for
+every tracked table, in a snapshot of its own: the rows that its counter says = the rows it has.
 """
 
 from collections import defaultdict
@@ -16,11 +18,14 @@ from typing import Final, Literal
 from countersink.store import buckets
 from countersink.store.connection import Session
 from countersink.store.deletion_sql import FIRST_APP_SLOT, LAST_APP_SLOT
-from countersink.store.errors import UnknownCounter
+from countersink.store.errors import Conflict, UnknownCounter
 from countersink.store.keys import is_name
 from countersink.store.policies import load
 from countersink.store.settings import Settings
 from countersink.store.tables import open_tables
+from countersink.store.tracked.checking import RowDifference, check
+from countersink.store.tracked.definitions import TrackedTable, read_all
+from countersink.store.tracked.names import find
 
 READ_SECONDS: Final = 3600.0
 """How long the sums of one group may take."""
@@ -66,13 +71,22 @@ class Verified:
         counters: how many.
         rows: of their slots and months.
         differences: what is wrong, by counter.
-        finished: False if ``stop`` said so before all counters were looked at.
+        finished: False if ``stop`` said so before all of them were looked at.
+        tables: how many tracked tables.
+        row_differences: what is wrong with these, by counter.
     """
 
     counters: int = 0
     rows: int = 0
     differences: list[Difference] = field(default_factory=list)
     finished: bool = True
+    tables: int = 0
+    row_differences: list[RowDifference] = field(default_factory=list)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is wrong with what was looked at."""
+        return not (self.differences or self.row_differences)
 
 
 @dataclass(slots=True)
@@ -100,20 +114,29 @@ def verify(
     session: Session,
     counter: str | None = None,
     *,
+    table: str | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Verified:
-    """Look at every counter, or at one.
+    """Look at every counter and every tracked table, or at one.
 
     Args:
         session: at REPEATABLE READ, outside a transaction.
-        counter: the name of the only one.
-        stop: asked between two groups of counters.
+        counter: the name of the only one; if it is that of a tracked table, with the table.
+        table: the only tracked table, as it was given when it was tracked, or its counter; in all
+            the ways in which it is tracked.
+        stop: asked between two groups of counters, and between two tables.
 
     Raises:
-        UnknownCounter: nothing in the tables has this name.
+        UnknownCounter: nothing in the tables has this name, or no such table is tracked.
         StoreError: as any query.
     """
-    names = _names(session, counter)
+    tracked = read_all(session)
+    if table is not None:
+        tracked = _tracked_as(session, tracked, table)
+        names = [each.counter for each in tracked]
+    else:
+        names = _names(session, counter)
+        tracked = [each for each in tracked if counter in (None, each.counter)]
     done, rows, differences = 0, 0, list[Difference]()
     for start in range(0, len(names), _GROUP):
         if stop():
@@ -126,7 +149,41 @@ def verify(
                 had = {policy.number for policy in policies.of(name)}
                 differences += _differences(session, name, sums, had)
         done += len(part)
-    return Verified(done, rows, differences)
+    tables, row_differences = 0, list[RowDifference]()
+    for each in tracked:
+        if stop():
+            break
+        row_differences += _check(session, each)
+        tables += 1
+    return Verified(done, rows, differences, tables == len(tracked), tables, row_differences)
+
+
+def _tracked_as(
+    session: Session, tracked: Sequence[TrackedTable], table: str
+) -> list[TrackedTable]:
+    ((database,),) = session.query("SELECT DATABASE()")
+    found = find(tracked, table, database)
+    if not found:
+        raise UnknownCounter(
+            f"no table or counter {table!r} is tracked; --counter verifies any other counter"
+        )
+    return found
+
+
+def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
+    """What is wrong with a tracked table, unless that is because somebody is just at work on it."""
+    found = check(session, tracked)
+    if not found:
+        return []
+    try:
+        there = session.query(
+            "SELECT triggers FROM tracked_table WHERE counter = %s FOR UPDATE NOWAIT",
+            (tracked.counter,),
+        )
+    except Conflict:
+        # It is being tracked or repaired: triggers and count come one after the other.
+        return [one for one in found if one.problem not in ("no_trigger", "not_counted")]
+    return found if there == [(tracked.triggers,)] else []
 
 
 def _names(session: Session, counter: str | None) -> list[str]:

@@ -2,72 +2,72 @@
 
 import click
 
-from countersink.cli import exits, output, settings
+from countersink.cli import exits, progress, settings, verify_view
+from countersink.cli.failures import Misuse
+from countersink.cli.server_errors import sentence_of
 from countersink.cli.types import COUNTER
+from countersink.cli.verify_view import Mending
+from countersink.store import Store, StoreError, Unavailable
 from countersink.store.verify import Verified, open_session, verify
 
 
 @click.command("verify", cls=settings.Command)
-@settings.one_off("--counter", metavar="COUNTER", type=COUNTER, help="Only this one.")
+@click.argument("table", required=False)
+@settings.one_off("--counter", metavar="COUNTER", type=COUNTER, help="Only this counter.")
+@settings.one_off(
+    "--repair", is_flag=True, help="Mend what is wrong with tracked tables, beside live writes."
+)
 @settings.output_format("table", "json")
 @settings.mysql_url
-def command(counter: str | None, format: str, mysql_url: str | None) -> int:
+def command(
+    table: str | None, counter: str | None, repair: bool, format: str, mysql_url: str | None
+) -> int:
     """Prove that nothing was lost or doubled in the tables.
 
     Everything that was ever applied is in a ledger of its own, which compaction and retention do
-    not touch. For each counter, slots and months must be equal to it. Safe at any time, beside
-    live traffic. The status is 3 when something differs.
+    not touch. For each counter, slots and months must be equal to it; and for each tracked table
+    the counter must be equal to the rows that there are. Safe at any time, beside live traffic. The
+    status is 3 when something differs.
+
+    TABLE, or its counter, is the only tracked table to look at. With --repair its triggers are made
+    again where they are missing and its rows are counted again; the status is then 3 when something
+    still differs.
     """
-    with open_session(settings.needed(mysql_url, "mysql")) as session:
-        done = verify(session, counter)
+    if table is not None and counter is not None:
+        raise Misuse("give a table or --counter, not both", click.get_current_context())
+    url = settings.needed(mysql_url, "mysql")
+    mending = None
+    with open_session(url) as session:
+        done = verify(session, counter, table=table)
+    if repair:
+        mending = _repair(url, done)
+        with open_session(url) as session:
+            done = verify(session, counter, table=table)
     if format == "json":
-        _write(done)
+        verify_view.write(done, mending)
     else:
-        _print(done)
-    return exits.DIFFERS if done.differences else exits.DONE
+        verify_view.show(done, mending)
+    return exits.DONE if done.agrees else exits.DIFFERS
 
 
-def _write(done: Verified) -> None:
-    output.write_json(
-        {
-            "counters": done.counters,
-            "rows": done.rows,
-            "differences": [
-                {
-                    "counter": one.counter,
-                    "problem": one.problem,
-                    "in_tables": one.in_tables,
-                    "in_ledger": one.in_ledger,
-                    "difference": one.difference,
-                    "detail": one.detail,
-                }
-                for one in done.differences
-            ],
-        }
-    )
+def _repair(url: str, found: Verified) -> Mending:
+    """Mend each tracked table that something is wrong with."""
+    repaired, failed = [], dict[str, str]()
+    with Store(url) as store, progress.rows("verify", "counting rows") as shown:
+        for counter in sorted(_wrong(store, found)):
+            try:
+                repaired.append(store.tracked.repair(counter, progress=shown, notice=progress.say))
+            except Unavailable:
+                raise
+            except (StoreError, ValueError) as error:
+                failed[counter] = (sentence_of(error) or str(error)).rstrip(".")
+    return Mending(found, repaired, failed)
 
 
-def _print(done: Verified) -> None:
-    looked_at = f"{done.counters:,} counters with {done.rows:,} rows"
-    if not done.differences:
-        click.echo(f"All agree: {looked_at}.")
-        return
-    table = output.table(
-        {
-            "counter": False,
-            "in tables": True,
-            "in ledger": True,
-            "difference": True,
-            "what": False,
-        }
-    )
-    for one in done.differences:
-        table.add_row(
-            one.counter,
-            output.cell(one.in_tables),
-            output.cell(one.in_ledger),
-            f"{one.difference:+,}",
-            one.detail,
-        )
-    output.console().print(table)
-    click.echo(f"{len(done.differences):,} differences; looked at {looked_at}.")
+def _wrong(store: Store, found: Verified) -> set[str]:
+    """The counters of tracked tables that something is wrong with."""
+    wrong = {one.tracked.counter for one in found.row_differences}
+    if found.differences:
+        tracked = {each.counter for each in store.tracked.list()}
+        wrong |= tracked & {one.counter for one in found.differences}
+    return wrong

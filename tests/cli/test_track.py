@@ -1,0 +1,195 @@
+"""`countersink track` and `untrack`: what they do, what they show, what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from countersink.store import Store
+from countersink.store.connection import Session, connect
+from countersink.store.settings import Settings
+from tests.cli.command import Servers, one_sentence
+
+WEIRD = "odd `na.me` %s"
+
+
+@pytest.fixture
+def app(app_database_url: str) -> str:
+    """The URL of a database with some tables; orders has three rows."""
+    with connect(app_database_url) as session:
+        session.execute(
+            "CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(9) NULL, placed DATETIME,"
+            " weight FLOAT, note TEXT)"
+        )
+        session.execute(
+            "INSERT INTO orders (id, status, placed) VALUES (1, 'new', '2026-11-21 08:00:00'),"
+            " (2, 'Paid', '2026-11-21 09:00:00'), (3, 'paid', '2026-11-22 09:00:00')"
+        )
+        session.execute("CREATE VIEW seen AS SELECT * FROM orders")
+        session.execute("CREATE TABLE old (id INT) ENGINE = MyISAM")
+        session.execute(f"CREATE TABLE `{WEIRD.replace('`', '``')}` (id INT, `a``b` INT)")
+    return app_database_url
+
+
+def schema(app: str) -> str:
+    return str(Settings.parse(app).database)
+
+
+def triggers(session: Session) -> int:
+    ((found,),) = session.query(
+        "SELECT COUNT(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE()"
+    )
+    return int(found)
+
+
+def test_from_track_to_untrack(servers: Servers, app: str) -> None:
+    table = f"{schema(app)}.orders"
+    tracked = servers.run(
+        "track", table, "--by", "status", "--day", "placed", "--counter", "orders", "--slots", "4"
+    )
+    assert (tracked.status, tracked.err) == (0, "")
+    assert tracked.out == (
+        f"tracking {table} by status by day of placed in the counter orders: 3 rows\n"
+    )
+    again = servers.call(
+        "track", table, "--by", "status", "--day", "placed", "--counter", "orders", "--slots", "4",
+        "--format", "json",
+    )  # fmt: skip
+    assert again.status == 0
+    assert again.json["rows"] == 3
+    listed = servers.call("track", "--list", "--format", "json").json
+    assert listed == {"tables": [{k: v for k, v in again.json.items() if k != "rows"}]}
+    assert {**again.json, "triggers": "", "created": "", "counted": ""} == {
+        "counter": "orders",
+        "table": table,
+        "by": ["status"],
+        "day": "placed",
+        "slots": 4,
+        "triggers": "",
+        "created": "",
+        "counted": "",
+        "rows": 3,
+    }
+    lines = [line.split() for line in servers.call("track", "--list").out.splitlines()]
+    assert lines[0] == ["counter", "table", "by", "day", "slots", "counted"]
+    assert lines[1][:5] == ["orders", table, "status", "placed", "4"]
+    with connect(app) as session:
+        session.execute("INSERT INTO orders (id, status) VALUES (4, NULL)")
+        assert triggers(session) == 3
+        totals = servers.call("totals", "orders", "--by", "key", "--format", "json").json
+        assert {row["key"]: row["total"] for row in totals["rows"]} == {
+            "new": 1, "Paid": 1, "paid": 1, "\\N": 1
+        }  # fmt: skip
+        gone = servers.call("untrack", table)
+        assert (gone.status, gone.out) == (
+            0,
+            f"tracking no more: {table} by status by day of placed in the counter orders\n",
+        )
+        assert triggers(session) == 0
+    assert servers.call("track", "--list").out == "No table is tracked: countersink track TABLE\n"
+    assert "nothing was ever counted" in servers.call("totals", "orders").err
+
+
+def statements(text: str) -> list[str]:
+    """The statements of a script for the mysql client."""
+    found, delimiter, current = [], ";", ""
+    for line in text.splitlines():
+        if line.startswith("--"):
+            continue
+        if line.startswith("DELIMITER "):
+            delimiter = line.split()[1]
+            continue
+        current += line + "\n"
+        if current.rstrip().endswith(delimiter):
+            found.append(current.rstrip().removesuffix(delimiter).rstrip())
+            current = ""
+    assert not current
+    return found
+
+
+def test_a_dry_run_prints_sql_that_runs_and_changes_nothing(servers: Servers, app: str) -> None:
+    table = f"`{schema(app)}`.`{WEIRD.replace('`', '``')}`"
+    options = (table, "--counter", "odd", "--by", "a`b")
+    dry = servers.call("track", *options, "--dry-run")
+    assert dry.status == 0
+    with connect(app) as session, Store(servers.mysql_url) as store:
+        assert triggers(session) == 0
+        assert store.tracked.list() == []
+        for statement in statements(dry.out):
+            session.execute(statement)
+        assert triggers(session) == 3
+        session.execute(f"INSERT INTO `{WEIRD.replace('`', '``')}` VALUES (1, 7), (2, 7)")
+        assert store.totals.by_key("odd") == [("7", 2)]
+    as_json = servers.call(
+        "track", *options[:-1], "id", "--counter", "other", "--dry-run", "--format", "json"
+    )
+    assert as_json.status == 0
+    assert len(as_json.json["statements"]) == 3
+    assert set(as_json.json) == {"counter", "table", "statements", "warnings"}
+
+
+def test_what_cannot_be_tracked_is_refused_in_one_sentence(servers: Servers, app: str) -> None:
+    own = schema(app)
+    for arguments, sentence in (
+        ((f"{own}.other",), "there is no table"),
+        ((f"{own}.orders", "--by", "colour"), "has no column 'colour'"),
+        ((f"{own}.orders", "--by", "weight"), "FLOAT"),
+        ((f"{own}.orders", "--by", "note"), "may not fit a key of 255 bytes"),
+        ((f"{own}.orders", "--day", "status"), "a day is taken from a DATE, DATETIME or TIMESTAMP"),
+        ((f"{own}.seen",), "is a view"),
+        ((f"{own}.old",), "ENGINE = InnoDB"),
+        (("counter_slot",), "countersink's own"),
+        ((f"{own}.orders", "--slots", "257"), "257"),
+        ((f"{own}.orders", "--counter", "a b"), "counter name"),
+        ((f"`{own}`.`{WEIRD.replace('`', '``')}`",), "give one (--counter)"),
+        ((), "name a table, or give --list"),
+        ((f"{own}.orders", "--list"), "--list takes no table"),
+    ):
+        refused = servers.call("track", *arguments)
+        assert refused.status == 2, arguments
+        assert sentence in one_sentence(refused), arguments
+    servers.call("increment", "used")
+    servers.apply()
+    used = servers.call("track", f"{own}.orders", "--counter", "used")
+    assert used.status == 2
+    assert "used is a counter that has been counted already" in one_sentence(used)
+    assert servers.call("track", f"{own}.orders", "--counter", "first").status == 0
+    other = servers.call("track", f"{own}.orders", "--counter", "first", "--by", "status")
+    assert other.status == 2
+    assert "first tracks" in one_sentence(other)
+    with connect(app) as session:
+        assert triggers(session) == 2  # nothing is counted by, so an UPDATE changes nothing
+
+
+def test_missing_rights_are_named(servers: Servers, app: str) -> None:
+    url = Settings.parse(servers.mysql_url)
+    with connect(app) as session:
+        session.execute("CREATE USER 'clerk'@'%' IDENTIFIED BY 'Clerk-7'")
+        try:
+            session.execute(f"GRANT ALL ON {url.database}.* TO 'clerk'@'%'")
+            session.execute(f"GRANT SELECT ON {schema(app)}.* TO 'clerk'@'%'")
+            refused = servers.call(
+                "track",
+                f"{schema(app)}.orders",
+                COUNTERSINK_MYSQL_URL=f"mysql://clerk:Clerk-7@{url.host}:{url.port}/{url.database}",
+            )
+        finally:
+            session.execute("DROP USER 'clerk'@'%'")
+    assert refused.status == 1
+    assert "TRIGGER" in one_sentence(refused)
+    assert "Clerk-7" not in refused.err
+
+
+def test_untracking_what_is_not_tracked_or_is_in_several_ways(servers: Servers, app: str) -> None:
+    table = f"{schema(app)}.orders"
+    unknown = servers.call("untrack", "nothing")
+    assert unknown.status == 1
+    assert "no table is tracked as 'nothing'" in one_sentence(unknown)
+    assert servers.call("track", table, "--counter", "first").status == 0
+    assert servers.call("track", table, "--counter", "second", "--by", "status").status == 0
+    several = servers.call("untrack", table)
+    assert several.status == 2
+    assert "name one of first, second" in one_sentence(several)
+    assert servers.call("untrack", "first", "--format", "json").json["counter"] == "first"
+    with connect(app) as session:
+        assert triggers(session) == 3
+    assert servers.call("untrack", table).status == 0
