@@ -1,0 +1,250 @@
+"""Add, and get your own value."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import pytest
+
+from countersink.store import SequenceExhausted, Store
+from countersink.store.connection import Session
+from countersink.store.sequences import Sequences
+from tests.store.helpers import MAX, MIN, together
+
+NAMES = (
+    "",
+    "a",
+    "A",
+    "a ",
+    "\u00e1",
+    "a\u0301",
+    "Il nome della rosa",
+    'L\'élégance "du" hérisson; DROP TABLE sequence; --',
+    "back\\slash\\' OR 1=1",
+    "100 % %s %(name)s {x}",
+    "`quoted`",
+    "😀" * 63 + "abc",
+    "x" * 255,
+    "\0\n\t\x1a",
+)
+"""Names that are all different, to the byte."""
+
+
+def test_the_first_value_is_the_step(sequences: Sequences) -> None:
+    assert [sequences.next("tickets") for _ in range(3)] == [1, 2, 3]
+    assert [sequences.next("dozens", step=12) for _ in range(3)] == [12, 24, 36]
+    assert [sequences.next("down", -3) for _ in range(3)] == [-3, -6, -9]
+
+
+def test_a_start_counts_only_where_there_is_no_value_yet(sequences: Sequences) -> None:
+    assert [sequences.next("a", start=-10, step=-3) for _ in range(3)] == [-10, -13, -16]
+    assert [sequences.next("b", start=0) for _ in range(3)] == [0, 1, 2]
+    assert sequences.next("b", start=1000) == 3
+
+
+def test_zero_and_negatives_are_values_like_any_other(sequences: Sequences) -> None:
+    assert [sequences.next("a", start=-2) for _ in range(5)] == [-2, -1, 0, 1, 2]
+    assert [sequences.next("a", step) for step in (-2, -1, 1, -5, 5)] == [0, -1, 0, -5, 0]
+
+
+def test_names_are_what_they_are_to_the_byte(sequences: Sequences) -> None:
+    for number, name in enumerate(NAMES):
+        assert sequences.next(name, start=number * 10) == number * 10
+    for number, name in enumerate(NAMES):
+        assert sequences.next(name) == number * 10 + 1
+        assert sequences.peek(name) == number * 10 + 1
+    assert [found.name for found in sequences.list()] == sorted(NAMES, key=str.encode)
+
+
+@pytest.mark.parametrize("start", [MAX, MIN, MAX - 1, MIN + 1, 2**32, -(2**32), 2**53 + 1])
+def test_values_of_64_bits(sequences: Sequences, start: int) -> None:
+    away = -1 if start > 0 else 1
+    assert sequences.next("edge", away, start=start) == start
+    assert sequences.next("edge", away) == start + away
+    assert sequences.next("edge", -away) == start
+    assert sequences.peek("edge") == start
+
+
+@pytest.mark.parametrize(("end", "step"), [(MAX, 1), (MIN, -1), (MAX, MAX), (MIN, MIN)])
+def test_beyond_64_bits_is_an_error_and_changes_nothing(
+    sequences: Sequences, end: int, step: int
+) -> None:
+    sequences.set("edge", end)
+    for _ in range(2):
+        with pytest.raises(SequenceExhausted, match="'edge' has no value left"):
+            sequences.next("edge", step)
+    assert sequences.peek("edge") == end
+    assert sequences.next("edge", 1 if end < 0 else -1) == end + (1 if end < 0 else -1)
+
+
+def test_steps_as_wide_as_64_bits(sequences: Sequences) -> None:
+    sequences.set("wide", MIN)
+    assert [sequences.next("wide", MAX), sequences.next("wide", MAX)] == [-1, MAX - 1]
+    sequences.set("wide", 0)
+    assert sequences.next("wide", MIN) == MIN
+
+
+def test_a_block_is_so_many_values_at_once(sequences: Sequences) -> None:
+    assert list(sequences.next_block("a", 3)) == [1, 2, 3]
+    assert sequences.next("a") == 4
+    assert list(sequences.next_block("a", 3, 10)) == [14, 24, 34]
+    assert list(sequences.next_block("a", 2, -30)) == [4, -26]
+    assert sequences.next_block("a", 1) == range(-25, -24)
+    assert list(sequences.next_block("new", 4, 5, start=-7)) == [-7, -2, 3, 8]
+    assert list(sequences.next_block("down", 3, -1)) == [-1, -2, -3]
+    assert len(sequences.next_block("big", 10**12)) == 10**12
+    assert sequences.next("big") == 10**12 + 1
+
+
+def test_a_block_goes_by_the_step_that_is_configured_now(store: Store, mysql_url: str) -> None:
+    with Store(mysql_url) as other:
+        store.sequences.configure("a", step=10, start=100)
+        assert list(other.sequences.next_block("a", 3)) == [100, 110, 120]
+        store.sequences.configure("a", step=-1)
+        assert list(other.sequences.next_block("a", 2)) == [119, 118]
+        assert list(other.sequences.next_block("a", 2, 5)) == [123, 128]
+        assert other.sequences.next("a") == 127
+
+
+def test_a_block_at_the_end_is_refused_as_a_whole(sequences: Sequences) -> None:
+    sequences.configure("a", maximum=5)
+    assert list(sequences.next_block("a", 3)) == [1, 2, 3]
+    with pytest.raises(SequenceExhausted, match="no block of 3 values left"):
+        sequences.next_block("a", 3)
+    assert sequences.peek("a") == 3
+    assert list(sequences.next_block("a", 2)) == [4, 5]
+    with pytest.raises(SequenceExhausted):
+        sequences.next_block("new", MAX, start=1000)
+    assert sequences.peek("new") is None
+
+
+def test_limits_end_a_sequence_in_either_direction(sequences: Sequences) -> None:
+    sequences.configure("a", start=3, minimum=0, maximum=5)
+    assert [sequences.next("a", step) for step in (1, 1, 1, -5)] == [3, 4, 5, 0]
+    for step in (-1, 6):
+        with pytest.raises(SequenceExhausted):
+            sequences.next("a", step)
+    assert sequences.next("a", 5) == 5
+
+
+def test_stock_goes_down_to_its_limit(sequences: Sequences) -> None:
+    """The first value of a new row would be beyond the limit, but there is a row."""
+    sequences.set("stock", 10)
+    sequences.configure("stock", minimum=0)
+    assert [sequences.next("stock", -4) for _ in range(2)] == [6, 2]
+    for _ in range(2):
+        with pytest.raises(SequenceExhausted):
+            sequences.next("stock", -4)
+    assert [sequences.next("stock", -1) for _ in range(2)] == [1, 0]
+    assert list(sequences.next_block("stock", 3)) == [1, 2, 3]
+    sequences.reset("stock")
+    with pytest.raises(SequenceExhausted):
+        sequences.next("stock", -1)
+    assert sequences.peek("stock") is None
+
+
+def test_a_block_larger_than_what_a_new_row_has_room_for(sequences: Sequences) -> None:
+    sequences.configure("a", start=50, minimum=0, maximum=100)
+    sequences.set("a", 1)
+    assert sequences.next_block("a", 60) == range(2, 62)
+
+
+def test_a_cycle_begins_again_at_the_start(sequences: Sequences) -> None:
+    sequences.configure("up", start=3, minimum=1, maximum=5, cycle=True)
+    assert [sequences.next("up") for _ in range(7)] == [3, 4, 5, 3, 4, 5, 3]
+    assert [sequences.next("up", -1) for _ in range(3)] == [2, 1, 3]
+    sequences.configure("down", step=-2, start=0, minimum=-5, cycle=True)
+    assert [sequences.next("down") for _ in range(5)] == [0, -2, -4, 0, -2]
+    sequences.configure("one", start=7, minimum=7, maximum=7, cycle=True)
+    assert [sequences.next("one") for _ in range(20)] == [7] * 20
+
+
+def test_a_cycle_at_the_ends_of_64_bits(sequences: Sequences) -> None:
+    sequences.configure("up", start=MAX - 1, maximum=MAX, cycle=True)
+    assert [sequences.next("up") - MAX for _ in range(5)] == [-1, 0, -1, 0, -1]
+    sequences.configure("down", step=-1, start=MIN + 1, minimum=MIN, cycle=True)
+    assert [sequences.next("down") - MIN for _ in range(5)] == [1, 0, 1, 0, 1]
+
+
+def test_a_block_that_does_not_fit_begins_a_cycle_again_as_a_whole(sequences: Sequences) -> None:
+    sequences.configure("a", maximum=10, cycle=True)
+    assert sequences.next_block("a", 6) == range(1, 7)
+    assert sequences.next_block("a", 6) == range(1, 7)
+    assert sequences.next_block("a", 4) == range(7, 11)
+    with pytest.raises(SequenceExhausted):
+        sequences.next_block("a", 11)
+    assert sequences.peek("a") == 10
+
+
+@pytest.mark.parametrize(
+    "step", [0, True, 1.0, "1", MAX + 1, MIN - 1, 10**30, float("nan"), b"1", [1]]
+)
+def test_steps_that_are_refused(sequences: Sequences, step: Any) -> None:
+    for take in (sequences.next, lambda name, step: sequences.next_block(name, 2, step)):
+        with pytest.raises((TypeError, ValueError)):
+            take("a", step)
+    if step != 0:
+        with pytest.raises((TypeError, ValueError)):
+            sequences.next("a", start=step)
+        with pytest.raises((TypeError, ValueError)):
+            sequences.set("a", step)
+    assert sequences.list() == []
+
+
+@pytest.mark.parametrize("n", [0, -1, True, 1.5, None, MAX + 1])
+def test_sizes_of_blocks_that_are_refused(sequences: Sequences, n: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        sequences.next_block("a", n)
+    with pytest.raises(ValueError, match="do not fit into 64 bits"):
+        sequences.next_block("a", MAX, 2)
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "😀" * 64, "\ud800", "\udcff", b"a", 7, None])
+def test_names_that_are_refused(sequences: Sequences, name: Any) -> None:
+    calls = (
+        sequences.next,
+        lambda name: sequences.next_block(name, 2),
+        lambda name: sequences.set(name, 1),
+        lambda name: sequences.configure(name, step=2),
+        *(sequences.peek, sequences.reset, sequences.delete),
+        *(sequences.periods, sequences.total, sequences.list),
+    )
+    for call in calls:
+        with pytest.raises(ValueError if isinstance(name, str) else TypeError):
+            call(name)
+    assert sequences.list() == []
+
+
+def test_one_round_trip_each(sequences: Sequences, session: Session) -> None:
+    sequences.next("a")
+    sequences.configure("monthly", period="month")
+    sequences.next("monthly")
+    sequences.next_block("a", 10)
+    sql = "SHOW GLOBAL STATUS LIKE 'Questions'"
+    before = int(session.query(sql)[0][1])
+    for _ in range(5):
+        sequences.next("a")
+        sequences.next("monthly")
+        sequences.next_block("a", 10)
+    assert int(session.query(sql)[0][1]) - before == 15 + 1
+
+
+def test_first_use_by_many_at_once(mysql_url: str) -> None:
+    stores = [Store(mysql_url) for _ in range(8)]
+    for round_ in range(5):
+        name = f"new {round_}"
+        taken = together(*(partial(store.sequences.next, name) for store in stores))
+        assert sorted(taken) == list(range(1, 9))
+    for store in stores:
+        store.close()
+
+
+def test_threads_share_a_store(store: Store) -> None:
+    def take() -> list[int]:
+        return [store.sequences.next("a") for _ in range(30)]
+
+    taken = together(*[take] * 8)
+    assert sorted(itertools.chain(*taken)) == list(range(1, 241))
+    assert all(own == sorted(own) for own in taken)
