@@ -55,6 +55,8 @@ def make_plan(
             parse(table, database)
             raise ValueError(f"{table} cannot be the name of a counter: give one (--counter)")
     found = read_table(session, *parse(table, database), database)
+    # First: columns that this user may not see are not in the table.
+    privileges.require_before(session, found.schema, found.name, database)
     columns = found.by_columns(by)
     wanted = TrackedTable(
         counter=check_name(counter),
@@ -68,7 +70,6 @@ def make_plan(
         counted=None,
     )
     definition = same_or_free(session, wanted)
-    privileges.require_before(session, found.schema, found.name, database)
     _require_readable(session, found, definition)
     return Plan(
         definition,

@@ -101,6 +101,8 @@ def read_table(session: Session, schema: str, name: str, database: str) -> Table
     Raises:
         ValueError: there is no such table, or it cannot be tracked; says why, and what can be done.
     """
+    if schema.casefold() in _SYSTEM:
+        raise ValueError(f"{schema}.{name} is the server's own: it cannot have triggers")
     rows = session.query(
         "SELECT table_schema, table_name, table_type, engine, COALESCE(table_rows, 0),"
         " COALESCE(create_options, '') FROM information_schema.tables"
@@ -133,8 +135,6 @@ def read_table(session: Session, schema: str, name: str, database: str) -> Table
 
 def _refuse(database: str, schema: str, name: str, kind: str, engine: str | None) -> None:
     full = f"{schema}.{name}"
-    if schema.casefold() in _SYSTEM:
-        raise ValueError(f"{full} is the server's own: it cannot have triggers")
     if schema == database and name in _own_tables():
         raise ValueError(f"{full} is countersink's own: it cannot be tracked")
     if "VIEW" in kind.upper():

@@ -162,6 +162,8 @@ def _unchanged(tracked: TrackedTable, table: Table) -> str:
     return (
         f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} AS kept WHERE {same}"
         f" AND {bucket_sql(day, 'kept.')} = old_bucket AND {key_sql(by, 'kept.')} = old_key"
+        # As it is now, not as it was when the application's transaction began to read.
+        " LOCK IN SHARE MODE"
     )
 
 

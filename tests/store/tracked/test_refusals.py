@@ -1,0 +1,240 @@
+"""What cannot be tracked is refused before anything is changed, with advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from countersink.cli.servers import MySQLServer
+from countersink.store import Refused, Store
+from countersink.store.connection import connect
+from countersink.store.settings import Settings
+from countersink.store.tracked.columns import widest
+from countersink.store.tracked.encoding import key_sql
+from countersink.store.tracked.tables import read_table
+from tests.store.tracked.application import App
+from tests.support.factories import MySQLFactory
+
+TABLE = "CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(20), placed DATE)"
+
+
+def refusal(app: App, table: str, **how: Any) -> str:
+    """Why a table is refused, by plan and by track alike, which both change nothing."""
+    with pytest.raises(ValueError, match=r"\w") as planned:
+        app.store.tracked.plan(table, **how)
+    with pytest.raises(ValueError, match=r"\w") as tracked:
+        app.store.tracked.track(table, **how)
+    assert str(planned.value) == str(tracked.value)
+    assert app.store.tracked.list() == []
+    assert app.triggers() == set()
+    return str(planned.value)
+
+
+LONGEST = {
+    "VARCHAR(63) CHARACTER SET utf8mb4": "😀" * 63,
+    "VARCHAR(85) CHARACTER SET latin1": "€" * 85,
+    "CHAR(127) CHARACTER SET ascii": "|" * 127,
+    "SET('|', '\\\\') CHARACTER SET ascii": "|,\\",
+    "VARBINARY(127)": "x" * 127,
+    "DECIMAL(65, 30)": "-" + "9" * 35 + "." + "9" * 30,
+    "BIGINT": -(2**63),
+    "BIT(64)": 2**64 - 1,
+    "TIME(6)": "-838:59:58.999999",
+    "DATETIME(6)": "9999-12-31 23:59:59.999999",
+}
+TOO_LONG = (
+    *("VARCHAR(64) CHARACTER SET utf8mb4", "VARCHAR(86) CHARACTER SET latin1", "TEXT", "BLOB"),
+    *("CHAR(128) CHARACTER SET ascii", "VARBINARY(128)", "JSON", "DOUBLE", "FLOAT(7, 2)", "POINT"),
+    "TIMESTAMP NULL",
+)
+
+
+def test_the_longest_value_of_a_column_that_is_taken_fits_a_key(app: App) -> None:
+    columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(LONGEST))
+    app.run(f"CREATE TABLE orders (id INT PRIMARY KEY, {columns})")
+    marks = ", ".join(["%s"] * len(LONGEST))
+    app.session.execute(f"INSERT INTO orders VALUES (1, {marks})", list(LONGEST.values()))
+    table = read_table(app.session, app.schema, "orders", "")
+    for number, kind in enumerate(LONGEST):
+        (column,) = table.by_columns([f"c{number}"])
+        ((length,),) = app.session.query(f"SELECT LENGTH({key_sql([column])}) FROM orders")
+        assert length <= widest(column) <= 255, kind
+    app.track("orders", counter="c", by=["c0"])
+    app.run("INSERT INTO orders SELECT 2, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9 FROM orders")
+    assert app.counts("c") == {("1970-01-01", ("😀" * 63).encode()): 2}
+
+
+def test_a_column_whose_values_might_not_fit_is_refused_with_advice(app: App) -> None:
+    columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(TOO_LONG))
+    app.run(f"CREATE TABLE orders (id INT PRIMARY KEY, {columns})")
+    for number, kind in enumerate(TOO_LONG):
+        with pytest.raises(ValueError, match=f"c{number} ") as refused:
+            app.store.tracked.plan(f"{app.schema}.orders", counter="c", by=[f"c{number}"])
+        advice = "as the day" if "TIMESTAMP" in kind else "a generated column can hold"
+        assert advice in str(refused.value), kind
+    app.run(
+        "ALTER TABLE orders ADD COLUMN short VARCHAR(60) CHARACTER SET utf8mb4 AS (LEFT(c0, 60))"
+    )
+    app.store.tracked.plan(f"{app.schema}.orders", counter="c", by=["short"])
+
+
+def test_several_columns_have_to_fit_together(app: App) -> None:
+    app.run(
+        "CREATE TABLE orders (a VARCHAR(30) CHARACTER SET utf8mb4 NOT NULL,"
+        " b VARCHAR(30) CHARACTER SET utf8mb4 NOT NULL, c TINYINT NOT NULL,"
+        " d VARCHAR(4) CHARACTER SET utf8mb4 NOT NULL)"
+    )
+    said = refusal(app, f"{app.schema}.orders", counter="c", by=["a", "b", "d"])
+    assert "a up to 120, b up to 120, d up to 16" in said
+    app.track("orders", counter="c", by=["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"by": ["nothing"]}, "no column 'nothing'; it has id, status, placed"),
+        ({"by": ["status", "STATUS"]}, "status is given twice"),
+        ({"day": "status"}, "VARCHAR: a day is taken from a DATE"),
+        ({"day": "nothing"}, "no column"),
+        ({"app_slots": 0}, "1 to 256"),
+        ({"app_slots": 257}, "1 to 256"),
+        ({"counter": "é"}, "A-Z a-z"),
+        ({"counter": "c "}, "A-Z a-z"),
+    ],
+)
+def test_what_cannot_be_asked_for(app: App, how: dict[str, Any], why: str) -> None:
+    app.run(TABLE)
+    assert why in refusal(app, f"{app.schema}.orders", **{"counter": "c", **how})
+
+
+def test_columns_come_as_a_sequence(app: App) -> None:
+    app.run(TABLE)
+    with pytest.raises(TypeError, match="one for each column"):
+        app.track("orders", counter="c", by="status")
+
+
+def test_what_is_no_table_to_track(app: App) -> None:
+    app.run(
+        TABLE,
+        "CREATE VIEW seen AS SELECT * FROM orders",
+        "CREATE TABLE old (id INT) ENGINE = MyISAM",
+        "CREATE TEMPORARY TABLE passing (id INT) ENGINE = InnoDB",
+    )
+    own = str(Settings.parse(app.mysql_url).database)
+    for table, why in (
+        (f"{app.schema}.seen", "is a view, which cannot have triggers: track the table behind it"),
+        (f"{app.schema}.old", "ENGINE = InnoDB"),
+        (f"{app.schema}.passing", "temporary"),
+        (f"{app.schema}.nothing", "there is no table"),
+        ("no_such_schema.orders", "there is no table"),
+        ("counter_slot", "countersink's own"),
+        (f"`{own}`.tracked_table", "countersink's own"),
+        ("schema_version", "countersink's own"),
+        ("counter_daily", "is a view"),
+        ("mysql.user", "the server's own"),
+        ("information_schema.tables", "the server's own"),
+        ("a.b.c", "backquote"),
+    ):
+        assert why in refusal(app, table, counter="c"), table
+    assert "give one (--counter)" in refusal(app, f"{app.schema}.`an order`")
+
+
+def test_what_mariadb_alone_has(app: App) -> None:
+    if app.session.dialect.name != "mariadb":
+        pytest.skip("MySQL has neither")
+    app.run("CREATE SEQUENCE numbers", "CREATE TABLE past (id INT) WITH SYSTEM VERSIONING")
+    assert "is a sequence, not a table" in refusal(app, f"{app.schema}.numbers", counter="c")
+    assert "history" in refusal(app, f"{app.schema}.past", counter="c")
+    app.run("CREATE TABLE nets (id UUID, net INET6, PRIMARY KEY (id))")
+    app.track("nets", counter="c", by=["id", "net"])
+    app.run("INSERT INTO nets VALUES ('6ccd780c-baba-1026-9564-5b8c656024db', '::ffff:1.2.3.4')")
+    assert list(app.counts("c")) == [
+        ("1970-01-01", b"6ccd780c-baba-1026-9564-5b8c656024db|::ffff:1.2.3.4")
+    ]
+    assert app.found() == []
+
+
+def test_a_counter_that_is_anything_else_is_refused(app: App) -> None:
+    app.run(TABLE, "CREATE TABLE others LIKE orders")
+    table = f"{app.schema}.orders"
+    app.own.execute("INSERT INTO counter_ledger VALUES ('counted', 17, 0)")
+    assert "counted already" in refusal(app, table, counter="counted")
+    app.store.counters.set("berlin", time_zone="Europe/Berlin")
+    app.store.counters.set("short", keep_days=30)
+    for counter in ("berlin", "short"):
+        assert "of its own" in refusal(app, table, counter=counter)
+    app.store.counters.set("made", app_slots=3)
+    first = app.track("orders", counter="made", by=["status"])
+    for other in ({"by": ["id"]}, {"by": ["status"], "app_slots": 3}, {"day": "placed"}):
+        with pytest.raises(ValueError, match=r"tracks .*orders by status on 16 slots already"):
+            app.track("orders", counter="made", **other)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="already"):
+        app.track("others", counter="made", by=["status"])
+    assert app.store.tracked.list() == [first]
+
+
+@contextmanager
+def user(server_url: str, *grants: str) -> Iterator[str]:
+    """The URL of a user who has these rights and no others."""
+    settings = Settings.parse(server_url)
+    with connect(server_url, database=False) as root:
+        root.execute("CREATE USER limited@'%' IDENTIFIED BY 'secret'")
+        try:
+            for grant in grants:
+                root.execute(f"GRANT {grant} TO limited@'%'")
+            yield f"mysql://limited:secret@{settings.host}:{settings.port}/{settings.database}"
+        finally:
+            root.execute("DROP USER limited@'%'")
+
+
+def test_a_missing_right_is_named_before_anything_is_changed(
+    app: App, mysql_server: MySQLServer
+) -> None:
+    app.run(TABLE, "INSERT INTO orders VALUES (1, 'open', NULL)")
+    own, table = Settings.parse(app.mysql_url).database, f"{app.schema}.orders"
+    for rights, needed in (
+        ([f"ALL ON {own}.*", f"SELECT ON {table}"], f"SELECT, TRIGGER ON `{app.schema}`.`orders`"),
+        ([f"ALL ON {own}.*", f"TRIGGER ON {table}"], "SELECT, TRIGGER ON"),
+        (
+            [f"SELECT ON {own}.*", f"SELECT, TRIGGER ON {table}"],
+            f"SELECT, INSERT, UPDATE ON `{own}`.`counter_slot`",
+        ),
+    ):
+        with user(app.mysql_url, *rights) as url, Store(url) as limited:
+            for attempt in (limited.tracked.plan, limited.tracked.track):
+                with pytest.raises(Refused) as refused:
+                    attempt(table, counter="c", by=["status"])
+                assert f"GRANT {needed}" in str(refused.value)
+                assert "TO `limited`@`%`" in str(refused.value)
+        assert app.store.tracked.list() == []
+    # With just these it works, and the application needs none of them.
+    rights = [f"ALL ON {own}.*", f"SELECT, TRIGGER ON {table}"]
+    with user(app.mysql_url, *rights) as url, Store(url) as limited:
+        limited.tracked.track(table, counter="c", by=["status"])
+        app.run("INSERT INTO orders VALUES (2, 'open', NULL)")
+        assert app.found() == []
+        limited.tracked.untrack("c")
+    assert app.triggers() == set()
+
+
+def test_what_the_binary_log_demands_is_said(own_mysql_server: MySQLFactory) -> None:
+    server = own_mysql_server(
+        fast=True, extra=["--log-bin=binlog", "--log-bin-trust-function-creators=OFF"]
+    )
+    url = server.url_for("countersink")
+    with Store(url) as store, connect(url, database=False) as root:
+        store.migrate()
+        root.execute("CREATE DATABASE app")
+        root.execute("CREATE TABLE app.orders (id INT PRIMARY KEY)")
+        store.tracked.track("app.orders", counter="as_root")
+        rights = ["ALL ON countersink.*", "SELECT, TRIGGER ON app.*"]
+        with user(url, *rights) as limited_url, Store(limited_url) as limited:
+            for attempt in (limited.tracked.plan, limited.tracked.track):
+                with pytest.raises(Refused, match="log_bin_trust_function_creators = 1"):
+                    attempt("app.orders", counter="limited")
+            root.execute("SET GLOBAL log_bin_trust_function_creators = 1")
+            limited.tracked.track("app.orders", counter="limited")
+        assert [each.counter for each in store.tracked.list()] == ["as_root", "limited"]
