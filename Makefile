@@ -9,7 +9,7 @@ JOBS ?= 3
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # what runs again on MySQL: what is about the database's SQL and locks
-MYSQL_TESTS := tests/store tests/worker tests/reads tests/end_to_end \
+MYSQL_TESTS := tests/store tests/drivers tests/worker tests/reads tests/end_to_end \
 	$(filter-out %/test_frozen_redis.py %/test_schedulers.py,$(wildcard tests/faults/test_*.py)) \
 	tests/schedules/test_compaction.py tests/schedules/test_moving.py \
 	tests/schedules/test_planning.py tests/schedules/test_pruning.py \
@@ -42,9 +42,11 @@ check: .venv/.complete ## lint, format, types, import rules
 	@scripts/checks.sh
 
 test-mariadb: install ## all tests, on MariaDB
+	@scripts/servers.sh --tests
 	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) $(ARGS) </dev/null
 
 test-mysql: install ## store, worker, fault and end-to-end tests, on a MySQL 9 of their own
+	@scripts/servers.sh --tests
 	@scripts/mysql-tree.sh
 	@COUNTERSINK_TEST_SERVER=mysql $(PYTEST) $(wildcard $(MYSQL_TESTS)) $(ARGS) </dev/null
 

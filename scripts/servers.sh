@@ -1,8 +1,10 @@
 #!/bin/sh
 # Installs the programs redis-server and mariadbd when they are missing, through apt. The system's
 # own services stay off: countersink starts private servers, on free ports, in its own directories.
+# With --tests also the driver mysqlclient, which has no wheels: its tests are skipped without it.
 #
-# Exit status: 0 all is there, 1 it is not (one line on stderr says what to install).
+# Exit status: 0 all is there (but maybe that driver), 1 it is not (one line on stderr says what to
+# install).
 set -eu
 . "$(dirname "$0")/lib.sh"
 
@@ -10,12 +12,22 @@ packages=
 have redis-server || packages="$packages redis-server"
 { have mariadbd && have mariadb-install-db; } || packages="$packages mariadb-server-core"
 have my_print_defaults || packages="$packages mariadb-client-core" # mariadb-install-db uses it
-[ -n "$packages" ] || exit 0
+driver=
+if [ "${1:-}" = --tests ] && [ ! -e /usr/lib/python3/dist-packages/MySQLdb ]; then
+    # made for the system's Python: of no use where .venv is of another
+    version='import sys; print(*sys.version_info[:2])'
+    system=$(/usr/bin/python3 -c "$version" 2>/dev/null) || system=none
+    ours=$(.venv/bin/python -c "$version" 2>/dev/null) || ours=unknown
+    if [ "$system" = "$ours" ] && have apt-get && as_root true; then driver=python3-mysqldb; fi
+fi
+[ -n "$packages$driver" ] || exit 0
 
 cannot() { echo "missing:$packages ($1); install: apt-get install --no-install-recommends$packages" >&2; exit 1; }
 
-have apt-get || cannot "no apt-get here, so this is for you to do"
-as_root true || cannot "this needs root or sudo without a password"
+if [ -n "$packages" ]; then
+    have apt-get || cannot "no apt-get here, so this is for you to do"
+    as_root true || cannot "this needs root or sudo without a password"
+fi
 
 log=$(mktemp)
 policy=/usr/sbin/policy-rc.d
@@ -34,16 +46,25 @@ if [ ! -e "$policy" ]; then
 fi
 
 install_packages() {
-    # shellcheck disable=SC2086  # a list of words
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends \
-        -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 install $packages >"$log" 2>&1 </dev/null
+        -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 install "$@" >"$log" 2>&1 </dev/null
 }
+update_lists() { as_root apt-get -q -o Acquire::Retries=3 update >"$log" 2>&1 </dev/null; }
 
-echo "installing$packages ..."
-if ! install_packages; then
-    # the package lists may be old or empty
-    as_root apt-get -q -o Acquire::Retries=3 update >"$log" 2>&1 </dev/null || cannot "$(tail -n 1 "$log")"
-    install_packages || cannot "$(tail -n 1 "$log")"
+if [ -n "$packages" ]; then
+    echo "installing$packages ..."
+    # shellcheck disable=SC2086  # a list of words
+    if ! install_packages $packages; then
+        # the package lists may be old or empty
+        update_lists || cannot "$(tail -n 1 "$log")"
+        # shellcheck disable=SC2086
+        install_packages $packages || cannot "$(tail -n 1 "$log")"
+    fi
+fi
+if [ -n "$driver" ]; then
+    echo "installing $driver ..."
+    install_packages "$driver" || { update_lists && install_packages "$driver"; } ||
+        echo "$driver could not be installed, so tests are skipped: $(tail -n 1 "$log")"
 fi
 case "$packages" in
 *redis-server*)

@@ -1,0 +1,218 @@
+"""Every driver and library that people use: the same counts, and their own errors."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import mysql.connector
+import pytest
+
+from countersink.cli.servers import MySQLServer
+from countersink.store import Store
+from countersink.store.connection import Session, connect
+from countersink.store.settings import Settings
+from countersink.store.verify import open_session, verify
+from tests.drivers import applications, mysqlclient
+from tests.drivers.applications import App
+from tests.store.helpers import keys
+from tests.support.databases import dropped, new_name
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+Open = Callable[..., App]
+
+try:
+    mysqlclient.load()
+    WHY_NOT = ""
+except ImportError as error:
+    WHY_NOT = str(error)
+
+needs_mysqlclient = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+needs_c = pytest.mark.skipif(
+    not mysql.connector.HAVE_CEXT, reason="this mysql-connector-python has no part in C"
+)
+
+DRIVERS = [
+    pytest.param(applications.on_pymysql, id="pymysql"),
+    pytest.param(applications.on_mysqlclient, id="mysqlclient", marks=needs_mysqlclient),
+    pytest.param(applications.on_connector, id="connector-c", marks=needs_c),
+    pytest.param(applications.on_pure_connector, id="connector-pure"),
+]
+LIBRARIES = [
+    *(
+        pytest.param(
+            partial(applications.on_sqlalchemy, driver=driver, raw=raw),
+            id=f"sqlalchemy-{driver}{'-raw' * raw}",
+            marks=[needs_mysqlclient] if driver == "mysqldb" else [],
+        )
+        for driver in ("pymysql", "mysqldb", "mysqlconnector")
+        for raw in (False, True)
+    ),
+    *(
+        pytest.param(
+            partial(applications.on_django, raw=raw),
+            id=f"django{'-raw' * raw}",
+            marks=needs_mysqlclient,
+        )
+        for raw in (False, True)
+    ),
+]
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The store; whatever a test does, verify finds nothing afterwards."""
+    with Store(mysql_url) as opened:
+        yield opened
+    with open_session(mysql_url) as session:
+        assert verify(session).differences == []
+
+
+@pytest.fixture
+def session(mysql_url: str) -> Iterator[Session]:
+    """A look into the tables."""
+    with connect(mysql_url) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def shop_url(mysql_server: MySQLServer) -> Iterator[str]:
+    """The URL of an application's database, made once: on MySQL that takes a second."""
+    with dropped(mysql_server, new_name()) as url:
+        with connect(url, database=False) as session:
+            name = Settings.parse(url).database
+            session.execute(f"CREATE DATABASE {name}")
+            session.execute(f"CREATE TABLE {name}.sales (id INT PRIMARY KEY) ENGINE = InnoDB")
+        yield url
+
+
+@pytest.mark.parametrize("open_app", [*DRIVERS, *LIBRARIES])
+def test_with_the_business_row_or_not_at_all(
+    open_app: Open, store: Store, session: Session, shop_url: str
+) -> None:
+    app = open_app(shop_url)
+    try:
+        app.run("DELETE FROM sales")
+        app.run("INSERT INTO sales VALUES (1)")
+        store.increment(app.connection, "orders", "ä", at=NOON)
+        store.increment_many(app.connection, "orders", {"ä": 2, "b%s": 3, "": 0}, at=NOON)
+        store.increment(app.connection, "orders", "b%s", 0, at=NOON)
+        assert keys(session, "orders") == {}
+        app.commit()
+        assert keys(session, "orders") == {"ä".encode(): 3, b"b%s": 3, b"": 0}
+        app.run("INSERT INTO sales VALUES (2)")
+        store.increment(app.connection, "orders", "ä", 10, at=NOON)
+        store.delete(app.connection, "orders", "b%s")
+        app.rollback()
+        assert app.run("SELECT COUNT(*) FROM sales") == [(1,)]
+        assert keys(session, "orders") == {"ä".encode(): 3, b"b%s": 3, b"": 0}
+        # settings that change while it knows them, and rows of workers that are deleted
+        store.counters.set("orders", app_slots=3)
+        session.execute(
+            "INSERT INTO counter_slot VALUES ('orders', '2026-11-20', X'6225', 7, 5),"
+            " ('orders', '2026-11-21', X'6225', 7, 5)"
+        )
+        session.execute("INSERT INTO counter_ledger VALUES ('orders', 7, 10)")
+        store.increment(app.connection, "orders", "b%", 1, at=NOON)
+        store.increment_many(app.connection, "orders", {"ä": 1, "c": 1}, at=NOON)
+        store.delete(app.connection, "orders", "b%")
+        app.commit()
+        assert keys(session, "orders") == {"ä".encode(): 4, b"b%s": 3, b"": 0, b"c": 1}
+        store.increment_many(app.connection, "orders", {f"k{n:04}": n for n in range(1500)})
+        app.rollback()
+        assert store.totals.total("orders") == 8
+    finally:
+        app.close()
+
+
+@pytest.mark.parametrize("open_app", [*DRIVERS, *LIBRARIES])
+def test_the_drivers_own_errors(open_app: Open, store: Store, mysql_url: str) -> None:
+    store.counters.set("orders", app_slots=1)
+    app = open_app(mysql_url)
+    try:
+        store.increment(app.connection, "orders", "a", 2**63 - 1, at=NOON)
+        for again in (
+            lambda: store.increment(app.connection, "orders", "a", at=NOON),
+            lambda: store.increment_many(
+                app.connection, "orders", {f"{n:04}": 1 for n in range(1001)} | {"a": 1}, at=NOON
+            ),
+        ):
+            with pytest.raises(Exception, match="BIGINT value is out of range") as caught:
+                again()
+            module = type(caught.value).__module__.split(".")[0]
+            assert module in {"pymysql", "MySQLdb", "mysql", "django"}
+            assert caught.value.args[0] == 1690
+        store.increment(app.connection, "orders", "a", -1, at=NOON)
+        app.commit()
+        assert store.totals.many("orders", ["a", "0000"]) == {"a": 2**63 - 2, "0000": 0}
+    finally:
+        app.close()
+
+
+@pytest.mark.parametrize(
+    "open_app",
+    [*DRIVERS, pytest.param(partial(applications.on_django, raw=False), marks=needs_mysqlclient)],
+)
+def test_without_a_transaction(
+    open_app: Open, store: Store, session: Session, mysql_url: str
+) -> None:
+    app = open_app(mysql_url, autocommit=True)
+    try:
+        store.increment(app.connection, "orders", "a", 2)
+        store.increment_many(app.connection, "orders", {f"k{n:04}": 1 for n in range(1200)})
+        assert store.totals.total("orders") == 1202
+        for days in range(3):
+            store.increment(app.connection, "orders", "a", at=NOON + timedelta(days=days))
+        store.delete(app.connection, "orders", "a")
+        assert store.totals.total("orders") == 1200
+    finally:
+        app.close()
+
+
+def options_of_mysqlclient() -> list[dict[str, Any]]:
+    """Cursors of mysqlclient; none where it is not installed."""
+    if WHY_NOT:
+        return []
+    cursors: Any = importlib.import_module("MySQLdb.cursors")
+    found = (cursors.DictCursor, cursors.SSCursor, cursors.SSDictCursor)
+    return [*({"cursorclass": cursor} for cursor in found), {"client_flag": 2}]
+
+
+@pytest.mark.parametrize(
+    ("open_app", "options"),
+    [
+        *((applications.on_mysqlclient, options) for options in options_of_mysqlclient()),
+        *(
+            (applications.on_connector, {**kind, **options})
+            for kind in ({"use_pure": True}, {"use_pure": False})
+            for options in (
+                {"buffered": True},
+                {"raw": True},
+                {"raise_on_warnings": True},
+                {"charset": "latin1"},
+                {"client_flags": [-2]},
+            )
+            if kind["use_pure"] or mysql.connector.HAVE_CEXT
+        ),
+    ],
+)
+def test_ways_to_set_them_up(
+    open_app: Open, options: dict[str, Any], store: Store, session: Session, mysql_url: str
+) -> None:
+    """Cursors of dictionaries, of raw bytes and of the server; warnings as errors; rows found."""
+    app = open_app(mysql_url, **options)
+    try:
+        for _ in range(2):
+            store.increment(app.connection, "orders", "a", at=NOON)
+            store.increment(app.connection, "orders", "a", 0, at=NOON)
+            store.increment_many(app.connection, "orders", {"a": 1, "b": 1}, at=NOON)
+            store.increment(app.connection, "orders", "b", at=NOON + timedelta(days=1))
+            store.delete(app.connection, "orders", "b")
+            app.commit()
+        assert keys(session, "orders") == {b"a": 4}
+    finally:
+        app.close()

@@ -1,0 +1,243 @@
+"""Taking a key away in the application's own transaction: rows and ledger go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from random import Random
+
+import pymysql
+import pytest
+
+from countersink.store import Store
+from countersink.store.app_deletion import ROWS_PER_STATEMENT
+from countersink.store.apply import Applier
+from countersink.store.connection import Session, connect
+from countersink.store.verify import open_session, verify
+from tests.store.app import Connection, open_app, run
+from tests.store.helpers import entry, keys, ledger, row, rows, together
+from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The store; whatever a test does, verify finds nothing afterwards."""
+    with Store(mysql_url) as opened:
+        yield opened
+    with open_session(mysql_url) as session:
+        assert verify(session).differences == []
+
+
+@pytest.fixture
+def app(mysql_url: str) -> Iterator[Connection]:
+    """The application's connection."""
+    connection = open_app(mysql_url)
+    yield connection
+    if connection.open:
+        connection.close()
+
+
+def fill(session: Session, store: Store, app: Connection, applier: Applier) -> None:
+    """Rows of the key a and of its neighbours: of workers, compacted, of months, of the app."""
+    counted = rows(("a", 10), ("A", 1), ("a ", 1), ("á", 1), counter="orders")
+    applier.apply([entry(counted)])
+    for table, columns in (("counter_slot", "slot, "), ("counter_month", "")):
+        values = "0, " if columns else ""
+        session.execute(
+            f"INSERT INTO {table} (counter, bucket, counter_key, {columns}amount)"
+            f" VALUES ('orders', '2026-01-01', 'a', {values}100),"
+            f" ('orders', '2026-01-01', 'b', {values}1)"
+        )
+    session.execute("INSERT INTO counter_ledger VALUES ('orders', 0, 202)")
+    session.execute(
+        "INSERT INTO counter (name, rolled_up_to, created)"
+        " VALUES ('orders', '2026-02-01', '2020-01-01')"
+    )
+    store.increment_many(app, "orders", {"a": 1000, "b": 1})
+    app.commit()
+
+
+def test_all_of_the_keys_rows_go_and_nothing_else(
+    store: Store, app: Connection, session: Session, applier: Applier
+) -> None:
+    fill(session, store, app, applier)
+    assert store.totals.total("orders", key="a") == 1210
+    before = store.totals.total("orders")
+    store.delete(app, "orders", "a")
+    store.delete(app, "orders", "none")
+    assert store.totals.total("orders") == before
+    app.commit()
+    assert store.totals.total("orders", key="a") == 0
+    assert store.totals.total("orders") == before - 1210 == 6
+    assert ledger(session) == {"orders": 5}
+    assert keys(session, "orders") == {b"A": 1, b"a ": 1, "á".encode(): 1, b"b": 2}
+
+
+def test_rolled_back_nothing_goes(
+    store: Store, app: Connection, session: Session, applier: Applier
+) -> None:
+    fill(session, store, app, applier)
+    store.increment(app, "orders", "a", 7)
+    store.delete(app, "orders", "a")
+    app.rollback()
+    assert store.totals.total("orders", key="a") == 1210
+    store.increment(app, "orders", "a", 7)
+    store.delete(app, "orders", "a")
+    store.increment(app, "orders", "a", 3)
+    app.commit()
+    assert store.totals.total("orders", key="a") == 3
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_what_others_count_meanwhile_stays(
+    store: Store,
+    session: Session,
+    applier: Applier,
+    app: Connection,
+    mysql_url: str,
+    level: str,
+) -> None:
+    fill(session, store, app, applier)
+    late: list[bool] = []
+
+    def count(_request: Request) -> None:
+        with connect(mysql_url, lock_wait=1) as other:
+            try:
+                other.execute(
+                    "INSERT INTO counter_slot VALUES ('orders', '2026-11-20', 'a', 77, 5),"
+                    " ('orders', '2026-11-22', 'a', 77, 5)"
+                )
+                other.execute("INSERT INTO counter_ledger VALUES ('orders', 77, 10)")
+                late.append(True)
+            except Exception:
+                late.append(False)
+
+    with MySQLProxy.to(mysql_url) as proxy, open_app(proxy.url(mysql_url)) as slow:
+        run(slow, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        proxy.when(
+            "*",
+            Phase.BEFORE,
+            Deed.PASS,
+            call=count,
+            where=lambda request, _: request.text.startswith("DELETE"),
+        )
+        store.delete(slow, "orders", "a")
+        slow.commit()
+    # At READ COMMITTED the gaps between the rows are nobody's.
+    assert late == [level == "READ COMMITTED"]
+    assert store.totals.total("orders", key="a") == (10 if late[0] else 0)
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_cut_off_anywhere_it_has_done_nothing(
+    store: Store,
+    session: Session,
+    applier: Applier,
+    app: Connection,
+    mysql_url: str,
+    autocommit: bool,
+) -> None:
+    fill(session, store, app, applier)
+    for start in ("SELECT 1", "DELETE", "INSERT INTO"):
+        with MySQLProxy.to(mysql_url) as proxy:
+            slow = open_app(proxy.url(mysql_url), autocommit=autocommit)
+            proxy.when(
+                "*",
+                Phase.AFTER,
+                Deed.CUT,
+                where=lambda request, _, start=start: request.text.startswith(start),
+            )
+            with pytest.raises(pymysql.err.OperationalError):
+                store.delete(slow, "orders", "a")
+        run(app, "SELECT * FROM counter_slot WHERE counter_key = 'a' FOR UPDATE")
+        app.rollback()
+        assert store.totals.total("orders", key="a") == 1210
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_who_commits_after_an_error_keeps_no_half_of_it(
+    store: Store,
+    session: Session,
+    applier: Applier,
+    app: Connection,
+    mysql_url: str,
+    autocommit: bool,
+) -> None:
+    fill(session, store, app, applier)
+    with (
+        MySQLProxy.to(mysql_url) as proxy,
+        open_app(proxy.url(mysql_url), autocommit=autocommit) as slow,
+    ):
+        store.increment(slow, "orders", "c")
+        proxy.when("ledger", Phase.BEFORE, Deed.ERROR, error=1205)
+        with pytest.raises(pymysql.err.OperationalError, match="1205"):
+            store.delete(slow, "orders", "a")
+        slow.commit()
+        assert store.totals.total("orders", key="a") == 1210
+        assert store.totals.total("orders", key="c") == 1
+        store.delete(slow, "orders", "a")
+        slow.commit()
+    assert store.totals.total("orders", key="a") == 0
+
+
+def test_a_transaction_that_was_begun_by_hand_goes_on(
+    store: Store, session: Session, applier: Applier, app: Connection, mysql_url: str
+) -> None:
+    """Autocommit is on, and yet there is a transaction, which deleting must not end."""
+    fill(session, store, app, applier)
+    with open_app(mysql_url, autocommit=True) as begun:
+        begun.begin()
+        store.increment(begun, "orders", "c")
+        store.delete(begun, "orders", "a")
+        begun.rollback()
+        assert store.totals.total("orders", key="a") == 1210
+        assert store.totals.total("orders", key="c") == 0
+        store.delete(begun, "orders", "a")
+    assert store.totals.total("orders", key="a") == 0
+
+
+def test_a_key_of_very_many_buckets(store: Store, app: Connection, session: Session) -> None:
+    store.counters.set("orders", resolution="quarter")
+    number = 2 * ROWS_PER_STATEMENT + 7
+    values = ", ".join(
+        f"('orders', '{NOON.replace(tzinfo=None) + timedelta(minutes=15 * n)}', X'FF', 7, 2)"
+        for n in range(number)
+    )
+    session.execute(f"INSERT INTO counter_slot VALUES {values}".replace("X'FF'", "'a'"))
+    session.execute("INSERT INTO counter_ledger VALUES ('orders', 7, %s)", (2 * number,))
+    run(app, "SET SESSION sql_select_limit = 3")
+    store.delete(app, "orders", "a")
+    app.commit()
+    assert keys(session, "orders") == {}
+    assert ledger(session) == {"orders": 0}
+
+
+def test_beside_workers_and_other_transactions(store: Store, mysql_url: str) -> None:
+    """Deadlocks are the application's to retry; each transaction is all or nothing."""
+
+    def delete(number: int) -> None:
+        draw = Random(number)
+        with open_app(mysql_url) as app:
+            run(app, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            done = 0
+            while done < 12:
+                try:
+                    store.increment_many(app, "orders", {draw.choice("abc"): 1 for _ in range(2)})
+                    store.delete(app, "orders", draw.choice("abc"))
+                    app.commit() if draw.random() < 0.8 else app.rollback()
+                    done += 1
+                except pymysql.err.OperationalError as error:
+                    app.rollback()
+                    if error.args[0] not in (1213, 1205, 1020):
+                        raise
+
+    def apply(slot: int) -> None:
+        applier = Applier(mysql_url, slot)
+        for _ in range(25):
+            applier.apply([entry([row(key, 2, counter="orders") for key in "abc"])])
+        applier.close()
+
+    together(partial(delete, 1), partial(delete, 2), partial(apply, 5), partial(apply, 6))
