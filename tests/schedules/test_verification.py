@@ -17,6 +17,7 @@ from countersink.schedules.verification import Differs, job
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply import Applier
 from countersink.store.connection import connect
+from countersink.store.settings import Settings
 from tests.store.helpers import entry, row
 
 
@@ -48,6 +49,25 @@ def test_what_differs_is_named(context: Context) -> None:
     assert str(raised.value) == (
         "c01: the tables hold +4 against the ledger: see countersink verify"
     )
+
+
+def test_tracked_tables_are_verified_and_nothing_is_repaired(
+    context: Context, app_database_url: str
+) -> None:
+    count(context, 3)
+    name = f"{Settings.parse(app_database_url).database}.orders"
+    with connect(app_database_url) as app, Store(context.mysql_url) as store:
+        app.execute("CREATE TABLE orders (id INT PRIMARY KEY)")
+        app.execute("INSERT INTO orders VALUES (1), (2)")
+        store.tracked.track(name, counter="orders")
+        assert job(context).detail == (
+            "4 counters agree with the ledger, 1 tracked tables with their counters"
+        )
+        app.execute("TRUNCATE TABLE orders")
+    for _ in range(2):
+        with pytest.raises(Differs) as raised:
+            job(context)
+        assert str(raised.value) == f"orders ({name}): 2 counted, 0 rows: see countersink verify"
 
 
 def test_of_many_the_first_are_named(context: Context) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-from countersink.store import dead
+from countersink.store import Store, dead
 from countersink.store.apply import Applied, Applier
-from countersink.store.connection import Session
+from countersink.store.connection import Session, connect
 from countersink.store.retry import retry
+from countersink.store.settings import Settings
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import entry, guard_count, ledger, row, slots
 
@@ -49,6 +50,24 @@ def test_rows_that_are_queued_when_a_table_is_tracked_are_not_counted(
     assert "countersink untrack orders" in first.detail
     assert guard_count(session) == 3
     assert applier.apply(queued) == Applied(duplicates=2)
+
+
+def test_tracking_a_table_reaches_a_worker_that_is_at_work(
+    session: Session, applier: Applier, mysql_url: str, app_database_url: str
+) -> None:
+    applier.apply([entry([row("/a")])])
+    with Store(mysql_url) as store, connect(app_database_url) as app:
+        app.execute("CREATE TABLE orders (id INT PRIMARY KEY)")
+        app.execute("INSERT INTO orders VALUES (1), (2)")
+        name = f"{Settings.parse(app_database_url).database}.orders"
+        store.tracked.track(name, counter="orders")
+        applier.apply([entry([row("", 40, counter="orders")])])
+        assert store.row_count("orders") == store.totals.total("orders") == 2
+        assert dead.count(session) == {"tracked_counter": 1}
+        store.tracked.untrack("orders")
+        assert retry(session, slot=9, decode=decode_payload).retried == 1
+        applier.apply([entry([row("", 2, counter="orders")])])
+        assert store.totals.total("orders") == 42
 
 
 def test_a_zero_does_not_make_a_key_of_a_tracked_counter(

@@ -10,8 +10,9 @@ import pytest
 
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply import Applier
-from countersink.store.connection import Session
+from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch
+from countersink.store.settings import Settings
 from countersink.store.verify import Difference, Verified, open_session, verify
 from tests.store.helpers import entry, row, rows
 
@@ -195,3 +196,107 @@ def test_tables_of_another_version_are_refused(mysql_url: str, session: Session)
     session.execute("INSERT INTO schema_version VALUES (999, 'later', UTC_TIMESTAMP(3))")
     with pytest.raises(SchemaMismatch, match="upgrade countersink"):
         open_session(mysql_url)
+
+
+@pytest.fixture
+def orders(mysql_url: str, app_database_url: str) -> Iterator[tuple[Store, Session, str]]:
+    """A store, a session of the application's, and its table of three rows, which is tracked."""
+    with Store(mysql_url) as store, connect(app_database_url) as app:
+        app.execute("CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(9), placed DATE)")
+        app.execute(
+            "INSERT INTO orders VALUES (1, 'a', '2026-11-20'), (2, 'b', NULL), (3, 'b', NULL)"
+        )
+        name = f"{Settings.parse(app_database_url).database}.orders"
+        store.tracked.track(name, counter="orders", by=["status"], day="placed")
+        yield store, app, name
+
+
+def row_problems(done: Verified) -> list[tuple[str, str | None, str | None, int, int]]:
+    return [
+        (one.problem, one.day and str(one.day), one.key, one.in_counter, one.in_table)
+        for one in done.row_differences
+    ]
+
+
+def test_a_tracked_table_is_held_against_its_counter(
+    orders: tuple[Store, Session, str], verifying: Session, applier: Applier
+) -> None:
+    store, app, name = orders
+    applier.apply([entry([row("/a")])])
+    app.execute("INSERT INTO orders VALUES (4, 'a', '2026-11-20')")
+    done = verify(verifying)
+    assert (done.counters, done.tables, done.agrees) == (2, 1, True)
+    for one in (verify(verifying, table=name), verify(verifying, table="orders")):
+        assert (one.counters, one.tables, one.agrees) == (1, 1, True)
+    assert verify(verifying, "orders").tables == 1
+    assert verify(verifying, "views").tables == 0
+    for wrong in ("views", "other", "", f"{name}s"):
+        with pytest.raises(UnknownCounter, match="is tracked; --counter verifies any other"):
+            verify(verifying, table=wrong)
+    app.execute("TRUNCATE TABLE orders")
+    assert row_problems(verify(verifying)) == [
+        ("row_count", "1969-12-31", "b", 2, 0),
+        ("row_count", "2026-11-20", "a", 2, 0),
+    ]
+    store.tracked.repair("orders")
+    assert verify(verifying).agrees
+
+
+def test_a_tracked_counter_that_was_changed_by_hand_is_found(
+    orders: tuple[Store, Session, str], verifying: Session, session: Session
+) -> None:
+    store, app, _ = orders
+    session.execute("UPDATE counter_slot SET amount = amount + 1 WHERE counter_key = 'a'")
+    done = verify(verifying)
+    assert row_problems(done) == [("row_count", "2026-11-20", "a", 2, 1)]
+    assert [one.problem for one in done.differences] == ["sum"]
+    store.tracked.repair("orders")
+    assert verify(verifying).agrees
+    session.execute("UPDATE counter_ledger SET amount = amount + 1")
+    done = verify(verifying)
+    assert (row_problems(done), [one.problem for one in done.differences]) == ([], ["sum"])
+    store.tracked.repair("orders")
+    assert verify(verifying).agrees
+    app.execute("INSERT INTO orders VALUES (7, 'a', '2026-11-20')")
+    assert store.row_count("orders", status="A") == 2
+    assert verify(verifying).agrees
+
+
+def test_missing_triggers_columns_and_tables_are_found(
+    orders: tuple[Store, Session, str], verifying: Session
+) -> None:
+    store, app, _ = orders
+    (tracked,) = store.tracked.list()
+    app.execute(f"DROP TRIGGER {tracked.triggers}_delete")
+    (one,) = verify(verifying).row_differences
+    assert (one.problem, one.tracked) == ("no_trigger", tracked)
+    assert f"{tracked.triggers}_delete is missing" in one.detail
+    store.tracked.repair("orders")
+    assert verify(verifying).agrees
+    app.execute("ALTER TABLE orders DROP COLUMN status")
+    assert [one.problem for one in verify(verifying).row_differences] == ["no_column"]
+    app.execute("DROP TABLE orders")
+    assert [one.problem for one in verify(verifying).row_differences] == ["no_table"]
+    store.tracked.untrack("orders")
+    assert verify(verifying) == Verified()
+
+
+def test_what_is_just_being_tracked_or_is_tracked_no_more_is_no_alarm(
+    orders: tuple[Store, Session, str], verifying: Session, session: Session
+) -> None:
+    session.execute("UPDATE tracked_table SET counted = NULL")
+    assert row_problems(verify(verifying)) == [("not_counted", None, None, 0, 0)]
+    with session.transaction():
+        session.query("SELECT 1 FROM tracked_table WHERE counter = 'orders' FOR UPDATE")
+        assert verify(verifying).agrees
+    assert not verify(verifying).agrees
+
+
+def test_it_stops_between_two_tables_when_told_to(
+    orders: tuple[Store, Session, str], verifying: Session
+) -> None:
+    store, _, name = orders
+    store.tracked.track(name, counter="all")
+    answers = iter([False, False, True])
+    done = verify(verifying, stop=lambda: next(answers))
+    assert (done.counters, done.tables, done.finished) == (2, 1, False)
