@@ -43,6 +43,9 @@ INSERTS: Final = (
 )
 """Rows that an application inserts into a table, without and with triggers that count them."""
 
+TRANSACTIONS: Final = ("app_transactions", "peer_app_transactions")
+"""An application's transactions, 8 at a time, which all count one thing and go on for 5 ms."""
+
 
 def on(server: Kind, row: str) -> str:
     """The name of a row that both servers have."""
@@ -63,6 +66,7 @@ NAMES: Final = (
     *(on(server, row) for server in SERVERS for row in BESIDE),
     *(on(server, row) for server in SERVERS for row in NUMBERS),
     *(on(server, row) for server in SERVERS for pair in INSERTS for row in pair),
+    *(on(server, row) for server in SERVERS for row in TRANSACTIONS),
 )
 READS: Final = tuple(on(server, "reads") for server in SERVERS)
 """Queries before and after compaction, which take as long as they take: no rates."""
@@ -77,7 +81,7 @@ GROUPS: Final[tuple[tuple[str, ...], ...]] = (
     *(
         tuple(on(server, row) for row in group)
         for server in SERVERS
-        for group in (QUIET, BESIDE, NUMBERS, *INSERTS)
+        for group in (QUIET, BESIDE, NUMBERS, *INSERTS, TRANSACTIONS)
     ),
 )
 """Rows of a group are measured in turns; all are of one server."""
@@ -103,6 +107,8 @@ _WHAT_OF_BOTH: Final = {
     "insert_eight_tracked": "the same, its table tracked",
     "insert_bulk": "rows of INSERTs of 1,000, one connection",
     "insert_bulk_tracked": "the same, its table tracked",
+    "app_transactions": "INSERT, store.increment of one key, 5 ms, COMMIT; 8 connections",
+    "peer_app_transactions": "the same with UPDATE … cnt + 1 of one row",
 }
 
 WHAT: Final = {
@@ -189,6 +195,15 @@ TARGETS: Final = (
     *(
         Target(on(server, "compact"), tuple(on(server, row) for row in QUIET[1:]), 1.3)
         for server in SERVERS
+    ),
+    *(
+        Target(on(server, row), (on(server, to),), bound)
+        for server in SERVERS
+        for row, to, bound in (
+            ("sequence_one", "peer_for_update_one", 1.1),
+            ("sequence_eight", "peer_for_update_eight", 1.3),
+            ("sequence_blocks", "sequence_one", 20),
+        )
     ),
 )
 FLOORS: Final = tuple(Floor(on(server, "writers"), SHARE_KEPT, 0.9) for server in SERVERS)
