@@ -1,0 +1,14 @@
+"""Tracked tables are exact at every moment, whoever writes, dies, truncates or meddles."""
+
+from __future__ import annotations
+
+from tests.faults.scenarios import tracked as scenarios
+from tests.faults.stage import Stage
+
+
+def test_counters_equal_count_in_every_snapshot_beside_writers(stage: Stage) -> None:
+    scenarios.tracked_beside_writers(stage)
+
+
+def test_what_fires_no_trigger_is_found_and_mended_beside_writers(stage: Stage) -> None:
+    scenarios.damage_is_found_and_mended(stage)
