@@ -11,7 +11,14 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from benchmarks import environment, results, sequences, tables, tracked_inserts
+from benchmarks import (
+    app_transactions,
+    environment,
+    results,
+    sequences,
+    tables,
+    tracked_inserts,
+)
 from benchmarks.calls import Calls
 from benchmarks.compaction import Compaction
 from benchmarks.compaction_load import Beside
@@ -70,6 +77,7 @@ def make(site: Site) -> dict[str, Benchmark]:
         ),
         *sequences.rows(site),
         *tracked_inserts.rows(site),
+        *app_transactions.rows(site),
     ]
     return {benchmark.name: benchmark for benchmark in benchmarks}
 

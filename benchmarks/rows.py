@@ -205,5 +205,6 @@ TARGETS: Final = (
             ("sequence_blocks", "sequence_one", 20),
         )
     ),
+    *(Target(on(server, TRANSACTIONS[0]), (on(server, TRANSACTIONS[1]),), 5) for server in SERVERS),
 )
 FLOORS: Final = tuple(Floor(on(server, "writers"), SHARE_KEPT, 0.9) for server in SERVERS)
