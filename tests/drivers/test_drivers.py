@@ -135,14 +135,10 @@ def test_the_drivers_own_errors(open_app: Open, store: Store, mysql_url: str) ->
     app = open_app(mysql_url)
     try:
         store.increment(app.connection, "orders", "a", 2**63 - 1, at=NOON)
-        for again in (
-            lambda: store.increment(app.connection, "orders", "a", at=NOON),
-            lambda: store.increment_many(
-                app.connection, "orders", {f"{n:04}": 1 for n in range(1001)} | {"a": 1}, at=NOON
-            ),
-        ):
+        for keys_before in (0, 1001):
+            amounts = {f"{n:04}": 1 for n in range(keys_before)} | {"a": 1}
             with pytest.raises(Exception, match="BIGINT value is out of range") as caught:
-                again()
+                store.increment_many(app.connection, "orders", amounts, at=NOON)
             module = type(caught.value).__module__.split(".")[0]
             assert module in {"pymysql", "MySQLdb", "mysql", "django"}
             assert caught.value.args[0] == 1690

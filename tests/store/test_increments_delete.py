@@ -131,6 +131,10 @@ def test_what_others_count_meanwhile_stays(
     assert store.totals.total("orders", key="a") == (10 if late[0] else 0)
 
 
+def _begins(start: str, request: Request, _reply: bytes) -> bool:
+    return request.text.startswith(start)
+
+
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_cut_off_anywhere_it_has_done_nothing(
     store: Store,
@@ -148,7 +152,7 @@ def test_cut_off_anywhere_it_has_done_nothing(
                 "*",
                 Phase.AFTER,
                 Deed.CUT,
-                where=lambda request, _, start=start: request.text.startswith(start),
+                where=partial(_begins, start),
             )
             with pytest.raises(pymysql.err.OperationalError):
                 store.delete(slow, "orders", "a")
