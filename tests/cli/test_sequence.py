@@ -15,6 +15,7 @@ import pytest
 from countersink.cli.servers.ports import free_port
 from tests.cli.command import Result, Servers, call, countersink, environment, one_sentence
 from tests.support.processes import COUNTERSINK, PROJECT
+from tests.support.proxies import Deed, MySQLProxy, Phase
 
 MAX, MIN = 2**63 - 1, -(2**63)
 
@@ -282,3 +283,20 @@ def test_without_a_database_it_says_what_to_do() -> None:
     away = countersink("sequence", "next", "a", COUNTERSINK_MYSQL_URL=url)
     assert away.status == 1
     assert "check that the server runs" in one_sentence(away)
+
+
+def test_a_lost_reply_is_a_gap_and_never_a_duplicate(servers: Servers) -> None:
+    assert values(servers, "tickets") == [1]
+    with MySQLProxy.to(servers.mysql_url) as proxy:
+        rule = proxy.when(
+            "*",
+            Phase.AFTER,
+            Deed.CUT,
+            where=lambda request, _: "INTO" in request.text and ".sequence " in request.text,
+        )
+        url = proxy.url(servers.mysql_url)
+        lost = sequence(Servers("", url), "next", "tickets")
+        assert rule.acted == 1
+    assert lost.status == 1
+    assert "ask for the next one" in one_sentence(lost)
+    assert values(servers, "tickets") == [3], "2 was handed out, to nobody"

@@ -1,6 +1,5 @@
 """``countersink sequence next|peek|set|reset|list|configure|periods|delete``."""
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,37 +10,15 @@ import click
 
 from countersink.cli import output, sequence_view, settings
 from countersink.cli.failures import Failure, Misuse
-from countersink.cli.types import DAY, Checked
+from countersink.cli.sequence_types import NAME, NONE, NUMBER, NUMBER_SETTING
+from countersink.cli.types import DAY
 from countersink.cli.zones import ZONE
 from countersink.store import Store, StoreError
 from countersink.store.sequences import Sequences
-from countersink.store.sequences.arguments import name_bytes, number
 from countersink.store.sequences.boundaries import PERIODS
 
 MOST: Final = 1_000_000
 """Values that one command prints."""
-NONE: Final = "none"
-"""What clears a setting."""
-
-
-def _name(text: str) -> str:
-    name_bytes(text)
-    return text
-
-
-def _number(text: str) -> int:
-    if re.fullmatch(r"[+-]?[0-9]{1,40}", text) is None:
-        raise ValueError(f"{text!r} is not a whole number")
-    return number(int(text), "a number")
-
-
-def _clearable(text: str) -> int | str:
-    return NONE if text == NONE else _number(text)
-
-
-NAME: Final = Checked("name", _name)
-NUMBER: Final = Checked("number", _number)
-CLEARABLE: Final = Checked("number", _clearable)
 
 
 @click.group("sequence", cls=settings.Group)
@@ -56,12 +33,14 @@ def command() -> None:
 
 @command.command("next", cls=settings.Command)
 @click.argument("name", type=NAME)
-@settings.one_off("--step", metavar="N", type=NUMBER, help="Add so much; at first 1.")
+@settings.one_off(
+    "--step", metavar="N", type=NUMBER, help="Add so much.  [default: as configured, else 1]"
+)
 @settings.one_off(
     "--start",
     metavar="N",
     type=NUMBER,
-    help="The value, if it is the first one; else the step is.",
+    help="The value, where there is none yet.  [default: as configured, else the step]",
 )
 @settings.one_off(
     "--block", metavar="N", type=click.IntRange(1, MOST), help="So many values at once."
@@ -193,11 +172,14 @@ def list_command(prefix: str, format: str, mysql_url: str | None) -> None:
 @command.command("configure", cls=settings.Command)
 @click.argument("name", type=NAME)
 @settings.one_off(
-    "--start", metavar="N|none", type=CLEARABLE, help="First value of each period; none: the step."
+    "--start",
+    metavar="N|none",
+    type=NUMBER_SETTING,
+    help="First value of each period; none: the step.",
 )
-@settings.one_off("--step", metavar="N|none", type=CLEARABLE, help="What is added; none: 1.")
-@settings.one_off("--minimum", metavar="N|none", type=CLEARABLE, help="No value is below it.")
-@settings.one_off("--maximum", metavar="N|none", type=CLEARABLE, help="No value is above it.")
+@settings.one_off("--step", metavar="N|none", type=NUMBER_SETTING, help="What is added; none: 1.")
+@settings.one_off("--minimum", metavar="N|none", type=NUMBER_SETTING, help="No value is below it.")
+@settings.one_off("--maximum", metavar="N|none", type=NUMBER_SETTING, help="No value is above it.")
 @settings.one_off(
     "--cycle/--no-cycle", default=None, help="At the end begin again, or fail; at first it fails."
 )
