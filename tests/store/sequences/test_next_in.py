@@ -1,0 +1,231 @@
+"""Values in the application's own transaction: without gaps, rolled back with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pymysql
+import pytest
+from pymysql.constants import CLIENT
+from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
+
+from countersink.store import SequenceExhausted, Store
+from countersink.store.connection import Session, connect
+from countersink.store.sequences import Sequences
+from tests.store.app import Connection, open_app, run, wait_for_lock_wait
+from tests.store.helpers import MAX, MIN, together
+
+LAX_MODES = ("", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT", "NO_UNSIGNED_SUBTRACTION")
+ISOLATIONS = ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+
+
+@pytest.fixture
+def app(mysql_url: str) -> Iterator[Connection]:
+    """The application's connection."""
+    connection = open_app(mysql_url)
+    yield connection
+    if connection.open:
+        connection.close()
+
+
+def test_it_rolls_back_with_the_transaction(sequences: Sequences, app: Connection) -> None:
+    assert [sequences.next_in(app, "a"), sequences.next_in(app, "a")] == [1, 2]
+    assert sequences.peek("a") is None
+    app.rollback()
+    assert [sequences.next_in(app, "a"), sequences.next_in(app, "a", 5)] == [1, 6]
+    app.commit()
+    assert sequences.next("a") == 7
+    assert sequences.next_in(app, "a", start=100) == 8
+    app.rollback()
+    assert sequences.next_in(app, "a") == 8
+    assert sequences.next_in(app, "down", -3, start=-10) == -10
+    assert sequences.next_in(app, "zero", start=0) == 0
+
+
+def test_whoever_asks_waits_for_the_transaction(
+    sequences: Sequences, app: Connection, session: Session
+) -> None:
+    assert sequences.next_in(app, "a") == 1
+    got: list[int] = []
+    waiting = threading.Thread(target=lambda: got.append(sequences.next("a")))
+    waiting.start()
+    wait_for_lock_wait(session)
+    assert got == []
+    app.rollback()
+    waiting.join(30)
+    assert got == [1]
+
+
+def test_transactions_one_after_another_leave_no_gap(store: Store, mysql_url: str) -> None:
+    def sell(number: int) -> list[int]:
+        kept = []
+        with open_app(mysql_url) as app:
+            for turn in range(25):
+                value = store.sequences.next_in(app, "invoice")
+                if (turn + number) % 3:
+                    app.commit()
+                    kept.append(value)
+                else:
+                    app.rollback()
+        return kept
+
+    assert store.sequences.next("invoice") == 1
+    kept = together(*(lambda number=number: sell(number) for number in range(4)))
+    everything = [value for own in kept for value in own]
+    assert sorted(everything) == list(range(2, len(everything) + 2))
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_first_use_by_many_transactions(store: Store, mysql_url: str, isolation: str) -> None:
+    """They queue up. None of them is a deadlock's victim, as long as the first one commits."""
+
+    def take(name: str) -> int:
+        with open_app(mysql_url) as app:
+            run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+            value = store.sequences.next_in(app, name)
+            app.commit()
+            return value
+
+    for name in ("one", "two"):
+        taken = together(*(lambda name=name: take(name) for _ in range(5)))
+        assert sorted(taken) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("mode", LAX_MODES)
+def test_an_application_that_is_not_strict(
+    sequences: Sequences, app: Connection, mode: str
+) -> None:
+    run(app, f"SET SESSION sql_mode = '{mode}'")
+    run(app, "SET SESSION time_zone = '-11:00'")
+    name = 'it\'s "a" \\ `name`'
+    assert [sequences.next_in(app, name, start=-1) for _ in range(3)] == [-1, 0, 1]
+    sequences.configure("limited", maximum=2)
+    sequences.configure("wide", period="year")
+    app.commit()
+    sequences.set("top", MAX)
+    sequences.set("bottom", MIN)
+    assert [sequences.next_in(app, "limited"), sequences.next_in(app, "limited")] == [1, 2]
+    for full, step in (("limited", 1), ("top", 1), ("bottom", -1)):
+        with pytest.raises(SequenceExhausted):
+            sequences.next_in(app, full, step)
+    assert sequences.next_in(app, "wide") == 1
+    app.commit()
+    assert [sequences.peek(full) for full in ("limited", "top", "bottom")] == [2, MAX, MIN]
+    assert run(app, "SHOW WARNINGS") == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cursorclass": DictCursor},
+        {"cursorclass": SSCursor},
+        {"cursorclass": SSDictCursor},
+        {"client_flag": CLIENT.FOUND_ROWS},
+        {"charset": "latin1"},
+        {"database": None},
+        {"autocommit": True},
+        {"init_command": "SET SESSION sql_safe_updates = 1"},
+    ],
+)
+def test_connections_of_all_kinds(
+    sequences: Sequences, mysql_url: str, options: dict[str, Any]
+) -> None:
+    with open_app(mysql_url, **options) as app:
+        assert [sequences.next_in(app, "ä", start=-1) for _ in range(3)] == [-1, 0, 1]
+        sequences.set("stock", 5)
+        sequences.configure("stock", minimum=0, maximum=5)
+        assert [sequences.next_in(app, "stock", -2) for _ in range(2)] == [3, 1]
+        with pytest.raises(SequenceExhausted):
+            sequences.next_in(app, "stock", -2)
+        app.commit()
+    assert [sequences.peek("ä"), sequences.peek("stock")] == [1, 1]
+
+
+def test_at_the_end_the_transaction_is_still_open(
+    sequences: Sequences, app: Connection, session: Session
+) -> None:
+    sequences.configure("a", maximum=1)
+    assert sequences.next_in(app, "a") == 1
+    assert sequences.next_in(app, "b") == 1
+    with pytest.raises(SequenceExhausted) as caught:
+        sequences.next_in(app, "a")
+    assert isinstance(caught.value.__cause__, pymysql.err.MySQLError)
+    app.commit()
+    assert [sequences.peek("a"), sequences.peek("b")] == [1, 1]
+
+
+def test_errors_of_the_driver_come_as_they_are(
+    store: Store, mysql_url: str, app: Connection
+) -> None:
+    store.sequences.next_in(app, "a")
+    with open_app(mysql_url) as other:
+        run(other, "SET SESSION innodb_lock_wait_timeout = 1")
+        with pytest.raises(pymysql.err.OperationalError) as caught:
+            store.sequences.next_in(other, "a")
+        assert caught.value.args[0] == 1205
+    app.close()
+    with pytest.raises(pymysql.err.InterfaceError):
+        store.sequences.next_in(app, "a")
+
+
+def test_a_sequence_that_was_deleted_meanwhile(
+    store: Store, mysql_url: str, app: Connection
+) -> None:
+    """At REPEATABLE READ the application's transaction holds the gap where its options were."""
+    for isolation in ("REPEATABLE READ", "READ COMMITTED"):
+        run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+        store.sequences.configure("a", period="month", start=7)
+        assert store.sequences.next_in(app, "a") == 7
+        app.commit()
+        with Store(mysql_url) as other:
+            other.sequences.delete("a")
+        assert store.sequences.next_in(app, "a") == 1
+        app.commit()
+        assert store.sequences.next("a") == 2
+        with Store(mysql_url) as other:
+            other.sequences.delete("a")
+            other.sequences.configure("a", period="year", start=70)
+        assert store.sequences.next_in(app, "a") == 70
+        app.commit()
+        store.sequences.delete("a")
+
+
+def test_a_change_waits_for_the_transaction(
+    store: Store, mysql_url: str, app: Connection, session: Session
+) -> None:
+    """So nobody goes by options that have changed."""
+    assert store.sequences.next_in(app, "a") == 1
+    changed: list[int] = []
+
+    def change() -> None:
+        changed.append(store.sequences.configure("a", step=10).options.step)
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    wait_for_lock_wait(session)
+    assert changed == []
+    assert store.sequences.next_in(app, "a") == 2
+    app.commit()
+    changing.join(30)
+    assert changed == [10]
+    with Store(mysql_url) as other:
+        assert other.sequences.next("a") == 12
+
+
+def test_in_a_transaction_with_a_snapshot_of_its_own(
+    store: Store, mysql_url: str, app: Connection
+) -> None:
+    """What others have added since it began is added to, not overwritten."""
+    with connect(mysql_url) as session:
+        if session.dialect.name == "mariadb" and session.query(
+            "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"
+        ):
+            run(app, "SET SESSION innodb_snapshot_isolation = OFF")
+    store.sequences.next("a")
+    run(app, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    assert [store.sequences.next("a"), store.sequences.next("a")] == [2, 3]
+    assert store.sequences.next_in(app, "a") == 4
+    app.commit()
+    assert store.sequences.next("a") == 5

@@ -1,0 +1,29 @@
+"""Many processes take values at once: each value once, whatever happens to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.processes import Children
+from tests.support.takers import killed_and_cut, together_without_gaps
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """The processes of a test."""
+    with Children() as started:
+        yield started
+
+
+def test_eight_processes_take_each_value_once(mysql_url: str, children: Children) -> None:
+    """And the way that is often written by hand gives many the same number."""
+    naive = together_without_gaps(children, mysql_url, 120)
+    assert naive > 0
+
+
+def test_no_value_twice_among_kills_and_cut_connections(mysql_url: str, children: Children) -> None:
+    found = killed_and_cut(children, mysql_url, 4, count=300, kills=3)
+    assert found.uncertain > 0
+    assert found.lost > 0

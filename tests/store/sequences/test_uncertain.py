@@ -1,0 +1,253 @@
+"""Connections that break: a value may be lost, and is never handed out twice."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from countersink.store import (
+    Conflict,
+    Refused,
+    SchemaMismatch,
+    SequenceUncertain,
+    Store,
+    Unavailable,
+)
+from countersink.store.connection import Session, connect
+from countersink.store.pool import Pool
+from countersink.store.sequences import Sequences, connections
+from countersink.store.settings import Settings
+from countersink.store.tables import open_tables
+from tests.store.helpers import together
+from tests.support.factories import MySQLFactory
+from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def proxy(mysql_url: str) -> Iterator[MySQLProxy]:
+    """In front of the server."""
+    with MySQLProxy.to(mysql_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def behind(proxy: MySQLProxy, mysql_url: str) -> Iterator[Store]:
+    """A store behind the proxy, whose sequence `a` is at 1."""
+    with Store(proxy.url(mysql_url)) as opened:
+        assert opened.sequences.next("a") == 1
+        yield opened
+
+
+def _hands_out(request: Request, _: bytes = b"") -> bool:
+    return "LAST_INSERT_ID" in request.text
+
+
+def _mentions(text: str, request: Request, _: bytes = b"") -> bool:
+    return text in request.text
+
+
+def test_a_reply_that_is_lost_burns_the_value(behind: Store, proxy: MySQLProxy) -> None:
+    proxy.when("*", Phase.AFTER, Deed.CUT, where=_hands_out)
+    with pytest.raises(SequenceUncertain, match="ask for the next one") as caught:
+        behind.sequences.next("a")
+    assert caught.value.code in (0, 2006, 2013)
+    assert isinstance(caught.value.__cause__, Unavailable)
+    assert behind.sequences.next("a") == 3
+
+
+def test_a_statement_that_never_arrived_is_uncertain_too(behind: Store, proxy: MySQLProxy) -> None:
+    proxy.when("*", Phase.BEFORE, Deed.CUT, where=_hands_out)
+    with pytest.raises(SequenceUncertain):
+        behind.sequences.next("a")
+    assert behind.sequences.next("a") == 2
+
+
+def test_a_block_is_lost_as_a_whole(behind: Store, proxy: MySQLProxy) -> None:
+    proxy.when("*", Phase.AFTER, Deed.CUT, where=_hands_out)
+    with pytest.raises(SequenceUncertain):
+        behind.sequences.next_block("a", 10)
+    assert behind.sequences.next("a") == 12
+
+
+def test_a_server_that_does_not_reply_in_time(
+    behind: Store, proxy: MySQLProxy, mysql_url: str
+) -> None:
+    connect_behind = partial(open_tables, proxy.url(mysql_url), read_timeout=1)
+    database = Settings.parse(mysql_url).database or ""
+    sequences = Sequences(connect_behind, connect_behind, Pool(connect_behind), database)
+    assert sequences.next("a") == 2
+    held = proxy.when("*", Phase.AFTER, Deed.HOLD, where=_hands_out)
+    with pytest.raises(SequenceUncertain):
+        sequences.next("a")
+    held.release.set()
+    assert sequences.next("a") == 4
+    sequences.close()
+
+
+@pytest.mark.parametrize("code", [1053, 1180, 1317, 1927, 3024, 3169, 4031])
+def test_answers_that_leave_it_open(behind: Store, proxy: MySQLProxy, code: int) -> None:
+    proxy.when("*", Phase.BEFORE, Deed.ERROR, error=code, where=_hands_out)
+    with pytest.raises(SequenceUncertain) as caught:
+        behind.sequences.next("a")
+    assert caught.value.code == code
+    assert behind.sequences.next("a") == 2
+
+
+@pytest.mark.parametrize("code", [1213, 1205, 1020, 3572, 3101])
+def test_a_statement_that_was_undone_runs_again(
+    behind: Store, proxy: MySQLProxy, code: int
+) -> None:
+    proxy.when("*", Phase.BEFORE, Deed.ERROR, error=code, where=_hands_out, times=3)
+    assert behind.sequences.next("a") == 2
+    proxy.when("*", Phase.BEFORE, Deed.ERROR, error=code, where=_hands_out, times=0)
+    with pytest.raises(Conflict):
+        behind.sequences.next("a")
+    proxy.forget()
+    assert behind.sequences.next("a") == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (1290, Unavailable),  # what was the primary is a replica now
+        (1836, Unavailable),
+        (1047, Unavailable),
+        (1142, Refused),
+        (1021, Refused),
+        (1146, SchemaMismatch),
+    ],
+)
+def test_a_server_that_will_not_write(
+    behind: Store, proxy: MySQLProxy, code: int, error: type[Exception]
+) -> None:
+    proxy.when("*", Phase.BEFORE, Deed.ERROR, error=code, where=_hands_out)
+    with pytest.raises(error):
+        behind.sequences.next("a")
+    assert behind.sequences.next("a") == 2
+
+
+def test_no_connection_is_no_doubt(behind: Store, proxy: MySQLProxy) -> None:
+    proxy.refusing = True
+    proxy.cut_all()
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            behind.sequences.next("a")
+    proxy.refusing = False
+    assert behind.sequences.next("a") == 2
+
+
+def test_a_lookup_that_fails_is_no_doubt(behind: Store, proxy: MySQLProxy) -> None:
+    for text in ("SELECT UTC_TIMESTAMP", "INSERT IGNORE"):
+        proxy.when("*", Phase.AFTER, Deed.CUT, where=partial(_mentions, text))
+        with pytest.raises(Unavailable):
+            behind.sequences.next("new")
+    assert behind.sequences.next("new") == 1
+
+
+def test_an_idle_connection_that_was_killed_is_no_doubt(store: Store, session: Session) -> None:
+    """The server has ended it meanwhile: that is found out before anything is sent."""
+    for expected in range(1, 6):
+        assert store.sequences.next("a") == expected
+        _kill_others(session)
+        eventually(lambda: not _connections(session))
+
+
+def test_idle_connections_that_the_server_has_ended(store: Store, session: Session) -> None:
+    together(*[lambda: store.sequences.next("a")] * 4)
+    kept = [kept for _, kept in store.sequences._handing_out._idle]
+    for each in kept:
+        each.execute("SET SESSION wait_timeout = 1")
+    eventually(lambda: not any(each.silent() for each in kept))
+    assert sorted(together(*[lambda: store.sequences.next("a")] * 4)) == [5, 6, 7, 8]
+
+
+def test_a_connection_that_went_away_without_a_word(
+    behind: Store, proxy: MySQLProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a while it is asked; nothing is lost if it does not answer."""
+    monkeypatch.setattr(connections, "PING_AFTER", 0.0)
+    pings = proxy.when("*", Phase.BEFORE, Deed.CUT, where=lambda request, _: request.text == "DO 0")
+    assert behind.sequences.next("a") == 2
+    assert pings.acted == 1
+    assert behind.sequences.next("a") == 3
+
+
+def test_a_server_that_was_restarted(own_mysql_server: MySQLFactory) -> None:
+    server = own_mysql_server()
+    with Store(server.url_for("counts")) as store:
+        store.migrate()
+        taken = [store.sequences.next("a") for _ in range(3)]
+        server.kill()
+        with pytest.raises(Unavailable):
+            store.sequences.next("a")
+        server.start()
+        taken += [store.sequences.next("a") for _ in range(3)]
+    assert taken == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_forked_child_makes_connections_of_its_own(store: Store) -> None:
+    assert store.sequences.next("a") == 1
+    pid = os.fork()
+    if pid == 0:  # the child, which must not run into pytest
+        status = 1
+        try:
+            if [store.sequences.next("a") for _ in range(20)]:
+                status = 0
+        finally:
+            os._exit(status)
+    own = [store.sequences.next("a") for _ in range(20)]
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(set(own)) == 20
+    assert store.sequences.next("a") == 42
+
+
+def test_values_among_threads_whose_connections_are_cut(behind: Store, proxy: MySQLProxy) -> None:
+    proxy.when("*", Phase.AFTER, Deed.CUT, where=_hands_out, skip=10, times=5)
+    lost = threading.Semaphore(0)
+
+    def take() -> list[int]:
+        taken = []
+        for _ in range(15):
+            try:
+                taken.append(behind.sequences.next("a"))
+            except SequenceUncertain:
+                lost.release()
+        return taken
+
+    taken = [value for own in together(*[take] * 4) for value in own]
+    assert len(set(taken)) == len(taken) == 55
+    assert behind.sequences.next("a") == 62
+
+
+def test_its_repr_has_no_password(behind: Store) -> None:
+    assert repr(behind.sequences) == "Sequences()"
+
+
+def _connections(session: Session) -> set[int]:
+    """Those of this test's database, but for this one."""
+    rows = session.query(
+        "SELECT id FROM information_schema.processlist"
+        " WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+    )
+    return {int(number) for (number,) in rows}
+
+
+def _kill_others(session: Session) -> None:
+    for number in _connections(session):
+        session.execute("KILL %s", (number,))
+
+
+def test_a_closed_store_connects_anew(store: Store, mysql_url: str) -> None:
+    assert store.sequences.next("a") == 1
+    store.close()
+    assert store.sequences.next("a") == 2
+    with connect(mysql_url) as session:
+        assert _connections(session)
+    store.close()
+    with connect(mysql_url) as session:
+        eventually(lambda: not _connections(session))
