@@ -20,7 +20,9 @@ from tests.faults.scenarios import (
     job_processes,
     recovered_entries,
     schedulers,
+    sequences,
     server_deaths,
+    tracked,
     worker_deaths,
 )
 from tests.faults.stage import Stage
@@ -29,6 +31,8 @@ from tests.support.oracle import Oracle
 FREEZE_SECONDS = 30.0
 MINUTE = 60.0
 KILLS = 20
+BIG_TABLE = 50_000
+"""Rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,16 @@ def retention_killed_twenty_times(stage: Stage) -> None:
 def compacted_for_a_minute(stage: Stage) -> None:
     """Beside writers and readers."""
     compaction.compacted_beside_writers_and_readers(stage, MINUTE)
+
+
+def tracked_for_a_minute(stage: Stage) -> None:
+    """A big table, `track` killed in its midst, writers killed, compaction beside it."""
+    tracked.tracked_beside_writers(stage, MINUTE, rows=BIG_TABLE, kills_of_track=3)
+
+
+def damaged_beside_writers(stage: Stage) -> None:
+    """One damage after the other."""
+    tracked.damage_is_found_and_mended(stage, tracked.WRITERS, rows=BIG_TABLE, one_by_one=True)
 
 
 def frozen_thirty_seconds(stage: Stage) -> None:
@@ -139,4 +153,9 @@ REPERTOIRE = (
     Act(schedulers.killed_and_frozen_in_charge, alone=True),
     Act(schedulers.three_minutes, 2, alone=True),
     Act(job_processes.killed_at_random, alone=True),
+    Act(tracked_for_a_minute, alone=True),
+    Act(damaged_beside_writers, alone=True),
+    Act(sequences.taken_without_gaps, 5, alone=True),
+    Act(sequences.taken_among_kills_and_cuts, alone=True),
+    Act(sequences.taken_from_a_server_that_dies, alone=True),
 )
