@@ -168,8 +168,8 @@ def test_any_rows_and_any_question_give_what_count_gives(
     sales.track("of-days", [], "sold")
     sales.track("sales", ["number", "folded", "plain"], "sold")
     _compare(sales)
-    monkeypatch.setattr(selection, "STEPS", 3)
-    monkeypatch.setattr(selection, "PAGE", 4)
+    monkeypatch.setattr(selection, "ENTRIES", 2)
+    monkeypatch.setattr(selection, "MOST_ENTRIES", 3)
     _compare(sales)
 
 
@@ -289,7 +289,10 @@ def reads(session: Session) -> int:
     return sum(int(value) for name, value in found if "rnd" not in name)  # those of SHOW itself
 
 
-def test_only_what_is_asked_for_is_read(sales: Sales, mysql_url: str) -> None:
+def test_only_what_is_asked_for_is_read(
+    sales: Sales, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "ENTRIES", 10)  # as many as this small table makes sense with
     sales.track("orders", ["number", "plain"], "sold")
     with connect(mysql_url) as session:
         for number in range(20):
@@ -307,9 +310,9 @@ def test_only_what_is_asked_for_is_read(sales: Sales, mysql_url: str) -> None:
         ({"number": 7, "plain": "a"}, {}, 400, 500),
         ({"number": 7}, {}, 800, 900),
         ({"number": 7}, {"start": day, "end": day}, 4, 100),
-        ({"plain": "a"}, {"start": day, "end": day}, 40, 300),
+        ({"plain": "a"}, {"start": day, "end": day}, 40, 400),
         ({}, {"start": day, "end": day}, 80, 150),
-        ({"plain": None}, {}, 0, 100),
+        ({"plain": None}, {}, 0, 700),
     ):
 
         def work(session: Session, where: Any = where, days: Any = days) -> tuple[int, int]:

@@ -5,7 +5,7 @@ knows how: it is asked which of some values are equal to the one wanted, by the 
 would make in the table itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -53,32 +53,35 @@ Condition = Exactly | Alike | Number | Never | None
 
 
 class Check:
-    """Says which values of a column meet a condition, and remembers it."""
+    """Says which values of a column meet a condition."""
 
     def __init__(self, session: Session, condition: Condition) -> None:
         self._session = session
         self._condition = condition
-        self._known: dict[str | None, bool] = {}
+        self._known: dict[str, bool] = {}
 
-    def meeting(self, values: Sequence[str | None]) -> list[str | None]:
-        """Those of the values that meet it, in their order.
+    def ask(self, values: Iterable[str | None]) -> None:
+        """Find out about these values, where only the server can tell.
 
         Raises:
             StoreError: as any query.
         """
         one = self._condition
+        if isinstance(one, Alike):
+            unknown = {value for value in values if value is not None} - self._known.keys()
+            for part in parts(sorted(unknown), _COMPARED):
+                self._known.update(zip(part, _equal(self._session, part, one), strict=True))
+
+    def meets(self, value: str | None) -> bool:
+        """Whether a value that was asked about meets the condition."""
+        one = self._condition
         if one is None:
-            return list(values)
+            return True
         if isinstance(one, Exactly):
-            return [value for value in values if value == one.text]
-        texts = [value for value in values if value is not None]
-        if isinstance(one, Number):
-            return [text for text in texts if Decimal(text) == one.value]
-        assert isinstance(one, Alike)
-        unknown = list(dict.fromkeys(text for text in texts if text not in self._known))
-        for part in parts(unknown, _COMPARED):
-            self._known.update(zip(part, _equal(self._session, part, one), strict=True))
-        return [text for text in texts if self._known[text]]
+            return value == one.text
+        if value is None or isinstance(one, Never):
+            return False
+        return Decimal(value) == one.value if isinstance(one, Number) else self._known[value]
 
 
 def _equal(session: Session, texts: Sequence[str], one: Alike) -> list[bool]:

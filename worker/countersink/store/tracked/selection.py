@@ -1,10 +1,10 @@
 """Which keys of a tracked table's counter hold the rows that somebody asks for, and their sum.
 
 Where every column's value is known byte by byte, so is the key; where the first columns' values
-are, the keys are one range of the index. Else the values that a column has are looked up first,
-each by one step in the index from one value to the next, and those that meet the condition are
-followed to the next column. Where there are too many of them, the rest of the keys is read in
-pages.
+are, the keys are one range of the index. Else the keys are looked through from the first to the
+last, some entries of the index at a time: after a key the next one is looked for behind all those
+that are like it, since they begin with a value that is not asked for, or all belong to the answer.
+So a key that has many days, or a value that has many keys, is one step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,12 @@ from countersink.store.sums import marks, parts
 from countersink.store.tracked.conditions import NEVER, Check, Condition, Exactly
 from countersink.store.tracked.encoding import decode, encode
 
-STEPS: Final = 200
-"""Steps in the index: each takes as long as reading some hundred keys of a page."""
-PAGE: Final = 5_000
-"""Keys read at a time, and keys per sum."""
+ENTRIES: Final = 500
+"""Entries of the index that are read in a step: that takes about as long as asking for it."""
+MOST_ENTRIES: Final = 10_000
+"""The same where few of them are of the same key."""
+_KEYS_PER_SUM: Final = 5_000
+_RANGES_PER_SUM: Final = 100
 
 Values = tuple[str | None, ...]
 
@@ -58,11 +60,10 @@ class Range:
     end: bytes | None
 
     def condition(self) -> tuple[str, tuple[object, ...]]:
-        """The rest of a WHERE clause, from AND on, and its values."""
-        where, args = " AND counter_key >= %s", tuple[object, ...]((self.first,))
-        if self.end is not None:
-            return f"{where} AND counter_key < %s", (*args, self.end)
-        return where, args
+        """A condition, and its values."""
+        if self.end is None:
+            return "counter_key >= %s", (self.first,)
+        return "counter_key >= %s AND counter_key < %s", (self.first, self.end)
 
 
 def count(session: Session, counter: str, conditions: Sequence[Condition], days: Days) -> int:
@@ -92,40 +93,69 @@ class _Selection:
         asked = [place for place, one in enumerate(conditions) if one is not None]
         self._asked = conditions[: asked[-1] + 1] if asked else []
         self._checks = [Check(session, one) for one in self._asked]
-        self._where, self._args = days.condition()
+        self._days = days
         # The keys of one day are together in the primary key, those of several in the other index.
         self._index = "PRIMARY" if days.single else "by_key"
-        self._steps = STEPS
 
     def sum(self) -> int:
         if not self._asked:
             return self._sum("", (), "PRIMARY")
-        total, keys = 0, list[bytes]()
-        for found in self._found(()):
+        total, keys, ranges = 0, list[bytes](), list[Range]()
+        for found in self._found():
             if isinstance(found, Range):
-                total += self._sum(*found.condition(), self._index)
+                ranges.append(found)
             else:
                 keys.append(found)
-        for part in parts(sorted(keys), PAGE):
-            where = f" AND counter_key IN ({marks(part)})"
-            total += self._sum(where, tuple(part), self._index)
+        for some in parts(keys, _KEYS_PER_SUM):
+            where = f" AND counter_key IN ({marks(some)})"
+            total += self._sum(where, tuple(some), self._index)
+        for several in parts(ranges, _RANGES_PER_SUM):
+            terms = [one.condition() for one in several]
+            where = " OR ".join(f"({term})" for term, _ in terms)
+            args = tuple(arg for _, own in terms for arg in own)
+            total += self._sum(f" AND ({where})", args, self._index)
         return total
 
-    def _found(self, values: Values) -> Iterator[bytes | Range]:
-        """Keys, and ranges of keys, that begin with these values and meet the conditions."""
-        place = len(values)
-        if place == self._columns:
-            yield encode(values)
-        elif place == len(self._asked):
-            yield self._beginning_with(values)
-        elif isinstance(one := self._asked[place], Exactly):
-            yield from self._found((*values, one.text))
-        else:
-            there, rest = self._values(values)
-            for value in self._checks[place].meeting(there):
-                yield from self._found((*values, value))
-            if rest is not None:
-                yield from self._pages(rest)
+    def _found(self) -> Iterator[bytes | Range]:
+        """Keys, and ranges of keys, that meet the conditions, in order."""
+        leading = self._leading()
+        if len(leading) == len(self._asked):
+            yield self._whole(leading)
+            return
+        here = self._beginning_with(leading)
+        most = ENTRIES
+        while keys := self._keys(here, most):
+            known = self._decoded(keys)
+            first = here.first
+            for key in keys:
+                if key < first:
+                    continue  # like the one before
+                values = known.get(key)
+                if values is None:
+                    first = key + b"\0"  # no trigger has written it: no row is behind it
+                    continue
+                wrong = self._first_wrong(values)
+                if wrong is None:
+                    found = self._whole(values[: len(self._asked)])
+                    yield found
+                    first = key + b"\0" if isinstance(found, bytes) else found.end or b""
+                else:
+                    first = self._behind(key, values, wrong)
+            here = Range(first, here.end)
+            most = min(2 * most, MOST_ENTRIES) if len(keys) > most // 2 else ENTRIES
+
+    def _leading(self) -> Values:
+        """The values of the first columns, as far as they are known."""
+        known = list[str | None]()
+        for one in self._asked:
+            if not isinstance(one, Exactly):
+                break
+            known.append(one.text)
+        return tuple(known)
+
+    def _whole(self, values: Values) -> bytes | Range:
+        """All keys with these values of the columns that are asked for."""
+        return encode(values) if len(values) == self._columns else self._beginning_with(values)
 
     def _beginning_with(self, values: Values) -> Range:
         if not values:
@@ -134,56 +164,54 @@ class _Selection:
         # No value has a bare | in it; } is the byte after it.
         return Range(begin + b"|", begin + b"}")
 
-    def _values(self, before: Values) -> tuple[list[str | None], Range | None]:
-        """The values of the column after these, and the keys that were left to be read in pages."""
-        found = list[str | None]()
-        rest = self._beginning_with(before)
-        while self._steps:
-            self._steps -= 1
-            first = self._keys(rest, 1)
-            if not first:
-                return found, None
-            values = self._decode(first[0])
-            if values is None or len(before) + 1 == self._columns:
-                rest = Range(first[0] + b"\0", rest.end)
-            else:
-                rest = Range(encode(values[: len(before) + 1]) + b"}", rest.end)
-            if values is not None:
-                found.append(values[len(before)])
-        return found, rest
+    def _first_wrong(self, values: Values) -> int | None:
+        """The place of the first value that does not meet its condition."""
+        for place, check in enumerate(self._checks):
+            if not check.meets(values[place]):
+                return place
+        return None
 
-    def _pages(self, rest: Range) -> Iterator[bytes]:
-        """Those of the keys that meet the conditions, of which all are read."""
-        while page := self._keys(rest, PAGE):
-            left = {key: values for key in page if (values := self._decode(key)) is not None}
-            for place, check in enumerate(self._checks):
-                meeting = set(check.meeting(list({values[place] for values in left.values()})))
-                left = {key: values for key, values in left.items() if values[place] in meeting}
-            yield from left
-            rest = Range(page[-1] + b"\0", rest.end)
+    def _behind(self, key: bytes, values: Values, wrong: int) -> bytes:
+        """Where to look on, after a key whose value at this place is not what is asked for."""
+        last = wrong + 1 == self._columns
+        one = self._asked[wrong]
+        if isinstance(one, Exactly):
+            there = encode((*values[:wrong], one.text)) + (b"" if last else b"|")
+            if there > key:
+                return there
+        return key + b"\0" if last else encode(values[: wrong + 1]) + b"}"
 
-    def _decode(self, key: bytes) -> Values | None:
-        try:
-            return decode(key, self._columns)
-        except ValueError:
-            return None  # no trigger has written it: no row is behind it, as verification says
+    def _decoded(self, keys: Sequence[bytes]) -> dict[bytes, Values]:
+        """The values of those keys that have some."""
+        found: dict[bytes, Values] = {}
+        for key in keys:
+            try:
+                found[key] = decode(key, self._columns)
+            except ValueError:
+                continue
+        for place, check in enumerate(self._checks):
+            check.ask([values[place] for values in found.values()])
+        return found
 
-    def _keys(self, within: Range, limit: int) -> list[bytes]:
+    def _keys(self, within: Range, most: int) -> list[bytes]:
+        """The keys of the first entries of a range, in order."""
         where, args = within.condition()
-        # To be sure that a single one is distinct the server would read all its days.
-        distinct = "DISTINCT " if limit > 1 else ""
+        days, day = self._days.condition() if self._days.single else ("", ())
         rows = self._session.query(
-            f"SELECT {distinct}counter_key FROM counter_slot FORCE INDEX ({self._index})"
-            f" WHERE counter = %s{self._where}{where} ORDER BY counter_key LIMIT {limit:d}",
-            (self._counter, *self._args, *args),
+            "SELECT DISTINCT counter_key FROM ("
+            f"SELECT counter_key FROM counter_slot FORCE INDEX ({self._index})"
+            f" WHERE counter = %s{days} AND {where} ORDER BY counter_key LIMIT {most:d}"
+            ") AS entries",
+            (self._counter, *day, *args),
         )
-        return [bytes(key) for (key,) in rows]
+        return sorted(bytes(key) for (key,) in rows)
 
     def _sum(self, where: str, args: tuple[object, ...], index: str) -> int:
+        days, own = self._days.condition()
         ((amount,),) = self._session.query(
             f"SELECT SUM(amount) FROM counter_slot FORCE INDEX ({index})"
-            f" WHERE counter = %s{self._where}{where}",
-            (self._counter, *self._args, *args),
+            f" WHERE counter = %s{days}{where}",
+            (self._counter, *own, *args),
         )
         return int(amount or 0)
 
