@@ -102,7 +102,27 @@ class Store:
         *,
         at: datetime | None = None,
     ) -> None:
-        """Add ``amount`` to ``key`` of ``counter``, in the transaction of ``connection``."""
+        """Add ``amount`` to ``key`` of ``counter``, in the transaction of ``connection``.
+
+        The count is there when the application's own rows are, and rolled back with them.
+        ``docs/transactions.md`` says which errors to retry, and which rights it takes.
+
+        Args:
+            connection: the application's, of any DB-API driver, to the server of this store.
+            counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
+            key: 0 to 255 bytes of UTF-8.
+            amount: a signed 64-bit integer; 0 makes the key without counting.
+            at: when it happened, an aware datetime from 1970 to 9999-12-25. Default: now on this
+                machine's clock, in whole minutes.
+
+        Raises:
+            TypeError, ValueError: an argument is not as above. Nothing was sent.
+            UnknownCounter: strict mode is on, and the counter was neither made nor ever counted.
+            TrackedCounter: it is the row count of a tracked table.
+            StoreError: the counter's settings could not be read.
+            Exception: the driver's own, as it is: roll back, and retry a deadlock (1213, 1020) or a
+                lock wait (1205).
+        """
         self._increments.add(connection, counter, {key: amount}, at)
 
     def increment_many(
@@ -113,11 +133,19 @@ class Store:
         *,
         at: datetime | None = None,
     ) -> None:
-        """Add ``amounts[key]`` to each key of ``counter``, in the transaction of ``connection``."""
+        """Add ``amounts[key]`` to each key of ``counter``, in the transaction of ``connection``.
+
+        All or nothing, and in one order whatever that of ``amounts`` is. Arguments and errors are
+        those of :meth:`increment`.
+        """
         self._increments.add(connection, counter, amounts, at)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
-        """Take a key's rows away, in the transaction of ``connection``."""
+        """Take away all that a key was ever counted, in the transaction of ``connection``.
+
+        Others that count the key wait until the transaction ends. Arguments and errors are those of
+        :meth:`increment`, but of an unknown counter there is nothing to delete.
+        """
         self._increments.delete(connection, counter, key)
 
     def row_count(
