@@ -14,6 +14,7 @@ from countersink.cli.servers import RedisServer
 from tests.faults.machine import Ground, machine_on
 from tests.faults.scenarios import (
     answers,
+    app_transactions,
     bad_entries,
     compaction,
     frozen_redis,
@@ -86,6 +87,11 @@ def damaged_beside_writers(stage: Stage) -> None:
     tracked.damage_is_found_and_mended(stage, tracked.WRITERS, rows=BIG_TABLE, one_by_one=True)
 
 
+def sold_among_twenty_kills(stage: Stage) -> None:
+    """An application's transactions that count, its processes killed again and again."""
+    app_transactions.sold_among_kills(stage, KILLS, rows=1500)
+
+
 def frozen_thirty_seconds(stage: Stage) -> None:
     """Without a spool: what was accepted counts."""
     frozen_redis.app_outlives_a_freeze(stage, FREEZE_SECONDS)
@@ -156,6 +162,7 @@ REPERTOIRE = (
     Act(tracked_for_a_minute, alone=True),
     Act(damaged_beside_writers, alone=True),
     Act(sequences.taken_without_gaps, 5, alone=True),
+    Act(sold_among_twenty_kills, alone=True),
     Act(sequences.taken_among_kills_and_cuts, alone=True),
     Act(sequences.taken_from_a_server_that_dies, alone=True),
 )

@@ -1,0 +1,182 @@
+"""Counting in an application's transactions: the count is that of its rows, whoever dies."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from random import Random
+
+from countersink.schedules.compaction import Selection, compact
+from countersink.schedules.mover import open_tables
+from countersink.store import Store
+from countersink.store.verify import open_session, verify
+from tests.faults.stage import Stage
+from tests.support.databases import dropped, new_name
+from tests.support.oracle import Oracle
+from tests.support.processes import Child
+from tests.support.run_seller import COUNTER
+from tests.support.waiting import eventually
+
+SELLERS = 3
+
+BOTH = """
+    SELECT product, CAST(SUM(sold) AS CHAR), CAST(SUM(counted) AS CHAR) FROM (
+        SELECT CAST(product AS BINARY) AS product, pieces AS sold, 0 AS counted FROM {shop}.orders
+        UNION ALL SELECT counter_key, 0, amount FROM counter_slot WHERE counter = 'sales'
+        UNION ALL SELECT counter_key, 0, amount FROM counter_month WHERE counter = 'sales'
+    ) AS both_sides GROUP BY product
+"""
+"""What was sold of each product, and what was counted: one statement, so one snapshot."""
+
+
+class Shop:
+    """An application's database on the stage's server, and its processes."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self._stage = stage
+        self.name = name
+        self.sellers: list[Child] = []
+        self._started = 0
+        with Oracle(stage.mysql_url) as oracle:
+            oracle.rows(f"CREATE DATABASE {name}")
+            oracle.rows(
+                f"CREATE TABLE {name}.orders (id BIGINT AUTO_INCREMENT PRIMARY KEY,"
+                " product VARCHAR(20) CHARACTER SET ascii NOT NULL, pieces INT NOT NULL,"
+                " KEY product (product)) ENGINE = InnoDB"
+            )
+
+    def open(self) -> None:
+        """Start another process."""
+        self._started += 1
+        plan = {
+            "mysql_url": self._stage.mysql_url,
+            "shop": self.name,
+            "seed": self._stage.random.getrandbits(32),
+            "own": f"own-{self._started}",
+        }
+        self.sellers.append(
+            self._stage.children.start(
+                [sys.executable, "-m", "tests.support.run_seller", json.dumps(plan)], name="seller"
+            )
+        )
+
+    def close(self) -> tuple[int, int]:
+        """End all processes in good order; transactions and retries of those that are left."""
+        for seller in self.sellers:
+            eventually(partial(_ready, seller))
+            seller.terminate()
+        for seller in self.sellers:
+            assert seller.wait(30) == 0, seller.output()
+        said = [json.loads(seller.output().splitlines()[-1]) for seller in self.sellers]
+        self.sellers.clear()
+        return sum(one["transactions"] for one in said), sum(one["retried"] for one in said)
+
+    def check(self, oracle: Oracle, note: str) -> int:
+        """Hold the counts against the rows; how much was sold in all."""
+        found = oracle.rows(BOTH.format(shop=self.name))
+        wrong = [(product, sold, counted) for product, sold, counted in found if sold != counted]
+        assert not wrong, f"{note}: (product, sold, counted) {wrong} (seed {self._stage.seed})"
+        return sum(int(sold) for _, sold, _ in found)
+
+    def sold(self, oracle: Oracle) -> int:
+        """The last number that an order was given: grows with every sale."""
+        return int(oracle.rows(f"SELECT COALESCE(MAX(id), 0) FROM {self.name}.orders")[0][0])
+
+
+def sold_among_kills(
+    stage: Stage, kills: int = 4, rows: int = 60, done: Callable[[str], None] = print
+) -> None:
+    """SIGKILL of the application's processes at random moments, beside compaction and readers.
+
+    Meanwhile the counter's slots are changed again and again, and nobody sees rows that are not
+    counted, or counts without their rows. Between two deaths there are about so many `rows`.
+    """
+    with (
+        dropped(stage.mysql_server, new_name()) as url,
+        Oracle(stage.mysql_url) as oracle,
+        _changing_slots(stage) as changed,
+    ):
+        shop = Shop(stage, url.rsplit("/", 1)[1])
+        for _ in range(SELLERS):
+            shop.open()
+        with stage.compacting():
+            looks = 0
+            for _ in range(kills):
+                until = shop.sold(oracle) + stage.random.randrange(rows // 2, 2 * rows)
+
+                def reached(until: int = until) -> bool:
+                    nonlocal looks
+                    shop.check(oracle, "in the midst of it")
+                    looks += 1
+                    stopped = [seller for seller in shop.sellers if not seller.running]
+                    if stopped:
+                        raise RuntimeError(f"a seller has ended: {stopped[0].output()}")
+                    return shop.sold(oracle) >= until
+
+                eventually(reached, 60)
+                victim = stage.random.choice(shop.sellers)
+                shop.sellers.remove(victim)
+                victim.kill()
+                shop.open()
+            transactions, retried = shop.close()
+        total = shop.check(oracle, "in the end")
+        _check_all(stage, shop, oracle, total)
+        _forget(oracle)
+    stage.faults["seller killed"] += kills
+    done(
+        f"{kills} kills, {looks} looks, {changed[0]} changes of slots, {total} pieces sold,"
+        f" the survivors' {transactions} transactions with {retried} retries, difference 0"
+    )
+
+
+def _ready(seller: Child) -> bool:
+    assert seller.running, seller.output()
+    return "ready" in seller.output()
+
+
+@contextmanager
+def _changing_slots(stage: Stage) -> Iterator[list[int]]:
+    """Change over how many slots the counter spreads, again and again; how often, so far."""
+    stopping = threading.Event()
+    changed = [0]
+    failures: list[BaseException] = []
+    draw = Random(stage.seed)
+
+    def run() -> None:
+        try:
+            with Store(stage.mysql_url) as store:
+                while not stopping.wait(0.1):
+                    store.counters.set(COUNTER, app_slots=draw.choice((1, 2, 3, 16, 256)))
+                    changed[0] += 1
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="changing slots")
+    thread.start()
+    try:
+        yield changed
+    finally:
+        stopping.set()
+        thread.join()
+    assert not failures, failures
+
+
+def _check_all(stage: Stage, shop: Shop, oracle: Oracle, total: int) -> None:
+    """Verify agrees, and so it does when all is compacted."""
+    with Store(stage.mysql_url) as store, open_session(stage.mysql_url) as session:
+        assert store.totals.total(COUNTER) == total
+        assert verify(session).differences == []
+        compact(partial(open_tables, stage.mysql_url), Selection())
+        assert shop.check(oracle, "after compaction") == total
+        assert verify(session).differences == []
+
+
+def _forget(oracle: Oracle) -> None:
+    """For whoever plays another scenario on the same stage."""
+    for table in ("counter_slot", "counter_ledger"):
+        oracle.rows(f"DELETE FROM {table} WHERE counter = '{COUNTER}'")
+    oracle.rows(f"DELETE FROM counter WHERE name = '{COUNTER}'")

@@ -1,0 +1,10 @@
+"""Counts of an application's own transactions, whatever becomes of its processes."""
+
+from __future__ import annotations
+
+from tests.faults.scenarios import app_transactions
+from tests.faults.stage import Stage
+
+
+def test_counts_are_those_of_the_rows_though_the_processes_are_killed(stage: Stage) -> None:
+    app_transactions.sold_among_kills(stage, kills=2)
