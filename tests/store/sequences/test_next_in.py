@@ -192,26 +192,29 @@ def test_a_sequence_that_was_deleted_meanwhile(
         store.sequences.delete("a")
 
 
+@pytest.mark.parametrize("isolation", ISOLATIONS[1:3])
+@pytest.mark.parametrize("step", [1, -1])
 def test_a_change_waits_for_the_transaction(
-    store: Store, mysql_url: str, app: Connection, session: Session
+    store: Store, app: Connection, session: Session, isolation: str, step: int
 ) -> None:
-    """So nobody goes by options that have changed."""
-    assert store.sequences.next_in(app, "a") == 1
+    """So nobody goes by options that have changed; also where a new row would have no room."""
+    run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    store.sequences.set("a", 50)
+    store.sequences.configure("a", minimum=0)
+    assert store.sequences.next_in(app, "a", step) == 50 + step
     changed: list[int] = []
 
     def change() -> None:
-        changed.append(store.sequences.configure("a", step=10).options.step)
+        changed.append(store.sequences.configure("a", step=5).options.step)
 
     changing = threading.Thread(target=change)
     changing.start()
     wait_for_lock_wait(session)
     assert changed == []
-    assert store.sequences.next_in(app, "a") == 2
     app.commit()
     changing.join(30)
-    assert changed == [10]
-    with Store(mysql_url) as other:
-        assert other.sequences.next("a") == 12
+    assert changed == [5]
+    assert store.sequences.next("a") == 55 + step
 
 
 def test_in_a_transaction_with_a_snapshot_of_its_own(

@@ -23,7 +23,6 @@ from countersink.store.sequences import Sequences, connections
 from countersink.store.settings import Settings
 from countersink.store.tables import open_tables
 from tests.store.helpers import together
-from tests.support.factories import MySQLFactory
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.waiting import eventually
 
@@ -175,19 +174,6 @@ def test_a_connection_that_went_away_without_a_word(
     assert behind.sequences.next("a") == 2
     assert pings.acted == 1
     assert behind.sequences.next("a") == 3
-
-
-def test_a_server_that_was_restarted(own_mysql_server: MySQLFactory) -> None:
-    server = own_mysql_server()
-    with Store(server.url_for("counts")) as store:
-        store.migrate()
-        taken = [store.sequences.next("a") for _ in range(3)]
-        server.kill()
-        with pytest.raises(Unavailable):
-            store.sequences.next("a")
-        server.start()
-        taken += [store.sequences.next("a") for _ in range(3)]
-    assert taken == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_forked_child_makes_connections_of_its_own(store: Store) -> None:
