@@ -14,7 +14,7 @@ from countersink.store.tracked.days import is_day
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.recount import TABLE_CHANGED
 from countersink.store.tracked.sums import Cell, differences
-from countersink.store.tracked.tables import Table, read_table
+from countersink.store.tracked.tables import Table, read_table, require_columns
 
 MOST: Final = 100
 """Cells of a table that are told one by one; the last one says how many more there are."""
@@ -69,9 +69,7 @@ def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
     except ValueError as error:
         return [RowDifference(tracked=tracked, problem="no_table", detail=f"{error}")]
     try:
-        table.by_columns(tracked.by)
-        if tracked.day is not None:
-            table.day_column(tracked.day)
+        require_columns(table, tracked)
     except ValueError as error:
         return [RowDifference(tracked=tracked, problem="no_column", detail=f"{error}")]
     found = _triggers(session, tracked, table, database)

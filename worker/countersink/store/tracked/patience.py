@@ -45,8 +45,6 @@ def change(
     table: str,
     *,
     notice: Notice = quiet,
-    attempts: int = ATTEMPTS,
-    pause: Callable[[float], object] = time.sleep,
 ) -> None:
     """Run one statement that needs a table for itself, in short waits.
 
@@ -55,19 +53,17 @@ def change(
         statement: makes or drops a trigger.
         table: which one, for messages.
         notice: is told that it waits.
-        attempts: how often to try.
-        pause: how to wait between attempts, in seconds.
 
     Raises:
         Conflict: others used the table all the time; says how to find them.
         StoreError: as any statement.
     """
-    for attempt in range(1, attempts + 1):
+    for attempt in range(1, ATTEMPTS + 1):
         try:
             session.execute(statement)
             return
         except Conflict as error:
-            if attempt == attempts:
+            if attempt == ATTEMPTS:
                 raise Conflict(
                     f"a transaction has been using {table} all the time, so its triggers could not"
                     f" be changed ({error}): end it, then run this again. SELECT"
@@ -75,5 +71,5 @@ def change(
                     " trx_started shows the oldest ones; KILL and that number ends one",
                     code=error.code,
                 ) from error
-            notice(f"waiting for a transaction that uses {table} (attempt {attempt} of {attempts})")
-            pause(random.uniform(*_PAUSES))
+            notice(f"waiting for a transaction that uses {table} (attempt {attempt} of {ATTEMPTS})")
+            time.sleep(random.uniform(*_PAUSES))

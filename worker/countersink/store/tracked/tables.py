@@ -10,6 +10,7 @@ from countersink.store.connection import Session
 from countersink.store.migrate import migrations
 from countersink.store.tracked import columns as table_columns
 from countersink.store.tracked.columns import DAY_TYPES, Column, require_width
+from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import MAX_KEY_BYTES
 
 _SYSTEM: Final = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
@@ -131,6 +132,17 @@ def read_table(session: Session, schema: str, name: str, database: str) -> Table
         cascades=_cascades(session, schema, name),
         partitioned="partitioned" in options.lower(),
     )
+
+
+def require_columns(table: Table, tracked: TrackedTable) -> None:
+    """Check that a table can be counted as it is.
+
+    Raises:
+        ValueError: a column is gone, or has become one that cannot be counted by; says why.
+    """
+    table.by_columns(tracked.by)
+    if tracked.day is not None:
+        table.day_column(tracked.day)
 
 
 def _refuse(database: str, schema: str, name: str, kind: str, engine: str | None) -> None:

@@ -21,7 +21,7 @@ from countersink.store.tracked.patience import Notice, change, changing
 from countersink.store.tracked.planning import same_or_free
 from countersink.store.tracked.recount import Counted, TableChanged, recount, turn
 from countersink.store.tracked.sums import Progress
-from countersink.store.tracked.tables import Table, read_table
+from countersink.store.tracked.tables import Table, read_table, require_columns
 
 _ATTEMPTS: Final = 3
 
@@ -63,6 +63,7 @@ def count(
             with turn(connect, counter) as (session, tracked):
                 with changing(connect) as changer:
                     table = read_table(changer, tracked.schema, tracked.table, database)
+                    require_columns(table, tracked)
                     made = _put_right(changer, tracked, table, database, notice)
                 return tracked, made, recount(session, connect, tracked, table, progress)
         except TableChanged as error:
