@@ -283,6 +283,27 @@ def test_a_column_that_is_gone_or_out_of_sight_is_named(sales: Sales) -> None:
         sales.store.row_count("orders", number=1)
 
 
+def test_a_reader_needs_no_rights_on_the_table_but_to_see_the_columns_it_asks_for(
+    sales: Sales, mysql_url: str
+) -> None:
+    sales.track("orders", ["number"])
+    sales.fill([{"number": 1}, {"number": None}])
+    url = Settings.parse(mysql_url)
+    schema = sales.name.split(".", maxsplit=1)[0]
+    sales.session.execute("CREATE USER 'reader'@'%' IDENTIFIED BY 'Reader-7'")
+    try:
+        sales.session.execute(f"GRANT SELECT ON {url.database}.* TO 'reader'@'%'")
+        with Store(f"mysql://reader:Reader-7@{url.host}:{url.port}/{url.database}") as store:
+            assert store.row_count(sales.name) == 2
+            assert store.row_count("orders", number=None) == 1
+            with pytest.raises(Refused, match="grant it SELECT on that table"):
+                store.row_count("orders", number=1)
+            sales.session.execute(f"GRANT SELECT ON {schema}.sales TO 'reader'@'%'")
+            assert store.row_count("orders", number=1) == 1
+    finally:
+        sales.session.execute("DROP USER 'reader'@'%'")
+
+
 def reads(session: Session) -> int:
     """How many rows of indexes and tables this session has read so far."""
     found = session.query("SHOW SESSION STATUS LIKE 'Handler_read%'")

@@ -69,7 +69,7 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
         )
         return
     click.echo(f"-- Triggers that count {described(plan.definition)}.")
-    click.echo("-- `countersink track` makes them, and then counts the rows that are there.")
+    click.echo("-- To be read: `countersink track` makes its own, and then counts what is there.")
     for warning in plan.warnings:
         click.echo(f"-- {warning}")
     click.echo("DELIMITER //")
