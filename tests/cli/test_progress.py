@@ -33,9 +33,29 @@ def test_on_a_terminal_it_is_a_bar(
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    with progress.rows("track", "counting shop.orders") as shown:
+    with progress.rows("track", "counting {x} [red]") as shown:
         shown(500, 1000)
     out, err = capsys.readouterr()
     assert out == ""
-    assert "counting shop.orders" in err
+    assert "counting {x} [red]" in err
     assert "500 of about 1,000 rows" in err
+
+
+def test_what_is_looked_at_is_shown_likewise(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with progress.looking("verify", "verifying") as shown:
+        shown("0 of 3 counters")
+    assert capsys.readouterr() == ("", "")
+    with monkeypatch.context() as at_once:
+        at_once.setattr(progress, "LINE_EVERY_S", 0.0)
+        with progress.looking("verify", "verifying") as shown:
+            shown("0 of 3 counters")
+    assert capsys.readouterr() == ("", "countersink verify: 0 of 3 counters\n")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.looking("verify", "verifying") as shown:
+        shown("the rows of {x} [red]")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "verifying the rows of {x} [red]" in err

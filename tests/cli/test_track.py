@@ -9,7 +9,7 @@ from countersink.store.connection import Session, connect
 from countersink.store.settings import Settings
 from tests.cli.command import Servers, one_sentence
 
-WEIRD = "odd `na.me` %s"
+WEIRD = "odd `na.me` %s // {x} [red]"
 
 
 @pytest.fixture

@@ -10,16 +10,17 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
+import pymysql
 import pytest
 
 from countersink.store import Store, TrackedCounter, UnknownCounter
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
-from countersink.store.control import Control, exclusive
+from countersink.store.control import Control
 from countersink.store.counter_writes import Wanted, change
 from countersink.store.deletion import delete_counter
 from countersink.store.errors import Conflict
-from countersink.store.fence import lower
+from countersink.store.fence import alone
 from countersink.store.verify import open_session, verify
 from tests.store.app import Connection, app_slots, labels, open_app, run, wait_for_lock_wait
 from tests.store.helpers import entry, row
@@ -124,11 +125,24 @@ def test_who_changes_a_counter_gives_way_to_a_transaction_that_stays_open(
     with connect(mysql_url, isolation="REPEATABLE READ") as changing:
         wanted = Wanted("orders", "Europe/Berlin", None, None, None, None)
         with pytest.raises(Conflict):
-            exclusive(changing, partial(change, wanted, changing), attempts=1)
+            alone(changing, "orders", partial(change, wanted, changing), attempts=1)
     # and nobody waits for the one that gave way
     store.increment(app, "orders", "b", at=LATE)
     app.commit()
     assert store.totals.total("orders") == 2
+
+
+def test_an_open_transaction_keeps_nobody_from_anything_else(
+    store: Store, other: Store, app: Connection, session: Session, applier: Applier
+) -> None:
+    store.increment(app, "orders", "a")
+    with beside(partial(in_berlin, other)) as done:
+        wait_for_lock_wait(session)
+        assert applier.apply([entry([row("/a")])]).rows == 1
+        assert other.counters.set("views", app_slots=3).app_slots == 3
+        assert not done.done()
+        app.rollback()
+    assert done.result()
 
 
 def test_a_change_under_way_is_waited_for_and_then_gone_by(
@@ -144,7 +158,7 @@ def test_a_change_under_way_is_waited_for_and_then_gone_by(
         assert go_on.wait(30)
 
     with connect(mysql_url, isolation="REPEATABLE READ") as changing:
-        with beside(partial(exclusive, changing, partial(work, changing))):
+        with beside(partial(alone, changing, "orders", partial(work, changing))):
             assert reached.wait(30)
             with beside(lambda: store.increment(app, "orders", "a", at=LATE)) as counting:
                 wait_for_lock_wait(session)
@@ -301,8 +315,7 @@ def test_in_strict_mode_workers_know_what_an_application_has_counted(
 def track(session: Session, counter: str) -> None:
     """As far as a counter is concerned: note that a table is tracked."""
 
-    def work(control: Control) -> None:
-        lower(session, counter)
+    def work(_control: Control) -> None:
         session.execute(
             "INSERT INTO tracked_table (counter, table_schema, table_name, by_columns, app_slots,"
             " triggers, created) VALUES (%s, 'shop', 'orders', '[]', 16, 'countersink_0', NOW())",
@@ -310,7 +323,7 @@ def track(session: Session, counter: str) -> None:
         )
         session.execute("UPDATE control SET policy_version = policy_version + 1")
 
-    exclusive(session, work)
+    alone(session, counter, work)
 
 
 def test_a_tracked_tables_counter_is_its_triggers_alone(
@@ -349,6 +362,27 @@ def test_who_tracks_a_table_waits_for_a_transaction_that_counts(
     done.result()
     with pytest.raises(TrackedCounter):
         store.increment(app, "orders", "a")
+
+
+def test_a_row_that_changed_since_the_snapshot_is_an_error_to_retry(
+    store: Store, other: Store, app: Connection, session: Session, agreed: None
+) -> None:
+    """Where MariaDB's innodb_snapshot_isolation is on."""
+    if not session.query("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"):
+        pytest.skip("this server has no innodb_snapshot_isolation")
+    run(app, "SET SESSION innodb_snapshot_isolation = ON")
+    other.counters.set("orders", app_slots=1)
+    store.increment(app, "orders", "a")
+    app.commit()
+    run(app, "SELECT COUNT(*) FROM counter_slot")
+    other.counters.set("orders", app_slots=2)
+    with pytest.raises(pymysql.err.OperationalError) as caught:
+        store.increment(app, "orders", "a")
+    assert caught.value.args[0] == 1020
+    app.rollback()
+    store.increment(app, "orders", "a")
+    app.commit()
+    assert store.totals.total("orders") == 2
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -292,6 +292,7 @@ def test_now_is_today(store: Store, app: Connection) -> None:
         ),
         (lambda store, app: store.increment_many(app, "no good", {}), ValueError, "A-Z"),
         (lambda store, app: store.delete(app, "orders", None), TypeError, "str"),
+        (lambda store, app: store.increment(object(), "orders"), TypeError, r"cursor\(\)"),
         (lambda store, app: store.delete(app, "", "a"), ValueError, "A-Z"),
     ],
 )

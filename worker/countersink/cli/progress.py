@@ -34,6 +34,29 @@ def rows(command: str, doing: str) -> Iterator[Rows]:
         yield lambda done, about: redraw((done, about))
 
 
+@contextmanager
+def looking(command: str, doing: str) -> Iterator[Callable[[str], None]]:
+    """Shows what is being looked at, in the words that the yielded function is given.
+
+    Args:
+        command: its name, for the lines.
+        doing: what stands before the words on a terminal.
+    """
+    if not sys.stderr.isatty():
+        yield at_most_every(LINE_EVERY_S, partial(_words, command), at_once=False)
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    text = TextColumn("{task.description}", markup=False)
+    console = Console(stderr=True, markup=False)
+    with Progress(
+        SpinnerColumn(), text, TimeElapsedColumn(), console=console, transient=True
+    ) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda words: bar.update(task, description=f"{doing} {words}")
+
+
 def say(notice: str) -> None:
     """A line on stderr, above the bar if there is one."""
     click.echo(f"countersink: {notice}", err=True)
@@ -55,6 +78,10 @@ def at_most_every(
     return shown
 
 
+def _words(command: str, words: str) -> None:
+    click.echo(f"countersink {command}: {words}", err=True)
+
+
 def _line(command: str, state: tuple[int, int]) -> None:
     click.echo(f"countersink {command}: {_share(*state):.0%}, {_rows(*state)}", err=True)
 
@@ -74,7 +101,8 @@ def _bar(doing: str) -> Iterator[Callable[[tuple[int, int]], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn(doing),
+        # Not the text itself: names of tables can look like markup, or like a field.
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[rows]}"),

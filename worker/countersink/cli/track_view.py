@@ -71,8 +71,11 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
     click.echo(f"-- Triggers that count {described(plan.definition)}.")
     click.echo("-- To be read: `countersink track` makes its own, and then counts what is there.")
     for warning in plan.warnings:
-        click.echo(f"-- {warning}")
-    click.echo("DELIMITER //")
+        click.echo(f"-- {output.cell(warning)}")
+    delimiter = "//"
+    while any(delimiter in statement for statement in plan.statements):
+        delimiter += "$"
+    click.echo(f"DELIMITER {delimiter}")
     for statement in plan.statements:
-        click.echo(f"{statement} //")
+        click.echo(f"{statement} {delimiter}")
     click.echo("DELIMITER ;")

@@ -37,7 +37,7 @@ class Done:
 
 def execute(connection: AppConnection, sql: str) -> Done:
     """Run a statement that returns no rows."""
-    cursor = connection.cursor()
+    cursor = _cursor(connection)
     try:
         cursor.execute(sql)
         return Done(int(cursor.rowcount), signed(int(cursor.lastrowid or 0)))
@@ -47,7 +47,7 @@ def execute(connection: AppConnection, sql: str) -> Done:
 
 def query(connection: AppConnection, sql: str) -> list[tuple[Any, ...]]:
     """Run a query; its rows as tuples, whatever kind of cursor the application uses."""
-    cursor = connection.cursor()
+    cursor = _cursor(connection)
     try:
         cursor.execute(sql)
         return [
@@ -56,6 +56,15 @@ def query(connection: AppConnection, sql: str) -> list[tuple[Any, ...]]:
         ]
     finally:
         cursor.close()
+
+
+def _cursor(connection: AppConnection) -> Any:
+    if not callable(getattr(connection, "cursor", None)):
+        raise TypeError(
+            f"a {type(connection).__name__} is no driver's connection, which has a cursor():"
+            " of SQLAlchemy's give connection.connection"
+        )
+    return connection.cursor()
 
 
 @contextmanager

@@ -26,11 +26,12 @@ class Wanted:
 def change(wanted: Wanted, session: Session, control: Control) -> Counter:
     """Do what is wanted, while nobody is counting by what was before; the counter as it is then.
 
+    In :func:`countersink.store.fence.alone`.
+
     Raises:
         ValueError: it may not be changed so; roll back.
         TrackedCounter: it is that of a tracked table.
     """
-    fence.lower(session, wanted.name)
     fence.refuse_tracked(session, wanted.name)
     changed = _set_options(session, wanted)
     name = wanted.name

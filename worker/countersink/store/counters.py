@@ -107,7 +107,7 @@ class Counters:
             None if start is None else start_minute(start),
         )
 
-        return self._alone(partial(change, wanted))
+        return self._alone(partial(change, wanted), name)
 
     def delete(self, name: str, key: str | None = None) -> Deleted:
         """Delete a counter with all it was ever counted and its settings, or one key of it.
@@ -149,11 +149,15 @@ class Counters:
 
         self._alone(switch)
 
-    def _alone(self, work: Callable[[Session, Control], Result]) -> Result:
-        """Run ``work`` in a transaction while nobody is counting."""
+    def _alone(self, work: Callable[[Session, Control], Result], name: str | None = None) -> Result:
+        """Run ``work`` in a transaction while nobody is counting, be it in one of an application's
+        own, where that is of this name.
+        """
         with self._connect() as session:
             try:
-                return exclusive(session, partial(work, session))
+                if name is None:
+                    return exclusive(session, partial(work, session))
+                return fence.alone(session, name, partial(work, session))
             except Conflict as error:
                 raise Conflict(
                     f"nothing was changed, since others held what it takes all the time ({error}):"

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from countersink.store import fence
 from countersink.store.connection import LOCK_WAIT, Session
-from countersink.store.control import Control, exclusive
+from countersink.store.control import Control
 from countersink.store.deletion_sql import (
     TABLES,
     Position,
@@ -118,8 +118,12 @@ class _Deleting:
     def finish_alone(self) -> Deleted:
         """Delete what was counted meanwhile, and the counter itself, while nobody is counting."""
         try:
-            return exclusive(
-                self._session, self._finish, attempts=self._attempts, pause=self._pause
+            return fence.alone(
+                self._session,
+                self._counter,
+                self._finish,
+                attempts=self._attempts,
+                pause=self._pause,
             )
         except _Faster:
             raise Conflict(
@@ -130,7 +134,6 @@ class _Deleting:
             raise self._held(error) from error
 
     def _finish(self, control: Control) -> Deleted:
-        fence.lower(self._session, self._counter)
         fence.refuse_tracked(self._session, self._counter)
         if rows_left(self._session, self._counter, MOST + 1) > MOST:
             raise _Faster

@@ -14,13 +14,21 @@ READ, in the application's transaction, and whoever made the row anew would wait
 store itself, in the midst of a call on it.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from countersink.store import cells
-from countersink.store.connection import Connect, Session
-from countersink.store.control import read_control
+from countersink.store.connection import LOCK_WAIT, Connect, Session
+from countersink.store.control import (
+    EXCLUSIVE_ATTEMPTS,
+    EXCLUSIVE_LOCK_WAIT,
+    Control,
+    exclusive,
+    read_control,
+)
 from countersink.store.counter_reads import DEFAULT_APP_SLOTS
 from countersink.store.errors import TrackedCounter, UnknownCounter
 from countersink.store.policies import Policies, load
@@ -30,6 +38,8 @@ from countersink.store.strict import known
 from countersink.store.tracked.definitions import tracked_names
 
 _RAISE: Final = "UPDATE app_counter SET version = version + 1 WHERE counter = %s"
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +65,44 @@ def lower(session: Session, counter: str) -> None:
     """Let nobody count by a counter's settings as they were; waits for those who have.
 
     To be called first thing in a transaction of :func:`countersink.store.control.exclusive`, before
-    anything is read without a lock: what is read then holds what they have counted.
+    anything is read without a lock: what is read then holds what they have counted. :func:`alone`
+    does so.
 
     Raises:
-        Conflict: one of them was still open after a second; roll back, which :func:`exclusive`
-            does, and tries again.
+        Conflict: one of them was still open after a second; roll back, which ``exclusive`` does,
+            and tries again.
     """
     session.execute(_RAISE, (counter,))
+
+
+def alone(
+    session: Session,
+    counter: str,
+    work: Callable[[Control], Result],
+    *,
+    attempts: int = EXCLUSIVE_ATTEMPTS,
+    pause: Callable[[float], object] = time.sleep,
+) -> Result:
+    """As :func:`countersink.store.control.exclusive`, with the counter's settings lowered first.
+
+    Open transactions that have counted it are waited for once without ``control``, so that one that
+    stays open keeps nobody from counting anything else.
+    """
+
+    def lowered(control: Control) -> Result:
+        lower(session, counter)
+        return work(control)
+
+    def attempt() -> Result:
+        session.execute("SET SESSION innodb_lock_wait_timeout = %s", (EXCLUSIVE_LOCK_WAIT,))
+        lower(session, counter)
+        return exclusive(session, lowered, attempts=1)
+
+    try:
+        return rerun(attempt, attempts=attempts, pause=pause)
+    finally:
+        if not session.closed:
+            session.execute("SET SESSION innodb_lock_wait_timeout = %s", (LOCK_WAIT,))
 
 
 def lower_unknown(session: Session) -> None:

@@ -96,10 +96,9 @@ class Increments:
         for _ in range(_ATTEMPTS):
             found = self._fences.get(counter) or self._find(counter)
             done = execute(connection, self._statement(found, rows, minute))
-            if done.rows > 0:
-                return
-            # 0 rows also where 0 was added to what was there already.
-            if not any(amount for _, amount in rows) and self._holds(connection, found):
+            # Asked where no row was changed: maybe 0 was added to what was there. Versions only
+            # grow, so settings that are in force now were so a moment ago.
+            if done.rows > 0 or self._holds(connection, found):
                 return
             self._fences.pop(counter, None)
         raise _changing(counter)

@@ -116,6 +116,7 @@ def verify(
     *,
     table: str | None = None,
     stop: Callable[[], bool] = lambda: False,
+    looking: Callable[[str], object] = lambda what: None,
 ) -> Verified:
     """Look at every counter and every tracked table, or at one.
 
@@ -125,6 +126,7 @@ def verify(
         table: the only tracked table, as it was given when it was tracked, or its counter; in all
             the ways in which it is tracked.
         stop: asked between two groups of counters, and between two tables.
+        looking: told, in some words, what is looked at next.
 
     Raises:
         UnknownCounter: nothing in the tables has this name, or no such table is tracked.
@@ -141,6 +143,7 @@ def verify(
     for start in range(0, len(names), _GROUP):
         if stop():
             return Verified(done, rows, differences, finished=False)
+        looking(f"{start:,} of {len(names):,} counters")
         part = names[start : start + _GROUP]
         with session.transaction(snapshot=True):
             policies = load(session)
@@ -153,6 +156,7 @@ def verify(
     for each in tracked:
         if stop():
             break
+        looking(f"{tables:,} of {len(tracked):,} tracked tables, the rows of {each.name}")
         row_differences += _check(session, each)
         tables += 1
     return Verified(done, rows, differences, tables == len(tracked), tables, row_differences)

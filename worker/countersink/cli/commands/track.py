@@ -91,7 +91,7 @@ def command(
             raise Misuse(str(error), context) from error
         rows = store.row_count(made.counter)
     for warning in plan.warnings:
-        progress.say(warning)
+        progress.say(output.cell(warning))
     if format == "json":
         output.write_json({**track_view.document(made), "rows": rows})
     else:

@@ -37,17 +37,20 @@ def command(
         raise Misuse("give a table or --counter, not both", click.get_current_context())
     url = settings.needed(mysql_url, "mysql")
     mending = None
-    with open_session(url) as session:
-        done = verify(session, counter, table=table)
+    done = _verify(url, counter, table)
     if repair:
         mending = _repair(url, done)
-        with open_session(url) as session:
-            done = verify(session, counter, table=table)
+        done = _verify(url, counter, table)
     if format == "json":
         verify_view.write(done, mending)
     else:
         verify_view.show(done, mending)
     return exits.DONE if done.agrees else exits.DIFFERS
+
+
+def _verify(url: str, counter: str | None, table: str | None) -> Verified:
+    with open_session(url) as session, progress.looking("verify", "verifying") as looking:
+        return verify(session, counter, table=table, looking=looking)
 
 
 def _repair(url: str, found: Verified) -> Mending:
