@@ -140,7 +140,7 @@ ROW = st.fixed_dictionaries(
 
 
 @given(data=st.data())
-@settings(max_examples=20)
+@settings(max_examples=12)
 def _compare(sales: Sales, data: st.DataObject) -> None:
     sales.fill(data.draw(st.lists(ROW, max_size=12)))
     for _ in range(6):
