@@ -406,7 +406,7 @@ def test_a_call_in_the_midst_of_a_transaction_follows_a_change(
 
 
 def test_many_stores_make_the_same_row_at_once(mysql_url: str, session: Session) -> None:
-    stores = [Store(mysql_url) for _ in range(6)]
+    stores = [Store(mysql_url) for _ in range(3)]
     apps = [open_app(mysql_url) for _ in stores]
     try:
         works = [
@@ -424,5 +424,5 @@ def test_many_stores_make_the_same_row_at_once(mysql_url: str, session: Session)
         for store, app in zip(stores, apps, strict=True):
             store.close()
             app.close()
-    assert sum(app_slots(session).values()) == 6
+    assert sum(app_slots(session).values()) == 3
     assert session.query("SELECT COUNT(*) FROM app_counter") == [(1,)]
