@@ -30,6 +30,13 @@ def sequences(store: Store) -> Sequences:
     return store.sequences
 
 
+@pytest.fixture
+def nowhere() -> Iterator[Sequences]:
+    """Sequences of a server that is not there: what is refused is refused before it is asked."""
+    with Store("mysql://nobody@127.0.0.1:1/nothing") as opened:
+        yield opened.sequences
+
+
 class ServerClock:
     """The clock of a real server, as our sessions on it see it: SET timestamp moves it."""
 

@@ -58,18 +58,26 @@ def test_the_step_given_goes_before_the_configured_one(sequences: Sequences) -> 
         ({"period": 7}, "period 7"),
         ({"time_zone": "Mars/Olympus"}, "no time zone"),
         ({"time_zone": 1}, "a time zone is a str"),
+    ],
+)
+def test_options_that_can_never_be(
+    nowhere: Sequences, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        nowhere.configure("a", **options)
+
+
+def test_options_that_contradict_each_other(sequences: Sequences) -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"minimum": 5, "maximum": 4}, "the minimum 5 is above the maximum 4"),
         ({"minimum": 5}, r"the start \(by default the step\) 1 is not within the limits 5 to"),
         ({"start": 9, "maximum": 8}, "the start 9 is not within the limits -2\\*\\*63 to 8"),
         ({"cycle": True}, "needs an end to begin again at: give a maximum"),
         ({"cycle": True, "step": -1, "maximum": 5}, "give a minimum"),
-    ],
-)
-def test_options_that_cannot_be(
-    sequences: Sequences, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        sequences.configure("a", **options)
+    ]
+    for options, message in refused:
+        with pytest.raises(ValueError, match=message):
+            sequences.configure("a", **options)
     assert sequences.next("a") == 1  # and not as was asked for
 
 

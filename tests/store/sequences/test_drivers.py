@@ -9,7 +9,9 @@ from tests.drivers.test_drivers import DRIVERS, LIBRARIES, Open
 from tests.store.helpers import MAX, MIN
 
 
-@pytest.mark.parametrize("opened", [*DRIVERS, *LIBRARIES])
+# Of the libraries SQLAlchemy on PyMySQL, and Django with errors of its own: what is below them is
+# here already.
+@pytest.mark.parametrize("opened", [*DRIVERS, LIBRARIES[0], LIBRARIES[-2]])
 def test_every_driver_tells_the_value(mysql_url: str, opened: Open) -> None:
     app = opened(mysql_url)
     with Store(mysql_url) as store:
