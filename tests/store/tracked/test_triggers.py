@@ -11,6 +11,7 @@ from countersink.store import BadData, Refused
 from countersink.store.connection import Session, connect
 from countersink.store.settings import Settings
 from tests.store.tracked.application import App
+from tests.support import oracle
 
 ORDERS = """CREATE TABLE orders (
     id INT PRIMARY KEY, code INT NULL UNIQUE, status VARCHAR(20) NULL, placed DATE NULL
@@ -303,3 +304,24 @@ def test_no_write_is_answered_with_a_warning(orders: App) -> None:
     for statement in (STATEMENTS[0], STATEMENTS[7], "DELETE FROM orders"):
         orders.run(statement)
         assert orders.session.query("SHOW WARNINGS") == []
+
+
+def test_what_the_application_is_told_of_its_statements_stays_the_same(app: App) -> None:
+    create = "CREATE TABLE {} (id INT AUTO_INCREMENT PRIMARY KEY, status VARCHAR(9))"
+    app.run(create.format("orders"), create.format("twins"))
+    app.track("orders", counter="c", by=["status"])
+    told = {"orders": list[object](), "twins": list[object]()}
+    with oracle.connect(app.app_url) as connection, connection.cursor() as cursor:
+        for table, said in told.items():
+            for statement in (
+                f"INSERT INTO {table} (status) VALUES ('a'), ('b'), ('c')",
+                f"UPDATE {table} SET status = 'a'",
+                f"INSERT INTO {table} VALUES (2, 'x') ON DUPLICATE KEY UPDATE status = 'y'",
+                f"REPLACE INTO {table} VALUES (1, 'z')",
+                f"DELETE FROM {table} WHERE id > 1",
+            ):
+                cursor.execute(statement)
+                said += [cursor.rowcount, cursor.lastrowid]
+                cursor.execute("SELECT ROW_COUNT(), LAST_INSERT_ID()")
+                said += cursor.fetchall()
+    assert told["orders"] == told["twins"]

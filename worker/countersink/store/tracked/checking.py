@@ -11,7 +11,7 @@ from countersink.store.keys import key_text
 from countersink.store.rerun import rerun
 from countersink.store.tracked import triggers
 from countersink.store.tracked.days import is_day
-from countersink.store.tracked.definitions import TrackedTable
+from countersink.store.tracked.definitions import TrackedTable, tracked_names
 from countersink.store.tracked.recount import TABLE_CHANGED
 from countersink.store.tracked.sums import Cell, differences
 from countersink.store.tracked.tables import Table, read_table, require_columns
@@ -59,7 +59,9 @@ def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
         Conflict: the table was altered again and again meanwhile.
         StoreError: as any query.
     """
-    return rerun(lambda: _check(session, tracked))
+    found = rerun(lambda: _check(session, tracked))
+    # Somebody may have untracked it while its triggers were looked at.
+    return found if not found or tracked.counter in tracked_names(session) else []
 
 
 def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:

@@ -23,13 +23,11 @@ class Plan:
         definition: as it will be, or as it is, where it is tracked just so already.
         statements: the SQL that makes its triggers, in order.
         warnings: sentences on what changes rows without a trigger, so that a recount is needed.
-        table: what it was made for.
     """
 
     definition: TrackedTable
     statements: list[str]
     warnings: list[str]
-    table: Table
 
 
 def make_plan(
@@ -75,7 +73,6 @@ def make_plan(
         definition,
         [trigger.create for trigger in triggers.wanted(definition, found, database)],
         _warnings(found),
-        found,
     )
 
 

@@ -27,8 +27,8 @@ from countersink.store.tracked.emptying import EVERYTHING
 from countersink.store.tracked.sums import Cell, Progress, differences
 from countersink.store.tracked.tables import Table
 
-IDLE_SECONDS: Final = 3600
-"""How long the first session may be silent: the second one works, or a statement waits."""
+IDLE_SECONDS: Final = 600
+"""How long the first session may be silent while another one changes triggers or writes."""
 TABLE_CHANGED: Final = 1412
 """Table definition has changed, please retry transaction: TRUNCATE or ALTER TABLE came between."""
 _TURN_ATTEMPTS: Final = 3

@@ -2,7 +2,7 @@
 
 A cell is a bucket's label and a key. Both sides are read by plain SELECTs in the caller's snapshot,
 in which they agree if all is right: the triggers count in the transactions that write. The
-differences are kept in memory, about 250 bytes for each cell that the table has or had: 250 MB for
+differences are kept in memory, about 300 bytes for each cell that the table has or had: 300 MB for
 a million different (day, key).
 """
 

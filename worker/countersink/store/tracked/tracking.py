@@ -13,7 +13,7 @@ from countersink.store.connection import Connect, Session
 from countersink.store.control import Control, exclusive
 from countersink.store.counter_writes import bump
 from countersink.store.deletion_sql import TABLES, delete_rows
-from countersink.store.errors import Conflict, StoreError
+from countersink.store.errors import Conflict, StoreError, UnknownCounter
 from countersink.store.tracked import definitions, privileges, triggers
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.emptying import EVERYTHING, empty
@@ -80,11 +80,15 @@ def forget(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
         Conflict: others were in the way all the time; run it again.
     """
     for _ in range(_ATTEMPTS):
-        with changing(connect) as changer:
-            for trigger in triggers.existing(changer, tracked):
-                change(changer, trigger.drop, tracked.name, notice=notice)
+        try:
+            with turn(connect, tracked.counter), changing(connect) as changer:
+                for trigger in triggers.existing(changer, tracked):
+                    change(changer, trigger.drop, tracked.name, notice=notice)
+                with connect() as session:
+                    empty(session, tracked.counter)
+        except UnknownCounter:
+            return  # somebody else has just done it
         with connect() as session:
-            empty(session, tracked.counter)
             if exclusive(session, partial(_let_go, session, tracked)):
                 return
     raise Conflict(
