@@ -76,11 +76,16 @@ class Application:
 
     # -- writers -------------------------------------------------------------------------------
 
-    def start_writers(self, count: int) -> None:
-        """Start so many, and wait until each has written."""
+    def start_writers(self, count: int, lock_wait: int = 10) -> None:
+        """Start so many, which wait so many seconds for a lock, and wait until each has written."""
         for _ in range(count):
             number = len(self._everyone)
-            plan = {"app_url": self.url, "seed": self.stage.seed, "number": number}
+            plan = {
+                "app_url": self.url,
+                "seed": self.stage.seed,
+                "number": number,
+                "lock_wait": lock_wait,
+            }
             writer = self.stage.children.start(
                 [sys.executable, "-m", "tests.support.run_table_writer", json.dumps(plan)],
                 name=f"writer {number}",
@@ -106,6 +111,10 @@ class Application:
             assert writer.wait() == 0, f"{writer.name}: {writer.output()[-3000:]}"
         self.writers.clear()
 
+    def connections(self) -> list[int]:
+        """The ids of the writers' connections."""
+        return [int(writer.output().split("\n", 1)[0]) for writer in self.writers]
+
     def check_writers(self) -> None:
         """All of them are still at it."""
         for writer in self.writers:
@@ -126,7 +135,7 @@ class Application:
         return Span(did, worst_s)
 
     def _has_written(self, writer: Child) -> bool:
-        return self._alive(writer) and "\n" in writer.output()
+        return self._alive(writer) and "{" in writer.output()
 
     @staticmethod
     def _alive(writer: Child) -> bool:

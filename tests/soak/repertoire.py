@@ -161,6 +161,7 @@ REPERTOIRE = (
     Act(job_processes.killed_at_random, alone=True),
     Act(tracked_for_a_minute, alone=True),
     Act(damaged_beside_writers, alone=True),
+    Act(tracked.tracked_among_kills_and_lock_waits, alone=True),
     Act(sequences.taken_without_gaps, 5, alone=True),
     Act(sold_among_twenty_kills, alone=True),
     Act(sequences.taken_among_kills_and_cuts, alone=True),

@@ -1,9 +1,10 @@
 """One writer to an application's own tables, until SIGTERM:
 
-`python -m tests.support.run_table_writer '{"app_url": …, "seed": 7, "number": 0}'`. Transactions of
-several statements and single ones, savepoints and rollbacks at random; a deadlock or a lock wait is
-retried as an application does. Prints a line of JSON now and then: what it has done since the last
-one. Ends with status 1 at any error that is not its own statements' fault.
+`python -m tests.support.run_table_writer '{"app_url": …, "seed": 7, "number": 0, "lock_wait": 10}'`
+(the last in seconds). Transactions of several statements and single ones, savepoints and rollbacks
+at random; a deadlock or a lock wait is retried as an application does. Prints its connection's id,
+then a line of JSON now and then: what it has done since the last one. Ends with status 1 at any
+error that is not its own statements' fault.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ import pymysql
 from tests.support.oracle import connect
 from tests.support.table_traffic import statement
 
-RETRIED = frozenset({1213, 1205, 1020})
-"""Deadlock, lock wait, and a record that has changed since the snapshot: rolled back, and again."""
+RETRIED = frozenset({1213, 1205, 1020, 1317})
+"""Deadlock, lock wait, a record that has changed since the snapshot, KILL QUERY: rolled back, and
+again."""
+STATEMENT_ALONE = frozenset({1205, 1317})
+"""Of those, the ones that undo the statement and no more: some writers go on with the next one."""
 OWN = frozenset({1062, 1451, 1452})
 """What statements at random cannot help: duplicate keys, and orders that have lines."""
 REPORT_EVERY_S = 0.2
@@ -35,15 +39,16 @@ ROLLED_BACK = 0.25
 class Writer:
     """A connection, and what is drawn and counted on it."""
 
-    def __init__(self, app_url: str, seed: int, number: int) -> None:
+    def __init__(self, app_url: str, seed: int, number: int, lock_wait: int) -> None:
         self.draw = Random(seed * 1000 + number)
         self.lax = number % 4 == 1
+        self.own = OWN | STATEMENT_ALONE if number % 3 else OWN
         self.connection = connect(app_url)
         self.tally: Counter[str] = Counter()
         self.worst_s = 0.0
         self.reported = time.monotonic()
         with self.connection.cursor() as cursor:
-            cursor.execute("SET SESSION innodb_lock_wait_timeout = 10")
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", (lock_wait,))
             if self.lax:
                 cursor.execute("SET SESSION sql_mode = 'ALLOW_INVALID_DATES'")
             if number % 2:
@@ -56,6 +61,8 @@ class Writer:
     def run(self, stop: threading.Event) -> None:
         """Write until told to stop."""
         with self.connection.cursor() as cursor:
+            cursor.execute("SELECT CONNECTION_ID()")
+            print(*cursor.fetchone(), flush=True)
             while not stop.is_set():
                 state = self.draw.getstate()
                 while not self._attempt(cursor):
@@ -84,7 +91,7 @@ class Writer:
             code = error.args[0]
             if code not in RETRIED:
                 raise
-            self._timed(cursor, "ROLLBACK")
+            self._rollback(cursor)
             self.tally[f"retried {code}"] += 1
             return False
         self.tally["transactions"] += 1
@@ -108,12 +115,21 @@ class Writer:
         try:
             statement(self.draw)(cursor, self.draw, self.lax)
         except pymysql.err.MySQLError as error:
-            if error.args[0] not in OWN:
+            if error.args[0] not in self.own:
                 raise
             self.tally[f"own {error.args[0]}"] += 1
         finally:
             self.worst_s = max(self.worst_s, time.monotonic() - begun)
         self.tally["statements"] += 1
+
+    def _rollback(self, cursor: Any) -> None:
+        while True:
+            try:
+                self._timed(cursor, "ROLLBACK")
+                return
+            except pymysql.err.MySQLError as error:
+                if error.args[0] not in STATEMENT_ALONE:  # killed, too
+                    raise
 
     def _timed(self, cursor: Any, sql: str) -> None:
         begun = time.monotonic()
@@ -126,7 +142,7 @@ def main() -> int:
     plan = json.loads(sys.argv[1])
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    Writer(plan["app_url"], plan["seed"], plan["number"]).run(stop)
+    Writer(plan["app_url"], plan["seed"], plan["number"], plan["lock_wait"]).run(stop)
     return 0
 
 

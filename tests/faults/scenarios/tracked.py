@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from pymysql.err import OperationalError
+
 from countersink.store.verify import open_session, verify
 from tests.faults.application import Application, application
 from tests.faults.stage import Stage
@@ -77,6 +79,33 @@ def tracked_beside_writers(
         app.untrack()
 
 
+def tracked_among_kills_and_lock_waits(
+    stage: Stage, seconds: float = 20.0, *, done: Callable[[str], None] = print
+) -> None:
+    """Statements are undone by KILL QUERY and lock waits, in the midst of their triggers too, and
+    transactions go on without them."""
+    with application(stage, 500) as app:
+        app.start_writers(WRITERS, lock_wait=1)
+        for tracked in app.tracked:
+            app.track(tracked)
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            if stage.random.random() < 0.9:
+                _kill_queries(app)
+            else:
+                _hold_rows(app)
+            app.check("among kills")
+            app.check_writers()
+        app.stop_writers()
+        app.check("at the end", raw=True)
+        did = app.wrote().did
+        undone = {name: did[name] for name in sorted(did) if name[-4:] in ("1205", "1317")}
+        gone_on = did["own 1205"] + did["own 1317"]
+        assert gone_on > 0, "no transaction went on after a statement that was undone"
+        done(f"seed {stage.seed}: {app.wrote()}; {undone}")
+        app.untrack()
+
+
 def damage_is_found_and_mended(
     stage: Stage,
     writers: int = 4,
@@ -122,6 +151,39 @@ def _found_and_mended(app: Application, counters: set[str], table: list[str]) ->
     with snapshot(app.stage.mysql_url) as seen:
         wrong = [seen.differences(one) for one in app.tracked if one.counter in counters]
         assert not any(wrong), wrong
+
+
+# -- disturbances ------------------------------------------------------------------------------
+
+
+def _kill_queries(app: Application) -> None:
+    """KILL QUERY for every writer, whatever it is at."""
+    with connect(app.url) as killer, killer.cursor() as cursor:
+        for number in app.connections():
+            cursor.execute(f"KILL QUERY {number:d}")
+            app.stage.faults["KILL QUERY"] += 1
+
+
+def _hold_rows(app: Application) -> None:
+    """Lock orders, or cells of a counter, for longer than the writers wait."""
+    slots = f"{app.stage.mysql_url.rpartition('/')[2]}.counter_slot"
+    held = app.stage.random.choice(
+        (
+            "SELECT 1 FROM orders WHERE id < 100 FOR UPDATE",
+            f"SELECT 1 FROM {slots} WHERE counter = 'orders:all' FOR UPDATE",
+            f"SELECT 1 FROM {slots} WHERE counter = 'orders' LIMIT 200 FOR UPDATE",
+        )
+    )
+    with connect(app.url) as holder, holder.cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            cursor.execute(held)
+            threading.Event().wait(1.3)
+        except OperationalError as error:
+            if error.args[0] not in (1213, 1205):  # the victim of a deadlock
+                raise
+        cursor.execute("ROLLBACK")
+        app.stage.faults["rows were held"] += 1
 
 
 # -- damage ------------------------------------------------------------------------------------
