@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS sequence (
     CONSTRAINT sequence_limits CHECK (value BETWEEN min_value AND max_value)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Sequences somebody has configured; all others begin with their step and have no end.
+-- The options of every sequence that was used or configured. Whoever hands out a value holds a share lock on its row.
 CREATE TABLE IF NOT EXISTS sequence_option (
     name      VARBINARY(255) NOT NULL,
     start     BIGINT NULL COMMENT 'first value of each period; NULL: the step',
