@@ -79,7 +79,9 @@ def compacted_for_a_minute(stage: Stage) -> None:
 
 def tracked_for_a_minute(stage: Stage) -> None:
     """A big table, `track` killed in its midst, writers killed, compaction beside it."""
-    tracked.tracked_beside_writers(stage, MINUTE, rows=BIG_TABLE, kills_of_track=3)
+    tracked.tracked_beside_writers(
+        stage, MINUTE, writers=tracked.WRITERS, rows=BIG_TABLE, snapshots=20, kills_of_track=3
+    )
 
 
 def damaged_beside_writers(stage: Stage) -> None:

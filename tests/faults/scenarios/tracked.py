@@ -19,7 +19,7 @@ from tests.support.processes import COUNTERSINK, countersink
 from tests.support.table_oracle import snapshot
 
 WRITERS = 8
-KILLED = 3
+FEW = 4
 VIP = 999
 """A customer of whom no writer knows."""
 VIP_ORDERS = 5_000_000
@@ -30,10 +30,11 @@ MADE_UP = "nobody"
 
 def tracked_beside_writers(
     stage: Stage,
-    seconds: float = 2.0,
+    seconds: float = 1.5,
     *,
+    writers: int = FEW,
     rows: int = 500,
-    snapshots: int = 20,
+    snapshots: int = 12,
     kills_of_track: int = 0,
     done: Callable[[str], None] = print,
 ) -> None:
@@ -41,7 +42,8 @@ def tracked_beside_writers(
 
     Args:
         stage: where to play.
-        seconds: that the writers write after all is tracked.
+        seconds: that the writers write after all is tracked, at least.
+        writers: how many.
         rows: of the tables before that.
         snapshots: in which both sides are compared, evenly spread.
         kills_of_track: how often `countersink track` is killed before it may finish.
@@ -49,7 +51,7 @@ def tracked_beside_writers(
     """
     never = threading.Event()
     with application(stage, rows) as app:
-        app.start_writers(WRITERS)
+        app.start_writers(writers)
         never.wait(seconds / 10)
         for _ in range(kills_of_track):
             _kill_track(app)
@@ -62,8 +64,8 @@ def tracked_beside_writers(
                 app.check(f"in snapshot {number}")
                 app.check_writers()
                 if number == snapshots // 2:
-                    app.kill_writers(KILLED)
-                    app.start_writers(KILLED)
+                    app.kill_writers(writers // 2)
+                    app.start_writers(writers // 2)
                     _nothing_to_repair(app)
                 never.wait(seconds / snapshots)
             app.stop_writers()
@@ -108,7 +110,7 @@ def tracked_among_kills_and_lock_waits(
 
 def damage_is_found_and_mended(
     stage: Stage,
-    writers: int = 4,
+    writers: int = FEW,
     *,
     rows: int = 500,
     one_by_one: bool = False,
