@@ -180,6 +180,8 @@ def test_what_is_written_and_moved_in_the_midst_of_counting_is_counted_once(
 
     def meanwhile(done: int, about: int) -> None:
         told.append((done, about))
+        if len(told) > 5:
+            return  # a count that sees what comes meanwhile would never end
         orders.run(
             *FILL,
             "UPDATE orders SET status = CONCAT('n', id), placed = '2026-11-22' ORDER BY id LIMIT 3",

@@ -9,7 +9,7 @@ import pytest
 from countersink.store import Conflict, Store, TrackedCounter, UnknownCounter
 from countersink.store.connection import Session, connect
 from countersink.store.tables import open_tables
-from countersink.store.tracked import TrackedTable, patience, tracking, triggers
+from countersink.store.tracked import TrackedTable, patience, recount, tracking, triggers
 from countersink.store.tracked.recount import turn
 from countersink.store.tracked.tables import read_table
 from tests.store.helpers import together
@@ -240,8 +240,11 @@ def test_it_gives_up_in_the_end_and_says_how_to_find_whoever_is_in_the_way(
     assert left(orders) == [0, 0, 0, 0, 0]
 
 
-def test_one_counts_at_a_time_and_the_other_says_so(orders: App) -> None:
+def test_one_counts_at_a_time_and_the_other_says_so(
+    orders: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orders.track("orders", counter="c")
+    monkeypatch.setattr(recount, "_TURN_ATTEMPTS", 1)
 
     def hasty() -> Session:
         return open_tables(orders.mysql_url, isolation="REPEATABLE READ", lock_wait=1)
