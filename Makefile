@@ -8,13 +8,19 @@ BIN := .venv/bin
 JOBS ?= 3
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
-# what runs again on MySQL: what is about the database's SQL and locks
-MYSQL_TESTS := tests/store tests/drivers tests/worker tests/reads tests/end_to_end \
+# what can be run on MySQL, too: `make test-mysql`
+MYSQL_TESTS := $(wildcard tests/store/test_*.py) tests/store/sequences tests/store/tracked \
+	tests/drivers tests/worker tests/reads tests/end_to_end \
 	$(filter-out %/test_frozen_redis.py %/test_schedulers.py,$(wildcard tests/faults/test_*.py)) \
-	tests/schedules/test_compaction.py tests/schedules/test_moving.py \
-	tests/schedules/test_planning.py tests/schedules/test_pruning.py \
-	tests/schedules/test_retention.py tests/schedules/test_runs.py \
+	$(foreach part,compaction moving planning pruning retention runs,tests/schedules/test_$(part).py) \
 	tests/cli/test_real_log.py
+
+# what of it `make test` leaves out, to be done in ten minutes: it is about Redis, arithmetic of
+# dates and processes rather than about how MySQL reads, locks and refuses
+NOT_SHORT := tests/worker tests/end_to_end \
+	$(foreach part,worker_deaths server_deaths state_machine bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
+	$(foreach part,buckets dead ends_of_time errors guards keys lease packets policies policy_totals ranges rollups settings shapes tls totals zones,tests/store/test_$(part).py) \
+	$(foreach part,planning pruning runs,tests/schedules/test_$(part).py)
 
 # `make soak`
 SECONDS ?= 300
@@ -35,7 +41,7 @@ install: .venv/.complete ## make .venv, and install redis-server and mariadb whe
 demo: install ## half a million increments, two workers, one of them killed; LOG=FILE counts a real access log
 	@$(BIN)/python -m demo $(if $(LOG),--log '$(LOG)')
 
-test: install ## all checks, all tests on MariaDB, then those of the database on MySQL 9
+test: install ## all checks, all tests on MariaDB, then on MySQL 9 those of how the database is used
 	@scripts/test.sh
 
 check: .venv/.complete ## lint, format, types, import rules
@@ -45,10 +51,10 @@ test-mariadb: install ## all tests, on MariaDB
 	@scripts/servers.sh --tests
 	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) $(ARGS) </dev/null
 
-test-mysql: install ## store, worker, fault and end-to-end tests, on a MySQL 9 of their own
+test-mysql: install ## all tests that touch the database on a MySQL 9 of their own; SHORT=1: those of `make test`
 	@scripts/servers.sh --tests
 	@scripts/mysql-tree.sh
-	@COUNTERSINK_TEST_SERVER=mysql $(PYTEST) $(wildcard $(MYSQL_TESTS)) $(ARGS) </dev/null
+	@COUNTERSINK_TEST_SERVER=mysql $(PYTEST) $(wildcard $(if $(SHORT),$(filter-out $(NOT_SHORT),$(MYSQL_TESTS)),$(MYSQL_TESTS))) $(ARGS) </dev/null
 
 bench: install ## the benchmarks; writes benchmarks/results.json
 	@$(BIN)/python -m benchmarks $(ARGS)
