@@ -1,22 +1,15 @@
-"""Names of tables: as people write them, and as SQL takes them.
-
-An identifier cannot be bound, so this is the one place where names become SQL: quoted, with every
-backquote doubled.
-"""
+"""Names of tables: as people write them, and as SQL takes them."""
 
 import re
 from collections.abc import Sequence
 
+from countersink.store.errors import UnknownCounter
 from countersink.store.keys import is_name
+from countersink.store.names import quoted as quoted
 from countersink.store.tracked.definitions import TrackedTable
 
 _PART = r"`(?:[^`]|``)+`|[^`.]+"
 _NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
-
-
-def quoted(name: str) -> str:
-    """A name as an SQL identifier."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def parse(table: str, database: str) -> tuple[str, str]:
@@ -54,21 +47,53 @@ def default_counter(table: str) -> str | None:
 def find(
     tracked: Sequence[TrackedTable], table_or_counter: str, database: str
 ) -> list[TrackedTable]:
-    """What is tracked under a name: by this counter, or else all trackings of this table.
+    """What is tracked under a name: all trackings of this table, or else that by this counter.
 
     Args:
         tracked: all that are.
         table_or_counter: a counter, or a table as for :func:`parse`.
         database: which one is meant where none is said.
+
+    Raises:
+        ValueError: it is the counter of one table, and the name of another one that is tracked.
     """
     own = [each for each in tracked if each.counter == table_or_counter]
-    if own:
-        return own
     try:
         place = parse(table_or_counter, database)
     except ValueError:
-        return []
-    return [each for each in tracked if (each.schema, each.table) == place]
+        place = None
+    alike = [each for each in tracked if (each.schema, each.table) == place]
+    if own and alike and own[0] not in alike:
+        counters = ", ".join(each.counter for each in alike)
+        raise ValueError(
+            f"{table_or_counter!r} is the counter of {own[0].name}, and table {alike[0].name} is"
+            f" tracked as {counters}: name that counter, or the table with its database"
+        )
+    return alike or own
+
+
+def find_one(tracked: Sequence[TrackedTable], table_or_counter: str, database: str) -> TrackedTable:
+    """The one that is tracked under a name.
+
+    Args:
+        tracked, table_or_counter, database: as for :func:`find`.
+
+    Raises:
+        UnknownCounter: nothing is.
+        ValueError: as :func:`find`; or the table is tracked in several counters.
+    """
+    found = find(tracked, table_or_counter, database)
+    if not found:
+        raise UnknownCounter(
+            f"no table is tracked as {table_or_counter!r}: see `countersink track --list`"
+        )
+    if len(found) > 1:
+        counters = ", ".join(each.counter for each in found)
+        raise ValueError(
+            f"{table_or_counter} is tracked in several counters: name one of {counters} as the"
+            " counter (--counter)"
+        )
+    return found[0]
 
 
 def _plain(part: str) -> str:
