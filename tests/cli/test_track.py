@@ -184,12 +184,16 @@ def test_untracking_what_is_not_tracked_or_is_in_several_ways(servers: Servers, 
     unknown = servers.call("untrack", "nothing")
     assert unknown.status == 1
     assert "no table is tracked as 'nothing'" in one_sentence(unknown)
-    assert servers.call("track", table, "--counter", "first").status == 0
+    assert servers.call("track", table).status == 0
     assert servers.call("track", table, "--counter", "second", "--by", "status").status == 0
-    several = servers.call("untrack", table)
+    several = servers.call("untrack", table)  # which is the name of a counter, too
     assert several.status == 2
-    assert "name one of first, second" in one_sentence(several)
-    assert servers.call("untrack", "first", "--format", "json").json["counter"] == "first"
+    assert f"name one of second, {table} as the counter" in one_sentence(several)
+    assert servers.call("verify", table, "--format", "json").json["tables"] == 2
+    assert servers.call("verify", "--counter", table, "--format", "json").json["tables"] == 1
+    for wrong in ((), ("second", "--counter", "second")):
+        assert "name a table or a counter" in one_sentence(servers.call("untrack", *wrong))
+    assert servers.call("untrack", "--counter", table, "--format", "json").json["counter"] == table
     with connect(app) as session:
         assert triggers(session) == 3
     assert servers.call("untrack", table).status == 0

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from countersink.store.errors import UnknownCounter
 from countersink.store.tracked.definitions import TrackedTable
-from countersink.store.tracked.names import default_counter, find, parse, quoted
+from countersink.store.tracked.names import default_counter, find, find_one, parse, quoted
 
 
 @pytest.mark.parametrize(
@@ -60,14 +61,21 @@ def tracked(counter: str, schema: str, table: str) -> TrackedTable:
     )
 
 
-def test_a_tracked_table_is_found_by_its_counter_first_and_then_by_its_own_name() -> None:
-    orders = tracked("orders", "shop", "orders")
+def test_a_name_means_every_tracking_of_the_table_or_else_one_counter() -> None:
+    orders = tracked("shop.orders", "shop", "orders")
     by_day = tracked("by_day", "shop", "orders")
     local = tracked("local", "here", "orders")
     everything = [orders, by_day, local]
-    assert find(everything, "orders", "here") == [orders]
-    assert find(everything, "`orders`", "here") == [local]
-    assert find(everything, "shop.orders", "here") == [orders, by_day]
-    assert find(everything, "here.orders", "here") == [local]
-    assert find(everything, "nothing", "here") == []
-    assert find(everything, "a.b.c", "here") == []
+    for name in ("shop.orders", "shop.`orders`"):  # also where it is one of its counters
+        assert find(everything, name, "here") == [orders, by_day]
+        with pytest.raises(ValueError, match=r"name one of shop\.orders, by_day as"):
+            find_one(everything, name, "here")
+    assert find(everything, "by_day", "here") == [by_day] == [find_one(everything, "by_day", "x")]
+    assert find_one(everything, "orders", "here") == local
+    assert find(everything, "a.b.c", "here") == find(everything, "nothing", "here") == []
+    with pytest.raises(UnknownCounter, match="no table is tracked as 'nothing'"):
+        find_one(everything, "nothing", "here")
+    elsewhere = tracked("orders", "shop", "old")
+    with pytest.raises(ValueError, match=r"counter of shop.old, and table here.orders .* local:"):
+        find([*everything, elsewhere], "orders", "here")
+    assert find([*everything, elsewhere], "orders", "there") == [elsewhere]

@@ -29,15 +29,22 @@ def command(
     the counter must be equal to the rows that there are. Safe at any time, beside live traffic. The
     status is 3 when something differs.
 
-    TABLE, or its counter, is the only tracked table to look at. With --repair its triggers are made
+    TABLE, or its counter, is the only tracked table to look at, in all the ways in which it is
+    tracked; --counter is one of them. With --repair its triggers are made
     again where they are missing and its rows are counted again; the status is then 3 when something
     still differs.
     """
+    context = click.get_current_context()
     if table is not None and counter is not None:
-        raise Misuse("give a table or --counter, not both", click.get_current_context())
+        raise Misuse("give a table or --counter, not both", context)
     url = settings.needed(mysql_url, "mysql")
     mending = None
-    done = _verify(url, counter, table)
+    try:
+        done = _verify(url, counter, table)
+    except StoreError:
+        raise  # some of them are ValueErrors too
+    except ValueError as error:
+        raise Misuse(str(error), context) from error
     if repair:
         mending = _repair(url, done)
         done = _verify(url, counter, table)
@@ -59,7 +66,9 @@ def _repair(url: str, found: Verified) -> Mending:
     with Store(url) as store, progress.rows("verify", "counting rows") as shown:
         for counter in sorted(_wrong(store, found)):
             try:
-                repaired.append(store.tracked.repair(counter, progress=shown, notice=progress.say))
+                repaired.append(
+                    store.tracked.repair(counter=counter, progress=shown, notice=progress.say)
+                )
             except Unavailable:
                 raise
             except (StoreError, ValueError) as error:

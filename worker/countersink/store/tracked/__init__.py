@@ -115,20 +115,32 @@ class TrackedTables:
             if claimed:
                 tracking.withdraw(self._connect, plan.definition)
             raise
-        return self._only(name)
+        return self._of(name)
 
-    def untrack(self, table_or_counter: str, *, notice: Notice = quiet) -> TrackedTable:
+    def untrack(
+        self,
+        table_or_counter: str | None = None,
+        *,
+        counter: str | None = None,
+        notice: Notice = quiet,
+    ) -> TrackedTable:
         """Drop the triggers of a table and delete its counter; how it was tracked.
 
         It drops what :meth:`track` has made, also if some of it is gone or :meth:`track` was
         interrupted, and nothing else. Run it again if it was interrupted itself.
+
+        Args:
+            table_or_counter: a table that is tracked in one counter, or a counter whose name is
+                that of no other tracked table.
+            counter: instead: the counter, whatever tables are called.
+            notice: told what is being waited for.
 
         Raises:
             UnknownCounter: nothing is tracked under this name.
             ValueError: the table is tracked in several counters, one of which is to be named.
             Conflict: a transaction has been using the table all the time.
         """
-        tracked = self._only(table_or_counter)
+        tracked = self._named(table_or_counter, counter)
         tracking.forget(self._connect, tracked, notice)
         return tracked
 
@@ -137,9 +149,18 @@ class TrackedTables:
         return self._pool.read(definitions.read_all)
 
     def repair(
-        self, table_or_counter: str, *, progress: Progress = no_progress, notice: Notice = quiet
+        self,
+        table_or_counter: str | None = None,
+        *,
+        counter: str | None = None,
+        progress: Progress = no_progress,
+        notice: Notice = quiet,
     ) -> Repaired:
         """Make missing triggers anew, and count the rows again, beside whoever writes them.
+
+        Args:
+            table_or_counter, counter, notice: as for :meth:`untrack`.
+            progress: told how far the counting is.
 
         Raises:
             UnknownCounter: nothing is tracked under this name.
@@ -147,10 +168,10 @@ class TrackedTables:
                 it cannot be tracked any more.
             Conflict: as :meth:`track`.
         """
-        name = self._only(table_or_counter).counter
+        name = self._named(table_or_counter, counter).counter
         _, made, counted = tracking.count(self._connect, self._database, name, progress, notice)
         return Repaired(
-            tracked=self._only(name),
+            tracked=self._of(name),
             triggers=made,
             rows=counted.rows,
             cells=counted.cells,
@@ -166,18 +187,21 @@ class TrackedTables:
         """
         return checking.check(session, tracked)
 
-    def _only(self, table_or_counter: str) -> TrackedTable:
-        found = names.find(self.list(), table_or_counter, self._database)
-        if not found:
-            raise UnknownCounter(
-                f"no table is tracked as {table_or_counter!r}: see `countersink track --list`"
-            )
-        if len(found) > 1:
-            counters = ", ".join(each.counter for each in found)
-            raise ValueError(
-                f"{table_or_counter} is tracked in several counters: name one of {counters}"
-            )
-        return found[0]
+    def _named(self, table_or_counter: str | None, counter: str | None) -> TrackedTable:
+        if (table_or_counter is None) == (counter is None):
+            raise TypeError("name a table or a counter, one of them")
+        if counter is not None:
+            return self._of(counter)
+        assert table_or_counter is not None
+        return names.find_one(self.list(), table_or_counter, self._database)
+
+    def _of(self, counter: str) -> TrackedTable:
+        for each in self.list():
+            if each.counter == counter:
+                return each
+        raise UnknownCounter(
+            f"no table is tracked in the counter {counter!r}: see `countersink track --list`"
+        )
 
     def __repr__(self) -> str:
         return "TrackedTables()"

@@ -10,7 +10,7 @@ from countersink.store.tracked import columns
 from countersink.store.tracked.conditions import Condition, Exactly
 from countersink.store.tracked.days import LATE_DAY, NO_DAY
 from countersink.store.tracked.definitions import TrackedTable, read_all
-from countersink.store.tracked.names import parse
+from countersink.store.tracked.names import find
 from countersink.store.tracked.selection import Days, count
 from countersink.store.tracked.values import condition
 
@@ -47,7 +47,10 @@ def row_count(
     asked = {name.lower(): value for name, value in where.items()}
     if len(asked) != len(where):
         raise ValueError("a column is given twice")
-    tracked = _choose(_named(session, database, table), table, asked, start or end)
+    found = find(read_all(session), table, database)
+    if not found:
+        raise UnknownCounter(f"no table or counter {table!r} is tracked: countersink track {table}")
+    tracked = _choose(found, table, asked, start or end)
     conditions = _conditions(session, tracked, asked)
     return count(session, tracked.counter, conditions, Days(start, end))
 
@@ -63,25 +66,6 @@ def _check_told_apart(start: date | None, end: date | None) -> None:
             f"no range can end on {end}: days before 1970 are counted as {NO_DAY}, together with"
             f" rows that have none, and those from {LATE_DAY} on as that day"
         )
-
-
-def _named(session: Session, database: str, table: str) -> list[TrackedTable]:
-    """All ways in which the table is tracked, or what this counter tracks."""
-    tracked = read_all(session)
-    own = [each for each in tracked if each.counter == table]
-    try:
-        place = parse(table, database)
-    except ValueError:
-        place = None
-    alike = [each for each in tracked if (each.schema, each.table) == place]
-    if own and alike and own[0] not in alike:
-        raise ValueError(
-            f"{table!r} is the counter of {own[0].name}, and table {alike[0].name} is tracked as"
-            f" {alike[0].counter}: give that counter, or the table with its database"
-        )
-    if found := alike or own:
-        return found
-    raise UnknownCounter(f"no table or counter {table!r} is tracked: countersink track {table}")
 
 
 def _choose(
