@@ -120,6 +120,43 @@ def test_a_block_at_the_end_is_refused_as_a_whole(sequences: Sequences) -> None:
     assert sequences.peek("new") is None
 
 
+def test_blocks_of_a_configured_step_that_are_wider_than_64_bits(
+    store: Store, mysql_url: str
+) -> None:
+    """A literal beyond 64 bits is unsigned: its sums would wrap around, or hand out others."""
+    configured: list[tuple[str, int, int, dict[str, Any]]] = [
+        ("unsigned", 2**60, 8, {"start": MIN}),
+        ("up", 10**18, 10, {"start": -9 * 10**18}),
+        ("down", -(10**18), 10, {"start": 9 * 10**18}),
+        ("far", 2**61, 100, {"start": 0}),
+        ("cycle", 2**61, 100, {"start": 0, "minimum": 0, "maximum": MAX, "cycle": True}),
+        ("limited", 10**18, 10, {"start": -9 * 10**18, "maximum": 10**6}),
+    ]
+    sequences = store.sequences
+    with Store(mysql_url) as other:
+        for name, step, n, options in configured:
+            assert list(other.sequences.next_block(name, 1)) == [1]  # it knows a step of 1 now
+            sequences.reset(name)
+            sequences.configure(name, step=step, **options)
+            for each in (sequences, sequences, other.sequences):
+                with pytest.raises(SequenceExhausted, match="configure"):
+                    each.next_block(name, n)
+            assert sequences.peek(name) is None
+            first = options["start"]
+            assert list(other.sequences.next_block(name, 2)) == [first, first + step]
+
+
+def test_a_step_that_was_too_wide_for_a_block_and_is_not_any_more(
+    store: Store, mysql_url: str
+) -> None:
+    with Store(mysql_url) as other:
+        other.sequences.configure("a", step=2**62)
+        with pytest.raises(SequenceExhausted, match="do not fit into 64 bits"):
+            store.sequences.next_block("a", 10)
+        other.sequences.configure("a", step=3)
+        assert list(store.sequences.next_block("a", 2)) == [3, 6]
+
+
 def test_limits_end_a_sequence_in_either_direction(sequences: Sequences) -> None:
     sequences.configure("a", start=3, minimum=0, maximum=5)
     assert [sequences.next("a", step) for step in (1, 1, 1, -5)] == [3, 4, 5, 0]
@@ -159,6 +196,28 @@ def test_a_cycle_begins_again_at_the_start(sequences: Sequences) -> None:
     assert [sequences.next("down") for _ in range(5)] == [0, -2, -4, 0, -2]
     sequences.configure("one", start=7, minimum=7, maximum=7, cycle=True)
     assert [sequences.next("one") for _ in range(20)] == [7] * 20
+
+
+def test_a_cycle_begins_again_where_it_is_configured_to_whatever_step_is_taken(
+    sequences: Sequences,
+) -> None:
+    sequences.configure("a", minimum=1, maximum=10, cycle=True)
+    assert [sequences.next("a", 4) for _ in range(3)] == [4, 8, 1]
+    assert [sequences.next("a", -4) for _ in range(2)] == [1, 1]
+    sequences.configure("b", start=5, minimum=1, maximum=10, cycle=True)
+    assert [sequences.next("b", 4) for _ in range(3)] == [5, 9, 5]
+    assert sequences.next_block("b", 3, -2) == range(5, -1, -2)
+
+
+def test_a_first_value_beyond_the_limits_says_so(sequences: Sequences) -> None:
+    sequences.configure("a", minimum=1, maximum=10)
+    for take in (
+        partial(sequences.next, "a", -4),
+        partial(sequences.next, "a", start=11),
+        partial(sequences.next_block, "a", 11),
+    ):
+        with pytest.raises(SequenceExhausted, match="has no value yet, and its first"):
+            take()
 
 
 def test_a_cycle_at_the_ends_of_64_bits(sequences: Sequences) -> None:

@@ -102,8 +102,8 @@ class Handing:
         run = self._run if connection is None else partial(_run_in, connection)
         full_at: Place | None = None
         for _ in range(TRIES):
-            place = self.memory.place(name)
             asked = self._with_step(name, wanted)
+            place = self.memory.place(name)
             try:
                 done = run(hand_out(self._tables, name, place, asked))
             except AtLimit as limit:
@@ -111,7 +111,7 @@ class Handing:
                 if not done.rows:
                     # No row, and no room for one; unless the sequence was changed in between.
                     if place == full_at:
-                        raise _exhausted(name, asked) from limit.__cause__
+                        raise _no_room(name, asked) from limit.__cause__
                     full_at = place
             if done.rows:
                 return asked.values(done.insert_id)
@@ -124,7 +124,17 @@ class Handing:
         """The server tells the last value only: where there are several the step must be known."""
         if asked.n == 1 or asked.step is not None:
             return asked
-        return replace(asked, step=self.memory.step(name), as_configured=True)
+        known = replace(asked, step=self.memory.step(name), as_configured=True)
+        if known.fits():
+            return known
+        self._look_up(name, None)  # the step may be another one by now
+        known = replace(known, step=self.memory.step(name))
+        if known.fits():
+            return known
+        raise SequenceExhausted(
+            f"{asked.n} values of the sequence {name_text(name)!r} do not fit into 64 bits, since"
+            f" they are {known.step} apart: ask for fewer, or configure another step"
+        )
 
     def _go_on(self, run: Run, name: bytes, place: Place, asked: Asked) -> Done:
         try:
@@ -193,8 +203,18 @@ def _uncertain(error: StoreError) -> SequenceUncertain:
 
 
 def _exhausted(name: bytes, asked: Asked) -> SequenceExhausted:
+    what, advice = "value", "set or reset it"
+    if asked.n > 1:
+        what, advice = f"block of {asked.n} values", "ask for fewer, set or reset it"
+    return SequenceExhausted(
+        f"the sequence {name_text(name)!r} has no {what} left within its limits: {advice}, or"
+        " configure other limits"
+    )
+
+
+def _no_room(name: bytes, asked: Asked) -> SequenceExhausted:
     what = "value" if asked.n == 1 else f"block of {asked.n} values"
     return SequenceExhausted(
-        f"the sequence {name_text(name)!r} has no {what} left within its limits: set or reset it,"
-        " or configure other limits"
+        f"the sequence {name_text(name)!r} has no value yet, and its first {what} would be beyond"
+        " its limits: give another start, or configure other limits"
     )

@@ -7,11 +7,13 @@ same statement: the options under a share lock, so that a change of them waits f
 that went by the old ones.
 
 They come without arguments, since some run on the application's own connections: names are hex
-literals, numbers go through ``:d``.
+literals, and numbers are those that :func:`_integer` lets through.
 """
 
 from dataclasses import dataclass
 
+from countersink.store.names import quoted
+from countersink.store.sequences.arguments import MAX_VALUE, MIN_VALUE
 from countersink.store.sequences.boundaries import Place
 
 
@@ -25,8 +27,7 @@ class Tables:
     @classmethod
     def of(cls, database: str) -> "Tables":
         """Those of a database."""
-        quoted = "`" + database.replace("`", "``") + "`"
-        return cls(f"{quoted}.sequence", f"{quoted}.sequence_option")
+        return cls(f"{quoted(database)}.sequence", f"{quoted(database)}.sequence_option")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,10 @@ class Asked:
     start: int | None = None
     n: int = 1
     as_configured: bool = False
+
+    def fits(self) -> bool:
+        """Whether it is a matter of 64 bits from the value before a block to its last one."""
+        return MIN_VALUE <= self.n * (self.step or 1) <= MAX_VALUE
 
     def values(self, last: int) -> range:
         """The values, from the last one; the step must be known if there are several."""
@@ -99,23 +104,20 @@ def _options(name: bytes, place: Place, asked: Asked) -> str:
     scheme = place.scheme
     found = f"o.name = {literal(name)} AND o.period = '{scheme.period}'"
     if asked.as_configured:
-        found += f" AND o.step = {asked.step:d}"
+        found += f" AND o.step = {_step(asked)}"
     if scheme.period == "none":
         return found
     return f"{found} AND o.time_zone = {literal(scheme.time_zone.encode())} AND {place.condition}"
 
 
 def _step(asked: Asked) -> str:
-    return "o.step" if asked.step is None else f"{asked.step:d}"
+    return "o.step" if asked.step is None else _integer(asked.step)
 
 
 def _begin(asked: Asked) -> str:
     """The first value of a new row."""
-    return _begin_again(asked) if asked.start is None else f"{asked.start:d}"
-
-
-def _begin_again(asked: Asked) -> str:
-    """The first value after the end, where the sequence cycles."""
+    if asked.start is not None:
+        return _integer(asked.start)
     return f"COALESCE(o.start, {_step(asked)})"
 
 
@@ -126,16 +128,30 @@ def _block_end(first: str, asked: Asked) -> str:
 
 def _times(n: int, asked: Asked) -> str:
     if asked.step is not None:
-        return f"{n * asked.step:d}"
-    return "o.step" if n == 1 else f"o.step * {n:d}"
+        return _integer(n * asked.step)
+    if n != 1:
+        raise ValueError("the step must be known where there are several values")
+    return "o.step"
 
 
 def _added(value: str, asked: Asked) -> str:
     added = _times(asked.n, asked)
     wide = f"CAST({value} AS DECIMAL(20)) + {added}"
-    again = _block_end(_begin_again(asked), asked)
+    # Within the limits, as configure() has seen to, whatever step this caller takes.
+    again = _block_end("COALESCE(o.start, o.step)", asked)
     return (
         f"IF(o.cycle AND ({wide} > o.maximum OR {wide} < o.minimum),"
         f" CAST(LAST_INSERT_ID({again}) AS SIGNED),"
         f" CAST(LAST_INSERT_ID({value} + {added}) AS SIGNED))"
     )
+
+
+def _integer(value: int) -> str:
+    """A number as a literal.
+
+    One beyond 64 bits would be unsigned or a decimal, and so would what it is added to: what is
+    beyond the column would then be clipped in the insert id, and not be an error.
+    """
+    if not MIN_VALUE <= value <= MAX_VALUE:
+        raise ValueError(f"{value} is beyond 64 bits")
+    return f"{value:d}"
