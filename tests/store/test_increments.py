@@ -19,7 +19,8 @@ from countersink.schedules.mover import open_tables
 from countersink.store import Store
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
-from countersink.store.increments import ROW_BYTES, ROWS_PER_STATEMENT, quoted, row_parts
+from countersink.store.increments import ROW_BYTES, ROWS_PER_STATEMENT, row_parts
+from countersink.store.names import quoted
 from countersink.store.settings import Settings
 from countersink.store.verify import open_session, verify
 from tests.store.app import Connection, app_slots, labels, open_app, run

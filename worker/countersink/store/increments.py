@@ -15,12 +15,16 @@ from countersink.store.app_deletion import delete_rows
 from countersink.store.buckets import label_text
 from countersink.store.checks import check_amounts, check_key, minute_of
 from countersink.store.connection import Connect
+from countersink.store.deletion_sql import FIRST_APP_SLOT
 from countersink.store.errors import Conflict, Refused, UnknownCounter
 from countersink.store.fence import Fence
+from countersink.store.names import quoted
 from countersink.store.policy_changes import check_name
 from countersink.store.pool import Pool
 
 ROWS_PER_STATEMENT: Final = 1000
+REMEMBERED: Final = 10_000
+"""Counters whose settings are remembered; then all are forgotten, and read again when counted."""
 ROW_BYTES: Final = 640
 """More than a row of a statement takes whose key is as long as it may be."""
 _ATTEMPTS: Final = 20
@@ -117,7 +121,10 @@ class Increments:
         return bool(query(connection, f"SELECT 1 {self._fenced(found)} LOCK IN SHARE MODE"))
 
     def _find(self, counter: str) -> Fence:
-        found = self._fences[counter] = fence.find(self._pool, self._connect, counter)
+        found = fence.find(self._pool, self._connect, counter)
+        if len(self._fences) >= REMEMBERED:
+            self._fences.clear()
+        self._fences[counter] = found
         return found
 
     def _statement(self, found: Fence, rows: Amounts, minute: int) -> str:
@@ -127,7 +134,7 @@ class Increments:
             # Its time zone is unknown here: read it again next time, it may be put right.
             self._fences.pop(found.counter, None)
             raise
-        slot = f"256 + CONNECTION_ID() MOD {found.app_slots:d}"
+        slot = f"{FIRST_APP_SLOT} + CONNECTION_ID() MOD {found.app_slots:d}"
         into = f"{self._database}.counter_slot"
         head = f"INSERT INTO {into} (counter, bucket, counter_key, slot, amount) SELECT f.counter"
         if len(rows) == 1:
@@ -159,11 +166,6 @@ class Increments:
 
     def __repr__(self) -> str:
         return "Increments()"
-
-
-def quoted(name: str) -> str:
-    """A database's name as an SQL identifier."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def row_parts(rows: Amounts, room: int) -> Iterator[Amounts]:
