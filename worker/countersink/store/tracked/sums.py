@@ -105,8 +105,7 @@ def _in_table(
     session: Session, tracked: TrackedTable, table: Table
 ) -> Iterator[list[tuple[int, bytes, int]]]:
     """(number of the day, key, rows) of parts of the table, by ranges of its primary key."""
-    by = [table.column(name) for name in tracked.by]
-    day = None if tracked.day is None else table.column(tracked.day)
+    by, day = table.counted_by(tracked)
     source = _plain(f"{quoted(table.schema)}.{quoted(table.name)} AS t")
     values = _plain(f"{number_sql(day, 't.')}, {key_sql(by, 't.')}")
     select = f"SELECT {values}, COUNT(*) FROM {source}"

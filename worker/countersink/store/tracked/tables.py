@@ -62,6 +62,15 @@ class Table:
             f"{self.schema}.{self.name} has no column {name!r}; it has {', '.join(self.columns)}"
         )
 
+    def counted_by(self, tracked: TrackedTable) -> tuple[list[Column], Column | None]:
+        """The columns that make the key of a row's count, and the one that is its day.
+
+        Raises:
+            ValueError: there is none of such a name.
+        """
+        by = [self.column(name) for name in tracked.by]
+        return by, None if tracked.day is None else self.column(tracked.day)
+
     def by_columns(self, names: Sequence[str]) -> list[Column]:
         """The columns whose values make the key.
 
