@@ -13,7 +13,7 @@ from typing import TypeVar
 import pymysql
 import pytest
 
-from countersink.store import Store, TrackedCounter, UnknownCounter
+from countersink.store import Store, TrackedCounter, UnknownCounter, fence
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.control import Control
@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 LATE = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
 """In Berlin it is the next day."""
+pytestmark = pytest.mark.usefixtures("waiting_at_once")
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
 
@@ -79,6 +80,12 @@ def beside(work: Callable[[], T]) -> Iterator[Future[T]]:
         yield future
     finally:
         thread.join(60)
+
+
+@pytest.fixture
+def waiting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever changes a counter waits for the row as soon as it is held, which can be seen."""
+    monkeypatch.setattr(fence, "PROBES", 1)
 
 
 def in_berlin(store: Store) -> object:
@@ -143,6 +150,60 @@ def test_an_open_transaction_keeps_nobody_from_anything_else(
         assert not done.done()
         app.rollback()
     assert done.result()
+
+
+def test_whoever_changes_a_counter_keeps_no_others_waiting_while_it_waits(
+    store: Store, app: Connection, mysql_url: str, monkeypatch: pytest.MonkeyPatch, agreed: None
+) -> None:
+    """It looks, without asking for the lock: others that count the same are not behind it."""
+    monkeypatch.setattr(fence, "PROBES", 5)
+    store.increment(app, "orders", "a", at=LATE)
+    pauses: list[float] = []
+
+    with (
+        open_app(mysql_url) as another,
+        connect(mysql_url, isolation="REPEATABLE READ") as changing,
+    ):
+        run(another, "SET SESSION innodb_lock_wait_timeout = 1")
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            store.increment(another, "orders", "b", at=LATE)
+            another.commit()
+            if len(pauses) == 3:
+                app.commit()
+
+        before = lock_waits(changing)
+        wanted = Wanted("orders", None, None, None, 3, None)
+        changed = alone(
+            changing, "orders", partial(change, wanted, changing), attempts=1, pause=pause
+        )
+        assert (changed.app_slots, len(pauses)) == (3, 3)
+        assert lock_waits(changing) == before
+        raised = changing.query("SELECT version FROM app_counter WHERE counter = 'orders'")
+        alone(changing, "orders", lambda control: None)
+        again = changing.query("SELECT version FROM app_counter WHERE counter = 'orders'")
+        assert again[0][0] == raised[0][0] + 1
+
+
+def lock_waits(session: Session) -> int:
+    """How often anybody has waited for a row."""
+    ((_, number),) = session.query("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'")
+    return int(number)
+
+
+def test_where_some_transaction_is_always_open_it_waits_for_its_turn(
+    store: Store, other: Store, app: Connection, session: Session, mysql_url: str
+) -> None:
+    """However short each is: there may be no moment without any."""
+    store.increment(app, "orders", "a")
+    with open_app(mysql_url) as another, beside(partial(in_berlin, other)) as done:
+        wait_for_lock_wait(session)
+        with beside(lambda: store.increment(another, "orders", "a")):
+            wait_for_lock_wait(session, 2)
+            app.rollback()
+        assert done.result(30)
+        another.rollback()
 
 
 def test_a_change_under_way_is_waited_for_and_then_gone_by(

@@ -5,7 +5,8 @@ exclusive lock, knows that no transaction that went by the old values is still t
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -65,6 +66,7 @@ def exclusive(
     *,
     attempts: int = EXCLUSIVE_ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
+    before: Callable[[], object] = lambda: None,
 ) -> Result:
     """Run ``work`` in a transaction that holds the row alone; committed when it returns.
 
@@ -76,6 +78,8 @@ def exclusive(
         work: is given the row; may be run again where it met another transaction.
         attempts: how often to ask for the lock.
         pause: how to wait between attempts, in seconds.
+        before: called in the transaction before the row is asked for: waits for other locks, while
+            nobody waits for this one.
 
     Raises:
         Conflict: others held the row at each of the attempts; nothing was done.
@@ -83,11 +87,24 @@ def exclusive(
 
     def attempt() -> Result:
         with session.transaction():
+            before()
             return work(read_control(session, lock="FOR UPDATE"))
 
+    with short_waits(session):
+        return rerun(attempt, attempts=attempts, pause=pause)
+
+
+def bump(session: Session) -> None:
+    """Let every worker see, before it counts again, that something has changed."""
+    session.execute("UPDATE control SET policy_version = policy_version + 1 WHERE id = 1")
+
+
+@contextmanager
+def short_waits(session: Session) -> Iterator[None]:
+    """Let a session wait for a lock for a second only, as others wait behind it."""
     session.execute("SET SESSION innodb_lock_wait_timeout = %s", (EXCLUSIVE_LOCK_WAIT,))
     try:
-        return rerun(attempt, attempts=attempts, pause=pause)
+        yield
     finally:
         if not session.closed:
             session.execute("SET SESSION innodb_lock_wait_timeout = %s", (LOCK_WAIT,))

@@ -6,6 +6,7 @@ from countersink.store import buckets, fence
 from countersink.store.buckets import Resolution
 from countersink.store.connection import Session
 from countersink.store.control import Control
+from countersink.store.control import bump as bump
 from countersink.store.counter_reads import DEFAULT_APP_SLOTS, Counter, is_used, read
 from countersink.store.policies import Policy, load
 from countersink.store.policy_changes import next_policy
@@ -116,8 +117,3 @@ def _write(session: Session, name: str, policy: Policy) -> None:
             policy.resolution,
         ),
     )
-
-
-def bump(session: Session) -> None:
-    """Let every worker see, before it counts again, that something has changed."""
-    session.execute("UPDATE control SET policy_version = policy_version + 1 WHERE id = 1")

@@ -8,9 +8,9 @@ from typing import TypeVar
 from countersink.store import buckets, deletion, fence
 from countersink.store.buckets import Resolution
 from countersink.store.connection import Connect, Session
-from countersink.store.control import Control, exclusive
+from countersink.store.control import Control, bump, exclusive
 from countersink.store.counter_reads import Counter, read, require
-from countersink.store.counter_writes import Wanted, bump, change
+from countersink.store.counter_writes import Wanted, change
 from countersink.store.deletion import Deleted
 from countersink.store.errors import Conflict
 from countersink.store.policies import load

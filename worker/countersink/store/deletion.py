@@ -12,15 +12,14 @@ there are fewer and fewer: so it ends, however fast others count.
 
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
 from countersink.store import fence
-from countersink.store.connection import LOCK_WAIT, Session
-from countersink.store.control import Control
+from countersink.store.connection import Session
+from countersink.store.control import Control, bump, short_waits
 from countersink.store.deletion_sql import (
     TABLES,
     Position,
@@ -42,7 +41,6 @@ MOST: Final = 50_000
 ATTEMPTS: Final = 20
 """How often in a row to try what others hold, for a second each."""
 
-_LOCK_WAIT: Final = 1
 _LONGEST_PAUSE: Final = 0.2
 _PASSES: Final = 20
 
@@ -122,7 +120,7 @@ class _Deleting:
                 self._session,
                 self._counter,
                 self._finish,
-                attempts=self._attempts,
+                attempts=min(self._attempts, fence.ATTEMPTS),
                 pause=self._pause,
             )
         except _Faster:
@@ -151,7 +149,7 @@ class _Deleting:
             "DELETE FROM counter WHERE name = %s",
         ):
             self._session.execute(statement, (self._counter,))
-        self._session.execute("UPDATE control SET policy_version = policy_version + 1 WHERE id = 1")
+        bump(self._session)
         self._reached("before_commit")
         return deleted
 
@@ -206,7 +204,7 @@ def delete_key(
     deleting = _Deleting(session, counter, reached, pause, attempts)
     wanted = key_bytes(key)
     deleted = Deleted()
-    with _short_waits(session):
+    with short_waits(session):
         for _ in range(_PASSES):
             found = deleting.key_once(wanted)
             deleted += found
@@ -230,7 +228,7 @@ def delete_counter(
     """
     deleting = _Deleting(session, counter, reached, pause, attempts)
     deleted = Deleted()
-    with _short_waits(session):
+    with short_waits(session):
         there = deleting.rows()
         for _ in range(_PASSES):
             deleted += deleting.once_through(there)
@@ -238,13 +236,3 @@ def delete_counter(
             if there <= FEW or there >= before:
                 break
     return deleted + deleting.finish_alone()
-
-
-@contextmanager
-def _short_waits(session: Session) -> Iterator[None]:
-    session.execute("SET SESSION innodb_lock_wait_timeout = %s", (_LOCK_WAIT,))
-    try:
-        yield
-    finally:
-        if not session.closed:
-            session.execute("SET SESSION innodb_lock_wait_timeout = %s", (LOCK_WAIT,))

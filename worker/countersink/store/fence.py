@@ -6,8 +6,9 @@ that counts is an INSERT … SELECT from that row, under a share lock that lasts
 transaction, with the version that the store knows: so it counts by the counter's settings as they
 are, or else it writes nothing, and the store reads them again.
 
-Whoever changes those settings raises the version (:func:`lower`) before anything else: that waits
-for the transactions that have counted by the old ones, and from then on nobody else does.
+Whoever changes those settings locks that row, and raises the version (:func:`lower`), before
+anything else: that waits for the transactions that have counted by the old ones, and from then on
+nobody else does.
 
 A row, once made, is never deleted. A statement that finds none leaves a gap lock at REPEATABLE
 READ, in the application's transaction, and whoever made the row anew would wait for that one: the
@@ -21,22 +22,22 @@ from functools import partial
 from typing import Final, TypeVar
 
 from countersink.store import cells
-from countersink.store.connection import LOCK_WAIT, Connect, Session
-from countersink.store.control import (
-    EXCLUSIVE_ATTEMPTS,
-    EXCLUSIVE_LOCK_WAIT,
-    Control,
-    exclusive,
-    read_control,
-)
+from countersink.store.connection import Connect, Session
+from countersink.store.control import Control, exclusive, read_control
 from countersink.store.counter_reads import DEFAULT_APP_SLOTS
-from countersink.store.errors import TrackedCounter, UnknownCounter
+from countersink.store.errors import Conflict, TrackedCounter, UnknownCounter
 from countersink.store.policies import Policies, load
 from countersink.store.pool import Pool
 from countersink.store.rerun import rerun
 from countersink.store.strict import known
 from countersink.store.tracked.definitions import tracked_names
 
+ATTEMPTS: Final = 5
+"""How often to ask for what open transactions hold, for some seconds each."""
+PROBES: Final = 20
+"""How often, in each of them, to look without waiting: three to four seconds together."""
+
+_HOLD: Final = "SELECT version FROM app_counter WHERE counter = %s FOR UPDATE"
 _RAISE: Final = "UPDATE app_counter SET version = version + 1 WHERE counter = %s"
 
 Result = TypeVar("Result")
@@ -66,7 +67,7 @@ def lower(session: Session, counter: str) -> None:
 
     To be called first thing in a transaction of :func:`countersink.store.control.exclusive`, before
     anything is read without a lock: what is read then holds what they have counted. :func:`alone`
-    does so.
+    does so, and keeps fewer waiting.
 
     Raises:
         Conflict: one of them was still open after a second; roll back, which ``exclusive`` does,
@@ -80,29 +81,39 @@ def alone(
     counter: str,
     work: Callable[[Control], Result],
     *,
-    attempts: int = EXCLUSIVE_ATTEMPTS,
+    attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
 ) -> Result:
     """As :func:`countersink.store.control.exclusive`, with the counter's settings lowered first.
 
-    Open transactions that have counted it are waited for once without ``control``, so that one that
-    stays open keeps nobody from counting anything else.
+    Open transactions that have counted it are waited for without ``control``, so that one that
+    stays open keeps nobody from counting anything else; and as long as there is hope without
+    waiting for the row itself, behind which all others that count this counter would wait. Only
+    every few seconds that is done, for a second: where many short transactions follow each other
+    there is never a moment without any.
     """
 
     def lowered(control: Control) -> Result:
+        # Locked already, unless the row was made since. Nobody makes one now: see _make.
         lower(session, counter)
         return work(control)
 
     def attempt() -> Result:
-        session.execute("SET SESSION innodb_lock_wait_timeout = %s", (EXCLUSIVE_LOCK_WAIT,))
-        lower(session, counter)
-        return exclusive(session, lowered, attempts=1)
+        _look(session, counter, pause)
+        return exclusive(
+            session, lowered, attempts=1, before=partial(session.query, _HOLD, (counter,))
+        )
 
+    return rerun(attempt, attempts=attempts, pause=pause)
+
+
+def _look(session: Session, counter: str, pause: Callable[[float], object]) -> None:
+    """Wait for a moment in which no open transaction has counted a counter, but not for long."""
+    look = partial(session.query, f"{_HOLD} NOWAIT", (counter,))
     try:
-        return rerun(attempt, attempts=attempts, pause=pause)
-    finally:
-        if not session.closed:
-            session.execute("SET SESSION innodb_lock_wait_timeout = %s", (LOCK_WAIT,))
+        rerun(look, attempts=PROBES, pause=pause)
+    except Conflict:
+        return  # there was none
 
 
 def lower_unknown(session: Session) -> None:
