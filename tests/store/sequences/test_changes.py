@@ -168,12 +168,13 @@ def test_whoever_changes_gives_way_and_says_so(
     store: Store, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("countersink.store.sequences.changes.ATTEMPTS", 1)
-    store.sequences.next("held")
-    store.sequences.next("other")
+    for name in ("a", "b", "held", "other"):
+        store.sequences.next(name)
     changes = (
         lambda: store.sequences.configure("held", step=2),
         lambda: store.sequences.delete("held"),
         lambda: store.sequences.set("held", 5),
+        store.sequences.reset_all,
     )
     with connect(mysql_url) as app:
         app.begin()
@@ -181,12 +182,14 @@ def test_whoever_changes_gives_way_and_says_so(
         failures: list[Conflict] = []
 
         def change(index: int) -> None:
-            with pytest.raises(Conflict, match="nothing was changed") as caught:
+            said = r"2 sequences were reset, and then .* held 'held'|nothing was changed"
+            with pytest.raises(Conflict, match=said) as caught:
                 changes[index]()
             failures.append(caught.value)
 
         together(*(lambda index=index: change(index) for index in range(len(changes))))
         assert [failure.code for failure in failures] == [1205] * len(changes)
+        assert sum("2 sequences were reset" in str(failure) for failure in failures) == 1
         assert store.sequences.next("other") == 2
         app.rollback()
     assert store.sequences.next("held") == 2

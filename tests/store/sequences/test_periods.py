@@ -80,6 +80,23 @@ def test_set_and_reset_are_about_the_current_period(clock: ServerClock) -> None:
             sequences.configure("a", period="month")  # the past periods are of days
 
 
+def test_all_calls_mean_the_same_period_where_a_local_date_comes_twice(clock: ServerClock) -> None:
+    """In Newfoundland it was the 7th for a minute, then the 6th again for most of an hour."""
+    with clock.sequences() as sequences:
+        clock.set("2010-11-07T03:00")
+        sequences.configure("a", period="day", time_zone="America/St_Johns")
+        assert [sequences.next("a"), sequences.next("a"), sequences.peek("a")] == [1, 2, 2]
+        sequences.set("a", 500)
+        assert [sequences.peek("a"), sequences.next("a")] == [500, 501]
+        (found,) = sequences.list()
+        assert found.value == 501
+        assert list(_values(sequences, "a")) == [found.period_start]
+        with pytest.raises(ValueError, match="stands at 501"):
+            sequences.configure("a", maximum=500)
+        assert sequences.reset("a") == 501
+        assert sequences.periods("a") == []
+
+
 def test_nothing_goes_by_the_clock_of_the_client(
     clock: ServerClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

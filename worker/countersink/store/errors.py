@@ -12,7 +12,8 @@
     │                    try again
     ├── SchemaMismatch   the tables are older or newer than this program; says what to run
     ├── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
-    ├── SequenceUncertain  a connection broke before the reply: the value is lost; ask for the next
+    ├── SequenceUncertain  a statement broke off before its reply: the value, if there was one, is
+    │                    lost; ask for the next
     ├── SequenceExhausted  no value is left; also a ValueError
     ├── TrackedCounter   a counter that a table's triggers count: nobody else may; also a ValueError
     ├── UnknownCounter   a read of a counter that was never counted; also a LookupError
@@ -94,8 +95,9 @@ class Misconfigured(StoreError, ValueError):
 
 
 class SequenceUncertain(StoreError):
-    """The connection broke before the server's reply, so it may have handed out a value that nobody
-    got. It is not handed out again: ask for the next one."""
+    """The connection broke before the server's reply, or the statement was interrupted (KILL QUERY,
+    ``max_statement_time``), so it may have handed out a value that nobody got. It is not handed out
+    again: ask for the next one."""
 
 
 class SequenceExhausted(StoreError, ValueError):

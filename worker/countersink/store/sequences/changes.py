@@ -4,24 +4,23 @@ The row of options is locked first, always: shared by whoever changes a value, a
 changes the options or deletes. So nobody goes by options that have changed, and nobody deadlocks.
 """
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, cast
 
 from countersink.store.connection import Session
+from countersink.store.errors import Conflict
 from countersink.store.rerun import rerun
 from countersink.store.sequences.arguments import name_text
-from countersink.store.sequences.boundaries import PeriodLength, Scheme, midnight, place_at
-from countersink.store.sequences.memory import seconds_of
+from countersink.store.sequences.boundaries import PeriodLength, Scheme
 from countersink.store.sequences.options import DEFAULTS, Options, changed, limits
 from countersink.store.sequences.statements import Tables, literal, make_options
 from countersink.store.sequences.views import (
     Sequence,
-    current_period,
+    current,
+    read_current,
     read_one,
     read_options,
-    read_value,
 )
 
 CHANGE_LOCK_WAIT: Final = 1
@@ -46,9 +45,10 @@ def set_value(session: Session, tables: Tables, name: bytes, value: int) -> None
     kept = (value, options.minimum, options.maximum)
     session.execute(
         "INSERT INTO sequence (name, period, value, min_value, max_value, updated_at)"
-        " VALUES (%s, %s, %s, %s, %s, UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE"
+        f" VALUES (%s, {current(session, options.scheme).expression}, %s, %s, %s,"
+        " UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE"
         " value = %s, min_value = %s, max_value = %s, updated_at = UTC_TIMESTAMP(3)",
-        (name, midnight(current_period(session, options)), *kept, *kept),
+        (name, *kept, *kept),
     )
 
 
@@ -57,12 +57,11 @@ def reset(session: Session, name: bytes) -> int | None:
     options = read_options(session, name, _SHARE)
     if options is None:
         return None
-    period = current_period(session, options)
-    value = read_value(session, name, period, _ALONE)
-    if value is not None:
-        session.execute(
-            "DELETE FROM sequence WHERE name = %s AND period = %s", (name, midnight(period))
-        )
+    found = read_current(session, name, options.scheme, _ALONE)
+    if found is None:
+        return None
+    period, value = found
+    session.execute("DELETE FROM sequence WHERE name = %s AND period = %s", (name, period))
     return value
 
 
@@ -76,7 +75,7 @@ def configure(
     """
     before = _locked_or_made(session, tables, name, _ALONE)
     after = changed(before, changes)
-    if (before.period, before.time_zone) != (after.period, after.time_zone):
+    if before.scheme != after.scheme:
         # Plain reads will do: whoever could add a row holds the options' row, which is ours now.
         if session.query("SELECT 1 FROM sequence WHERE name = %s LIMIT 1", (name,)):
             raise ValueError(
@@ -84,10 +83,10 @@ def configure(
                 " zone cannot change any more: reset or delete it first, or use another name"
             )
     else:
-        value = read_value(session, name, current_period(session, after))
-        if value is not None and not after.allow(value):
+        found = read_current(session, name, after.scheme)
+        if found is not None and not after.allow(found[1]):
             raise ValueError(
-                f"the sequence {name_text(name)!r} stands at {value}, which is not within"
+                f"the sequence {name_text(name)!r} stands at {found[1]}, which is not within"
                 f" {limits(after)}: set or reset it first"
             )
     session.execute(
@@ -123,21 +122,23 @@ def reset_all(session: Session) -> int:
     holds keeps none of the others waiting.
 
     Raises:
-        Conflict: a sequence was held all the time; those before it by name were reset.
+        Conflict: a sequence was held all the time; says how many before it by name were reset.
     """
-    begun = time.monotonic()
-    ((moment,),) = session.query("SELECT UTC_TIMESTAMP(6)")
-    ahead = seconds_of(moment) - begun
     names = session.query(
         "SELECT o.name, o.period, o.time_zone FROM sequence_option AS o ORDER BY o.name"
     )
     deleted = 0
     for name, period, time_zone in names:
-        scheme = Scheme(cast(PeriodLength, period), time_zone)
-        # The server says which period it is at that moment: past ones stay.
-        now = place_at(scheme, time.monotonic() + ahead).expression
+        now = current(session, Scheme(cast(PeriodLength, period), time_zone)).expression
         sql = f"DELETE FROM sequence WHERE name = {literal(bytes(name))} AND period = {now}"
-        deleted += rerun(partial(session.execute, sql), attempts=ATTEMPTS)
+        try:
+            deleted += rerun(partial(session.execute, sql), attempts=ATTEMPTS)
+        except Conflict as error:
+            raise Conflict(
+                f"{deleted} sequences were reset, and then an application's transaction held"
+                f" {name_text(name)!r} all the time ({error}): try again",
+                code=error.code,
+            ) from error
     return deleted
 
 

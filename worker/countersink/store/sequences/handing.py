@@ -116,8 +116,11 @@ class Handing:
             if done.rows:
                 return asked.values(done.insert_id)
             self._look_up(name, connection)
+        clock = ""
+        if connection is not None and place.condition:
+            clock = ", or else the clock of the connection is not the server's (SET timestamp)"
         raise Conflict(
-            f"the sequence {name_text(name)!r} was changed by others all the time: try again"
+            f"the sequence {name_text(name)!r} was changed by others all the time{clock}: try again"
         )
 
     def _with_step(self, name: bytes, asked: Asked) -> Asked:
@@ -176,6 +179,10 @@ def _run_once(session: HandingSession, sql: str) -> Done:
     except StoreError as error:
         if error.code in LIMIT:
             raise AtLimit from error
+        if not error.code:
+            # Not the server's answer: the driver could not make sense of it.
+            session.close(hard=True)
+            raise _uncertain(error) from error
         raise
 
 
@@ -196,8 +203,9 @@ def _code(error: Exception) -> object:
 
 def _uncertain(error: StoreError) -> SequenceUncertain:
     return SequenceUncertain(
-        f"the server may have handed out a value of which it could not tell ({error}). It will not"
-        " hand it out again: ask for the next one",
+        "the connection broke, or the statement was interrupted, so the server may have handed out"
+        f" a value of which it could not tell ({error}). It will not hand it out again: ask for the"
+        " next one",
         code=error.code,
     )
 

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 from countersink.store import buckets
 from countersink.store.sequences.arguments import MAX_VALUE, MIN_VALUE, number, step_number
-from countersink.store.sequences.boundaries import PERIODS, PeriodLength
+from countersink.store.sequences.boundaries import PERIODS, PeriodLength, Scheme
 
 COLUMNS: Final = "o.start, o.step, o.minimum, o.maximum, o.cycle, o.period, o.time_zone"
 """The columns of ``sequence_option AS o`` from which :func:`options_of` makes Options."""
@@ -38,6 +38,11 @@ class Options:
     def first(self) -> int:
         """The value that a period begins with."""
         return self.step if self.start is None else self.start
+
+    @property
+    def scheme(self) -> Scheme:
+        """When the sequence begins anew."""
+        return Scheme(self.period, self.time_zone)
 
     def allow(self, value: int) -> bool:
         """Whether ``value`` is within the limits."""

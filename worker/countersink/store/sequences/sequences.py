@@ -72,8 +72,9 @@ class Sequences:
                 configured one, else the step.
 
         Raises:
-            SequenceUncertain: the connection broke before the reply. The value, if one was handed
-                out, is lost: nobody will get it. Asking again gets another one.
+            SequenceUncertain: the connection broke before the reply, or the statement was
+                interrupted (KILL QUERY, ``max_statement_time``). The value, if one was handed out,
+                is lost: nobody will get it. Asking again gets another one.
             SequenceExhausted: the value would be beyond the sequence's limits or 64 bits. It is
                 unchanged.
             Unavailable: no connection could be made; nothing was handed out.
@@ -113,6 +114,10 @@ class Sequences:
 
         What the driver raises goes up as it is, deadlocks (1213, 1020) and lock waits (1205)
         included: roll back, and run the transaction again.
+
+        The value is also what the connection's ``LAST_INSERT_ID()`` is afterwards: read the id of
+        an AUTO_INCREMENT row of yours before. A period is that of the connection's clock, which is
+        the server's unless you ``SET timestamp``.
 
         Args:
             connection: to the server of the store, by any driver with a DB-API cursor; its user may

@@ -10,11 +10,13 @@ from countersink.store.connection import Session
 from countersink.store.sequences.arguments import name_text
 from countersink.store.sequences.boundaries import (
     ALL_TIME,
+    WITHOUT_PERIODS,
     PeriodLength,
+    Place,
     Scheme,
     first_day,
-    first_day_at,
     midnight,
+    place_at,
 )
 from countersink.store.sequences.memory import seconds_of
 from countersink.store.sequences.options import COLUMNS, Options, options_of
@@ -54,14 +56,18 @@ class Period:
     updated_at: datetime
 
 
-def current_period(session: Session, options: Options) -> date:
-    """The first day of the period that it is on the server's clock.
+def current(session: Session, scheme: Scheme) -> Place:
+    """The period that it is on the server's clock, for statements that are sent at once.
+
+    They say which one it is, and not this machine: just as those that hand out values.
 
     Raises:
         Refused: the time zone is unknown on this machine.
     """
+    if scheme.period == "none":
+        return place_at(WITHOUT_PERIODS, 0)
     ((moment,),) = session.query("SELECT UTC_TIMESTAMP(6)")
-    return first_day_at(Scheme(options.period, options.time_zone), seconds_of(moment))
+    return place_at(scheme, seconds_of(moment))
 
 
 def read_options(session: Session, name: bytes, lock: str = "") -> Options | None:
@@ -72,13 +78,20 @@ def read_options(session: Session, name: bytes, lock: str = "") -> Options | Non
     return options_of(rows[0]) if rows else None
 
 
-def read_value(session: Session, name: bytes, period: date, lock: str = "") -> int | None:
-    """The last value of a period, known by its first day; None: none was handed out."""
+def read_current(
+    session: Session, name: bytes, scheme: Scheme, lock: str = ""
+) -> tuple[datetime, int] | None:
+    """What ``period`` holds for the current period, and its last value; None: none was handed out.
+
+    Raises:
+        Refused: the time zone is unknown on this machine.
+    """
     rows = session.query(
-        f"SELECT value FROM sequence WHERE name = %s AND period = %s {lock}",
-        (name, midnight(period)),
+        "SELECT period, value FROM sequence"
+        f" WHERE name = %s AND period = {current(session, scheme).expression} {lock}",
+        (name,),
     )
-    return int(rows[0][0]) if rows else None
+    return (rows[0][0], int(rows[0][1])) if rows else None
 
 
 def peek(session: Session, name: bytes, day: date | None) -> int | None:
@@ -91,13 +104,15 @@ def peek(session: Session, name: bytes, day: date | None) -> int | None:
     if options is None:
         return None
     if day is None:
-        return read_value(session, name, current_period(session, options))
+        found = read_current(session, name, options.scheme)
+        return None if found is None else found[1]
     if options.period == "none":
-        raise ValueError(
-            f"the sequence {name_text(name)!r} has no periods: leave the period out, or configure"
-            " some"
-        )
-    return read_value(session, name, first_day(Scheme(options.period, options.time_zone), day))
+        raise ValueError(f"the sequence {name_text(name)!r} has no periods: leave the period out")
+    rows = session.query(
+        "SELECT value FROM sequence WHERE name = %s AND period = %s",
+        (name, midnight(first_day(options.scheme, day))),
+    )
+    return int(rows[0][0]) if rows else None
 
 
 def periods(session: Session, name: bytes) -> list[Period]:
@@ -136,31 +151,30 @@ def read_one(session: Session, name: bytes) -> list[Sequence]:
 
 
 def _read(session: Session, where: str, args: tuple[bytes, ...]) -> list[Sequence]:
-    ((moment,),) = session.query("SELECT UTC_TIMESTAMP(6)")
     schemes = session.query(
         f"SELECT DISTINCT o.period, o.time_zone FROM sequence_option AS o WHERE {where}", args
     )
     found: list[tuple[bytes, Sequence]] = []
     for period, time_zone in schemes:
-        start = first_day_at(Scheme(cast(PeriodLength, period), time_zone), seconds_of(moment))
+        now = current(session, Scheme(cast(PeriodLength, period), time_zone)).expression
         rows = session.query(
-            f"SELECT o.name, s.value, s.updated_at, {COLUMNS} FROM sequence_option AS o"
-            " LEFT JOIN sequence AS s ON s.name = o.name AND s.period = %s"
+            f"SELECT o.name, {now}, s.value, s.updated_at, {COLUMNS} FROM sequence_option AS o"
+            f" LEFT JOIN sequence AS s ON s.name = o.name AND s.period = {now}"
             f" WHERE {where} AND o.period = %s AND o.time_zone = %s",
-            (midnight(start), *args, period, time_zone),
+            (*args, period, time_zone),
         )
-        found += _sequences(rows, start)
+        found += _sequences(rows)
     return [sequence for _, sequence in sorted(found, key=itemgetter(0))]
 
 
-def _sequences(rows: list[tuple[Any, ...]], start: date) -> Iterator[tuple[bytes, Sequence]]:
-    for name, value, updated, *options in rows:
+def _sequences(rows: list[tuple[Any, ...]]) -> Iterator[tuple[bytes, Sequence]]:
+    for name, period, value, updated, *options in rows:
         yield (
             bytes(name),
             Sequence(
                 name=name_text(name),
                 value=None if value is None else int(value),
-                period_start=_start(start),
+                period_start=_start(period.date()),
                 updated_at=None if updated is None else _aware(updated),
                 options=options_of(tuple(options)),
             ),
