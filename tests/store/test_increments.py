@@ -16,7 +16,7 @@ from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
 from countersink.schedules.compaction import Selection, compact
 from countersink.schedules.mover import open_tables
-from countersink.store import Store
+from countersink.store import Store, increments
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.increments import ROW_BYTES, ROWS_PER_STATEMENT, row_parts
@@ -382,6 +382,38 @@ def test_a_forked_child_counts_on_a_connection_of_its_own(store: Store, mysql_ur
     assert os.waitpid(child, 0)[1] == 0
     assert store.totals.total("orders") == 2
     assert store.totals.total("new") == 1
+
+
+@pytest.mark.parametrize("completion", ["CHAIN", "RELEASE"])
+def test_without_a_transaction_none_is_left_open(
+    store: Store, session: Session, mysql_url: str, completion: str
+) -> None:
+    """Also where the server would begin another one after each, or end the connection."""
+    store.counters.set("orders", app_slots=1)
+    with open_app(mysql_url, autocommit=True) as app:
+        run(app, f"SET SESSION completion_type = '{completion}'")
+        store.increment(app, "orders", "z", MAX)
+        store.delete(app, "orders", "a")
+        store.increment(app, "orders", "b")
+        amounts = {f"a{number}": 1 for number in range(ROWS_PER_STATEMENT)} | {"z": 1}
+        with pytest.raises(pymysql.err.OperationalError, match="1690"):
+            store.increment_many(app, "orders", amounts)
+        store.increment(app, "orders", "c")
+        assert keys(session, "orders") == {b"z": MAX, b"b": 1, b"c": 1}
+
+
+def test_the_settings_remembered_are_bounded(
+    store: Store, app: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(increments, "REMEMBERED", 3)
+    for number in range(5):
+        for _ in range(2):
+            store.increment(app, f"counter-{number}")
+    app.commit()
+    assert len(store._increments._fences) == 2
+    assert [counter.name for counter in store.counters.list()] == [
+        f"counter-{number}" for number in range(5)
+    ]
 
 
 def test_a_database_with_an_odd_name(mysql_url: str) -> None:

@@ -11,8 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+SAVEPOINT: Final = "countersink_all_or_nothing"
+"""One of the application's of this name would be replaced, so it should not have any."""
 _NO_SAVEPOINT: Final = 1305
 """SAVEPOINT … does not exist."""
+_ENDS: Final = "AND NO CHAIN NO RELEASE"
 
 
 class AppConnection(Protocol):
@@ -75,18 +78,19 @@ def as_one(connection: AppConnection) -> Iterator[None]:
     whoever catches the error and commits all the same keeps no half of them. Outside any, which is
     what autocommit is, they have a transaction of their own.
     """
-    execute(connection, "SAVEPOINT countersink")
+    execute(connection, f"SAVEPOINT {SAVEPOINT}")
     try:
         # Nothing is undone, but outside a transaction there is no such savepoint.
-        execute(connection, "ROLLBACK TO SAVEPOINT countersink")
+        execute(connection, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
     except Exception as error:
         # The driver is the application's, so its exceptions are of classes unknown here.
         if error.args[:1] != (_NO_SAVEPOINT,):
             raise
         execute(connection, "START TRANSACTION")
-        undo, end = "ROLLBACK", "COMMIT"
+        # Whatever completion_type the application has set: with 1 another transaction would begin.
+        undo, end = f"ROLLBACK {_ENDS}", f"COMMIT {_ENDS}"
     else:
-        undo, end = "ROLLBACK TO SAVEPOINT countersink", "RELEASE SAVEPOINT countersink"
+        undo, end = f"ROLLBACK TO SAVEPOINT {SAVEPOINT}", f"RELEASE SAVEPOINT {SAVEPOINT}"
     try:
         yield
     except BaseException:
