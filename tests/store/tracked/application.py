@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.store.connection import Session, connect
 from countersink.store.settings import Settings
 from countersink.store.tracked import RowDifference, TrackedTable
 from countersink.store.verify import open_session
@@ -73,3 +75,17 @@ class App:
                 (self.schema,),
             )
         }
+
+
+@contextmanager
+def user(server_url: str, *grants: str) -> Iterator[str]:
+    """The URL of a user who has these rights and no others."""
+    settings = Settings.parse(server_url)
+    with connect(server_url, database=False) as root:
+        root.execute("CREATE USER limited@'%' IDENTIFIED BY 'secret'")
+        try:
+            for grant in grants:
+                root.execute(f"GRANT {grant} TO limited@'%'")
+            yield f"mysql://limited:secret@{settings.host}:{settings.port}/{settings.database}"
+        finally:
+            root.execute("DROP USER limited@'%'")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from countersink.store.settings import Settings
 from countersink.store.tracked.columns import widest
 from countersink.store.tracked.encoding import key_sql
 from countersink.store.tracked.tables import read_table
-from tests.store.tracked.application import App
+from tests.store.tracked.application import App, user
 from tests.support.factories import MySQLFactory
 
 TABLE = "CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(20), placed DATE)"
@@ -176,20 +174,6 @@ def test_a_counter_that_is_anything_else_is_refused(app: App) -> None:
     assert app.store.tracked.list() == [first]
 
 
-@contextmanager
-def user(server_url: str, *grants: str) -> Iterator[str]:
-    """The URL of a user who has these rights and no others."""
-    settings = Settings.parse(server_url)
-    with connect(server_url, database=False) as root:
-        root.execute("CREATE USER limited@'%' IDENTIFIED BY 'secret'")
-        try:
-            for grant in grants:
-                root.execute(f"GRANT {grant} TO limited@'%'")
-            yield f"mysql://limited:secret@{settings.host}:{settings.port}/{settings.database}"
-        finally:
-            root.execute("DROP USER limited@'%'")
-
-
 def test_a_missing_right_is_named_before_anything_is_changed(
     app: App, mysql_server: MySQLServer
 ) -> None:
@@ -218,6 +202,27 @@ def test_a_missing_right_is_named_before_anything_is_changed(
         assert app.found() == []
         limited.tracked.untrack("c")
     assert app.triggers() == set()
+
+
+def test_what_everybody_may_is_left_to_the_server(app: App) -> None:
+    if app.session.dialect.name != "mariadb":
+        pytest.skip("MySQL grants nothing to everybody")
+    app.run(TABLE)
+    own, table = Settings.parse(app.mysql_url).database, f"{app.schema}.orders"
+    with user(app.mysql_url, f"ALL ON {own}.*") as url, Store(url) as limited:
+        app.run(f"GRANT SELECT ON {app.schema}.* TO PUBLIC")
+        try:
+            with pytest.raises(Refused, match="SELECT, TRIGGER ON") as refused:
+                limited.tracked.track(table, counter="c")
+            assert "TRIGGER command denied" in str(refused.value)
+            assert "its rights on the database" not in str(refused.value)
+            assert app.store.tracked.list() == []
+            app.run(f"GRANT TRIGGER ON {app.schema}.* TO PUBLIC")
+            limited.tracked.track(table, counter="c", by=["status"])
+            app.run("INSERT INTO orders VALUES (2, 'open', NULL)")
+            assert app.found() == []
+        finally:
+            app.run(f"REVOKE SELECT, TRIGGER ON {app.schema}.* FROM PUBLIC")
 
 
 def test_what_the_binary_log_demands_is_said(own_mysql_server: MySQLFactory) -> None:

@@ -145,7 +145,7 @@ GONE = (
     ("DROP COLUMN placed", "no_column", "no column 'placed'"),
     ("DROP COLUMN status", "no_column", "no column 'status'"),
     ("ENGINE = MyISAM", "no_table", "MyISAM"),
-    ("RENAME TO elsewhere", "no_table", "there is no table"),
+    ("RENAME TO elsewhere", "no_table", "elsewhere now: untrack this, then track that"),
 )
 
 

@@ -47,7 +47,7 @@ def test_a_plan_changes_nothing_and_says_what_track_then_does(orders: App) -> No
         "DELETE",
         "UPDATE",
     ]
-    assert plan.warnings == []
+    assert all("primary key" in warning for warning in plan.warnings)
     assert left(orders) == [0, 0, 0, 0, 0]
     for statement in plan.statements:
         orders.run("SET SESSION sql_mode = ''", statement)
@@ -235,7 +235,7 @@ def test_it_gives_up_in_the_end_and_says_how_to_find_whoever_is_in_the_way(
     with connect(orders.app_url) as session:
         session.begin()
         session.query("SELECT * FROM orders")
-        with pytest.raises(Conflict, match=r"information_schema.innodb_trx"):
+        with pytest.raises(Conflict, match="KILL and that number"):
             orders.track("orders", counter="c")
     assert left(orders) == [0, 0, 0, 0, 0]
 

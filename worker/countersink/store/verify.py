@@ -18,7 +18,7 @@ from typing import Final, Literal
 from countersink.store import buckets
 from countersink.store.connection import Session
 from countersink.store.deletion_sql import FIRST_APP_SLOT, LAST_APP_SLOT
-from countersink.store.errors import Conflict, UnknownCounter
+from countersink.store.errors import UnknownCounter
 from countersink.store.keys import is_name
 from countersink.store.policies import load
 from countersink.store.settings import Settings
@@ -157,7 +157,7 @@ def verify(
         if stop():
             break
         looking(f"{tables:,} of {len(tracked):,} tracked tables, the rows of {each.name}")
-        row_differences += _check(session, each)
+        row_differences += check(session, each)
         tables += 1
     return Verified(done, rows, differences, tables == len(tracked), tables, row_differences)
 
@@ -172,22 +172,6 @@ def _tracked_as(
             f"no table or counter {table!r} is tracked; --counter verifies any other counter"
         )
     return found
-
-
-def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
-    """What is wrong with a tracked table, unless that is because somebody is just at work on it."""
-    found = check(session, tracked)
-    if not found:
-        return []
-    try:
-        there = session.query(
-            "SELECT triggers FROM tracked_table WHERE counter = %s FOR UPDATE NOWAIT",
-            (tracked.counter,),
-        )
-    except Conflict:
-        # It is being tracked or repaired: triggers and count come one after the other.
-        return [one for one in found if one.problem not in ("no_trigger", "not_counted")]
-    return found if there == [(tracked.triggers,)] else []
 
 
 def _names(session: Session, counter: str | None) -> list[str]:

@@ -27,7 +27,8 @@ class TrackedTable:
         app_slots: over how many slots the triggers spread.
         triggers: how the names of its triggers begin.
         created: since when it is tracked, UTC.
-        counted: when its rows were last counted, UTC; None: not yet, so the counter is not right.
+        counted: when its rows were last counted, UTC; None: not yet, or not since
+            somebody began to untrack or to repair it, so the counter is not right.
     """
 
     counter: str
@@ -94,6 +95,11 @@ def set_counted(session: Session, counter: str) -> None:
     session.execute(
         "UPDATE tracked_table SET counted = UTC_TIMESTAMP(3) WHERE counter = %s", (counter,)
     )
+
+
+def set_uncounted(session: Session, counter: str) -> None:
+    """Note that the counter is not right, or may not be in a moment."""
+    session.execute("UPDATE tracked_table SET counted = NULL WHERE counter = %s", (counter,))
 
 
 def delete(session: Session, counter: str) -> None:

@@ -9,18 +9,25 @@ from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.errors import Refused, StoreError
-from countersink.store.tracked.names import quoted
+from countersink.store.names import quoted
 
 _DENIED: Final = frozenset(
     {
         1044,  # Access denied to database
         1142,  # TRIGGER command denied to user for table
         1143,  # … for column
-        1227,  # you need (at least one of) the SUPER privilege(s)
-        1370,  # … for routine
     }
 )
 _BINARY_LOG: Final = 1419  # You do not have the SUPER privilege and binary logging is enabled
+_NO_PUBLIC: Final = frozenset(
+    {
+        1064,  # an older server takes the name for …
+        1133,  # … an account,
+        1141,  # … or has no such grant
+        1142,  # an account of this name, which only some may look at
+        1044,
+    }
+)
 _TRUSTED: Final = frozenset({"SUPER", "BINLOG ADMIN"})
 """Privileges that lift what the binary log demands (the second on MariaDB)."""
 
@@ -47,12 +54,11 @@ def require_before(session: Session, schema: str, table: str, database: str) -> 
     # A trigger has the rights of the user who made it; on MariaDB without those of a role.
     if role not in (None, "NONE") and session.dialect.name == "mysql":
         return
-    for place, needed in (
-        ((schema, table), ("SELECT", "TRIGGER")),
-        ((database, "counter_slot"), ("SELECT", "INSERT", "UPDATE")),
-    ):
+    if session.dialect.name == "mariadb" and _public(session):
+        return  # what everybody has been granted a trigger has, too, but cannot be read everywhere
+    for place, needed in _needed(schema, table, database):
         if not _privileges(session, user, *place).issuperset(needed):
-            raise Refused(_grant(user, *place, needed), code=1142)
+            raise Refused(_lacks(user, *place, needed), code=1142)
     variables = dict(
         session.query(
             "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'log_bin_trust_function_creators')"
@@ -72,9 +78,80 @@ def explained(error: StoreError, session: Session, schema: str, table: str) -> S
         return Refused(_BINARY_LOG_ADVICE, code=error.code)
     if error.code in _DENIED:
         ((user,),) = session.query("SELECT CURRENT_USER()")
-        advice = _grant(user, schema, table, ("SELECT", "TRIGGER"))
-        return Refused(f"{advice} ({error})", code=error.code)
+        # Without what a general advice would say behind it.
+        said, _, _ = str(error).partition(" (error ")
+        advice = _lacks(user, schema, table, ("SELECT", "TRIGGER"))
+        return Refused(f"{advice}; the server said: {said}", code=error.code)
     return error
+
+
+def grant(session: Session, schema: str, table: str, needed: Sequence[str]) -> str:
+    """What an administrator has to run for this user, in words."""
+    ((user,),) = session.query("SELECT CURRENT_USER()")
+    return _grant(user, schema, table, needed)
+
+
+def trouble_of(
+    session: Session, definer: str, schema: str, table: str, database: str
+) -> str | None:
+    """Why triggers that run as ``definer`` fail, and the writes with them; None if nothing is seen.
+
+    Nothing is said of an account that this user may not look at, or that has roles.
+
+    Args:
+        session: whoever's.
+        definer: ``user@host``.
+        schema: the database that the table is in.
+        table: its name.
+        database: where the tables of countersink are.
+    """
+    name, _, host = definer.rpartition("@")
+    accounts = {
+        account
+        for (account,) in session.query("SELECT grantee FROM information_schema.user_privileges")
+    }
+    ((user,),) = session.query("SELECT CURRENT_USER()")
+    if len(accounts) < 2 and definer != user:
+        return None  # whoever may not read the grants sees only its own
+    if f"'{name}'@'{host}'" not in accounts:
+        return f"{definer} does not exist any more"
+    try:
+        if session.dialect.name == "mysql":
+            ((by_role,),) = session.query(
+                "SELECT @@mandatory_roles <> '' OR EXISTS"
+                " (SELECT 1 FROM mysql.role_edges WHERE to_user = %s AND to_host = %s)",
+                (name, host),
+            )
+        else:
+            by_role = _public(session)
+    except Refused:
+        return None
+    if by_role:
+        return None
+    for place, needed in _needed(schema, table, database):
+        if not _privileges(session, definer, *place).issuperset(needed):
+            return _lacks(definer, *place, needed)
+    return None
+
+
+def _needed(
+    schema: str, table: str, database: str
+) -> tuple[tuple[tuple[str, str], tuple[str, ...]], ...]:
+    """(database, table) and the rights on it that triggers and whoever makes them need."""
+    return (
+        ((schema, table), ("SELECT", "TRIGGER")),
+        ((database, "counter_slot"), ("SELECT", "INSERT", "UPDATE")),
+    )
+
+
+def _public(session: Session) -> bool:
+    """Whether something was granted to everybody, which MariaDB knows from 10.11 on."""
+    try:
+        return bool(session.query("SHOW GRANTS FOR PUBLIC"))
+    except StoreError as error:
+        if error.code in _NO_PUBLIC:
+            return False
+        raise
 
 
 def _privileges(session: Session, user: str, schema: str, table: str) -> frozenset[str]:
@@ -93,10 +170,16 @@ def _privileges(session: Session, user: str, schema: str, table: str) -> frozens
     return frozenset(kind for (kind,) in rows)
 
 
+def _lacks(user: str, schema: str, table: str, needed: Sequence[str]) -> str:
+    return (
+        f"{user} lacks rights on {schema}.{table} that its triggers need:"
+        f" {_grant(user, schema, table, needed)} (rights by a role do not do)"
+    )
+
+
 def _grant(user: str, schema: str, table: str, needed: Sequence[str]) -> str:
     name, _, host = user.rpartition("@")
     return (
-        f"this user lacks rights on {schema}.{table} that its triggers need: let an administrator"
-        f" run GRANT {', '.join(needed)} ON {quoted(schema)}.{quoted(table)} TO {quoted(name)}"
-        f"@{quoted(host)} (rights by a role do not do)"
+        f"let an administrator run GRANT {', '.join(needed)} ON"
+        f" {quoted(schema)}.{quoted(table)} TO {quoted(name)}@{quoted(host)}"
     )

@@ -6,10 +6,11 @@ neither side of the difference, or in both. So the count is exact without any lo
 however long the counting takes and whatever the triggers, or compaction, do at the same time.
 
 Two sessions do it: the first holds the row of ``tracked_table``, so that there is one recount of a
-table at a time, and reads; the second writes the differences in one short transaction.
+table at a time, and reads; the second writes the differences in short transactions, each with its
+part of the ledger. Where that ends half-way, whoever runs it again finds what is still missing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +23,12 @@ from countersink.store.deletion_sql import FIRST_APP_SLOT, LAST_APP_SLOT, delete
 from countersink.store.errors import BadData, Conflict, Refused, Unavailable, UnknownCounter
 from countersink.store.rerun import rerun
 from countersink.store.tracked.days import LATE_DAY, NO_DAY, is_day
-from countersink.store.tracked.definitions import TrackedTable, read_locked, set_counted
+from countersink.store.tracked.definitions import (
+    TrackedTable,
+    read_locked,
+    set_counted,
+    set_uncounted,
+)
 from countersink.store.tracked.emptying import EVERYTHING
 from countersink.store.tracked.sums import Cell, Progress, differences
 from countersink.store.tracked.tables import Table
@@ -31,6 +37,8 @@ IDLE_SECONDS: Final = 600
 """How long the first session may be silent while another one changes triggers or writes."""
 TABLE_CHANGED: Final = 1412
 """Table definition has changed, please retry transaction: TRUNCATE or ALTER TABLE came between."""
+CELLS_PER_COMMIT: Final = 10_000
+"""Days and keys whose differences are written in one transaction."""
 _TURN_ATTEMPTS: Final = 3
 
 
@@ -65,20 +73,45 @@ def turn(connect: Connect, counter: str) -> Iterator[tuple[Session, TrackedTable
     """
     with connect() as session:
         session.execute("SET SESSION wait_timeout = %s", (IDLE_SECONDS,))
-        try:
-            tracked = rerun(partial(_locked, session, counter), attempts=_TURN_ATTEMPTS)
-        except Conflict as error:
-            raise Conflict(
-                f"the rows behind {counter} are being counted by somebody else just now ({error}):"
-                " let that end, or run this again later",
-                code=error.code,
-            ) from error
-        if tracked is None:
-            raise UnknownCounter(f"no table is tracked as {counter!r}: see `track --list`")
+        tracked = _take(session, counter)
         try:
             yield session, tracked
         finally:
             session.rollback_or_close()
+
+
+def uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
+    """Let nobody take the counter for right while its triggers are changed; how it is tracked now.
+
+    That is committed, and then the turn taken again.
+
+    Args:
+        session: holds the turn, and has no snapshot yet.
+        tracked: how the table is counted.
+
+    Raises:
+        UnknownCounter: somebody has untracked it in between.
+        Conflict: somebody else has had its turn in between, and goes on.
+    """
+    while tracked.counted is not None:
+        set_uncounted(session, tracked.counter)
+        session.commit()
+        tracked = _take(session, tracked.counter)
+    return tracked
+
+
+def _take(session: Session, counter: str) -> TrackedTable:
+    try:
+        tracked = rerun(partial(_locked, session, counter), attempts=_TURN_ATTEMPTS)
+    except Conflict as error:
+        raise Conflict(
+            f"the rows behind {counter} are being counted by somebody else just now ({error}):"
+            " let that end, or run this again later",
+            code=error.code,
+        ) from error
+    if tracked is None:
+        raise UnknownCounter(f"no table is tracked as {counter!r}: see `track --list`")
+    return tracked
 
 
 def _locked(session: Session, counter: str) -> TrackedTable | None:
@@ -121,7 +154,11 @@ def recount(
     wrong = {cell: amount for cell, amount in found.items() if is_day(cell[0])}
     with connect() as writer:
         try:
-            rerun(partial(_write, writer, tracked.counter, wrong, foreign, drift))
+            rerun(partial(_tidy, writer, tracked.counter, foreign, drift))
+            ordered = sorted(wrong.items())
+            for start in range(0, len(ordered), CELLS_PER_COMMIT):
+                part = ordered[start : start + CELLS_PER_COMMIT]
+                rerun(partial(_write, writer, tracked.counter, part))
         except Unavailable as error:
             raise Unavailable(
                 f"the connection broke while the count of {tracked.name} was put right ({error}):"
@@ -165,14 +202,8 @@ def _foreign(session: Session, counter: str) -> list[datetime]:
     return [bucket for (bucket,) in rows]
 
 
-def _write(
-    session: Session,
-    counter: str,
-    wrong: Mapping[Cell, int],
-    foreign: list[datetime],
-    drift: int,
-) -> None:
-    """Add the differences to slot 0 and to the ledger, and delete what no trigger writes."""
+def _tidy(session: Session, counter: str, foreign: list[datetime], drift: int) -> None:
+    """Delete what no trigger writes, and put the ledger right."""
     with session.transaction():
         for bucket in foreign:
             delete_rows(
@@ -183,13 +214,19 @@ def _write(
                 EVERYTHING,
             )
         delete_rows(session, "counter_month", "counter = %s", (counter,), EVERYTHING)
+        # Also where it is 0: the row says that the counter was counted.
+        _add_to_ledger(session, counter, drift)
+
+
+def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> None:
+    """Add differences to slot 0 and to the ledger."""
+    with session.transaction():
         heads: dict[int, str] = {}
-        ordered = sorted(wrong.items())
         size = cells.per_statement(session)
         clause = session.dialect.upsert_add("counter_slot", "amount")
-        for start in range(0, len(ordered), size):
+        for start in range(0, len(part), size):
             values = []
-            for (label, key), amount in ordered[start : start + size]:
+            for (label, key), amount in part[start : start + size]:
                 if label not in heads:
                     heads[label] = cells.head(session, counter, label)
                 values.append(f"{heads[label]}{key.hex()}', 0, {amount:d})")
@@ -198,9 +235,12 @@ def _write(
                 + ", ".join(values)
                 + clause
             )
-        # Also where it is 0: the row says that the counter was counted.
-        session.execute(
-            "INSERT INTO counter_ledger (counter, slot, amount) VALUES (%s, 0, %s)"
-            + session.dialect.upsert_add("counter_ledger", "amount"),
-            (counter, sum(wrong.values()) + drift),
-        )
+        _add_to_ledger(session, counter, sum(amount for _, amount in part))
+
+
+def _add_to_ledger(session: Session, counter: str, amount: int) -> None:
+    session.execute(
+        "INSERT INTO counter_ledger (counter, slot, amount) VALUES (%s, 0, %s)"
+        + session.dialect.upsert_add("counter_ledger", "amount"),
+        (counter, amount),
+    )

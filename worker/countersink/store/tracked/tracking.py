@@ -5,23 +5,26 @@ thing to come and the last to go: running track again goes on, and untrack tidie
 changes triggers or counts holds that row; see :func:`countersink.store.tracked.recount.turn`.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from countersink.store import fence
 from countersink.store.connection import Connect, Session
-from countersink.store.control import Control, exclusive
+from countersink.store.control import Control
 from countersink.store.counter_writes import bump
 from countersink.store.deletion_sql import TABLES, delete_rows
 from countersink.store.errors import Conflict, StoreError, UnknownCounter
-from countersink.store.tracked import definitions, privileges, triggers
+from countersink.store.tracked import definitions, installed, privileges, triggers
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.emptying import EVERYTHING, empty
+from countersink.store.tracked.installed import Found
 from countersink.store.tracked.patience import Notice, change, changing
 from countersink.store.tracked.planning import same_or_free
-from countersink.store.tracked.recount import Counted, TableChanged, recount, turn
+from countersink.store.tracked.recount import Counted, TableChanged, recount, turn, uncounted
 from countersink.store.tracked.sums import Progress
 from countersink.store.tracked.tables import Table, read_table, require_columns
+from countersink.store.tracked.triggers import Trigger
 
 _ATTEMPTS: Final = 3
 
@@ -37,14 +40,13 @@ def claim(session: Session, wanted: TrackedTable) -> bool:
     """
 
     def work(_: Control) -> bool:
-        fence.lower(session, wanted.counter)
         if same_or_free(session, wanted) is not wanted:
             return False
         definitions.insert(session, wanted)
         bump(session)
         return True
 
-    return exclusive(session, work)
+    return fence.alone(session, wanted.counter, work)
 
 
 def count(
@@ -62,10 +64,12 @@ def count(
         try:
             with turn(connect, counter) as (session, tracked):
                 with changing(connect) as changer:
-                    table = read_table(changer, tracked.schema, tracked.table, database)
-                    require_columns(table, tracked)
-                    made = _put_right(changer, tracked, table, database, notice)
-                return tracked, made, recount(session, connect, tracked, table, progress)
+                    table, drop, make = _look(changer, tracked, database)
+                    if drop or make:
+                        tracked = uncounted(session, tracked)
+                        table, drop, make = _look(changer, tracked, database)
+                    _change(changer, tracked, drop, make, notice)
+                return tracked, len(make), recount(session, connect, tracked, table, progress)
         except TableChanged as error:
             if attempt == _ATTEMPTS:
                 raise
@@ -81,15 +85,16 @@ def forget(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
     """
     for _ in range(_ATTEMPTS):
         try:
-            with turn(connect, tracked.counter), changing(connect) as changer:
-                for trigger in triggers.existing(changer, tracked):
-                    change(changer, trigger.drop, tracked.name, notice=notice)
+            with turn(connect, tracked.counter) as (held, there), changing(connect) as changer:
+                drop = _all(changer, there)
+                uncounted(held, there)
+                _change(changer, there, drop, (), notice)
                 with connect() as session:
                     empty(session, tracked.counter)
         except UnknownCounter:
             return  # somebody else has just done it
         with connect() as session:
-            if exclusive(session, partial(_let_go, session, tracked)):
+            if fence.alone(session, tracked.counter, partial(_let_go, session, tracked)):
                 return
     raise Conflict(
         f"somebody else is counting the rows of {tracked.name} all the time: run this again later"
@@ -100,19 +105,18 @@ def withdraw(connect: Connect, tracked: TrackedTable) -> None:
     """Undo :func:`claim` where no trigger was made. Never raises a StoreError."""
     try:
         with connect() as session:
-            exclusive(session, partial(_let_go, session, tracked))
+            fence.alone(session, tracked.counter, partial(_let_go, session, tracked))
     except StoreError:
         return  # the row stays, which list shows and untrack deletes
 
 
 def _let_go(session: Session, tracked: TrackedTable, _: Control) -> bool:
     """Delete the row if nothing is left behind it; whether it is gone."""
-    fence.lower(session, tracked.counter)
     there = definitions.read_locked(session, tracked.counter)
     # While the row is locked nobody makes triggers for it, nor counts.
     if there is None or there.triggers != tracked.triggers:
         return True
-    if triggers.existing(session, tracked):
+    if installed.existing(session, tracked):
         return False
     for table in TABLES:
         delete_rows(session, table, "counter = %s", (tracked.counter,), EVERYTHING)
@@ -122,20 +126,41 @@ def _let_go(session: Session, tracked: TrackedTable, _: Control) -> bool:
     return True
 
 
-def _put_right(
-    session: Session, tracked: TrackedTable, table: Table, database: str, notice: Notice
-) -> int:
-    """Drop the triggers that are not as they should be, make those that are missing; how many."""
-    there = triggers.existing(session, tracked)
-    drop, make = triggers.split(there, triggers.wanted(tracked, table, database))
-    for stray in drop:
-        change(session, stray.drop, f"{stray.schema}.{stray.table}", notice=notice)
-    for trigger in make:
-        try:
-            change(session, trigger.create, tracked.name, notice=notice)
-        except StoreError as error:
-            explained = privileges.explained(error, session, table.schema, table.name)
-            if explained is error:
-                raise
-            raise explained from error
-    return len(make)
+def _all(session: Session, tracked: TrackedTable) -> list[Found]:
+    return [*installed.existing(session, tracked), *installed.strays(session, tracked)]
+
+
+def _look(
+    session: Session, tracked: TrackedTable, database: str
+) -> tuple[Table, list[Found], list[Trigger]]:
+    """The table, and which triggers to drop and to make so that all run as this user."""
+    try:
+        table = read_table(session, tracked.schema, tracked.table, database)
+    except ValueError as error:
+        raise ValueError(f"{error}{installed.elsewhere(session, tracked)}") from error
+    require_columns(table, tracked)
+    privileges.require_before(session, table.schema, table.name, database)
+    ((user,),) = session.query("SELECT CURRENT_USER()")
+    should_be = triggers.wanted(tracked, table, database)
+    return table, *installed.split(_all(session, tracked), should_be, user)
+
+
+def _change(
+    session: Session,
+    tracked: TrackedTable,
+    drop: Sequence[Found],
+    make: Sequence[Trigger],
+    notice: Notice,
+) -> None:
+    try:
+        for trigger in drop:
+            place = trigger.schema, trigger.table
+            change(session, trigger.drop, ".".join(place), notice=notice)
+        place = tracked.schema, tracked.table
+        for each in make:
+            change(session, each.create, tracked.name, notice=notice)
+    except StoreError as error:
+        explained = privileges.explained(error, session, *place)
+        if explained is error:
+            raise
+        raise explained from error

@@ -14,13 +14,10 @@ set of the session that made it: that has an empty ``sql_mode``, so a value that
 becomes a warning (and a difference that verification finds) instead of an error.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from countersink.store.connection import Session
 from countersink.store.deletion_sql import FIRST_APP_SLOT
-from countersink.store.errors import Refused
 from countersink.store.tracked.days import bucket_sql
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import MAX_KEY_BYTES, key_sql
@@ -31,7 +28,6 @@ Event = Literal["INSERT", "UPDATE", "DELETE"]
 
 SQL_MODE: Final = ""
 """Of the session that makes triggers, and so of the triggers."""
-_NO_SUCH_TRIGGER: Final = 1360
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,38 +55,6 @@ class Trigger:
             f"CREATE TRIGGER {quoted(self.schema)}.{quoted(self.name)}"
             f" AFTER {self.event} ON {quoted(self.schema)}.{quoted(self.table)}"
             f" FOR EACH ROW\n{self.body}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A trigger as it is.
-
-    Attributes:
-        schema: the database that it and its table are in.
-        table: what it is on.
-        name: its own.
-        sql_mode: under which it runs.
-        statement: what the server says made it.
-    """
-
-    schema: str
-    table: str
-    name: str
-    sql_mode: str
-    statement: str
-
-    @property
-    def drop(self) -> str:
-        """The statement that takes it away, wherever it is by now."""
-        return f"DROP TRIGGER IF EXISTS {quoted(self.schema)}.{quoted(self.name)}"
-
-    def does(self, wanted: Trigger) -> bool:
-        """Whether it is as it should be. (The server changes what stands before the body.)"""
-        return (
-            (self.table, self.name, self.sql_mode) == (wanted.table, wanted.name, SQL_MODE)
-            and f" AFTER {wanted.event} ON " in self.statement
-            and self.statement.endswith(wanted.body)
         )
 
 
@@ -164,35 +128,4 @@ def _unchanged(tracked: TrackedTable, table: Table) -> str:
         f" AND {bucket_sql(day, 'kept.')} = old_bucket AND {key_sql(by, 'kept.')} = old_key"
         # As it is now, not as it was when the application's transaction began to read.
         " LOCK IN SHARE MODE"
-    )
-
-
-def existing(session: Session, tracked: TrackedTable) -> list[Found]:
-    """Those of its triggers that there are, on whatever table of its database they are by now."""
-    rows = session.query(
-        "SELECT trigger_name, event_object_table FROM information_schema.triggers"
-        " WHERE trigger_schema = %s AND trigger_name IN (%s, %s, %s)",
-        (tracked.schema, *names(tracked).values()),
-    )
-    found = []
-    for name, table in rows:
-        try:
-            # Not action_statement, where MySQL spoils names that have a backquote in them.
-            shown = session.query(f"SHOW CREATE TRIGGER {quoted(tracked.schema)}.{quoted(name)}")
-        except Refused as error:
-            if error.code != _NO_SUCH_TRIGGER:
-                raise
-            continue
-        _, sql_mode, statement, *_ = shown[0]
-        found.append(Found(tracked.schema, table, name, sql_mode, statement))
-    return found
-
-
-def split(
-    there: Sequence[Found], should_be: Sequence[Trigger]
-) -> tuple[list[Found], list[Trigger]]:
-    """Of triggers that are there and that should be: which to drop, and which to make."""
-    return (
-        [found for found in there if not any(found.does(trigger) for trigger in should_be)],
-        [trigger for trigger in should_be if not any(found.does(trigger) for found in there)],
     )
