@@ -124,7 +124,7 @@ def test_a_dry_run_prints_sql_that_runs_and_changes_nothing(servers: Servers, ap
     )
     assert as_json.status == 0
     assert len(as_json.json["statements"]) == 3
-    assert set(as_json.json) == {"counter", "table", "statements", "warnings"}
+    assert set(as_json.json) == {"counter", "table", "statements", "warnings", "reads"}
 
 
 def test_what_cannot_be_tracked_is_refused_in_one_sentence(servers: Servers, app: str) -> None:

@@ -9,6 +9,8 @@ from typing import Final, TypeVar
 
 import click
 
+from countersink.cli import output
+
 LINE_EVERY_S: Final = 10.0
 REDRAW_EVERY_S: Final = 0.1
 
@@ -59,7 +61,7 @@ def looking(command: str, doing: str) -> Iterator[Callable[[str], None]]:
 
 def say(notice: str) -> None:
     """A line on stderr, above the bar if there is one."""
-    click.echo(f"countersink: {notice}", err=True)
+    click.echo(f"countersink: {output.cell(notice)}", err=True)
 
 
 def at_most_every(

@@ -6,6 +6,7 @@ import click
 
 from countersink.cli import output
 from countersink.store.tracked import Plan, TrackedTable
+from countersink.store.tracked.names import in_words
 
 
 def document(tracked: TrackedTable) -> dict[str, object]:
@@ -24,9 +25,7 @@ def document(tracked: TrackedTable) -> dict[str, object]:
 
 def described(tracked: TrackedTable) -> str:
     """In words: which table, by what, in which counter."""
-    by = f" by {', '.join(tracked.by)}" if tracked.by else ""
-    day = f" by day of {tracked.day}" if tracked.day is not None else ""
-    return f"{output.cell(tracked.name)}{output.cell(by + day)} in the counter {tracked.counter}"
+    return f"{output.cell(tracked.name + in_words(tracked))} in the counter {tracked.counter}"
 
 
 def show_list(tracked: Sequence[TrackedTable]) -> None:
@@ -65,11 +64,17 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
                 "table": plan.definition.name,
                 "statements": plan.statements,
                 "warnings": plan.warnings,
+                "reads": plan.reads,
             }
         )
         return
     click.echo(f"-- Triggers that count {described(plan.definition)}.")
     click.echo("-- To be read: `countersink track` makes its own, and then counts what is there.")
+    if plan.reads:
+        click.echo(
+            f"-- They read {output.cell(', '.join(plan.reads))}: untrack before one of these is"
+            " dropped or renamed."
+        )
     for warning in plan.warnings:
         click.echo(f"-- {output.cell(warning)}")
     delimiter = "//"

@@ -18,7 +18,7 @@ from countersink.store.sequences import CHANGE_LOCK_WAIT, HANDING_IDLE_SECONDS, 
 from countersink.store.settings import Settings
 from countersink.store.tables import open_tables
 from countersink.store.totals import Totals
-from countersink.store.tracked import TrackedTables, counts
+from countersink.store.tracked import COUNT_SECONDS, TrackedTables, counts
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_SECONDS: Final = 300.0
@@ -65,7 +65,9 @@ class Store:
             self._pool,
             database,
         )
-        self.tracked = TrackedTables(connect_here, self._pool, database)
+        self.tracked = TrackedTables(
+            partial(_connect, self._settings, COUNT_SECONDS), self._pool, database
+        )
         self._database = database
         self._increments = Increments(connect_here, self._pool, database)
 
@@ -202,8 +204,8 @@ class Store:
         return f"Store({str(self._settings)!r})"
 
 
-def _connect(settings: Settings) -> Session:
-    session = open_tables(settings, isolation="REPEATABLE READ", read_timeout=READ_SECONDS)
+def _connect(settings: Settings, read_timeout: float = READ_SECONDS) -> Session:
+    session = open_tables(settings, isolation="REPEATABLE READ", read_timeout=read_timeout)
     # MariaDB keeps 16 MB of sums by key in memory, and is ten times slower beyond.
     session.execute(
         f"SET SESSION tmp_table_size = {SUMS_BYTES}, SESSION max_heap_table_size = {SUMS_BYTES}"

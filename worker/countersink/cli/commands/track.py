@@ -54,8 +54,10 @@ def command(
     """Keep a table's row count, by triggers, from now on.
 
     TABLE is a table of the application's: name (in the database of countersink), schema.name, or
-    either part in backquotes. Nothing is locked, and writers go on. If it is interrupted, run it
-    again. See docs/row-counts.md.
+    either part in backquotes. Writers go on. But where a transaction has the table in use, making a
+    trigger waits for it, a second at a time, and whoever comes meanwhile waits behind; and ALTER
+    TABLE waits while the rows are counted. LOCK TABLES on a tracked table is to be avoided. If it
+    is interrupted, run it again. See docs/row-counts.md.
     """
     context = click.get_current_context()
     with Store(settings.needed(mysql_url, "mysql")) as store:
@@ -71,8 +73,8 @@ def command(
         if table is None:
             raise Misuse("name a table, or give --list", context)
         try:
-            plan = store.tracked.plan(table, counter=counter, by=by, day=day, app_slots=slots)
             if dry_run:
+                plan = store.tracked.plan(table, counter=counter, by=by, day=day, app_slots=slots)
                 track_view.show_plan(plan, as_json=format == "json")
                 return
             with progress.rows("track", f"counting {table}") as shown:
@@ -90,8 +92,6 @@ def command(
         except ValueError as error:
             raise Misuse(str(error), context) from error
         rows = store.row_count(made.counter)
-    for warning in plan.warnings:
-        progress.say(output.cell(warning))
     if format == "json":
         output.write_json({**track_view.document(made), "rows": rows})
     else:

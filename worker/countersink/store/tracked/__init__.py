@@ -13,9 +13,16 @@ from countersink.store.tracked.checking import RowDifference
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.patience import Notice, quiet
 from countersink.store.tracked.planning import Plan
-from countersink.store.tracked.sums import Progress, no_progress
+from countersink.store.tracked.sums import COUNT_SECONDS, Progress, no_progress
 
-__all__ = ["Plan", "Repaired", "RowDifference", "TrackedTable", "TrackedTables"]
+__all__ = [
+    "COUNT_SECONDS",
+    "Plan",
+    "Repaired",
+    "RowDifference",
+    "TrackedTable",
+    "TrackedTables",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +52,8 @@ class TrackedTables:
     :mod:`countersink.store.errors` lists.
 
     Args:
-        connect: makes sessions at REPEATABLE READ whose tables were checked.
+        connect: makes sessions at REPEATABLE READ whose tables were checked; a server may be silent
+            on them for :data:`COUNT_SECONDS`.
         pool: for reading.
         database: where the tables of countersink are.
     """
@@ -94,7 +102,7 @@ class TrackedTables:
             app_slots: 1 to 256; over how many slots the triggers spread: about as many as
                 connections write at once.
             progress: told how far the counting is.
-            notice: told what is being waited for.
+            notice: told the plan's warnings, and what is being waited for.
 
         Returns:
             how the table is tracked.
@@ -108,6 +116,8 @@ class TrackedTables:
         with self._connect() as session:
             plan = planning.make_plan(session, self._database, table, counter, by, day, app_slots)
             claimed = tracking.claim(session, plan.definition)
+        for warning in plan.warnings:
+            notice(warning)
         name = plan.definition.counter
         try:
             tracking.count(self._connect, self._database, name, progress, notice)

@@ -12,6 +12,8 @@ TEXT_TYPES: Final = frozenset(
     {"char", "varchar", "enum", "set", "tinytext", "text", "mediumtext", "longtext"}
 )
 DAY_TYPES: Final = frozenset({"date", "datetime", "timestamp"})
+OWN_TEXT: Final = frozenset({"uuid", "inet4", "inet6"})
+"""Types of MariaDB whose values can be written in several ways."""
 
 _WIDTHS: Final = {
     "tinyint": 4,

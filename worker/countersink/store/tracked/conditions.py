@@ -7,7 +7,7 @@ would make in the table itself.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from countersink.store.connection import Session
@@ -81,7 +81,14 @@ class Check:
             return value == one.text
         if value is None or isinstance(one, Never):
             return False
-        return Decimal(value) == one.value if isinstance(one, Number) else self._known[value]
+        return _is(value, one.value) if isinstance(one, Number) else self._known[value]
+
+
+def _is(text: str, number: Decimal) -> bool:
+    try:
+        return Decimal(text) == number
+    except InvalidOperation:
+        return False  # no trigger has written it
 
 
 def _equal(session: Session, texts: Sequence[str], one: Alike) -> list[bool]:

@@ -7,10 +7,11 @@ from countersink.store.connection import Session
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.ranges import check_days
 from countersink.store.tracked import columns
+from countersink.store.tracked.columns import Column
 from countersink.store.tracked.conditions import Condition, Exactly
 from countersink.store.tracked.days import LATE_DAY, NO_DAY
 from countersink.store.tracked.definitions import TrackedTable, read_all
-from countersink.store.tracked.names import find
+from countersink.store.tracked.names import find, in_words
 from countersink.store.tracked.selection import Days, count
 from countersink.store.tracked.values import condition
 
@@ -80,20 +81,16 @@ def _choose(
     ]
     if not able:
         what = ["day"] * (day is not None) + sorted(asked)
-        ways = "; ".join(f"{each.counter} {_how(each)}" for each in found)
+        ways = "; ".join(f"{each.counter} counts{in_words(each) or ' all rows'}" for each in found)
         raise ValueError(f"{table} is not counted by {' and '.join(what)}: {ways}")
     counted = [each for each in able if each.counted is not None]
     if not counted:
         raise Refused(
-            f"the rows of {able[0].name} are not counted yet as {able[0].counter}: wait until"
-            " countersink track is done, or run it again"
+            f"the rows of {able[0].name} are not counted just now as {able[0].counter}: it is being"
+            " tracked, repaired or untracked, or that was interrupted. Wait until it is done; if"
+            " nobody is at it, countersink verify with --repair counts them, untrack tidies up"
         )
     return min(counted, key=lambda each: (len(each.by), each.day is not None, each.counter))
-
-
-def _how(tracked: TrackedTable) -> str:
-    by = [*tracked.by, *(() if tracked.day is None else (f"the day of {tracked.day}",))]
-    return f"counts by {', '.join(by)}" if by else "counts all rows"
 
 
 def _conditions(
@@ -110,8 +107,18 @@ def _conditions(
         elif name in known:
             conditions.append(condition(session, known[name], asked[name.lower()]))
         else:
-            raise Refused(
-                f"column {name} of {tracked.name} is gone, or this user may not see it: grant it"
-                " SELECT on that table; countersink verify says what is the matter"
-            )
+            raise Refused(_out_of_sight(name, tracked, known))
     return conditions
+
+
+def _out_of_sight(name: str, tracked: TrackedTable, known: Mapping[str, Column]) -> str:
+    if not known:
+        return (
+            f"{tracked.name} is gone, or this user may not see it: grant it SELECT on that table;"
+            " countersink verify says what is the matter"
+        )
+    return (
+        f"column {name} of {tracked.name} is gone, or this user may see others only: if it was"
+        f" dropped or renamed, writes to the table fail until countersink untrack --counter"
+        f" {tracked.counter}; else grant this user SELECT on that table"
+    )

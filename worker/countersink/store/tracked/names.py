@@ -96,5 +96,11 @@ def find_one(tracked: Sequence[TrackedTable], table_or_counter: str, database: s
     return found[0]
 
 
+def in_words(tracked: TrackedTable) -> str:
+    """By what a table is counted: `` by tenant, status by day of placed``; nothing for all rows."""
+    by = f" by {', '.join(tracked.by)}" if tracked.by else ""
+    return by if tracked.day is None else f"{by} by day of {tracked.day}"
+
+
 def _plain(part: str) -> str:
     return part[1:-1].replace("``", "`") if part.startswith("`") else part

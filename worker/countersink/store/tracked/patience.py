@@ -1,8 +1,8 @@
 """Changing triggers of a table that others are using.
 
 A statement that makes or drops a trigger waits until no transaction uses the table, and whoever
-comes to use it meanwhile waits behind it. So it waits for two seconds at most, lets the others
-pass, and tries again.
+comes to use it meanwhile waits behind it, readers too. So it waits for a second at most, lets the
+others pass for at least as long, and tries again.
 """
 
 import random
@@ -15,11 +15,13 @@ from countersink.store.connection import Connect, Session
 from countersink.store.errors import Conflict
 from countersink.store.tracked.triggers import SQL_MODE
 
-LOCK_WAIT: Final = 2
+LOCK_WAIT: Final = 1
 """Seconds that others may have to wait behind a statement."""
 ATTEMPTS: Final = 15
-_PAUSES: Final = (0.2, 1.0)
+PAUSES: Final = (1.0, 2.0)
 """Seconds between two attempts, at least and at most."""
+
+_KILL: Final = "KILL and that number ends one"
 
 Notice = Callable[[str], object]
 """Is told, in a sentence, what is being waited for."""
@@ -66,10 +68,30 @@ def change(
             if attempt == ATTEMPTS:
                 raise Conflict(
                     f"a transaction has been using {table} all the time, so its triggers could not"
-                    f" be changed ({error}): end it, then run this again. SELECT"
-                    " trx_mysql_thread_id, trx_started FROM information_schema.innodb_trx ORDER BY"
-                    " trx_started shows the oldest ones; KILL and that number ends one",
+                    f" be changed ({error}): end it, then run this again."
+                    f" {_finding(session, table)}",
                     code=error.code,
                 ) from error
             notice(f"waiting for a transaction that uses {table} (attempt {attempt} of {ATTEMPTS})")
-            time.sleep(random.uniform(*_PAUSES))
+            time.sleep(random.uniform(*PAUSES))
+
+
+def _finding(session: Session, table: str) -> str:
+    """How to find whoever has the metadata lock of a table."""
+    name = session.literal(table)
+    if session.dialect.name == "mysql":
+        return (
+            "SELECT t.processlist_id, t.processlist_user, t.processlist_time"
+            " FROM performance_schema.metadata_locks AS m"
+            " JOIN performance_schema.threads AS t ON t.thread_id = m.owner_thread_id"
+            f" WHERE CONCAT(m.object_schema, '.', m.object_name) = {name}"
+            f" says who uses it (to a user with SELECT on performance_schema); {_KILL}"
+        )
+    return (
+        "SELECT p.id, p.user, p.time, t.trx_started FROM information_schema.processlist AS p"
+        " LEFT JOIN information_schema.innodb_trx AS t ON t.trx_mysql_thread_id = p.id"
+        " ORDER BY t.trx_started IS NULL, t.trx_started"
+        " says who uses what, the oldest transactions first (to a user with PROCESS); with the"
+        " plugin, SELECT thread_id FROM information_schema.metadata_lock_info"
+        f" WHERE CONCAT(table_schema, '.', table_name) = {name} says who uses this table; {_KILL}"
+    )

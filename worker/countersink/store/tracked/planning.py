@@ -11,7 +11,7 @@ from countersink.store.errors import Refused
 from countersink.store.policy_changes import check_app_slots, check_name
 from countersink.store.tracked import privileges, triggers
 from countersink.store.tracked.definitions import TrackedTable, read_all
-from countersink.store.tracked.names import default_counter, parse, quoted
+from countersink.store.tracked.names import default_counter, in_words, parse, quoted
 from countersink.store.tracked.tables import Table, read_table
 
 
@@ -22,12 +22,15 @@ class Plan:
     Attributes:
         definition: as it will be, or as it is, where it is tracked just so already.
         statements: the SQL that makes its triggers, in order.
-        warnings: sentences on what changes rows without a trigger, so that a recount is needed.
+        warnings: sentences on what makes the count wrong, so that a recount is needed.
+        reads: the columns that they read: without one of them the application's writes fail, so
+            untrack before one is dropped or renamed. On MariaDB the primary key is among them.
     """
 
     definition: TrackedTable
     statements: list[str]
     warnings: list[str]
+    reads: list[str]
 
 
 def make_plan(
@@ -72,7 +75,8 @@ def make_plan(
     return Plan(
         definition,
         [trigger.create for trigger in triggers.wanted(definition, found, database)],
-        _warnings(found),
+        _warnings(found, definition),
+        _reads(found, definition),
     )
 
 
@@ -92,8 +96,8 @@ def same_or_free(session: Session, wanted: TrackedTable) -> TrackedTable:
         ):
             return there
         raise ValueError(
-            f"{counter} tracks {described(there)} already: untrack that first, or give another"
-            " counter (--counter)"
+            f"{counter} tracks {there.name}{in_words(there)} on {there.app_slots} slots already:"
+            " untrack that first, or give another counter (--counter)"
         )
     if is_used(session, counter):
         raise ValueError(
@@ -114,18 +118,17 @@ def same_or_free(session: Session, wanted: TrackedTable) -> TrackedTable:
     return wanted
 
 
-def described(tracked: TrackedTable) -> str:
-    """How a table is counted, in words."""
-    by = f" by {', '.join(tracked.by)}" if tracked.by else ""
-    day = f" with the day of {tracked.day}" if tracked.day is not None else ""
-    return f"{tracked.name}{by}{day} on {tracked.app_slots} slots"
+def _reads(table: Table, tracked: TrackedTable) -> list[str]:
+    """The columns that the triggers read."""
+    names = [*tracked.by, *([] if tracked.day is None else [tracked.day])]
+    if names and table.updates_ignored:
+        names += [column.name for column in table.primary_key if column.name not in names]
+    return names
 
 
 def _require_readable(session: Session, table: Table, tracked: TrackedTable) -> None:
     """Check that this user, whose the triggers will be, may read the columns that they read."""
-    names = [*tracked.by, *([] if tracked.day is None else [tracked.day])]
-    if names and table.updates_ignored:
-        names += [column.name for column in table.primary_key]
+    names = _reads(table, tracked)
     columns = ", ".join(map(quoted, names)) or "1"
     try:
         session.query(f"SELECT {columns} FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")
@@ -133,7 +136,7 @@ def _require_readable(session: Session, table: Table, tracked: TrackedTable) -> 
         raise privileges.explained(error, session, table.schema, table.name) from error
 
 
-def _warnings(table: Table) -> list[str]:
+def _warnings(table: Table, tracked: TrackedTable) -> list[str]:
     recount = f"then run `countersink verify {table.schema}.{table.name} --repair`"
     found = [
         f"{cascade}: what it deletes or changes fires no trigger; {recount}"
@@ -141,4 +144,9 @@ def _warnings(table: Table) -> list[str]:
     ]
     if table.partitioned:
         found.append(f"dropping or truncating a partition fires no trigger; {recount}")
+    if table.updates_ignored and not table.primary_key and _reads(table, tracked):
+        found.append(
+            "it has no primary key, so rows that an UPDATE IGNORE leaves as they were are counted"
+            f" as if it had changed them; {recount}"
+        )
     return found

@@ -4,6 +4,9 @@ A cell is a bucket's label and a key. Both sides are read by plain SELECTs in th
 in which they agree if all is right: the triggers count in the transactions that write. The
 differences are kept in memory, about 300 bytes for each cell that the table has or had: 300 MB for
 a million different (day, key).
+
+A table is read by ranges of its primary key, so that progress can be told and no answer takes long.
+Where that cannot be it is one statement, for which :data:`COUNT_SECONDS` are allowed.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +15,15 @@ from typing import Final
 
 from countersink.store.buckets import label_time
 from countersink.store.connection import SQL_MODE, Session
-from countersink.store.tracked.columns import BINARY_TYPES, INTEGER_TYPES, TEXT_TYPES, Column
+from countersink.store.errors import Unavailable
+from countersink.store.tracked.columns import (
+    BINARY_TYPES,
+    DAY_TYPES,
+    INTEGER_TYPES,
+    OWN_TEXT,
+    TEXT_TYPES,
+    Column,
+)
 from countersink.store.tracked.days import label_of_number, number_sql
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import key_sql
@@ -25,9 +36,12 @@ Cell = tuple[int, bytes]
 Progress = Callable[[int, int], object]
 """Is told how many rows of the table were counted, and about how many there are."""
 
+COUNT_SECONDS: Final = 3600.0
+"""Seconds that a server may be silent while rows are counted."""
 CELLS_PER_QUERY: Final = 10_000
 ROWS_PER_QUERY: Final = 100_000
 _LABEL: Final = "TIMESTAMPDIFF(SECOND, '1970-01-01', bucket)"
+_ORDERED_TYPES: Final = (INTEGER_TYPES - {"bit"}) | BINARY_TYPES | DAY_TYPES | OWN_TEXT
 _ORDERED_CHARSETS: Final = frozenset({"ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"})
 
 
@@ -49,7 +63,7 @@ def differences(
     found = {cell: -amount for cell, amount in in_counter(session, tracked.counter) if amount}
     done = 0
     progress(0, table.rows)
-    with _as_triggers_do(session):
+    with _long_waits_told(tracked.name), _as_triggers_do(session):
         for part in _in_table(session, tracked, table):
             for number, key, rows in part:
                 cell = (label_of_number(int(number)), bytes(key))
@@ -62,6 +76,19 @@ def differences(
             progress(done, max(done, table.rows))
     progress(done, done)
     return found, done
+
+
+@contextmanager
+def _long_waits_told(table: str) -> Iterator[None]:
+    try:
+        yield
+    except Unavailable as error:
+        raise Unavailable(
+            f"the connection broke while the rows of {table} were counted, or one answer took"
+            f" longer than {COUNT_SECONDS / 60:.0f} minutes ({error}): nothing was changed; run"
+            " this again",
+            code=error.code,
+        ) from error
 
 
 @contextmanager
@@ -133,7 +160,7 @@ def _finds_its_place(column: Column) -> bool:
     """Whether a value that was read, bound again, is in the same place of the index."""
     if column.type in TEXT_TYPES:
         return column.type in ("char", "varchar") and column.charset in _ORDERED_CHARSETS
-    return column.type in BINARY_TYPES or column.type in INTEGER_TYPES - {"bit"}
+    return column.type in _ORDERED_TYPES
 
 
 def _plain(sql: str) -> str:

@@ -7,13 +7,11 @@ from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.errors import BadData
-from countersink.store.tracked.columns import BINARY_TYPES, INTEGER_TYPES, Column
+from countersink.store.tracked.columns import BINARY_TYPES, INTEGER_TYPES, OWN_TEXT, Column
 from countersink.store.tracked.conditions import NEVER, Alike, Condition, Exactly, Number
 
 _BYTEWISE: Final = re.compile(r".*_(nopad|0900)_bin")
 """Collations in which text is equal only to itself; other binary ones ignore blanks at the end."""
-_OWN_TEXT: Final = frozenset({"uuid", "inet4", "inet6"})
-"""Types of MariaDB whose values can be written in several ways."""
 
 
 def condition(session: Session, column: Column, value: object) -> Condition:
@@ -36,9 +34,10 @@ def condition(session: Session, column: Column, value: object) -> Condition:
     if column.type in INTEGER_TYPES and isinstance(value, int):
         return Exactly(str(int(value)))
     if column.type == "year" and isinstance(value, int):
-        return Exactly(f"{value:04d}")
+        return Exactly(f"{_year(value):04d}")
     if column.type == "decimal" and isinstance(value, int | Decimal):
-        return Number(Decimal(value))
+        number = Decimal(value)
+        return Number(number) if number.is_finite() else NEVER
     if column.type in BINARY_TYPES and isinstance(value, bytes | bytearray):
         return Exactly(value.hex().upper())
     if column.type == "date" and isinstance(value, date) and not isinstance(value, datetime):
@@ -47,7 +46,7 @@ def condition(session: Session, column: Column, value: object) -> Condition:
         return _moment(column, value)
     if column.type == "time" and isinstance(value, time | timedelta):
         return _time(column, value)
-    if column.type in _OWN_TEXT and isinstance(value, str):
+    if column.type in OWN_TEXT and isinstance(value, str):
         return _own_text(session, column, value)
     raise TypeError(f"column {column.name} is {_kind(column)}, not {type(value).__name__}")
 
@@ -71,6 +70,13 @@ def _text(session: Session, column: Column, value: object) -> Condition:
         if not stays:
             return NEVER  # it has a character that the column's character set has not
     return Alike(in_hex, charset, collation)
+
+
+def _year(value: int) -> int:
+    """What a YEAR is compared with: of 1 to 99 the server makes 2001 to 2069, 1970 to 1999."""
+    if not 1 <= value <= 99:
+        return int(value)
+    return value + (2000 if value < 70 else 1900)
 
 
 def _moment(column: Column, value: date) -> Condition:
