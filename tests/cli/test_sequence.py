@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from countersink.cli.servers.ports import free_port
+from countersink.store.connection import connect
 from tests.cli.command import Result, Servers, call, countersink, environment, one_sentence
 from tests.support.processes import COUNTERSINK, PROJECT
 from tests.support.proxies import Deed, MySQLProxy, Phase
@@ -88,6 +89,30 @@ def test_peek_set_and_reset(servers: Servers) -> None:
         values(servers, name)
     assert sequence(servers, "reset", "--all").out == "reset 3\n"
     assert listed(servers) == dict.fromkeys(("a", "b", "new", "tickets"))
+
+
+def test_names_and_values_that_begin_with_a_dash(servers: Servers) -> None:
+    assert sequence(servers, "set", "--format", "json", "a", "-5").json["value"] == -5
+    assert sequence(servers, "set", "--", "--bogus", "-7").out == "--bogus is at -7\n"
+    assert sequence(servers, "set", "-3", "4", "--format=text").out == "-3 is at 4\n"
+    assert listed(servers) == {"--bogus": -7, "-3": 4, "a": -5}
+
+
+def test_a_reset_says_what_it_has_done_once_each_and_before_it_failed(servers: Servers) -> None:
+    for name in ("a", "b"):
+        values(servers, name)
+    assert sequence(servers, "reset", "a", "a").out == "reset a, which was at 1\n"
+    values(servers, "a")
+    said = sequence(servers, "reset", "b", "a", "b", "--format", "json").json
+    assert said == {"reset": 2, "last_values": {"b": 1, "a": 1}}
+    values(servers, "a")
+    with connect(servers.mysql_url) as session:
+        session.execute(
+            "UPDATE sequence_option SET period = 'day', time_zone = 'Mars/Olympus' WHERE name = 'b'"
+        )
+    failed = sequence(servers, "reset", "a", "b")
+    assert (failed.status, failed.out) == (1, "reset a, which was at 1\n")
+    assert "install a newer tzdata" in failed.err
 
 
 def test_a_sequence_that_is_not_there_is_said(servers: Servers) -> None:
@@ -202,7 +227,10 @@ def test_what_cannot_be_is_wrong_usage_with_the_reason(servers: Servers) -> None
         (("next", "é" * 128), "255"),
         (("next", "\udcff"), "valid text"),
         (("set", "a", str(MIN - 1)), "64 bits"),
-        (("set", "a", "--fast"), "not a whole number"),
+        (("set", "a", "--fast"), "No such option"),
+        (("set", "--bogus", "5"), "No such option"),
+        (("set", "-x", "5"), "No such option"),
+        (("set", "a", "--", "--fast"), "not a whole number"),
         (("set", "a"), "Missing argument"),
         (("reset",), "say which"),
         (("reset", "a", "--all"), "say which"),

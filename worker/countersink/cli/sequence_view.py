@@ -123,3 +123,23 @@ def _settings(sequence: Sequence) -> str:
     if options.period != "none":
         said.append(f"by {options.period} in {options.time_zone}")
     return ", ".join(said)
+
+
+def print_reset(last: dict[str, int | None], format: str) -> None:
+    """Print which sequences were reset, with their last values; nothing if none was."""
+    if format == "json":
+        if last:
+            count = sum(value is not None for value in last.values())
+            output.write_json({"reset": count, "last_values": last})
+        return
+    for name, value in last.items():
+        click.echo(
+            f"{shown(name)} had no value"
+            if value is None
+            else f"reset {shown(name)}, which was at {value}"
+        )
+
+
+def shown(name: str) -> str:
+    """A name in a sentence."""
+    return output.cell(name) or repr(name)

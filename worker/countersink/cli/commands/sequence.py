@@ -10,7 +10,7 @@ import click
 
 from countersink.cli import output, sequence_view, settings
 from countersink.cli.failures import Failure, Misuse
-from countersink.cli.sequence_types import NAME, NONE, NUMBER, NUMBER_SETTING
+from countersink.cli.sequence_types import NAME, NONE, NUMBER, NUMBER_SETTING, TakesNumbers
 from countersink.cli.types import DAY
 from countersink.cli.zones import ZONE
 from countersink.store import Store, StoreError
@@ -82,7 +82,8 @@ def peek_command(name: str, period: date | None, format: str, mysql_url: str | N
     if value is None:
         when = "" if period is None else f" in the period of {period}"
         raise Failure(
-            f"{_shown(name)} has no value{when}; countersink sequence list shows those that have"
+            f"{sequence_view.shown(name)} has no value{when}; countersink sequence periods shows"
+            " the periods in which a sequence has one, countersink sequence list all sequences"
         )
     if format == "json":
         output.write_json({"sequence": name, "value": value})
@@ -90,11 +91,7 @@ def peek_command(name: str, period: date | None, format: str, mysql_url: str | N
         click.echo(str(value))
 
 
-@command.command(
-    "set",
-    cls=settings.Command,
-    context_settings={"ignore_unknown_options": True},  # -5 is a value
-)
+@command.command("set", cls=TakesNumbers)
 @click.argument("name", type=NAME)
 @click.argument("value", type=NUMBER)
 @settings.output_format("text", "json")
@@ -109,7 +106,7 @@ def set_command(name: str, value: int, format: str, mysql_url: str | None) -> No
     if format == "json":
         output.write_json({"sequence": name, "value": value})
     else:
-        click.echo(f"{_shown(name)} is at {value}")
+        click.echo(f"{sequence_view.shown(name)} is at {value}")
 
 
 @command.command("reset", cls=settings.Command)
@@ -130,24 +127,21 @@ def reset_command(
         raise Misuse("say which: NAME... or --all", click.get_current_context())
     if everything:
         _ask(yes, "Let all sequences begin again?", "nothing was reset")
-    with _sequences(mysql_url) as sequences:
-        if everything:
-            count = sequences.reset_all()
-            last: dict[str, int | None] = {}
-        else:
-            last = {name: sequences.reset(name) for name in names}
-            count = sum(value is not None for value in last.values())
-    if format == "json":
-        output.write_json({"reset": count, "last_values": last})
-        return
-    for name, value in last.items():
-        click.echo(
-            f"{_shown(name)} had no value"
-            if value is None
-            else f"reset {_shown(name)}, which was at {value}"
-        )
     if everything:
-        click.echo(f"reset {count:,}")
+        with _sequences(mysql_url) as sequences:
+            count = sequences.reset_all()
+        if format == "json":
+            output.write_json({"reset": count, "last_values": {}})
+        else:
+            click.echo(f"reset {count:,}")
+        return
+    last: dict[str, int | None] = {}
+    try:
+        with _sequences(mysql_url) as sequences:
+            for name in dict.fromkeys(names):
+                last[name] = sequences.reset(name)
+    finally:
+        sequence_view.print_reset(last, format)  # where one fails, those before it were reset
 
 
 @command.command("list", cls=settings.Command)
@@ -227,7 +221,8 @@ def periods_command(name: str, format: str, mysql_url: str | None) -> None:
         periods = sequences.periods(name)
         if not periods:
             raise Failure(
-                f"{_shown(name)} has no value; countersink sequence list shows those that have"
+                f"{sequence_view.shown(name)} has no value in any period; countersink sequence list"
+                " shows all sequences"
             )
     rows = [sequence_view.period_document(period) for period in periods]
     total = sum(period.value for period in periods)
@@ -249,15 +244,15 @@ def delete_command(name: str, yes: bool, format: str, mysql_url: str | None) -> 
 
     The next `next` makes it anew, and hands out its numbers again. On a terminal it asks first.
     """
-    _ask(yes, f"Delete sequence {_shown(name)} for good?", "nothing was deleted")
+    _ask(yes, f"Delete sequence {sequence_view.shown(name)} for good?", "nothing was deleted")
     with _sequences(mysql_url) as sequences:
         deleted = sequences.delete(name)
     if not deleted:
-        raise Failure(f"there is no sequence {_shown(name)}")
+        raise Failure(f"there is no sequence {sequence_view.shown(name)}")
     if format == "json":
         output.write_json({"sequence": name, "deleted": True})
     else:
-        click.echo(f"deleted sequence {_shown(name)}")
+        click.echo(f"deleted sequence {sequence_view.shown(name)}")
 
 
 @contextmanager
@@ -275,8 +270,3 @@ def _sequences(mysql_url: str | None) -> Iterator[Sequences]:
 def _ask(yes: bool, question: str, otherwise: str) -> None:
     if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
         raise Failure(otherwise)
-
-
-def _shown(name: str) -> str:
-    """A name in a sentence."""
-    return output.cell(name) or repr(name)
