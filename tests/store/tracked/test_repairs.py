@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -143,7 +144,7 @@ GONE = (
     ("MODIFY status TEXT", "no_column", "may not fit"),
     ("MODIFY status VARCHAR(20), MODIFY placed VARCHAR(20)", "no_column", "VARCHAR"),
     ("DROP COLUMN placed", "no_column", "no column 'placed'"),
-    ("DROP COLUMN status", "no_column", "no column 'status'"),
+    ("DROP COLUMN status", "no_column", "no column 'status'.*writes that fire its triggers fail"),
     ("ENGINE = MyISAM", "no_table", "MyISAM"),
     ("RENAME TO elsewhere", "no_table", "elsewhere now: untrack this, then track that"),
 )
@@ -156,8 +157,8 @@ def test_a_table_that_cannot_be_counted_any_more_is_said_to_be_so(app: App) -> N
         app.run(f"ALTER TABLE orders {change}")
         (found,) = app.found()
         assert found.problem == problem
-        assert said in found.detail
-        with pytest.raises(ValueError, match=said):
+        assert re.search(said, found.detail)
+        with pytest.raises(ValueError, match=said.partition(".*")[0]):
             app.store.tracked.repair("c")
     app.store.tracked.untrack("c")
     assert app.triggers() == set()

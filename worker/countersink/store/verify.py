@@ -130,6 +130,7 @@ def verify(
 
     Raises:
         UnknownCounter: nothing in the tables has this name, or no such table is tracked.
+        ValueError: ``table`` is the counter of one table, and the name of another one.
         StoreError: as any query.
     """
     tracked = read_all(session)

@@ -106,7 +106,7 @@ def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
     try:
         require_columns(table, tracked)
     except ValueError as error:
-        detail = f"{error}"
+        detail = f"{error}{_failing(session, tracked, table)}"
         return [RowDifference(tracked=tracked, problem="no_column", detail=detail), *strays]
     found = [*_triggers(session, tracked, table, database), *strays]
     if tracked.counted is None:
@@ -148,11 +148,27 @@ def _difference(now: Found | None, table: Table) -> str:
         return "is missing"
     if now.table != table.name:
         return f"is on {now.table}, which was renamed"
-    known = {name.casefold() for name in table.columns}
-    for column in now.columns:
-        if column.casefold() not in known:
-            return f"goes by column {column}, which is gone: writes that fire it fail"
+    gone = _gone(now, table)
+    if gone is not None:
+        return f"goes by column {gone}, which is gone: writes that fire it fail"
     return "was changed, or a column that it goes by was"
+
+
+def _gone(trigger: Found, table: Table) -> str | None:
+    """A column that a trigger goes by and that the table has no more."""
+    known = {name.casefold() for name in table.columns}
+    return next((name for name in trigger.columns if name.casefold() not in known), None)
+
+
+def _failing(session: Session, tracked: TrackedTable, table: Table) -> str:
+    """What to add where a column is gone that triggers go by, in case they are there."""
+    try:
+        there = installed.existing(session, tracked)
+    except HiddenTriggers:
+        return ""
+    if any(trigger.table == table.name and _gone(trigger, table) for trigger in there):
+        return "; writes that fire its triggers fail: untrack it"
+    return ""
 
 
 def _strays(session: Session, tracked: TrackedTable) -> list[RowDifference]:

@@ -105,10 +105,11 @@ def elsewhere(session: Session, tracked: TrackedTable) -> str:
         there = existing(session, tracked)
     except HiddenTriggers as error:
         return f"; {error}"
-    tables = sorted({f"{trigger.schema}.{trigger.table}" for trigger in there})
-    if not tables:
+    others = sorted({trigger.table for trigger in there} - {tracked.table})
+    if not others:
         return ""
-    return f"; its triggers are on {', '.join(tables)} now: untrack this, then track that"
+    tables = " and ".join(f"{tracked.schema}.{table}" for table in others)
+    return f"; its triggers are on {tables} now: untrack this, then track that"
 
 
 def split(
