@@ -11,7 +11,7 @@ import pytest
 from pymysql.constants import CLIENT
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
-from countersink.store import SequenceExhausted, Store
+from countersink.store import Conflict, SequenceExhausted, Store
 from countersink.store.connection import Session, connect
 from countersink.store.sequences import Sequences
 from tests.store.app import Connection, open_app, run, wait_for_lock_wait
@@ -165,6 +165,15 @@ def test_errors_of_the_driver_come_as_they_are(
     app.close()
     with pytest.raises(pymysql.err.InterfaceError):
         store.sequences.next_in(app, "a")
+
+
+def test_a_connection_whose_clock_was_set_is_told(sequences: Sequences, app: Connection) -> None:
+    sequences.configure("daily", period="day")
+    run(app, "SET SESSION timestamp = 1000000000")
+    with pytest.raises(Conflict, match="SET timestamp"):
+        sequences.next_in(app, "daily")
+    run(app, "SET SESSION timestamp = DEFAULT")
+    assert sequences.next_in(app, "daily") == 1
 
 
 def test_a_sequence_that_was_deleted_meanwhile(

@@ -16,7 +16,9 @@ from countersink.store import (
     SequenceUncertain,
     Store,
     Unavailable,
+    app_connection,
 )
+from countersink.store.app_connection import AppConnection, Done
 from countersink.store.connection import Session, connect
 from countersink.store.pool import Pool
 from countersink.store.sequences import Sequences, connections
@@ -95,6 +97,25 @@ def test_answers_that_leave_it_open(behind: Store, proxy: MySQLProxy) -> None:
             behind.sequences.next("a")
         assert caught.value.code == code
     assert behind.sequences.next("a") == 2
+
+
+def test_a_reply_that_the_driver_stumbles_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it raises: the statement was sent, and nobody knows what is still to be read."""
+    assert store.sequences.next("a") == 1
+    true = app_connection.execute
+
+    def stumble(connection: AppConnection, sql: str) -> Done:
+        true(connection, sql)
+        raise RuntimeError("what a packet")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(app_connection, "execute", stumble)
+        with pytest.raises(SequenceUncertain, match="what a packet"):
+            store.sequences.next("a")
+    assert store.sequences._handing_out._idle == []
+    assert store.sequences.next("a") == 3
 
 
 def test_a_statement_that_was_undone_runs_again(behind: Store, proxy: MySQLProxy) -> None:
