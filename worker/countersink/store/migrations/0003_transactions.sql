@@ -26,10 +26,11 @@ CREATE TABLE IF NOT EXISTS sequence_option (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Counters that applications count in their own transactions. Each such transaction holds a share lock on the row, so
--- whoever changes what the counter's buckets are deletes it: that waits for them, and later ones see the change.
+-- whoever changes what the counter's buckets are raises its version: that waits for them, and later ones see the change.
+-- It is never deleted.
 CREATE TABLE IF NOT EXISTS app_counter (
     counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    version BIGINT UNSIGNED NOT NULL COMMENT 'control.policy_version when the row was made: never the same one twice',
+    version BIGINT UNSIGNED NOT NULL COMMENT 'at first control.policy_version; raised with each change of what the counter counts by',
     PRIMARY KEY (counter)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
