@@ -197,6 +197,15 @@ def test_a_table_that_is_not_tracked_and_wrong_usage(servers: Servers) -> None:
     failed = servers.call("verify", "clicks")
     assert failed.status == 1
     assert "no table or counter 'clicks' is tracked; --counter" in one_sentence(failed)
+    execute(
+        servers,
+        "INSERT INTO tracked_table SELECT name, place, 'orders', '[]', NULL, 16, name,"
+        " UTC_TIMESTAMP(3), NULL FROM (SELECT 'own' AS name, DATABASE() AS place"
+        " UNION SELECT 'orders', 'shop') AS tables",
+    )
+    two = servers.call("verify", "orders")
+    assert two.status == 2
+    assert "'orders' is the counter of shop.orders, and table" in one_sentence(two)
     both = servers.call("verify", "clicks", "--counter", "clicks")
     assert both.status == 2
     assert "a table or --counter, not both" in one_sentence(both)

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from countersink.store.errors import UnknownCounter
+from countersink.store.names import quoted
 from countersink.store.tracked.definitions import TrackedTable
-from countersink.store.tracked.names import default_counter, find, find_one, parse, quoted
+from countersink.store.tracked.names import default_counter, find, find_one, parse
 
 
 @pytest.mark.parametrize(

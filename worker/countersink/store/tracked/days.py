@@ -12,8 +12,8 @@ from datetime import date
 from typing import Final
 
 from countersink.store.buckets import day_label
+from countersink.store.names import quoted
 from countersink.store.tracked.columns import Column
-from countersink.store.tracked.names import quoted
 
 NO_DAY: Final = date(1969, 12, 31)
 """The day of rows that have none, or one before 1970."""

@@ -15,8 +15,8 @@ case.
 from collections.abc import Sequence
 from typing import Final
 
+from countersink.store.names import quoted
 from countersink.store.tracked.columns import BINARY_TYPES, INTEGER_TYPES, Column
-from countersink.store.tracked.names import quoted
 
 MAX_KEY_BYTES: Final = 255
 """Bytes that a key can have, as the column ``counter_key`` is wide."""

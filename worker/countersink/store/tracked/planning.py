@@ -8,10 +8,11 @@ from secrets import token_hex
 from countersink.store.connection import Session
 from countersink.store.counter_reads import is_used
 from countersink.store.errors import Refused
+from countersink.store.names import quoted
 from countersink.store.policy_changes import check_app_slots, check_name
 from countersink.store.tracked import privileges, triggers
 from countersink.store.tracked.definitions import TrackedTable, read_all
-from countersink.store.tracked.names import default_counter, in_words, parse, quoted
+from countersink.store.tracked.names import default_counter, in_words, parse
 from countersink.store.tracked.tables import Table, read_table
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from countersink.store.buckets import label_time
 from countersink.store.connection import SQL_MODE, Session
 from countersink.store.errors import Unavailable
+from countersink.store.names import quoted
 from countersink.store.tracked.columns import (
     BINARY_TYPES,
     DAY_TYPES,
@@ -27,7 +28,6 @@ from countersink.store.tracked.columns import (
 from countersink.store.tracked.days import label_of_number, number_sql
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import key_sql
-from countersink.store.tracked.names import quoted
 from countersink.store.tracked.tables import Table
 from countersink.store.tracked.triggers import SQL_MODE as TRIGGER_MODE
 
