@@ -168,17 +168,18 @@ def test_whoever_changes_gives_way_and_says_so(
     store: Store, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("countersink.store.sequences.changes.ATTEMPTS", 1)
-    for name in ("a", "b", "held", "other"):
+    for name in ("a", "b", "held", "held too", "other"):
         store.sequences.next(name)
     changes = (
         lambda: store.sequences.configure("held", step=2),
         lambda: store.sequences.delete("held"),
-        lambda: store.sequences.set("held", 5),
+        lambda: store.sequences.set("held too", 5),
         store.sequences.reset_all,
     )
     with connect(mysql_url) as app:
         app.begin()
         store.sequences.next_in(app._connection, "held")
+        store.sequences.next_in(app._connection, "held too")
         failures: list[Conflict] = []
 
         def change(index: int) -> None:

@@ -21,8 +21,8 @@ from tests.support.takers import Takers
 from tests.support.waiting import eventually
 from tests.support.zone_files import write_zone
 
-SECONDS_AHEAD = 3
-PROCESSES = 4
+SECONDS_AHEAD = 2
+PROCESSES = 3
 ENOUGH = 100
 """Values of the new day."""
 
@@ -52,7 +52,9 @@ def _now(session: Session) -> int:
     return int(now)
 
 
-def test_midnight_crossed_by_four_processes(mysql_url: str, session: Session, zones: Path) -> None:
+def test_midnight_crossed_by_several_processes(
+    mysql_url: str, session: Session, zones: Path
+) -> None:
     """Each value of each day once; the day that is over stays, and the total is the sum."""
     environment = {"PYTHONTZPATH": os.pathsep.join(zoneinfo.TZPATH)}
     with Children() as children, Store(mysql_url) as store:

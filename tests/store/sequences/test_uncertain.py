@@ -78,7 +78,7 @@ def test_a_block_is_lost_as_a_whole(behind: Store, proxy: MySQLProxy) -> None:
 def test_a_server_that_does_not_reply_in_time(
     behind: Store, proxy: MySQLProxy, mysql_url: str
 ) -> None:
-    connect_behind = partial(open_tables, proxy.url(mysql_url), read_timeout=1)
+    connect_behind = partial(open_tables, proxy.url(mysql_url), read_timeout=0.5)
     database = Settings.parse(mysql_url).database or ""
     sequences = Sequences(connect_behind, connect_behind, Pool(connect_behind), database)
     assert sequences.next("a") == 2
