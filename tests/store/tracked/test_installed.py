@@ -98,6 +98,18 @@ def test_triggers_of_a_user_without_rights_are_found_and_made_anew(
     assert orders.store.tracked.repair("c").triggers == 0
 
 
+def test_rights_on_just_the_columns_that_a_trigger_reads_are_enough(
+    orders: App, limited: str
+) -> None:
+    orders.run(
+        f"REVOKE SELECT ON {orders.schema}.orders FROM limited@'%'",
+        f"GRANT SELECT (id, tenant, status) ON {orders.schema}.orders TO limited@'%'",
+        FILL,
+        "UPDATE orders SET status = 'paid'",
+    )
+    assert problems(orders) == []
+
+
 def test_a_user_who_may_not_look_at_others_says_nothing_of_them(orders: App, limited: str) -> None:
     orders.store.tracked.repair("c")
     with open_session(limited) as session:

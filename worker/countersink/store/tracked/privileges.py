@@ -155,7 +155,7 @@ def _public(session: Session) -> bool:
 
 
 def _privileges(session: Session, user: str, schema: str, table: str) -> frozenset[str]:
-    """The privileges on a table that a user has, without those of roles."""
+    """The privileges on a table, or on columns of it, that a user has, without those of roles."""
     name, _, host = user.rpartition("@")
     grantee = f"'{name}'@'{host}'"
     rows = session.query(
@@ -164,8 +164,11 @@ def _privileges(session: Session, user: str, schema: str, table: str) -> frozens
         " UNION SELECT privilege_type FROM information_schema.schema_privileges"
         " WHERE grantee = %s AND %s LIKE table_schema"
         " UNION SELECT privilege_type FROM information_schema.table_privileges"
+        " WHERE grantee = %s AND table_schema = %s AND table_name = %s"
+        # Those on some columns may do.
+        " UNION SELECT privilege_type FROM information_schema.column_privileges"
         " WHERE grantee = %s AND table_schema = %s AND table_name = %s",
-        (grantee, grantee, schema, grantee, schema, table),
+        (grantee, grantee, schema, *(grantee, schema, table) * 2),
     )
     return frozenset(kind for (kind,) in rows)
 
