@@ -38,7 +38,7 @@ def test_a_wrong_row_and_a_lost_one_are_listed(servers: Servers) -> None:
     count(servers)
     execute(servers, "UPDATE counter_slot SET amount = 7 WHERE counter = 'clicks'")
     execute(servers, "DELETE FROM counter_slot WHERE counter = 'views' AND counter_key = '/b'")
-    done = servers.run("verify", "--format", "json")
+    done = servers.call("verify", "--format", "json")
     assert done.status == 3
     assert done.json["differences"] == [
         {
@@ -152,7 +152,7 @@ def test_repair_mends_what_is_about_tracked_tables_and_says_what_it_did(
     execute(servers, "UPDATE counter_ledger SET amount = amount + 1 WHERE counter = 'orders'")
     execute(servers, "UPDATE counter_slot SET amount = 7 WHERE counter = 'clicks'")
     assert servers.call("verify").status == 3
-    one = servers.run("verify", "orders", "--repair")
+    one = servers.call("verify", "orders", "--repair")
     assert one.status == 0, one.out
     assert (
         f"Repaired {orders} (orders): 1 triggers made, 3 counts corrected, by -3 rows in all."
