@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from countersink.store.errors import UnknownCounter
 from countersink.store.keys import is_name
-from countersink.store.names import quoted as quoted
 from countersink.store.tracked.definitions import TrackedTable
 
 _PART = r"`(?:[^`]|``)+`|[^`.]+"

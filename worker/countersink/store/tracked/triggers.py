@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from countersink.store.deletion_sql import FIRST_APP_SLOT
+from countersink.store.names import quoted
 from countersink.store.tracked.days import bucket_sql
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import MAX_KEY_BYTES, key_sql
-from countersink.store.tracked.names import quoted
 from countersink.store.tracked.tables import Table
 
 Event = Literal["INSERT", "UPDATE", "DELETE"]
