@@ -18,8 +18,10 @@ import redis
 from hypothesis import HealthCheck, settings
 
 from countersink.cli.servers import FAST, Kind, MySQLServer, RedisServer
+from countersink.store import Store
 from countersink.store.connection import connect
 from countersink.store.settings import Settings
+from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect as connect_redis
 from tests.support.databases import KeptDatabase, dropped, new_name
 from tests.support.factories import MySQLFactory, RedisFactory
@@ -108,6 +110,15 @@ def mysql_url(kept_database: KeptDatabase) -> Iterator[str]:
     """The URL of a freshly migrated database, or one that is like it; the test may do anything."""
     yield kept_database.url()
     kept_database.clean()
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The store; whatever a test does, verify finds nothing afterwards."""
+    with Store(mysql_url) as opened:
+        yield opened
+    with open_session(mysql_url) as session:
+        assert verify(session).differences == []
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from countersink.cli.servers import MySQLServer
 from countersink.store import Store
 from countersink.store.connection import Session, connect
 from countersink.store.settings import Settings
-from countersink.store.verify import open_session, verify
 from tests.drivers import applications, mysqlclient
 from tests.drivers.applications import App
 from tests.store.helpers import keys
@@ -64,15 +63,6 @@ LIBRARIES = [
         for raw in (False, True)
     ),
 ]
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The store; whatever a test does, verify finds nothing afterwards."""
-    with Store(mysql_url) as opened:
-        yield opened
-    with open_session(mysql_url) as session:
-        assert verify(session).differences == []
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
+from tests.store.app import Connection, open_app
 
 
 @pytest.fixture
@@ -23,3 +24,12 @@ def applier(mysql_url: str) -> Iterator[Applier]:
     made = Applier(mysql_url, 17)
     yield made
     made.close()
+
+
+@pytest.fixture
+def app(mysql_url: str) -> Iterator[Connection]:
+    """The application's connection."""
+    connection = open_app(mysql_url)
+    yield connection
+    if connection.open:
+        connection.close()

@@ -48,14 +48,6 @@ def other(mysql_url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def app(mysql_url: str) -> Iterator[Connection]:
-    """The application's connection."""
-    connection = open_app(mysql_url)
-    yield connection
-    connection.close()
-
-
-@pytest.fixture
 def agreed(mysql_url: str) -> Iterator[None]:
     """Afterwards verify finds nothing."""
     yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from functools import partial
 from random import Random
@@ -22,30 +22,11 @@ from countersink.store.connection import Session, connect
 from countersink.store.increments import ROW_BYTES, ROWS_PER_STATEMENT, row_parts
 from countersink.store.names import quoted
 from countersink.store.settings import Settings
-from countersink.store.verify import open_session, verify
 from tests.store.app import Connection, app_slots, labels, open_app, run
 from tests.store.helpers import MAX, MIN, entry, keys, ledger, row, together
 from tests.support.proxies import MySQLProxy
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The store; whatever a test does, verify finds nothing afterwards."""
-    with Store(mysql_url) as opened:
-        yield opened
-    with open_session(mysql_url) as session:
-        assert verify(session).differences == []
-
-
-@pytest.fixture
-def app(mysql_url: str) -> Iterator[Connection]:
-    """The application's connection."""
-    connection = open_app(mysql_url)
-    yield connection
-    if connection.open:
-        connection.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
@@ -14,30 +13,11 @@ from countersink.store import Store
 from countersink.store.app_deletion import ROWS_PER_STATEMENT
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
-from countersink.store.verify import open_session, verify
 from tests.store.app import Connection, open_app, run
 from tests.store.helpers import entry, keys, ledger, row, rows, together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The store; whatever a test does, verify finds nothing afterwards."""
-    with Store(mysql_url) as opened:
-        yield opened
-    with open_session(mysql_url) as session:
-        assert verify(session).differences == []
-
-
-@pytest.fixture
-def app(mysql_url: str) -> Iterator[Connection]:
-    """The application's connection."""
-    connection = open_app(mysql_url)
-    yield connection
-    if connection.open:
-        connection.close()
 
 
 def fill(session: Session, store: Store, app: Connection, applier: Applier) -> None:
