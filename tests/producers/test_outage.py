@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
@@ -14,6 +15,9 @@ from countersink.stream.connection import connect
 from tests.producers.helpers import distinct, entries, total
 from tests.support.factories import RedisFactory
 from tests.support.waiting import eventually
+
+# Where rows are counted: by default a row is of the minute it came in, and minutes pass.
+ONE_MINUTE = datetime(2026, 9, 14, 12, 34, tzinfo=UTC)
 
 
 def test_a_frozen_redis_is_not_noticed_by_callers(own_redis_server: RedisFactory) -> None:
@@ -44,12 +48,13 @@ def test_memory_is_bounded_by_rows_and_what_does_not_fit_is_counted(
 ) -> None:
     with Producer("redis://127.0.0.1:1/0", max_rows_in_memory=1000) as producer:
         for number in range(5000):
-            producer.increment("hits", str(number))
+            producer.increment("hits", str(number), at=ONE_MINUTE)
         stats = producer.stats()
         assert (stats.accepted, stats.dropped, stats.pending_rows) == (1000, 4000, 1000)
         for number in range(5000):
-            producer.increment("hits", str(number))  # those that have a row go on counting
-        producer.increment_many("hits", dict.fromkeys(map(str, range(2000)), 1))
+            # those that have a row go on counting
+            producer.increment("hits", str(number), at=ONE_MINUTE)
+        producer.increment_many("hits", dict.fromkeys(map(str, range(2000)), 1), at=ONE_MINUTE)
         producer.increment("new", id="no room")
         stats = producer.stats()
         assert (stats.accepted, stats.dropped, stats.pending_rows) == (3000, 9001, 1000)
@@ -72,7 +77,7 @@ def test_rows_that_were_taken_for_a_flush_coalesce_again(own_redis_server: Redis
     with Producer(server.url, flush_interval=0.01, max_rows_in_memory=3000) as producer:
         for _ in range(20):
             for number in range(3000):
-                producer.increment("hits", str(number), at=None)
+                producer.increment("hits", str(number), at=ONE_MINUTE)
             producer.stats()
         assert producer.stats().dropped == 0
         assert producer.stats().pending_rows == 3000

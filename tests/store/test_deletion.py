@@ -245,9 +245,10 @@ def test_beside_whoever_counts_the_ledger_agrees_at_every_moment(
     counting = Applier(mysql_url, 9)
     threads = [beside(apply), beside(check)]
     for _ in range(8):
-        before = counted
         store.counters.delete("views", key)
-        while counted == before and not errors:
+        before = counted
+        # the first one may have been committed before the counter was gone
+        while counted < before + 2 and not errors:
             stop.wait(0.01)
     stop.set()
     for thread in threads:
