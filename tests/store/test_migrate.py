@@ -52,11 +52,11 @@ def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session
             assert written.query("SELECT * FROM control") == session.query("SELECT * FROM control")
     finally:
         session.execute(f"DROP DATABASE {other}")
-    assert len(_schema(session)) == 16
+    assert len(_schema(session)) == 25
 
 
 def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str) -> None:
-    assert migrate(empty_mysql_url) == ["0001_initial", "0002_schedules", "0003_transactions"]
+    assert migrate(empty_mysql_url) == ["0001_initial", "0002_schedules", "0003_transactions", "0004_backfill"]
     assert migrate(empty_mysql_url) == []
     with connect(empty_mysql_url) as session:
         require_schema(session)
@@ -66,7 +66,7 @@ def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str)
 def test_a_strange_name_of_a_database(empty_mysql_url: str) -> None:
     name = empty_mysql_url.rpartition("/")[2]
     url = f"{empty_mysql_url}%60%3B%20-x"
-    assert migrate(url) == ["0001_initial", "0002_schedules", "0003_transactions"]
+    assert migrate(url) == ["0001_initial", "0002_schedules", "0003_transactions", "0004_backfill"]
     with connect(url) as session:
         session.execute(f"DROP DATABASE `{name}``; -x`")
 
@@ -78,7 +78,7 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
         [],
         [],
         [],
-        ["0001_initial", "0002_schedules", "0003_transactions"],
+        ["0001_initial", "0002_schedules", "0003_transactions", "0004_backfill"],
     ]
     with connect(empty_mysql_url) as session:
         require_schema(session)
@@ -120,10 +120,10 @@ def test_a_crash_after_any_statement_is_made_good(empty_mysql_url: str, done: in
     with connect(settings) as session:
         for statement in migrations()[0].statements[:done]:
             session.execute(statement)
-    assert migrate(empty_mysql_url) == ["0001_initial", "0002_schedules", "0003_transactions"]
+    assert migrate(empty_mysql_url) == ["0001_initial", "0002_schedules", "0003_transactions", "0004_backfill"]
     with connect(settings) as session:
         require_schema(session)
-        assert len(_schema(session)) == 16
+        assert len(_schema(session)) == 25
         assert session.query("SELECT id, pruned_before FROM control") == [(1, 0)]
 
 

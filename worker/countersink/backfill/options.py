@@ -1,0 +1,129 @@
+"""What a backfill is asked to do, and what it says of itself."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from countersink.backfill.recipe import Recipe
+
+Mode = Literal["add", "reconcile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """One ``countersink backfill``.
+
+    Attributes:
+        counter: which.
+        sources: files, directories, shell patterns; ``-`` is standard input.
+        recipe: how they are read.
+        mode: ``add``: these events never arrived; ``reconcile``: they are the whole truth.
+        name: tells sources of the same content apart.
+        delete_missing: reconcile: keys that no source has go to zero.
+        grace_s: reconcile: seconds after its end at which a bucket counts as closed.
+        wait_s: reconcile: seconds to wait for what is in the streams.
+        jobs: how many job processes to use; 0: none.
+        rate: lines per second at most; None: as fast as it goes.
+        max_rejects: more rejected lines than this end the run; None: any number may be.
+        rejects: where to write them; None: a name is made up.
+        dry_run: say what would change, change nothing.
+    """
+
+    counter: str
+    sources: tuple[str, ...]
+    recipe: Recipe = field(default_factory=Recipe)
+    mode: Mode = "add"
+    name: str = ""
+    delete_missing: bool = False
+    grace_s: float = 900.0
+    wait_s: float = 60.0
+    jobs: int = 0
+    rate: float | None = None
+    max_rejects: int | None = None
+    rejects: Path | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far it is.
+
+    Attributes:
+        doing: ``reading``, ``waiting`` (for the streams) or ``correcting``.
+        source: what is being read.
+        done, size: bytes of all sources as they lie on disk; size is None where it is not known.
+        lines, counted, filtered, rejected: lines so far, in this run.
+        jobs: job processes at work.
+    """
+
+    doing: str
+    source: str = ""
+    done: int = 0
+    size: int | None = None
+    lines: int = 0
+    counted: int = 0
+    filtered: int = 0
+    rejected: int = 0
+    jobs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceReport:
+    """What became of one source.
+
+    Attributes:
+        source: as it was named.
+        outcome: ``counted``, ``known`` (nothing new in it), ``empty``, ``failed``.
+        detail: for people: what was known of it, or what went wrong.
+        lines, counted, filtered, rejected, amount: of this run.
+    """
+
+    source: str
+    outcome: str
+    detail: str = ""
+    lines: int = 0
+    counted: int = 0
+    filtered: int = 0
+    rejected: int = 0
+    amount: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a backfill did.
+
+    Attributes:
+        run: its number; None of a dry run.
+        counter, mode: as asked.
+        state: ``done``, ``stopped`` (asked to, or too many rejects) or ``failed`` (of some source).
+        sources: one for each.
+        lines, counted, filtered, rejected, amount: sums; reconcile: amount is that of the
+            corrections.
+        known_lines: lines that earlier runs had counted.
+        by_day: (ISO date, amount) that was, or would be, added; dry runs only.
+        corrections: reconcile: how many (key, bucket) differed; they are in backfill_drift.
+        notices: for people, a sentence each.
+    """
+
+    run: int | None
+    counter: str
+    mode: Mode
+    state: str
+    sources: tuple[SourceReport, ...] = ()
+    lines: int = 0
+    counted: int = 0
+    filtered: int = 0
+    rejected: int = 0
+    amount: int = 0
+    known_lines: int = 0
+    by_day: tuple[tuple[str, int], ...] = ()
+    corrections: int = 0
+    notices: tuple[str, ...] = ()
+
+
+class BackfillError(Exception):
+    """A backfill cannot go on; the message says what to do."""
+
+
+class Unreadable(BackfillError):
+    """A source cannot be read: it is gone, no file, cut off or corrupt."""
