@@ -56,7 +56,12 @@ def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session
 
 
 def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str) -> None:
-    assert migrate(empty_mysql_url) == ["0001_initial", "0002_schedules", "0003_transactions", "0004_backfill"]
+    assert migrate(empty_mysql_url) == [
+        "0001_initial",
+        "0002_schedules",
+        "0003_transactions",
+        "0004_backfill",
+    ]
     assert migrate(empty_mysql_url) == []
     with connect(empty_mysql_url) as session:
         require_schema(session)
@@ -87,6 +92,7 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
             (1,),
             (2,),
             (3,),
+            (4,),
         ]
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 
@@ -120,7 +126,12 @@ def test_a_crash_after_any_statement_is_made_good(empty_mysql_url: str, done: in
     with connect(settings) as session:
         for statement in migrations()[0].statements[:done]:
             session.execute(statement)
-    assert migrate(empty_mysql_url) == ["0001_initial", "0002_schedules", "0003_transactions", "0004_backfill"]
+    assert migrate(empty_mysql_url) == [
+        "0001_initial",
+        "0002_schedules",
+        "0003_transactions",
+        "0004_backfill",
+    ]
     with connect(settings) as session:
         require_schema(session)
         assert len(_schema(session)) == 25
