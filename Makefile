@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # what can be run on MySQL, too: `make test-mysql`
 MYSQL_TESTS := $(wildcard tests/store/test_*.py) tests/store/sequences tests/store/tracked \
-	tests/drivers tests/worker tests/reads tests/end_to_end \
+	tests/drivers tests/worker tests/reads tests/end_to_end tests/backfill \
 	$(filter-out %/test_frozen_redis.py %/test_schedulers.py,$(wildcard tests/faults/test_*.py)) \
 	$(foreach part,compaction moving planning pruning retention runs,tests/schedules/test_$(part).py) \
 	tests/cli/test_real_log.py
