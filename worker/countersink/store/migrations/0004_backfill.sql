@@ -19,6 +19,7 @@ CREATE TABLE IF NOT EXISTS backfill_run (
     rejected    BIGINT NOT NULL DEFAULT 0 COMMENT 'lines that could not be counted',
     amount      DECIMAL(38, 0) NOT NULL DEFAULT 0 COMMENT 'sum of what was added, or of the corrections',
     corrections BIGINT NOT NULL DEFAULT 0 COMMENT 'reconcile: (key, bucket) that differed',
+    policies    JSON NULL COMMENT 'reconcile: of the counter, by which its truth was read',
     error       VARCHAR(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
     PRIMARY KEY (id),
     KEY by_counter (counter, id)
