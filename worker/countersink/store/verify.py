@@ -4,8 +4,9 @@ tracked tables against these tables.
 For every counter: slots + months = ledger + slots 256 to 511. What the application's own
 transactions put into those slots comes into the ledger when compaction moves it. Everything that
 moves, adds or deletes rows changes both sides in one transaction, so they are equal in any
-snapshot, however much is going on; each group of counters is looked at in one of its own. And for
-every tracked table, in a snapshot of its own: the rows that its counter says = the rows it has.
+snapshot, however much is going on; each group of counters is looked at in one of its own. The same
+holds of what backfills wrote down, see :mod:`countersink.store.backfilled`. And for every tracked
+table, in a snapshot of its own: the rows that its counter says = the rows it has.
 """
 
 from collections import defaultdict
@@ -16,6 +17,7 @@ from datetime import date
 from typing import Final, Literal
 
 from countersink.store import buckets
+from countersink.store.backfilled import mismatches
 from countersink.store.connection import Session
 from countersink.store.deletion_sql import FIRST_APP_SLOT, LAST_APP_SLOT
 from countersink.store.errors import UnknownCounter
@@ -32,7 +34,7 @@ READ_SECONDS: Final = 3600.0
 _GROUP: Final = 20
 """Counters per snapshot: the server keeps what others change while a snapshot is open."""
 
-Problem = Literal["sum", "no_ledger", "no_policy", "no_rollup"]
+Problem = Literal["sum", "no_ledger", "no_policy", "no_rollup", "backfill"]
 
 _OUTSIDE: Final = f"slot NOT BETWEEN {FIRST_APP_SLOT} AND {LAST_APP_SLOT}"
 
@@ -45,9 +47,11 @@ class Difference:
         counter: its name.
         problem: ``sum``: tables and ledger differ; ``no_ledger``: there are rows, though nothing
             was ever applied; ``no_policy``: there are buckets of a policy it never had;
-            ``no_rollup``: there are months of days that were never said to be rolled up.
-        in_tables: sum of the slots but 256 to 511, and of the months.
-        in_ledger: sum of the ledger.
+            ``no_rollup``: there are months of days that were never said to be rolled up;
+            ``backfill``: what its backfills wrote down does not fit the ledger, or itself.
+        in_tables: sum of the slots but 256 to 511, and of the months; ``backfill``: what its
+            backfills wrote down.
+        in_ledger: sum of the ledger; ``backfill``: of slots 512 and up.
         detail: a sentence for people.
     """
 
@@ -152,6 +156,10 @@ def verify(
                 rows += sums.rows
                 had = {policy.number for policy in policies.of(name)}
                 differences += _differences(session, name, sums, had)
+            differences += [
+                Difference(one.counter, "backfill", one.written_down, one.in_ledger, one.detail)
+                for one in mismatches(session, part)
+            ]
         done += len(part)
     tables, row_differences = 0, list[RowDifference]()
     for each in tracked:
@@ -176,7 +184,7 @@ def _tracked_as(
 
 
 def _names(session: Session, counter: str | None) -> list[str]:
-    tables = ("counter_ledger", "counter_slot", "counter_month")
+    tables = ("counter_ledger", "counter_slot", "counter_month", "backfill_source")
     if counter is None:
         found = session.query(
             " UNION ".join(f"SELECT DISTINCT counter FROM {table}" for table in tables)
@@ -187,7 +195,7 @@ def _names(session: Session, counter: str | None) -> list[str]:
             "SELECT "
             + " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE counter = %s)" for table in tables)
             + " OR EXISTS (SELECT 1 FROM counter WHERE name = %s)",
-            (counter,) * 4,
+            (counter,) * 5,
         )
         if there:
             return [counter]
