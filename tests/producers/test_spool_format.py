@@ -15,7 +15,12 @@ from countersink.producers.spool import SpoolError, list_segments
 from countersink.producers.spool.backlog import Backlog
 from countersink.producers.spool.directory import new_segment_path, segment_paths, used_bytes
 from countersink.producers.spool.errors import SpoolFull
-from countersink.producers.spool.record import FILE_HEADER_SIZE, pack_slot, unpack_slot
+from countersink.producers.spool.record import (
+    FILE_HEADER_SIZE,
+    file_header,
+    pack_slot,
+    unpack_slot,
+)
 from countersink.producers.spool.segment import Segment
 from countersink.producers.spool.writer import Spool
 from countersink.stream.entry import encode_rows, new_entry_id
@@ -336,3 +341,35 @@ def test_a_forked_child_gives_up_the_lock(tmp_path: Path) -> None:
     finally:
         os.close(writing)
         assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_listing_tells_records_that_are_not_done_and_leaves_the_lock(tmp_path: Path) -> None:
+    path = written(tmp_path, [parcel(number) for number in range(1, 6)])
+    content = bytearray(path.read_bytes())
+    size = (len(content) - FILE_HEADER_SIZE) // 5
+    content[FILE_HEADER_SIZE + 3 * size + 30] ^= 0xFF  # in the fourth record
+    path.write_bytes(content + bytes(100))  # and a torn tail
+    backlog = Backlog(Journal())
+    backlog.add(adopt(path))
+    backlog.delivered(backlog.next(2, lambda: NOW))
+    (info,) = list_segments(tmp_path)
+    assert (info.state, info.entries, info.increments) == ("held", 2, 3 + 5)
+    assert (info.damaged_bytes, info.unreadable) == (size, None)
+    assert info.made_ms is not None
+    backlog.close()
+    assert [one.state for one in list_segments(tmp_path)] == ["waiting"]
+    sent, done = replayed(path)
+    assert [each.increments for each in sent] == [3, 5]
+    assert done.kept == [path.with_name(path.name + ".damaged")]
+    (info,) = list_segments(tmp_path)
+    assert (info.state, info.entries) == ("damaged", 0)
+
+
+def test_a_record_is_found_behind_much_that_is_corrupt(tmp_path: Path) -> None:
+    path = written(tmp_path, [parcel(1)])
+    record = path.read_bytes()[FILE_HEADER_SIZE:]
+    for junk in ((1 << 20) - 2, (1 << 20) + 1, (3 << 20) - 1):
+        path.write_bytes(file_header() + b"\xc5" * junk + record)
+        sent, backlog = replayed(path)
+        assert [each.increments for each in sent] == [1]
+        assert backlog.damaged_bytes == junk

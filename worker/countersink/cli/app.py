@@ -74,6 +74,10 @@ COMMANDS: Final[dict[str, Lazy]] = {
         "countersink.cli.commands.dead:command",
         "List, retry or drop rows that could not be counted.",
     ),
+    "spool": Lazy(
+        "countersink.cli.commands.spool:command",
+        "See and send what dead producers have left on disk.",
+    ),
     "info": Lazy(
         "countersink.cli.commands.info:command",
         "Show the backlog, the workers and how far behind they are.",

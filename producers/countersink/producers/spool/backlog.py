@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from countersink.producers.journal import Journal
 from countersink.producers.parcel import Parcel
@@ -18,6 +19,7 @@ class Backlog:
         entries_done: entries that Redis has got.
         increments_done: the increments in them.
         damaged_bytes: bytes of corrupt records that were passed over.
+        kept: files that were kept because of such.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -25,6 +27,7 @@ class Backlog:
         self.entries_done = 0
         self.increments_done = 0
         self.damaged_bytes = 0
+        self.kept: list[Path] = []
         self._journal = journal
         self._segments: deque[Segment] = deque()
         self._records: list[Record] = []  # read, and not yet in Redis
@@ -105,7 +108,9 @@ class Backlog:
         if self._segments:
             self._offset = self._segments[0].done
         self.segments_done += 1
-        segment.finish()
+        kept = segment.finish()
+        if kept is not None:
+            self.kept.append(kept)
         self._journal.say(logging.INFO, "replayed", "%s: replayed", segment.path)
 
     def _damage(self, segment: Segment, size: int) -> None:

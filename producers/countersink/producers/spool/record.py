@@ -47,6 +47,14 @@ class Record:
     parcel: Parcel
 
 
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """What a segment begins with: how far it is done, and whether damage was seen."""
+
+    done: int
+    damaged: bool
+
+
 def pack_slot(value: int) -> bytes:
     """A slot that is set."""
     return _SLOT.pack(value, crc32(_SLOT.pack(value, 0)))
@@ -63,6 +71,20 @@ def unpack_slot(raw: bytes) -> int | None:
 def file_header() -> bytes:
     """The beginning of a new segment."""
     return FILE_MAGIC.ljust(FILE_HEADER_SIZE, b"\0")
+
+
+def read_file_header(start: bytes, size: int) -> FileHeader | None:
+    """The header of a file of ``size`` bytes that begins with ``start``; ``None``: it is no
+    segment. One that ends within its header is an empty segment.
+    """
+    if len(start) < FILE_HEADER_SIZE:
+        return FileHeader(FILE_HEADER_SIZE, damaged=False)
+    if not start.startswith(FILE_MAGIC):
+        return None
+    done = unpack_slot(start[DONE_SLOT_OFFSET : DONE_SLOT_OFFSET + _SLOT.size])
+    if done is None or not FILE_HEADER_SIZE <= done <= size:
+        done = FILE_HEADER_SIZE
+    return FileHeader(done, damaged=start[DAMAGED_FLAG_OFFSET:][:1] == DAMAGED_FLAG)
 
 
 def pack(parcel: Parcel) -> list[bytes]:

@@ -9,22 +9,18 @@ from typing import Final
 from countersink.producers.parcel import Parcel
 from countersink.producers.spool import descriptors
 from countersink.producers.spool.errors import SpoolError
+from countersink.producers.spool.reading import Records
 from countersink.producers.spool.record import (
     AT_SLOT_OFFSET,
     DAMAGED_FLAG,
     DAMAGED_FLAG_OFFSET,
     DONE_SLOT_OFFSET,
     FILE_HEADER_SIZE,
-    FILE_MAGIC,
-    RECORD_HEADER_SIZE,
-    RECORD_MAGIC,
     Record,
-    body_length,
     file_header,
     pack,
     pack_slot,
-    unpack,
-    unpack_slot,
+    read_file_header,
 )
 
 DAMAGED_SUFFIX: Final = ".damaged"
@@ -45,6 +41,7 @@ class Segment:
         self.damaged = False
         self._fd = fd
         self._token = token
+        self._records = Records(path, fd)
         self.end = os.fstat(fd).st_size
         self.done = FILE_HEADER_SIZE
 
@@ -84,6 +81,7 @@ class Segment:
         Raises:
             SpoolError: it cannot be opened or is not a segment.
         """
+        segment = None
         try:
             segment = cls._lock(path, os.O_RDWR)
             if segment is None:
@@ -92,17 +90,16 @@ class Segment:
         except FileNotFoundError:
             return None
         except OSError as error:
+            if segment is not None:
+                segment.close()
             raise SpoolError(f"{path}: {error.strerror}") from error
-        if len(start) < FILE_HEADER_SIZE:  # its writer died before it had written anything
-            segment.end = FILE_HEADER_SIZE
-            return segment
-        if not start.startswith(FILE_MAGIC):
+        header = read_file_header(start, segment.end)
+        if header is None:
             segment.close()
             raise SpoolError(f"{path} is not a spool segment")
-        done = unpack_slot(start[DONE_SLOT_OFFSET : DONE_SLOT_OFFSET + 12])
-        if done is not None and FILE_HEADER_SIZE <= done <= segment.end:
-            segment.done = done
-        segment.damaged = start[DAMAGED_FLAG_OFFSET:][:1] == DAMAGED_FLAG
+        # A shorter file: its writer died before it had written anything.
+        segment.end = max(segment.end, FILE_HEADER_SIZE)
+        segment.done, segment.damaged = header.done, header.damaged
         return segment
 
     @classmethod
@@ -149,18 +146,10 @@ class Segment:
         Raises:
             SpoolError: the file cannot be read, or the damage cannot be noted in it.
         """
-        record = self._record_at(offset)
-        if record is not None or offset >= self.end:
-            return record
-        rest = self._read(offset, self.end - offset)
-        found = rest.find(RECORD_MAGIC, 1)
-        while found >= 0:
-            record = self._record_at(offset + found)
-            if record is not None:
-                self._note_damage()
-                return record
-            found = rest.find(RECORD_MAGIC, found + 1)
-        return None
+        record = self._records.at_or_after(offset, self.end)
+        if record is not None and record.offset > offset:
+            self._note_damage()
+        return record
 
     def cut(self, offset: int) -> int:
         """Cut a torn tail from ``offset`` on; how many bytes those were.
@@ -202,22 +191,22 @@ class Segment:
             raise SpoolError(f"{self.path}: cannot write: {error.strerror}") from error
         self.done = offset
 
-    def finish(self) -> None:
+    def finish(self) -> Path | None:
         """Delete the file, whose records are all in Redis; one with damage is kept under another
-        name, to be looked at.
+        name, which is returned, to be looked at.
 
         Raises:
             SpoolError: the file cannot be deleted or renamed.
         """
         try:
             if self.damaged:
-                self.path.rename(self.path.with_name(self.path.name + DAMAGED_SUFFIX))
-            else:
-                self.path.unlink(missing_ok=True)
+                return self.path.rename(self.path.with_name(self.path.name + DAMAGED_SUFFIX))
+            self.path.unlink(missing_ok=True)
         except OSError as error:
             raise SpoolError(f"{self.path}: cannot delete: {error.strerror}") from error
         finally:
             self.close()
+        return None
 
     def close(self) -> None:
         """Give up the lock. Idempotent."""
@@ -229,25 +218,6 @@ class Segment:
         except OSError as error:
             raise SpoolError(f"{self.path}: cannot write: {error.strerror}") from error
         self.damaged = True
-
-    def _record_at(self, offset: int) -> Record | None:
-        header = self._read(offset, RECORD_HEADER_SIZE)
-        length = body_length(header)
-        if length is None or offset + RECORD_HEADER_SIZE + length > self.end:
-            return None
-        return unpack(offset, header, self._read(offset + RECORD_HEADER_SIZE, length))
-
-    def _read(self, offset: int, size: int) -> bytes:
-        try:
-            raw = os.pread(self._fd, size, offset)
-            while len(raw) < size:
-                more = os.pread(self._fd, size - len(raw), offset + len(raw))
-                if not more:
-                    break
-                raw += more
-        except OSError as error:
-            raise SpoolError(f"{self.path}: cannot read: {error.strerror}") from error
-        return raw
 
     def _write(self, offset: int, pieces: Sequence[bytes]) -> int:
         for piece in pieces:

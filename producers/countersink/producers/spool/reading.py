@@ -1,0 +1,77 @@
+"""Reading records from an open segment file, in which some may be corrupt."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from countersink.producers.spool.errors import SpoolError
+from countersink.producers.spool.record import (
+    RECORD_HEADER_SIZE,
+    RECORD_MAGIC,
+    Record,
+    body_length,
+    unpack,
+)
+
+_AT_ONCE: Final = 1 << 20
+"""Bytes looked through at once for the record behind a damage."""
+
+
+class Records:
+    """The records of a file, which it neither locks nor writes.
+
+    Args:
+        path: for messages.
+        fd: the open file.
+    """
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    def at_or_after(self, offset: int, end: int) -> Record | None:
+        """The first record at or after ``offset`` and before ``end``; ``None``: no more. What lies
+        between is corrupt, or was not written to its end.
+
+        Raises:
+            SpoolError: the file cannot be read.
+        """
+        record = self._at(offset, end)
+        while record is None:
+            found = self._magic_after(offset, end)
+            if found is None:
+                return None
+            offset = found
+            record = self._at(offset, end)
+        return record
+
+    def _magic_after(self, offset: int, end: int) -> int | None:
+        """Where the next record may begin."""
+        offset += 1
+        while offset < end:
+            # The next piece begins within this one, for the sake of a magic across their border.
+            piece = self._read(offset, min(_AT_ONCE + len(RECORD_MAGIC) - 1, end - offset))
+            found = piece.find(RECORD_MAGIC)
+            if found >= 0:
+                return offset + found
+            offset += _AT_ONCE
+        return None
+
+    def _at(self, offset: int, end: int) -> Record | None:
+        header = self._read(offset, RECORD_HEADER_SIZE)
+        length = body_length(header)
+        if length is None or offset + RECORD_HEADER_SIZE + length > end:
+            return None
+        return unpack(offset, header, self._read(offset + RECORD_HEADER_SIZE, length))
+
+    def _read(self, offset: int, size: int) -> bytes:
+        try:
+            raw = os.pread(self._fd, size, offset)
+            while len(raw) < size:
+                more = os.pread(self._fd, size - len(raw), offset + len(raw))
+                if not more:
+                    break
+                raw += more
+        except OSError as error:
+            raise SpoolError(f"{self._path}: cannot read: {error.strerror}") from error
+        return raw
