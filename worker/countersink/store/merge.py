@@ -1,16 +1,14 @@
 """From the rows of many entries to one amount per cell: an upsert is paid per cell, not per row."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from countersink.store.amounts import Amounts
 from countersink.store.dead import DeadRow
 from countersink.store.policies import Policies
 
 Row = tuple[int, str, str, int, int]
 """(position in its entry from 0, counter, key, event time in whole Unix minutes, amount)."""
-
-Cell = tuple[str, int, str, int]
-"""(counter, bucket, key, amount): the bucket's label; the sum, however large it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +33,15 @@ class Incoming:
     payload: bytes | None = None
 
 
-class Merged:
-    """One amount per (counter, bucket, key).
+class Merged(Amounts):
+    """The amounts of the rows of entries.
 
     Attributes:
         rows: how many rows went in.
-        cells: how many cells came out.
     """
 
     def __init__(self, entries: Iterable[Incoming], policies: Policies) -> None:
-        self._amounts: dict[str, dict[int, dict[str, int]]] = {}
+        super().__init__()
         self.rows = 0
         last_counter, last_minute = "", -1
         amounts: dict[str, int] = {}
@@ -61,36 +58,3 @@ class Merged:
                     amounts[key] += amount
                 else:
                     amounts[key] = amount
-        self.cells = sum(
-            len(amounts) for buckets in self._amounts.values() for amounts in buckets.values()
-        )
-
-    def chunks(self, size: int) -> Iterator[list[Cell]]:
-        """The cells in primary-key order, ``size`` at a time.
-
-        The order of code points is the order of their UTF-8 bytes, so keys need no encoding to be
-        sorted.
-        """
-        chunk: list[Cell] = []
-        for counter in sorted(self._amounts):
-            buckets = self._amounts[counter]
-            for bucket in sorted(buckets):
-                amounts = buckets[bucket]
-                keys = sorted(amounts)
-                start = 0
-                while start < len(keys):
-                    part = keys[start : start + size - len(chunk)]
-                    start += len(part)
-                    chunk += [(counter, bucket, key, amounts[key]) for key in part]
-                    if len(chunk) == size:
-                        yield chunk
-                        chunk = []
-        if chunk:
-            yield chunk
-
-    def sums(self) -> dict[str, int]:
-        """What is added to each counter in all."""
-        return {
-            counter: sum(sum(amounts.values()) for amounts in buckets.values())
-            for counter, buckets in self._amounts.items()
-        }

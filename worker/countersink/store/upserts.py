@@ -3,17 +3,15 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Final
 
 from countersink.store import cells as sql
+from countersink.store.adding import CellWriter, write_ledger
+from countersink.store.amounts import Cell
 from countersink.store.connection import Session
 from countersink.store.dead import DeadRow
 from countersink.store.errors import BadData
-from countersink.store.merge import Cell, Incoming, Merged, Row
+from countersink.store.merge import Incoming, Merged, Row
 from countersink.store.policies import Policies
-
-_INSERT: Final = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
-_LEDGER_ROWS: Final = 500
 
 _Fate = tuple[Incoming, Row, BadData]
 
@@ -30,12 +28,9 @@ class Upserts:
         self, session: Session, slot: int, entries: Sequence[Incoming], policies: Policies
     ) -> None:
         self._session = session
-        self._slot = slot
         self._entries = entries
         self._policies = policies
-        self._clause = session.dialect.upsert_add("counter_slot", "amount")
-        self._room = sql.room(session)
-        self._heads: dict[tuple[str, int], str] = {}
+        self._writer = CellWriter(session, slot)
         self._by_cell: dict[tuple[str, int, str], list[tuple[Incoming, Row]]] | None = None
         self._failed: list[_Fate] = []
         self._lost_cells = 0
@@ -71,18 +66,7 @@ class Upserts:
         sums = self.merged.sums()
         if self._failed:
             self._correct(sums)
-        clause = self._session.dialect.upsert_add("counter_ledger", "amount")
-        ordered = sorted(sums.items())
-        size = sql.per_statement(self._session, _LEDGER_ROWS)
-        for start in range(0, len(ordered), size):
-            args: list[object] = []
-            part = ordered[start : start + size]
-            for counter, amount in part:
-                args += counter, self._slot, amount
-            values = ", ".join(["(%s, %s, %s)"] * len(part))
-            self._session.execute(
-                f"INSERT INTO counter_ledger (counter, slot, amount) VALUES {values}{clause}", args
-            )
+        write_ledger(self._session, self._writer.slot, sums)
 
     def _correct(self, sums: dict[str, int]) -> None:
         """Take the refused rows out of the sums, and counters out of which nothing was applied."""
@@ -101,7 +85,7 @@ class Upserts:
         done.
         """
         try:
-            self._send(cells)
+            self._writer.write(cells)
         except BadData as error:
             if len(cells) > 1:
                 middle = len(cells) // 2
@@ -116,7 +100,7 @@ class Upserts:
         failed = [(*rows[0], error)] if len(rows) == 1 else []
         for entry, row in rows if len(rows) > 1 else ():
             try:
-                self._send([(counter, bucket, key, row[4])])
+                self._writer.write([(counter, bucket, key, row[4])])
             except BadData as refused:
                 failed.append((entry, row, refused))
         self._failed += failed
@@ -131,28 +115,6 @@ class Upserts:
                     bucket = self._policies.bucket(counter, minute)
                     self._by_cell[counter, bucket, key].append((entry, row))
         return self._by_cell[cell]
-
-    def _send(self, cells: Sequence[Cell]) -> None:
-        try:
-            heads = self._heads
-            for counter, bucket, _, _ in cells:
-                if (counter, bucket) not in heads:
-                    heads[counter, bucket] = sql.head(self._session, counter, bucket)
-            tail = f"', {self._slot:d}, "
-            values = [
-                f"{heads[counter, bucket]}{key.encode().hex()}{tail}{amount:d})"
-                for counter, bucket, key, amount in cells
-            ]
-        except UnicodeEncodeError as error:
-            raise BadData(
-                f"not to be written as UTF-8: {error}", reason="wrong_encoding"
-            ) from error
-        except (ValueError, OverflowError) as error:
-            raise BadData(str(error), reason="out_of_range") from error
-        statement = f"{_INSERT}{', '.join(values)}{self._clause}"
-        if 4 * len(statement) > self._room and len(statement.encode()) > self._room:
-            raise BadData("the row does not fit max_allowed_packet", reason="too_long")
-        self._session.execute(statement)
 
 
 def dead_row(entry: Incoming, row: Row, error: BadData) -> DeadRow:

@@ -1,0 +1,75 @@
+"""Amounts per cell: what is to be added to a counter's buckets, one sum per key."""
+
+from collections.abc import Iterator, Mapping
+
+Cell = tuple[str, int, str, int]
+"""(counter, bucket, key, amount): the bucket's label; the sum, however large it is."""
+
+
+class Amounts:
+    """One amount per (counter, bucket, key).
+
+    Attributes:
+        cells: how many there are.
+    """
+
+    def __init__(self) -> None:
+        self._amounts: dict[str, dict[int, dict[str, int]]] = {}
+
+    @property
+    def cells(self) -> int:
+        """How many cells there are."""
+        return sum(
+            len(amounts) for buckets in self._amounts.values() for amounts in buckets.values()
+        )
+
+    def add(self, counter: str, bucket: int, key: str, amount: int) -> None:
+        """Add to one cell; 0 makes the cell, too."""
+        amounts = self._amounts.setdefault(counter, {}).setdefault(bucket, {})
+        amounts[key] = amounts.get(key, 0) + amount
+
+    def chunks(self, size: int) -> Iterator[list[Cell]]:
+        """The cells in primary-key order, ``size`` at a time.
+
+        The order of code points is the order of their UTF-8 bytes, so keys need no encoding to be
+        sorted.
+        """
+        chunk: list[Cell] = []
+        for counter in sorted(self._amounts):
+            buckets = self._amounts[counter]
+            for bucket in sorted(buckets):
+                amounts = buckets[bucket]
+                keys = sorted(amounts)
+                start = 0
+                while start < len(keys):
+                    part = keys[start : start + size - len(chunk)]
+                    start += len(part)
+                    chunk += [(counter, bucket, key, amounts[key]) for key in part]
+                    if len(chunk) == size:
+                        yield chunk
+                        chunk = []
+        if chunk:
+            yield chunk
+
+    def sums(self) -> dict[str, int]:
+        """What is added to each counter in all."""
+        return {
+            counter: sum(sum(amounts.values()) for amounts in buckets.values())
+            for counter, buckets in self._amounts.items()
+        }
+
+    def of(self, counter: str) -> Mapping[int, Mapping[str, int]]:
+        """A counter's amounts: bucket's label → key → amount."""
+        return self._amounts.get(counter, {})
+
+    def negated(self) -> "Amounts":
+        """What takes all of this back."""
+        taken = Amounts()
+        taken._amounts = {
+            counter: {
+                bucket: {key: -amount for key, amount in amounts.items()}
+                for bucket, amounts in buckets.items()
+            }
+            for counter, buckets in self._amounts.items()
+        }
+        return taken
