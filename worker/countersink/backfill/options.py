@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from countersink.backfill.recipe import Recipe
+
+if TYPE_CHECKING:
+    from countersink.backfill.listing import Drift
 
 Mode = Literal["add", "reconcile"]
 
@@ -102,6 +105,7 @@ class Report:
         known_lines: lines that earlier runs had counted.
         by_day: (ISO date, amount) that was, or would be, added; dry runs only.
         corrections: reconcile: how many (key, bucket) differed; they are in backfill_drift.
+        drift: dry runs of a reconcile: the first of what differs.
         notices: for people, a sentence each.
     """
 
@@ -118,6 +122,7 @@ class Report:
     known_lines: int = 0
     by_day: tuple[tuple[str, int], ...] = ()
     corrections: int = 0
+    drift: "tuple[Drift, ...]" = ()
     notices: tuple[str, ...] = ()
 
 
