@@ -64,7 +64,8 @@ def settle(session: Session, queue: Queue, policies: Policies) -> Pending:
     in it, and its sums too; one applied later has neither. So each is counted once, wherever the
     workers are. An entry older than the watermark may have lost its guard: the worker will not
     count it, nor is it counted here. Nor are rows of the counters of tracked tables, nor, in strict
-    mode, of unknown ones.
+    mode, of unknown ones, nor those that are in what their bucket was set to: these the queue was
+    read without.
 
     Args:
         session: in the snapshot.

@@ -6,6 +6,7 @@ from datetime import date
 
 from countersink.store.policies import Policies
 from countersink.store.ranges import Ranges, check_days
+from countersink.store.reconciled import accepted
 from countersink.store.views import View
 from countersink.stream.decode import Decoded
 
@@ -15,7 +16,8 @@ Cell = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """One entry that was in a stream, without its bad rows, which the worker will leave out too.
+    """One entry that was in a stream, without what the worker will not count either: bad rows, and
+    those that are in what their bucket was set to.
 
     Attributes:
         at: Unix ms of the first attempt to send.
@@ -76,8 +78,12 @@ class Folding:
         """The wanted rows of an entry, added up by cell."""
         counters: set[str] = set()
         cells: dict[Cell, int] = {}
+        before = self.policies.marked_before
+        when = accepted(bytes.fromhex(entry.id), entry.at) if before else 0
         for _, counter, key, minute, amount in entry.rows:
             if self._wanted.counter is not None and counter != self._wanted.counter:
+                continue
+            if when < before and self.policies.mark(counter, minute, when) is not None:
                 continue
             counters.add(counter)
             if self._keys is not None and key not in self._keys:

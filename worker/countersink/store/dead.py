@@ -18,6 +18,10 @@ from countersink.store.rerun import rerun
 WHOLE_ENTRY: Final = -1
 TOO_OLD: Final = "too_old"
 """The reason of what may have been counted already, its guard being gone."""
+RECONCILED: Final = "reconciled"
+"""The reason of what is in that which its bucket was set to."""
+COUNTED_MAYBE: Final = (TOO_OLD, RECONCILED)
+"""Reasons of what is counted already, or may be: it is retried only when asked for."""
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
 """Bytes of a payload that are kept; on a server with a smaller max_allowed_packet, as many."""
 MAX_DETAIL: Final = 1000
@@ -177,12 +181,12 @@ def pages(
     *,
     reason: str | None = None,
     refs: Sequence[str] | None = None,
-    but: str = "",
+    but: Sequence[str] = (),
     size: int = _ROWS_PER_PAGE,
 ) -> Iterator[list[Key]]:
     """The keys of the chosen dead rows in order, page by page; each is met once.
 
-    Without a reason or refs, ``but`` is a reason to leave out.
+    Without a reason or refs, ``but`` are reasons to leave out.
     """
     if refs is not None:
         keys = sorted({key for ref in refs for key in _named(session, ref, reason)})
@@ -198,16 +202,17 @@ def pages(
 
 
 def _next_keys(
-    session: Session, after: Key | None, reason: str | None, but: str, size: int
+    session: Session, after: Key | None, reason: str | None, but: Sequence[str], size: int
 ) -> list[Key]:
     """The first ``size`` keys after one, by ranges of the primary key.
 
     Not by a row constructor, (a, b) > (x, y), which would read the whole table.
     """
     select = "SELECT entry_id, position FROM dead_row WHERE "
-    chosen = "reason <> %s" if reason is None else "reason = %s"
-    tail = f" AND {chosen} ORDER BY entry_id, position LIMIT %s"
-    rest = (but if reason is None else reason, size)
+    reasons = tuple(but) if reason is None else (reason,)
+    chosen = "".join(f" AND reason {'<>' if reason is None else '='} %s" for _ in reasons)
+    tail = f"{chosen} ORDER BY entry_id, position LIMIT %s"
+    rest = (*reasons, size)
     found: list[tuple[Any, ...]] = []
     if after is not None:
         found += session.query(f"{select}entry_id = %s AND position > %s{tail}", (*after, *rest))

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Final, cast
 
-from countersink.store import buckets
+from countersink.store import buckets, reconciled
 from countersink.store.buckets import Resolution
 from countersink.store.connection import Session
 from countersink.store.errors import Refused
+from countersink.store.reconciled import Mark, Marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,7 @@ class Policy:
 DEFAULT: Final = Policy()
 OUTDATED: Final = -1
 """A version that policies never have in the database."""
+_NO_MARKS: Final[Marks] = {}
 
 
 class Policies:
@@ -90,6 +92,8 @@ class Policies:
         version: of the policies; another number means that something changed.
         strict: rows of counters that nobody has made are refused.
         tracked: counters that only the triggers of tracked tables count.
+        marked_before: no entry accepted at this time (Unix ms) or later meets a mark of
+            :mod:`countersink.store.reconciled`; 0 where there are none.
         known: counters found to be known meanwhile; a memory for whoever asks.
     """
 
@@ -99,12 +103,17 @@ class Policies:
         strict: bool,
         by_counter: Mapping[str, tuple[Policy, ...]],
         tracked: frozenset[str] = frozenset(),
+        marks: Marks = _NO_MARKS,
     ) -> None:
         self.version = version
         self.strict = strict
         self.tracked = tracked
         self.known: set[str] = set()
         self._by_counter = by_counter
+        self._marks = marks
+        self.marked_before = max(
+            (mark.sent_before for own in marks.values() for mark in own.values()), default=0
+        )
         self._begins = {
             counter: [policy.valid_from for policy in policies]
             for counter, policies in by_counter.items()
@@ -150,14 +159,37 @@ class Policies:
             self.version = OUTDATED
             raise
 
+    def mark(self, counter: str, minute: int, accepted: int) -> Mark | None:
+        """The mark that keeps an event at a Unix minute from being counted; None: it is counted.
 
-def load(session: Session) -> Policies:
+        Args:
+            counter: its counter.
+            minute: its time.
+            accepted: of its entry, :func:`countersink.store.reconciled.accepted`.
+
+        Raises:
+            Refused: as :meth:`bucket`.
+        """
+        marks = self._marks.get(counter)
+        if marks is None:
+            return None
+        found = marks.get(self.bucket(counter, minute))
+        return found if found is not None and accepted < found.sent_before else None
+
+
+def load(session: Session, *, old_marks: bool = False) -> Policies:
     """The policies, read in the transaction or snapshot that the caller began.
+
+    Args:
+        session: in it.
+        old_marks: also marks that only entries can meet which are too old to be counted.
 
     Raises:
         StoreError: as any query.
     """
-    ((version, strict),) = session.query("SELECT policy_version, strict FROM control WHERE id = 1")
+    ((version, strict, watermark),) = session.query(
+        "SELECT policy_version, strict, pruned_before FROM control WHERE id = 1"
+    )
     found: dict[str, list[Policy]] = {}
     rows = session.query(
         "SELECT counter, number, valid_from, time_zone, resolution, used_to FROM counter_policy"
@@ -171,6 +203,7 @@ def load(session: Session) -> Policies:
         bool(strict),
         {name: tuple(own) for name, own in found.items()},
         frozenset(name for (name,) in tracked),
+        reconciled.load(session, watermark=None if old_marks else int(watermark)),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from countersink.store import dead
 from countersink.store.connection import Session
 from countersink.store.control import read_control
-from countersink.store.dead import TOO_OLD, WHOLE_ENTRY, DeadRow, Key
+from countersink.store.dead import COUNTED_MAYBE, RECONCILED, WHOLE_ENTRY, DeadRow, Key
 from countersink.store.merge import Incoming, Row
 from countersink.store.policies import load
 from countersink.store.refusals import refuse
@@ -45,7 +45,8 @@ class Retried:
         retried: dead rows that are gone, having been counted (a whole entry at least in part).
         failed: dead rows that stay, or that a whole entry left behind.
         rows: rows counted.
-        left_out: dead rows that are ``too_old``, where neither a reason nor refs were given.
+        left_out: dead rows that are ``too_old`` or ``reconciled``, where neither a reason nor refs
+            were given.
     """
 
     retried: int = 0
@@ -63,11 +64,13 @@ def retry(
     refs: Sequence[str] | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Retried:
-    """Count dead rows after all: those with a reason, those named, or all but the ``too_old``.
+    """Count dead rows after all: those with a reason, those named, or all but the ``too_old`` and
+    the ``reconciled``.
 
     What fails again stays, with its new reason. What was too old to prove new may be counted
-    already, so it has to be asked for: whoever does has decided that it is new. Rows that another
-    retry takes meanwhile are left to it.
+    already, and what was reconciled is, if its sources were the whole truth: so these have to be
+    asked for, and whoever does has decided that they are new. Rows that another retry takes
+    meanwhile are left to it.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
@@ -81,7 +84,7 @@ def retry(
     """
     retried = failed = rows = 0
     failed_now: set[Key] = set()
-    but = TOO_OLD if reason is None and refs is None else ""
+    but = COUNTED_MAYBE if reason is None and refs is None else ()
     for page in dead.pages(session, reason=reason, refs=refs, but=but, size=PAGE):
         # What a whole entry has left behind comes after it in the order of the pages: not again.
         keys = [key for key in page if key not in failed_now]
@@ -92,7 +95,8 @@ def retry(
         failed += part.failed
         rows += part.rows
         failed_now |= stay
-    left_out = dead.count(session).get(but, 0) if but else 0
+    left = dead.count(session) if but else {}
+    left_out = sum(left.get(one, 0) for one in but)
     return Retried(retried, failed, rows, left_out)
 
 
@@ -100,22 +104,32 @@ def _retry_page(
     session: Session,
     slot: int,
     decode: Decode,
-    reasons: tuple[str | None, str],
+    reasons: tuple[str | None, Sequence[str]],
     page: Sequence[Key],
 ) -> tuple[Retried, set[Key]]:
     """One transaction over the dead rows of a page; also the keys of those that are left.
 
-    ``reasons``: the one wanted, None for any, and the one to leave out.
+    ``reasons``: the one wanted, None for any, and those to leave out.
     """
     reason, but = reasons
     with session.transaction():
         found = [row for row in (dead.lock(session, key) for key in page) if row is not None]
-        chosen = [row for row in found if reason in (None, row.reason) and row.reason != but]
+        chosen = [row for row in found if reason in (None, row.reason) and row.reason not in but]
         attempts = [(row, *_read(row, decode)) for row in chosen]
         read_control(session)  # its lock keeps the policies as they are read
-        in_force = load(session)
-        incoming = [_incoming(row, rows) for row, rows, _ in attempts]
-        entries, not_counted = refuse(session, incoming, in_force)
+        in_force = load(session, old_marks=True)
+        entries: list[Incoming] = []
+        not_counted: list[DeadRow] = []
+        for late in False, True:
+            # What is reconciled was asked for: it is not refused for that once more.
+            part = [
+                _incoming(row, rows)
+                for row, rows, _ in attempts
+                if (row.reason == RECONCILED) is late
+            ]
+            kept, refused_now = refuse(session, part, in_force, late=late)
+            entries += kept
+            not_counted += refused_now
         upserts = Upserts(session, slot, entries, in_force)
         upserts.apply()
         upserts.apply_ledger()

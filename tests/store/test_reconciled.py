@@ -1,0 +1,230 @@
+"""Marks of reconciled buckets: what was accepted before goes to the dead letters, nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import date
+
+import pytest
+
+from countersink.store import Store, dead, policies, reconciled
+from countersink.store.apply import Applied, Applier
+from countersink.store.connection import Session
+from countersink.store.control import bump, exclusive
+from countersink.store.reconciled import KEPT_UNSENT_MS, Mark, accepted
+from countersink.store.retry import Retried, retry
+from countersink.stream.decode import decode_payload
+from countersink.stream.entry import new_entry_id
+from tests.store.helpers import entry, keys, ledger, minute, now_ms
+
+DAY = date(2026, 3, 14)
+LABEL = minute(DAY, 0) * 60
+HOUR_MS = 3_600_000
+
+
+def mark(
+    session: Session, sent_before: int, *labels: int, counter: str = "views", run: int = 7
+) -> None:
+    """Mark buckets as a reconcile does."""
+
+    def work(_: object) -> None:
+        reconciled.mark(session, counter, run, sent_before, labels or (LABEL,))
+        bump(session)
+
+    exclusive(session, work)
+
+
+def unmark(session: Session, run: int = 7) -> None:
+    def work(_: object) -> None:
+        assert reconciled.unmark(session, "views", run)
+        bump(session)
+
+    exclusive(session, work)
+
+
+def row_of(
+    key: str = "/a", *, amount: int = 1, day: date = DAY, counter: str = "views", position: int = 0
+) -> tuple[int, str, str, int, int]:
+    return position, counter, key, minute(day), amount
+
+
+def id_of(made: int) -> bytes:
+    """An entry id that was made at a time."""
+    return bytes.fromhex(new_entry_id(made))
+
+
+def retried(session: Session, **chosen: object) -> Retried:
+    return retry(session, slot=17, decode=decode_payload, **chosen)  # type: ignore[arg-type]
+
+
+def test_an_entry_is_accepted_when_it_was_made_if_its_id_tells() -> None:
+    at = now_ms()
+    assert accepted(id_of(at - 5000), at) == at - 5000
+    assert accepted(id_of(at), at) == at
+    # A clock set back, an id that an app named, one that was made in another way.
+    assert accepted(id_of(at + 5000), at) == at
+    assert accepted(b"\xff" * 16, at) == at
+    assert accepted(bytes(16), at) == at
+    assert accepted(id_of(at - KEPT_UNSENT_MS), at) == at - KEPT_UNSENT_MS
+    assert accepted(id_of(at - KEPT_UNSENT_MS - 1), at) == at
+    assert accepted(bytes(16), 5) == 0
+
+
+def test_what_was_sent_before_is_dead_and_what_was_sent_later_counts(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    t0 = now_ms() - HOUR_MS
+    applier.apply([entry([row_of("/a")], at=t0 - 10)])  # before the mark: counted
+    mark(session, t0)
+    late = entry(
+        [
+            row_of("/a", amount=5),
+            row_of("/a", amount=7, day=date(2026, 3, 15), position=1),
+            row_of("/a", amount=9, counter="other", position=2),
+        ],
+        id=id_of(t0 - 1),
+        at=t0 - 1,
+    )
+    new = entry([row_of("/b")], id=id_of(t0), at=t0)
+    assert applier.apply([late, new]) == Applied(applied=2, rows=3, cells=3, dead=1)
+    assert keys(session) == {b"/a": 8, b"/b": 1}
+    assert ledger(session) == {"other": 9, "views": 9}
+    (buried,) = dead.list_rows(session)
+    assert (buried.reason, buried.position, buried.entry_id) == ("reconciled", 0, late.id)
+    assert json.loads(buried.payload) == ["views", "/a", minute(DAY), 5]
+    assert "backfill 7" in buried.detail
+    assert f"accepted at {t0 - 1}" in buried.detail
+    # Delivered again it is a duplicate, not another dead letter.
+    assert applier.apply([late, new]) == Applied(duplicates=2)
+    assert len(dead.list_rows(session)) == 1
+
+
+def test_a_spooled_record_is_as_old_as_its_id_whenever_it_is_sent(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    t0 = now_ms() - HOUR_MS
+    mark(session, t0)
+    spooled = entry([row_of()], id=id_of(t0 - 20 * 24 * HOUR_MS), at=now_ms())
+    assert applier.apply([spooled]) == Applied(applied=1, dead=1)
+    named_by_the_app = entry([row_of()], id=os.urandom(1) + b"\xff" * 15, at=now_ms())
+    assert applier.apply([named_by_the_app]) == Applied(applied=1, rows=1, cells=1)
+
+
+def test_the_latest_mark_of_a_bucket_holds(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    t0 = now_ms() - HOUR_MS
+    mark(session, t0 + 1000, run=9)
+    mark(session, t0, run=11)
+    late = entry([row_of()], id=id_of(t0 + 500), at=t0 + 500)
+    assert applier.apply([late]).dead == 1
+    assert "backfill 9" in dead.list_rows(session)[0].detail
+    unmark(session, run=9)
+    assert applier.apply([entry([row_of()], id=id_of(t0 + 500), at=t0 + 500)]).dead == 0
+    unmark(session, run=11)
+    assert applier.apply([entry([row_of()], id=id_of(t0 - 5), at=t0 - 5)]).dead == 0
+
+
+def test_a_mark_is_on_a_bucket_whatever_it_is(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    store.counters.set("views", time_zone="Asia/Kolkata", resolution="quarter")
+    t0 = now_ms() - HOUR_MS
+    label = policies.load(session).bucket("views", minute(DAY, 61))
+    mark(session, t0, label)
+    for of_day, dead_rows in ((59, 0), (60, 1), (74, 1), (75, 0)):
+        late = entry([(0, "views", "/", minute(DAY, of_day), 1)], id=id_of(t0 - 1), at=t0 - 1)
+        assert applier.apply([late]).dead == dead_rows
+
+
+def test_marks_that_only_too_old_entries_could_meet_are_not_read_by_workers(
+    session: Session,
+) -> None:
+    now = now_ms()
+    mark(session, now - KEPT_UNSENT_MS, run=1)
+    mark(session, now - KEPT_UNSENT_MS + 1, LABEL + 86_400, run=2)
+    assert reconciled.load(session) == {
+        "views": {
+            LABEL: Mark(now - KEPT_UNSENT_MS, 1),
+            LABEL + 86_400: Mark(now - KEPT_UNSENT_MS + 1, 2),
+        }
+    }
+    session.execute("UPDATE control SET pruned_before = %s", (now,))
+    assert policies.load(session).mark("views", minute(DAY), 0) is None
+    assert policies.load(session).mark("views", minute(DAY) + 1440, 0) is not None
+    assert policies.load(session, old_marks=True).mark("views", minute(DAY), 0) is not None
+    assert policies.load(session).marked_before == now - KEPT_UNSENT_MS + 1
+
+
+def test_retrying_leaves_them_out_until_they_are_asked_for(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    t0 = now_ms() - HOUR_MS
+    mark(session, t0)
+    entries = [entry([row_of(f"/{n}", amount=n)], id=id_of(t0 - n), at=t0 - n) for n in (1, 2, 4)]
+    assert applier.apply(entries).dead == 3
+    assert retried(session) == Retried(left_out=3)
+    assert dead.count(session) == {"reconciled": 3}
+    assert retried(session, refs=[f"{entries[0].id.hex()}:0"]) == Retried(retried=1, rows=1)
+    assert keys(session) == {b"/1": 1}
+    assert retried(session, reason="reconciled") == Retried(retried=2, rows=2)
+    assert keys(session) == {b"/1": 1, b"/2": 2, b"/4": 4}
+    assert retried(session, reason="reconciled") == Retried()
+
+
+@pytest.mark.parametrize("position", [0, dead.WHOLE_ENTRY])
+def test_what_was_dead_for_another_reason_when_its_bucket_was_reconciled_is_not_counted_on_top(
+    store: Store, session: Session, position: int
+) -> None:
+    t0 = now_ms() - HOUR_MS
+    payload = b'["views","/a",%d,5]' % minute(DAY)
+    whole = position == dead.WHOLE_ENTRY
+    name = id_of(t0 - 1)
+    with session.transaction():
+        dead.insert(
+            session,
+            [
+                dead.DeadRow(
+                    name,
+                    position,
+                    "s",
+                    t0 - 1,
+                    "too_old",
+                    "",
+                    b"[%s]" % payload if whole else payload,
+                )
+            ],
+        )
+    mark(session, t0)
+    # A mark that workers do not read any more holds here all the same.
+    session.execute("UPDATE control SET pruned_before = %s", (now_ms() + 2 * KEPT_UNSENT_MS,))
+    assert retried(session, reason="too_old") == Retried(failed=1)
+    assert dead.count(session) == {"reconciled": 1}
+    assert retried(session) == Retried(left_out=1)
+    assert retried(session, refs=[name.hex()]) == Retried(retried=1, rows=1)
+    assert keys(session) == {b"/a": 5}
+
+
+def test_strict_mode_tracked_counters_and_marks_each_take_their_rows(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    applier.apply([entry([row_of()])])
+    store.counters.set_strict(True)
+    t0 = now_ms() - HOUR_MS
+    mark(session, t0)
+    mixed = entry(
+        [row_of("/a"), row_of("/b", counter="unknown", position=1), row_of("/c", position=2)],
+        id=id_of(t0 - 1),
+        at=t0 - 1,
+    )
+    assert applier.apply([mixed]) == Applied(applied=1, dead=3)
+    assert dead.count(session) == {"reconciled": 2, "unknown_counter": 1}
+
+
+def test_a_bucket_marked_while_a_worker_counts_it_is_marked_for_the_next_batch(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    applier.apply([entry([row_of()])])  # has read the policies
+    mark(session, now_ms() + HOUR_MS)
+    assert applier.apply([entry([row_of()])]).dead == 1
