@@ -1,18 +1,19 @@
 """What the documents say is run here: examples, their output, and every command they name."""
 
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.cli import reference
 from tests.support.processes import COUNTERSINK, PROJECT, Child, Children, child_environment
 
 DOCUMENTS = sorted(
@@ -145,7 +146,14 @@ def test_every_countersink_command_in_a_document_exists(document: Path) -> None:
 
 
 def _help(path: list[str]) -> str:
-    return run([*COUNTERSINK, *path, "--help"], dict(os.environ))
+    assert tuple(path) in _helps(), f"there is no `countersink {' '.join(path)}`"
+    return _helps()[tuple(path)]
+
+
+@cache
+def _helps() -> dict[tuple[str, ...], str]:
+    """What ``--help`` prints for every command, by the words after ``countersink``."""
+    return {path[1:]: reference.help_of(path, found) for path, found in reference.commands()}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=str)
