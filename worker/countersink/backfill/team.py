@@ -6,7 +6,8 @@ from typing import Protocol
 class Team(Protocol):
     """Job processes, and the queue from which they take work. For one thread.
 
-    Every method may raise :class:`countersink.stream.errors.StreamError`: the queue's Redis is away.
+    Every method may raise :class:`countersink.stream.errors.StreamError`: the queue's Redis does
+    not serve.
     """
 
     def processes(self) -> int:

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from countersink.store.adding import FIRST_SLOT
 from countersink.store.connection import Session
 
-FIRST_SLOT: Final = 512
-"""This slot and those above are backfill's."""
 _EXAMPLES: Final = 3
 
 
@@ -40,8 +39,7 @@ def mismatches(session: Session, names: Sequence[str]) -> Iterator[Mismatch]:
     marks = ", ".join(["%s"] * len(names))
     had_any = session.query(
         f"SELECT counter FROM backfill_source WHERE counter IN ({marks})"
-        f" UNION SELECT counter FROM backfill_run WHERE counter IN ({marks})"
-        " AND state <> 'deleted'",
+        f" UNION SELECT counter FROM backfill_run WHERE counter IN ({marks})",
         (*names, *names),
     )
     names = sorted(name for (name,) in had_any)
@@ -57,8 +55,7 @@ def mismatches(session: Session, names: Sequence[str]) -> Iterator[Mismatch]:
     corrected = session.query(
         "SELECT r.counter, SUM(d.should_be - d.had) FROM backfill_run AS r"
         " JOIN backfill_drift AS d ON d.run = r.id"
-        f" WHERE r.counter IN ({marks}) AND r.state NOT IN ('undone', 'deleted')"
-        " GROUP BY r.counter",
+        f" WHERE r.counter IN ({marks}) AND r.state <> 'undone' GROUP BY r.counter",
         names,
     )
     written_down = dict.fromkeys(names, 0)

@@ -7,7 +7,8 @@ DELETE finds the same ones. It waits for workers, whose transactions are short; 
 long (an open transaction of the application) it goes on row by row, so that nobody waits behind it.
 
 A pass takes as many rows as there were when it began, and there is another one only as long as
-there are fewer and fewer: so it ends, however fast others count.
+there are fewer and fewer: so it ends, however fast others count. What backfills of the counter
+wrote down goes first, and with it they end.
 """
 
 import random
@@ -17,7 +18,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
-from countersink.store import fence
+from countersink.store import backfill_deletion, fence
 from countersink.store.connection import Session
 from countersink.store.control import Control, bump, short_waits
 from countersink.store.deletion_sql import (
@@ -52,6 +53,10 @@ class _Faster(Exception):
     """More than :data:`MOST` rows are left."""
 
 
+class _Backfilled(Exception):
+    """A backfill has begun, and added something, since its predecessors were ended."""
+
+
 class _Deleting:
     """One deletion. ``reached`` and ``pause`` are those of :func:`delete_key`."""
 
@@ -84,6 +89,17 @@ class _Deleting:
                     break
         return deleted
 
+    def backfills(self) -> None:
+        """End the counter's backfills, and delete what they wrote down."""
+        session, counter = self._session, self._counter
+        self._next(lambda _: backfill_deletion.end_runs(session, counter))
+        for run in backfill_deletion.runs_with_corrections(session, counter):
+            while self._next(partial(backfill_deletion.delete_corrections, session, counter, run)):
+                pass
+        for source in backfill_deletion.sources(session, counter):
+            while self._next(partial(backfill_deletion.delete_chunks, session, counter, source)):
+                pass
+
     def rows(self) -> int:
         """How many rows there are."""
         return rows_left(self._session, self._counter)
@@ -115,6 +131,14 @@ class _Deleting:
 
     def finish_alone(self) -> Deleted:
         """Delete what was counted meanwhile, and the counter itself, while nobody is counting."""
+        for _ in range(_PASSES):
+            try:
+                return self._finish_alone()
+            except _Backfilled:
+                self.backfills()
+        raise Conflict(f"{self._counter} is backfilled again and again: stop that first")
+
+    def _finish_alone(self) -> Deleted:
         try:
             return fence.alone(
                 self._session,
@@ -133,6 +157,8 @@ class _Deleting:
 
     def _finish(self, control: Control) -> Deleted:
         fence.refuse_tracked(self._session, self._counter)
+        if not backfill_deletion.finish(self._session, self._counter):
+            raise _Backfilled
         if rows_left(self._session, self._counter, MOST + 1) > MOST:
             raise _Faster
         deleted = Deleted()
@@ -221,7 +247,8 @@ def delete_counter(
     pause: Callable[[float], object] = time.sleep,
     attempts: int = ATTEMPTS,
 ) -> Deleted:
-    """Delete a counter: rows, months, ledger, policies, settings. As :func:`delete_key`.
+    """Delete a counter: rows, months, ledger, policies, settings, and what its backfills wrote
+    down, but for the list of their runs. As :func:`delete_key`.
 
     Raises:
         Conflict: as there; or it is counted faster than it can be deleted.
@@ -229,6 +256,7 @@ def delete_counter(
     deleting = _Deleting(session, counter, reached, pause, attempts)
     deleted = Deleted()
     with short_waits(session):
+        deleting.backfills()
         there = deleting.rows()
         for _ in range(_PASSES):
             deleted += deleting.once_through(there)
