@@ -146,14 +146,15 @@ def runs(session: Session, counter: str | None = None) -> list[Run]:
     return [_run(row) for row in found]
 
 
-def run(session: Session, number: int) -> Run:
-    """One run.
+def run(session: Session, number: int, *, lock: bool = False) -> Run:
+    """One run, with ``lock`` alone until the transaction ends.
 
     Raises:
         BackfillError: there is none of this number.
     """
     # The driver would send a larger one all the same, and MySQL compares it as a decimal.
-    found = session.query(f"{_RUN} WHERE id = %s", (number,)) if 0 < number < 2**64 else []
+    held = " FOR UPDATE" if lock else ""
+    found = session.query(f"{_RUN} WHERE id = %s{held}", (number,)) if 0 < number < 2**64 else []
     if not found:
         raise BackfillError(
             f"there is no backfill {number}: `countersink backfills list` shows all"

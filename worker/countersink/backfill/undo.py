@@ -1,7 +1,36 @@
-"""Taking a run back: exactly what it added, whatever has happened to the counter since."""
+"""Taking a run back: exactly what it added, whatever has happened to the counter since.
 
-from collections.abc import Callable
+First the run is put into the state ``undoing``, so that nothing of it is committed any more. Then,
+a transaction each, its chunks are taken back: the cells in the chunk's journal are subtracted, the
+journal is deleted, and the chunk is ``undone``. So it does not matter where it is killed, or
+whether two do it at once; and since the journal holds cells as they are in the tables, neither does
+what compaction, retention or a change of policy has done to them since.
+
+A chunk that is undone is there to be counted again by a later run. A source that has no others is
+forgotten.
+"""
+
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from countersink.backfill import journal, listing, reconcile
+from countersink.backfill.listing import Run
+from countersink.backfill.options import BackfillError
+from countersink.store import adding
+from countersink.store.adding import BadCells
+from countersink.store.amounts import Amounts
+from countersink.store.connection import Session
+from countersink.store.control import read_control
+from countersink.store.rerun import rerun
+from countersink.store.tables import open_tables
+
+_PAGE: Final = 100
+_SLOTS: Final = (adding.FIRST_SLOT + adding.SLOTS, 65_535)
+"""Where cells go that do not fit the slot in which there may be much already."""
+_ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +68,241 @@ class UndoProgress:
     of: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Back:
+    """What was taken back."""
+
+    chunks: int = 0
+    cells: int = 0
+    amount: int = 0
+    finished: bool = True
+
+
+Reached = Callable[[str], object]
+OnProgress = Callable[[UndoProgress], object]
+
+
 def undo(
     mysql_url: str,
     run: int,
     *,
-    on_progress: Callable[[UndoProgress], object] = lambda progress: None,
+    on_progress: OnProgress = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
+    reached: Reached = lambda point: None,
 ) -> Undone:
     """Take back what a run added, or set.
 
+    Args:
+        mysql_url: the database.
+        run: its number.
+        on_progress: called after every chunk.
+        stop: asked before every chunk; true once it should end.
+        reached: called with ``begun``, ``before_commit`` and ``taken_back``; for tests.
+
     Raises:
-        BackfillError: there is no such run, or it was undone already, or its counter was deleted.
+        BackfillError: there is no such run, or it was undone already, or its counter was deleted,
+            or its journal is damaged.
         StoreError: MySQL did not do its part; what was taken back is taken back, and calling it
             again goes on.
     """
-    raise NotImplementedError
+    with open_tables(mysql_url) as session:
+        begun = rerun(partial(_begin, session, run))
+        reached("begun")
+        if begun.mode == "reconcile":
+            taken = reconcile.undo(
+                partial(open_tables, mysql_url),
+                run,
+                on_progress=lambda done, of: on_progress(UndoProgress(done=done, of=of)),
+                stop=stop,
+            )
+            back = _Back(taken.ranges, taken.cells, taken.amount, taken.finished)
+        else:
+            back = _take_back(session, begun, on_progress, stop, reached)
+        if back.finished:
+            reached("taken_back")
+            _finish(session, begun)
+    return Undone(
+        run=run,
+        counter=begun.counter,
+        mode=begun.mode,
+        state="undone" if back.finished else "undoing",
+        chunks=back.chunks,
+        cells=back.cells,
+        amount=back.amount,
+    )
+
+
+def _begin(session: Session, number: int) -> Run:
+    """Let nothing of a run be committed any more."""
+    with session.transaction():
+        run = listing.run(session, number, lock=True)
+        if run.state == "undone":
+            raise BackfillError(f"backfill {number} was undone at {run.seen:%Y-%m-%d %H:%M:%S} UTC")
+        if run.state == "deleted":
+            raise BackfillError(
+                f"backfill {number} is gone with its counter {run.counter}, which was deleted:"
+                " there is nothing to take back"
+            )
+        session.execute(
+            "UPDATE backfill_run SET state = 'undoing', seen = UTC_TIMESTAMP(3),"
+            " ended = COALESCE(ended, UTC_TIMESTAMP(3)) WHERE id = %s",
+            (number,),
+        )
+    return run
+
+
+def _take_back(
+    session: Session,
+    run: Run,
+    on_progress: OnProgress,
+    stop: Callable[[], bool],
+    reached: Reached,
+) -> _Back:
+    """Take back every chunk of a run, the last ones first."""
+    ((of,),) = session.query(
+        "SELECT COUNT(*) FROM backfill_chunk WHERE run = %s AND state = 'done'", (run.id,)
+    )
+    chunks = cells = amount = 0
+    while page := session.query(
+        "SELECT source, start_at FROM backfill_chunk WHERE run = %s AND state = 'done'"
+        " ORDER BY source DESC, start_at DESC LIMIT %s",
+        (run.id, _PAGE),
+    ):
+        for source, start_at in page:
+            if stop():
+                return _Back(chunks, cells, amount, finished=False)
+            taken = _Chunk(session, run, int(source), int(start_at), reached).take_back()
+            if taken is None:
+                continue  # another undo has
+            chunks += 1
+            cells += taken.cells
+            amount += sum(taken.sums().values())
+            on_progress(UndoProgress(done=chunks, of=max(chunks, int(of))))
+    return _Back(chunks, cells, amount)
+
+
+class _Chunk:
+    """One chunk that is to be taken back."""
+
+    def __init__(
+        self, session: Session, run: Run, source: int, start_at: int, reached: Reached
+    ) -> None:
+        self._session = session
+        self._run = run
+        self._at = source, start_at
+        self._reached = reached
+        self._slot = adding.slot_of(session)
+
+    def take_back(self) -> Amounts | None:
+        """Take it back; what was added by that, None if it was done already."""
+        for parts in range(1, _ATTEMPTS):
+            try:
+                return rerun(partial(self._attempt, parts))
+            except BadCells:
+                # Beyond 64 bits, but only in this slot, which holds what others added, too.
+                self._slot = random.randint(*_SLOTS)
+        return rerun(partial(self._attempt, _ATTEMPTS))
+
+    def _attempt(self, parts: int) -> Amounts | None:
+        session = self._session
+        with session.transaction():
+            found = session.query(
+                "SELECT amount FROM backfill_chunk WHERE source = %s AND start_at = %s"
+                " AND run = %s AND state = 'done' FOR UPDATE",
+                (*self._at, self._run.id),
+            )
+            if not found:
+                return None
+            # Whoever deletes the counter holds it alone in the end.
+            read_control(session)
+            amounts = journal.read(session, self._run.counter, *self._at)
+            self._check(amounts, int(found[0][0]))
+            taken = amounts.negated()
+            for slot, part in self._spread(taken, parts):
+                adding.add(session, slot, part)
+            journal.delete(session, *self._at)
+            _forget_rejects(session, *self._at)
+            session.execute(
+                "UPDATE backfill_chunk SET state = 'undone' WHERE source = %s AND start_at = %s",
+                self._at,
+            )
+            session.execute(
+                "UPDATE backfill_run SET seen = UTC_TIMESTAMP(3) WHERE id = %s", (self._run.id,)
+            )
+            self._reached("before_commit")
+        return taken
+
+    def _check(self, amounts: Amounts, amount: int) -> None:
+        written_down = sum(amounts.sums().values())
+        if written_down != amount:
+            source, start_at = self._at
+            raise BackfillError(
+                f"the journal of source {source} from byte {start_at:,} on says {written_down:,}"
+                f" where {amount:,} was added: it is damaged, so nothing of that chunk was taken"
+                " back; restore table backfill_journal from a backup"
+            )
+
+    def _spread(self, amounts: Amounts, parts: int) -> Iterator[tuple[int, Amounts]]:
+        """The same in ``parts`` slots."""
+        if parts == 1:
+            yield self._slot, amounts
+            return
+        for part in range(parts):
+            share = Amounts()
+            for counter in amounts.sums():
+                for bucket, keys in amounts.of(counter).items():
+                    for key, amount in keys.items():
+                        # Whole numbers that add up, whatever the sign.
+                        piece = amount * (part + 1) // parts - amount * part // parts
+                        share.add(counter, bucket, key, piece)
+            yield _SLOTS[0] + (self._slot + part) % (_SLOTS[1] - _SLOTS[0]), share
+
+
+def _finish(session: Session, run: Run) -> None:
+    """Leave to others what was only planned, forget sources of which nothing is left, and say that
+    the run is undone.
+    """
+    # Those of a reconcile were never counted themselves.
+    states = "'pending', 'done'" if run.mode == "reconcile" else "'pending'"
+    rerun(
+        lambda: session.execute(
+            f"UPDATE backfill_chunk SET state = 'undone' WHERE run = %s AND state IN ({states})",
+            (run.id,),
+        )
+    )
+    chunks = session.query(
+        "SELECT source, start_at FROM backfill_chunk WHERE run = %s AND state = 'undone'"
+        " ORDER BY source, start_at",
+        (run.id,),
+    )
+    if run.mode == "reconcile":
+        for source, start_at in chunks:
+            rerun(partial(_forget_rejects, session, source, start_at))
+    for source in sorted({source for source, _ in chunks}):
+        rerun(partial(_forget, session, source))
+    session.execute(
+        "UPDATE backfill_run SET state = 'undone', seen = UTC_TIMESTAMP(3)"
+        " WHERE id = %s AND state = 'undoing'",
+        (run.id,),
+    )
+
+
+def _forget(session: Session, source: int) -> None:
+    """Forget a source, if nothing of it is counted, or about to be."""
+    with session.transaction():
+        # First of all, as everybody who reads on in it does.
+        session.query("SELECT 1 FROM backfill_source WHERE id = %s FOR UPDATE", (source,))
+        # All of them: a row that a condition leaves out is not kept locked, and a job may be about
+        # to count it.
+        states = session.query(
+            "SELECT state FROM backfill_chunk WHERE source = %s FOR UPDATE", (source,)
+        )
+        if all(state == "undone" for (state,) in states):
+            session.execute("DELETE FROM backfill_chunk WHERE source = %s", (source,))
+            session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))
+
+
+def _forget_rejects(session: Session, source: int, start_at: int) -> None:
+    session.execute(
+        "DELETE FROM backfill_reject WHERE source = %s AND start_at = %s", (source, start_at)
+    )
