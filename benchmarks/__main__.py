@@ -13,6 +13,7 @@ from rich.console import Console
 
 from benchmarks import (
     app_transactions,
+    backfill,
     environment,
     results,
     sequences,
@@ -78,6 +79,7 @@ def make(site: Site) -> dict[str, Benchmark]:
         *sequences.rows(site),
         *tracked_inserts.rows(site),
         *app_transactions.rows(site),
+        *backfill.rows(site),
     ]
     return {benchmark.name: benchmark for benchmark in benchmarks}
 

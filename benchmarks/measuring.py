@@ -7,11 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from benchmarks.rows import DRIFT, WENT_DOWN, WORKER_MEGABYTES
+from benchmarks.rows import (
+    BACKFILL_MEGABYTES,
+    BACKFILL_MEGABYTES_SMALL,
+    DRIFT,
+    WENT_DOWN,
+    WORKER_MEGABYTES,
+)
 
 ATTEMPTS: Final = 5
 """How often a run that was given too few events for its time is repeated with more."""
-WORST: Final = frozenset((DRIFT, WENT_DOWN, WORKER_MEGABYTES))
+WORST: Final = frozenset(
+    (DRIFT, WENT_DOWN, WORKER_MEGABYTES, BACKFILL_MEGABYTES, BACKFILL_MEGABYTES_SMALL)
+)
 """Extra figures of which the one that is farthest from 0 counts."""
 MARGIN: Final = 1.15
 """How many more events than the last rate calls for."""

@@ -2,62 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from typing import Final
 
+from benchmarks.command import service
 from benchmarks.database import connect
 from benchmarks.measuring import Measurement, Paced, Wrong
-from benchmarks.processes import PROJECT, Child, peak_megabytes
+from benchmarks.processes import Child, peak_megabytes
 from benchmarks.rows import WORKER_MEGABYTES
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER, zipf_counts
 from countersink.store.migrate import migrate
 
-COMMAND: Final = (
-    sys.executable,
-    "-c",
-    "import sys; from countersink.cli.entry import main; sys.exit(main())",
-)
-"""`countersink`, also where the console script is not installed."""
-STOP_SECONDS: Final = 20
 DISTINCT_GUESS_PER_SECOND: Final = 100_000.0
-
-
-@contextlib.contextmanager
-def worker(redis_url: str, mysql_url: str) -> Iterator[int]:
-    """A `countersink worker` with its defaults; gives its process id. Raises Wrong if it fails."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("COUNTERSINK_")
-    }
-    environment["COUNTERSINK_REDIS_URL"] = redis_url
-    environment["COUNTERSINK_MYSQL_URL"] = mysql_url
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [*COMMAND, "worker"],
-            cwd=PROJECT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            yield process.pid
-            process.terminate()
-            status = process.wait(STOP_SECONDS)
-        except BaseException:
-            process.kill()
-            process.wait()
-            log.seek(0)
-            sys.stderr.write(log.read().decode("utf-8", "replace")[-4000:])
-            raise
-        if status != 0:
-            log.seek(0)
-            raise Wrong(f"the worker ended with status {status}\n{log.read()[-4000:]!r}")
 
 
 class EndToEnd:
@@ -79,7 +35,7 @@ class EndToEnd:
         with self._site.database() as url:
             migrate(url)
             with (
-                worker(self._site.redis_url, url) as pid,
+                service("worker", self._site.redis_url, url) as worker,
                 Child(
                     "benchmarks.children.producer",
                     redis_url=self._site.redis_url,
@@ -88,7 +44,7 @@ class EndToEnd:
                 ) as child,
             ):
                 said = child.hear()
-                megabytes = peak_megabytes(pid)
+                megabytes = peak_megabytes(worker.pid)
             self._check(url, said["passes"], said["events"])
         extras = {WORKER_MEGABYTES: megabytes} if megabytes is not None else {}
         return Measurement(said["events"], said["seconds"], {**extras, **said["extras"]})

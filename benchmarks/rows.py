@@ -24,6 +24,10 @@ GENERAL: Final = (
     "peer_rq",
     "peer_celery_batches",
     "peer_hincrby",
+    "backfill",
+    "backfill_two_jobs",
+    "peer_awk",
+    "peer_upsert_per_line",
 )
 """Rows of the server that --server names."""
 
@@ -78,6 +82,7 @@ GROUPS: Final[tuple[tuple[str, ...], ...]] = (
     ("end_to_end_zipf", "peer_hincrby"),
     ("end_to_end_distinct", "raw_upserts"),
     ("peer_update", "peer_slotted_upsert", "peer_rq", "peer_celery_batches"),
+    ("backfill", "backfill_two_jobs", "peer_awk", "peer_upsert_per_line"),
     *(
         tuple(on(server, row) for row in group)
         for server in SERVERS
@@ -124,6 +129,10 @@ WHAT: Final = {
     "peer_rq": "one RQ job per event",
     "peer_celery_batches": "celery-batches, 1,000 or 1 s",
     "peer_hincrby": "HINCRBY pipelined by 500, RENAME and flush",
+    "backfill": "lines of a log of 10,000,000 by countersink backfill, one process",
+    "backfill_two_jobs": "the same by two job processes",
+    "peer_awk": "the same log by awk | sort | uniq -c, into a text file",
+    "peer_upsert_per_line": "a loop in Python with one upsert per line",
     **{on(server, row): what for server in SERVERS for row, what in _WHAT_OF_BOTH.items()},
 }
 """One line on each row, for the printed table."""
@@ -131,6 +140,11 @@ WHAT: Final = {
 WORKER_MEGABYTES: Final = "worker_megabytes"
 """The extra field with the worker's largest resident memory, in units of 10⁶ bytes."""
 WORKER_MEGABYTES_LIMIT: Final = 150
+BACKFILL_MEGABYTES: Final = "peak_megabytes"
+"""The same of all processes of a backfill: of that which had the most."""
+BACKFILL_MEGABYTES_SMALL: Final = "peak_megabytes_of_a_tenth"
+"""The same for a log with a tenth of the lines."""
+BACKFILL_MEGABYTES_LIMIT: Final = 200
 
 SHARE_KEPT: Final = "share_kept"
 """The extra field with the writers' speed beside compaction, as a share of theirs without."""
@@ -192,6 +206,7 @@ TARGETS: Final = (
     Target("increment_with_folding", ("bare",), 1.7, cost=True),
     Target("end_to_end_zipf", ("peer_hincrby",), 10),
     Target("end_to_end_distinct", ("raw_upserts",), 0.85),
+    Target("backfill_two_jobs", ("peer_awk",), 0.5),
     *(
         Target(on(server, "compact"), tuple(on(server, row) for row in QUIET[1:]), 1.3)
         for server in SERVERS

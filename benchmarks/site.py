@@ -31,9 +31,13 @@ class Site:
     Attributes:
         redis_url: the Redis.
         kind: which of the two database servers it is.
+        directory: for files that are gone with the servers.
     """
 
-    def __init__(self, redis_server: RedisServer, mysql_server: MySQLServer) -> None:
+    def __init__(
+        self, redis_server: RedisServer, mysql_server: MySQLServer, directory: Path
+    ) -> None:
+        self.directory = directory
         self.redis_url = redis_server.url
         self.kind: Kind = mysql_server.kind
         self._mysql = mysql_server
@@ -118,4 +122,4 @@ def open_site(directory: Path, kind: Kind) -> Iterator[Site]:
         RedisServer(directory / "redis", appendfsync=APPENDFSYNC) as redis_server,
         MySQLServer(directory / kind, kind=kind, extra=MYSQL_OPTIONS) as mysql_server,
     ):
-        yield Site(redis_server, mysql_server)
+        yield Site(redis_server, mysql_server, directory)

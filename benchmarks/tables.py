@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from rich import box
 from rich.console import Console
@@ -11,6 +11,9 @@ from rich.table import Table
 
 from benchmarks.row_counts import QUESTIONS
 from benchmarks.rows import (
+    BACKFILL_MEGABYTES,
+    BACKFILL_MEGABYTES_LIMIT,
+    BACKFILL_MEGABYTES_SMALL,
     BESIDE,
     DRIFT,
     FLOORS,
@@ -25,6 +28,12 @@ from benchmarks.rows import (
 from benchmarks.series import QUERIES
 
 _BESIDE = {on(server, row) for server in SERVERS for row in BESIDE}
+MEMORY: Final = (
+    ("worker", WORKER_MEGABYTES, WORKER_MEGABYTES_LIMIT),
+    ("backfill", BACKFILL_MEGABYTES, BACKFILL_MEGABYTES_LIMIT),
+    ("backfill of a tenth of the lines", BACKFILL_MEGABYTES_SMALL, BACKFILL_MEGABYTES_LIMIT),
+)
+"""What a process may take at most: of whom, the extra figure, the limit."""
 _LEAST = {floor.row: floor.bound for floor in FLOORS}
 _WHAT_READS = {on(server, name): what for server in SERVERS for name, what in QUERIES.items()}
 
@@ -43,12 +52,13 @@ def show(console: Console, whole: dict[str, Any]) -> None:
         console.print(_reads(whole["reads"]))
     if whole["row_counts"]:
         console.print(_row_counts(whole["row_counts"]))
-    peaks = [row[WORKER_MEGABYTES] for row in measured if WORKER_MEGABYTES in row]
-    if peaks:
-        console.print(
-            f"worker, largest resident memory: {max(peaks):.0f} MB"
-            f" (below {WORKER_MEGABYTES_LIMIT} MB) {_mark(max(peaks) < WORKER_MEGABYTES_LIMIT)}"
-        )
+    for what, extra, limit in MEMORY:
+        peaks = [row[extra] for row in measured if extra in row]
+        if peaks:
+            console.print(
+                f"{what}, largest resident memory: {max(peaks):.0f} MB"
+                f" (below {limit} MB) {_mark(max(peaks) < limit)}"
+            )
     reasons: dict[str, list[str]] = {}
     for row in (*whole["rows"], *whole["reads"], *whole["row_counts"]):
         if "missing" in row:
