@@ -61,6 +61,11 @@ class Process:
     told: bool = False
     held: Held = field(default_factory=Held)
 
+    @property
+    def ending(self) -> bool:
+        """Whether a work horse is to end; an orphan is, too."""
+        return self.told or os.getppid() != self.pid
+
 
 _process: Process | None = None
 
@@ -71,18 +76,28 @@ def install(process: Process | None) -> None:
     _process = process
 
 
-def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
-    """Run a job, if it is this attempt's turn; RQ calls this. What became of it, in a word.
+def installed() -> Process:
+    """What :func:`install` set.
 
     Raises:
-        RunFailed: RQ keeps it as failed, too.
+        RunFailed: nothing: RQ's own worker took the job.
     """
     if _process is None:
         raise RunFailed(
             "this is no job process of countersink: its runs need one; start it with"
             " `countersink jobs` instead of `rq worker`"
         )
-    run = _Run(_process, Attempt(job, planned_time(planned), attempt, process_name()), limit_s)
+    return _process
+
+
+def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
+    """Run a job, if it is this attempt's turn; RQ calls this. What became of it, in a word.
+
+    Raises:
+        RunFailed: RQ keeps it as failed, too.
+    """
+    process = installed()
+    run = _Run(process, Attempt(job, planned_time(planned), attempt, process_name()), limit_s)
     try:
         return run()
     finally:
@@ -147,8 +162,7 @@ class _Run:
         self._session.close()
 
     def _told(self) -> bool:
-        """Whether this process is to end; an orphan is, too."""
-        return self._process.told or os.getppid() != self._process.pid
+        return self._process.ending
 
     def _late(self) -> bool:
         return time.monotonic() >= self._deadline

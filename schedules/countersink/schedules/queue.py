@@ -21,6 +21,9 @@ from countersink.stream.errors import StreamMisconfigured
 QUEUE: Final = "countersink"
 FUNCTION: Final = "countersink.schedules.perform.perform"
 """What RQ calls, with the name of a job, the planned time, the attempt and the time limit."""
+PIECES: Final = "countersink.schedules.pieces.perform"
+"""What RQ calls to count pieces of a backfill."""
+_ALLOWED: Final = (FUNCTION, PIECES)
 RESULT_TTL_S: Final = 600
 """Seconds that Redis remembers a run that ended well; MySQL remembers it for months."""
 FAILURE_TTL_S: Final = 86_400
@@ -31,14 +34,14 @@ _TIME: Final = "%Y%m%dT%H%M%SZ"
 
 
 class NotOurs(Exception):
-    """An RQ job that calls something else than a run of countersink."""
+    """An RQ job that calls something else than what is countersink's."""
 
 
 class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
-    """An RQ job that can only be a run of ours.
+    """An RQ job that can only be a run of ours, or pieces of a backfill.
 
     RQ calls whatever function a job names, so whoever can write to its Redis could run anything
-    here, JSON or not: this refuses all functions but one, callbacks and webhooks included.
+    here, JSON or not: this refuses all functions but these two, callbacks and webhooks included.
     """
 
     def restore(self, raw_data: Any) -> Any:
@@ -61,7 +64,7 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
 
     def perform(self) -> Any:
         """Run it, if it is one of ours."""
-        if self.func_name != FUNCTION or self.instance is not None:
+        if self.func_name not in _ALLOWED or self.instance is not None:
             raise NotOurs(f"{self.id} is no run of countersink: refused")
         return super().perform()
 
@@ -157,18 +160,23 @@ class Runs:
                 found: Any = RunJob.fetch(name, self._client, JSONSerializer)
                 if found.args[2] < attempt:
                     return False
-                status = str(found.get_status(refresh=False).value)
+                return waits_or_works(found, waiting)
             except (NoSuchJobError, InvalidJobOperation, DeserializationError):
                 return False
             except (LookupError, TypeError, ValueError, AttributeError):
                 return False  # not as we wrote it: enqueue it anew
-        if status == "queued":
-            return name in waiting
-        if status != "started":
-            return status in ("scheduled", "deferred")
-        beat: datetime | None = found.last_heartbeat
-        # By the clock of the job process: a skew makes for an enqueue that starts nothing.
-        return beat is not None and _age(beat) < timedelta(seconds=SILENT_S)
+
+
+def waits_or_works(job: Any, waiting: set[str]) -> bool:
+    """Whether an RQ job, as it was just fetched, will start, or is at work."""
+    status = str(job.get_status(refresh=False).value)
+    if status == "queued":
+        return job.id in waiting
+    if status != "started":
+        return status in ("scheduled", "deferred")
+    beat: datetime | None = job.last_heartbeat
+    # By the clock of the job process: a skew makes for an enqueue that starts nothing.
+    return beat is not None and _age(beat) < timedelta(seconds=SILENT_S)
 
 
 def planned_time(text: str) -> datetime:

@@ -28,3 +28,7 @@ class Team(Protocol):
     def alive(self, run: int) -> int:
         """How many of the jobs that were enqueued here for a run wait or work."""
         ...
+
+    def said(self, run: int) -> list[str]:
+        """Why jobs that have ended counted no more, a sentence each; none: there was no more."""
+        ...
