@@ -42,6 +42,14 @@ COMMANDS: Final[dict[str, Lazy]] = {
         "countersink.cli.commands.tail:command",
         "Count the lines of a web server's access log.",
     ),
+    "backfill": Lazy(
+        "countersink.cli.commands.backfill:command",
+        "Count events that were missed, from logs and exports.",
+    ),
+    "backfills": Lazy(
+        "countersink.cli.commands.backfills:command",
+        "List backfills, show what they did, take one back.",
+    ),
     "runs": Lazy(
         "countersink.cli.commands.runs:command",
         "Show the last runs of the scheduled jobs, and the next ones.",

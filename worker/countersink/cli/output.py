@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, object]
 
+_AT_ONCE: Final = 1000
+"""Rows that are written at once."""
 _BAR: Final = 40
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
@@ -26,13 +29,29 @@ def write_json(document: object) -> None:
     click.echo(json.dumps(document))
 
 
+def write_json_list(document: Row, name: str, rows: Iterable[Row]) -> None:
+    """The same, with ``rows`` as its last member: they are read one by one, for they may be
+    millions."""
+    click.echo(f"{json.dumps(document)[:-1]}, {json.dumps(name)}: [", nl=False)
+    each = (json.dumps(row) for row in rows)
+    first = True
+    while some := list(islice(each, _AT_ONCE)):
+        click.echo(("" if first else ", ") + ", ".join(some), nl=False)
+        first = False
+    click.echo("]}")
+
+
 def write_csv(columns: Sequence[str], rows: Iterable[Row]) -> None:
     """RFC 4180 with a header line; text that a spreadsheet would run as a formula gets a ``'``."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(columns)
-    for row in rows:
-        writer.writerow([_cell(row[column]) for column in columns])
+    each = iter(rows)
+    while some := list(islice(each, _AT_ONCE)):
+        writer.writerows([_cell(row[column]) for column in columns] for row in some)
+        click.echo(text.getvalue(), nl=False)
+        text.seek(0)
+        text.truncate()
     click.echo(text.getvalue(), nl=False)
 
 

@@ -1,0 +1,97 @@
+"""What ``countersink backfill`` shows when it has ended."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from countersink.backfill.listing import Drift
+from countersink.backfill.options import Report, SourceReport
+from countersink.cli import drift_view, output
+
+
+def write(report: Report, drift: Iterable[Drift]) -> None:
+    """The result as one JSON document; of a reconcile with all that was corrected."""
+    document: dict[str, Any] = {
+        "run": report.run,
+        "counter": report.counter,
+        "mode": report.mode,
+        "state": report.state,
+        "lines": report.lines,
+        "counted": report.counted,
+        "filtered": report.filtered,
+        "rejected": report.rejected,
+        "amount": report.amount,
+        "known_lines": report.known_lines,
+        "corrections": report.corrections,
+        "by_day": [{"day": day, "amount": amount} for day, amount in report.by_day],
+        "notices": list(report.notices),
+        "sources": [asdict(one) for one in report.sources],
+    }
+    output.write_json_list(document, "drift", (drift_view.document(one) for one in drift))
+
+
+def show(report: Report, drift: Iterable[Drift]) -> None:
+    """The result for people."""
+    if report.sources:
+        _show_sources(report)
+    if report.by_day:
+        click.echo()
+        table = output.table({"day": False, "would be added": True})
+        for day, amount in report.by_day:
+            table.add_row(output.cell(day), output.cell(amount))
+        output.console().print(table)
+    if report.corrections:
+        click.echo()
+        where = "" if report.run is None else f": {_show_command(report.run)} --drift"
+        drift_view.show(drift, report.corrections, where=where)
+    click.echo()
+    click.echo(_sentence(report))
+
+
+def _show_sources(report: Report) -> None:
+    columns = {
+        "source": False,
+        "outcome": False,
+        "lines": True,
+        "counted": True,
+        "filtered": True,
+        "rejected": True,
+        "amount": True,
+        "what": False,
+    }
+    table = output.table(columns)
+    for one in report.sources:
+        table.add_row(*_cells(one.source, one.outcome, one, one.detail))
+    if len(report.sources) > 1:
+        table.add_row(*_cells("all", "", report, ""))
+    output.console().print(table)
+
+
+def _cells(name: str, outcome: str, figures: SourceReport | Report, detail: str) -> list[str]:
+    numbers = (figures.lines, figures.counted, figures.filtered, figures.rejected, figures.amount)
+    return [output.cell(name), outcome, *map(output.cell, numbers), output.cell(detail)]
+
+
+def _sentence(report: Report) -> str:
+    known = f" {report.known_lines:,} lines had been counted before." if report.known_lines else ""
+    would = report.run is None
+    if report.mode == "reconcile":
+        verb = "would be corrected" if would else "were corrected"
+        said = (
+            f"{report.counter}: {report.corrections:,} totals {verb}, by {report.amount:+,} in all."
+        )
+    else:
+        verb = "would be added" if would else "was added"
+        said = f"{report.counter}: {report.amount:,} {verb}."
+    said += known
+    if would:
+        return f"{said} Nothing was changed."
+    if report.amount or report.corrections or report.rejected:
+        said += f" Run {report.run}: countersink backfills undo {report.run} takes it back."
+    return said
+
+
+def _show_command(run: int) -> str:
+    return f"countersink backfills show {run}"
