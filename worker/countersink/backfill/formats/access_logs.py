@@ -1,0 +1,233 @@
+"""Access logs in the common and combined formats.
+
+A window is matched as a whole, by one pattern that finds of every line what the recipe needs, and
+what was found is turned into cells by tables that remember what the same bytes became before. So
+nothing is done line by line in Python, except to lines that are malformed, too long, or out of the
+ordinary in some other way: those are read alone.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from enum import Enum
+from operator import itemgetter
+from typing import Final, TypeVar, cast
+
+from countersink.backfill import conditions, template
+from countersink.backfill.formats.access_fields import FIELDS
+from countersink.backfill.formats.keys import Keys
+from countersink.backfill.formats.reader import note_window
+from countersink.backfill.formats.tally import Tally
+from countersink.backfill.recipe import Recipe
+from countersink.backfill.spans import Window
+from countersink.producers.access_line import (
+    Malformed,
+    diagnosis,
+    line_pattern,
+    minute_of,
+)
+
+_REMEMBERED: Final = 50_000
+"""Entries of a table; beyond that it is emptied."""
+_LONGEST_REMEMBERED: Final = 1_000
+"""Bytes of an entry: what clients send does not decide how much memory is used."""
+
+_UNESCAPED: Final = rb'[^"]*+'
+"""What stands between quotes where nothing is escaped. Faster than any set of bytes; may run over
+the end of the line if a quote is missing, which is found by the number of matches."""
+
+
+class Special(Enum):
+    """What a table says instead of a key or a minute."""
+
+    LEFT_OUT = "the recipe leaves the line out"
+    ALONE = "the line is to be read alone"
+
+
+Found = bytes | tuple[bytes, ...]
+"""One group of a match, or several."""
+V = TypeVar("V", str, int)
+
+
+class _Table(dict[Found, V | Special]):
+    """What groups of a line mean, worked out when first seen."""
+
+    def __init__(self, work_out: Callable[[Found], V | Special]) -> None:
+        super().__init__()
+        self._work_out: Callable[[Found], V | Special] = work_out
+        self.alone = False  # whether it has said ALONE since this was last set
+
+    def __missing__(self, found: Found) -> V | Special:
+        meaning = self._work_out(found)
+        if meaning is Special.ALONE:
+            self.alone = True
+            return meaning
+        size = len(found) if isinstance(found, bytes) else sum(map(len, found))
+        if size <= _LONGEST_REMEMBERED:
+            if len(self) >= _REMEMBERED:
+                self.clear()
+            self[found] = meaning
+        return meaning
+
+
+class AccessLog:
+    """Reads access logs for one recipe, which :func:`check` has let pass.
+
+    Args:
+        recipe: how.
+        minutes: half-open range of Unix minutes; lines outside are left out. None: all are in.
+    """
+
+    quoted = False
+
+    def __init__(self, recipe: Recipe, minutes: tuple[int, int] | None) -> None:
+        known = FIELDS[recipe.input_format]
+        parts = template.parse(recipe.key or "{path}")
+        names = {*template.fields(parts), *(each.field for each in recipe.where)}
+        groups = sorted({known[name].group for name in names})
+        source = line_pattern(("minute", "zone", *groups))
+        self._line = re.compile(source + rb"\s*")
+        self._escaped = _windowed(source)
+        self._unescaped = _windowed(line_pattern(("minute", "zone", *groups), _UNESCAPED))
+
+        index = self._line.groupindex
+        self._groups = [index[name] for name in groups]
+        self._when = itemgetter(index["minute"] - 1, index["zone"] - 1)
+        self._what = itemgetter(*[index[name] - 1 for name in groups] or [0])
+
+        def getter(name: str) -> Callable[[Sequence[bytes]], str]:
+            place, read = groups.index(known[name].group), known[name].read
+            return lambda found: read(found[place])
+
+        self._tests = [(getter(each.field), conditions.test(each)) for each in recipe.where]
+        self._key = template.fill(parts, getter)
+        self._finished = Keys(recipe).finished
+        self._range = minutes
+        self._leaves_out = bool(recipe.where or recipe.exclude_keys or minutes)
+        self._single = len(groups) == 1
+        self._keys: _Table[str] = _Table(self._work_out_key)
+        self._minutes: _Table[int] = _Table(self._work_out_minute)
+
+    def count(self, window: Window, tally: Tally) -> None:
+        """Add what the lines of ``window`` come to; of each, 1."""
+        note_window(window, tally)
+        lines = window.lines
+        rows = self._match(lines)
+        keys, minutes = self._keys, self._minutes
+        keys.alone = minutes.alone = False
+        cells = list(
+            zip(
+                map(keys.__getitem__, map(self._what, rows)),
+                map(minutes.__getitem__, map(self._when, rows)),
+                strict=True,
+            )
+        )
+        if self._leaves_out or keys.alone or minutes.alone:
+            cells = self._plain(cells, window, tally)
+        _count(cells, tally)
+
+    def _match(self, lines: Sequence[bytes]) -> list[tuple[bytes, ...]]:
+        """The groups of each line; those of one that is malformed or blank are all empty."""
+        if not lines:
+            return []
+        data = b"\n".join(lines)
+        if b"\\" not in data:
+            rows = self._unescaped.findall(data)
+            if len(rows) == len(lines):  # so no match took two lines
+                return rows
+        rows = self._escaped.findall(data)
+        assert len(rows) == len(lines), "a line holds a newline"
+        return rows
+
+    def _plain(
+        self, cells: list[tuple[str | Special, int | Special]], window: Window, tally: Tally
+    ) -> list[tuple[str | Special, int | Special]]:
+        """Those that are nothing special; the other lines are dealt with."""
+        plain: list[tuple[str | Special, int | Special]] = []
+        left_out = 0
+        for place, cell in enumerate(cells):
+            key, minute = cell
+            if type(key) is str and type(minute) is int:
+                plain.append(cell)
+            elif key is Special.ALONE or minute is Special.ALONE:
+                self._count_alone(window.lines[place], window.numbers[place], tally)
+            else:
+                left_out += 1
+        tally.filtered += left_out
+        return plain
+
+    def _count_alone(self, line: bytes, number: int, tally: Tally) -> None:
+        try:
+            match = self._line.fullmatch(line)
+            if match is None:
+                # As in a log that was truncated under its writer.
+                stripped = line.strip(b"\0 \t\r")
+                if not stripped:
+                    return
+                match = self._line.fullmatch(stripped)
+                if match is None:
+                    raise Malformed(diagnosis(stripped))
+            cell = self._cell(match)
+        except Malformed as error:
+            tally.reject(number, str(error), line)
+            return
+        if cell is None:
+            tally.filtered += 1
+        else:
+            tally.counts[cell] += 1
+            tally.counted += 1
+
+    def _cell(self, match: re.Match[bytes]) -> tuple[str, int] | None:
+        """The line's cell; None where it is left out, by its time rather than for what is wrong."""
+        found = tuple([match[group] or b"" for group in self._groups])
+        if not self._fulfils(found):
+            return None
+        wrong: Malformed | None = None
+        minute = 0
+        try:
+            minute = minute_of(match["minute"] + match["zone"])
+        except Malformed as error:
+            wrong = error
+        else:
+            if not self._within(minute):
+                return None
+        key = self._finished(self._key(found))
+        if wrong is not None:
+            raise wrong
+        return None if key is None else (key, minute)
+
+    def _work_out_key(self, found: Found) -> str | Special:
+        groups = (found,) if isinstance(found, bytes) else found
+        if not self._groups:
+            groups = ()
+        try:
+            if not self._fulfils(groups):
+                return Special.LEFT_OUT
+            key = self._finished(self._key(groups))
+        except Malformed:
+            return Special.ALONE
+        return Special.LEFT_OUT if key is None else key
+
+    def _work_out_minute(self, found: Found) -> int | Special:
+        when, zone = found
+        try:
+            minute = minute_of(cast(bytes, when) + cast(bytes, zone))
+        except Malformed:
+            return Special.ALONE
+        return minute if self._within(minute) else Special.LEFT_OUT
+
+    def _fulfils(self, found: Sequence[bytes]) -> bool:
+        return all(holds(read(found)) for read, holds in self._tests)
+
+    def _within(self, minute: int) -> bool:
+        return self._range is None or self._range[0] <= minute < self._range[1]
+
+
+def _count(cells: list[tuple[str | Special, int | Special]], tally: Tally) -> None:
+    """Add 1 for each cell, none of which is special."""
+    tally.counts.update(cast("list[tuple[str, int]]", cells))
+    tally.counted += len(cells)
+
+
+def _windowed(line: bytes) -> re.Pattern[bytes]:
+    """A pattern that takes line by line, those that are not as ``line`` without groups."""
+    return re.compile(rb"^(?:" + line + rb"[^\S\n]*+$|.*$)", re.MULTILINE)
