@@ -19,6 +19,7 @@ import codecs
 import re
 from collections.abc import Collection
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 from countersink.stream.limits import check_minute
@@ -154,18 +155,25 @@ def minute_of(raw: bytes) -> int:
         Malformed: there is no such time, or it lies outside 1970 to 9999-12-25.
     """
     try:
-        day, month, year = int(raw[:2]), _MONTHS[raw[3:6]], int(raw[7:11])
-        local = datetime(year, month, day, int(raw[12:14]), int(raw[15:17]), tzinfo=UTC)
-        hours, minutes = int(raw[18:20]), int(raw[20:22])
-        if hours > 23 or minutes > 59:
-            raise ValueError("such a time zone does not exist")
-        offset = hours * 60 + minutes
-        ahead = -offset if raw[17:18] == b"-" else offset
-        return check_minute(int(local.timestamp()) // 60 - ahead)
+        hour, minute = int(raw[12:14]), int(raw[15:17])
+        if hour > 23 or minute > 59:
+            raise ValueError("a day has 24 hours of 60 minutes")
+        return check_minute(_midnight(raw[:11], raw[17:]) + hour * 60 + minute)
     except KeyError:
         raise Malformed(f"there is no month {raw[3:6].decode()}") from None
     except ValueError as error:
         raise Malformed(f"the time cannot be: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _midnight(day: bytes, zone: bytes) -> int:
+    """The Unix minute at which ``17/May/2015`` begins at ``+0200``."""
+    date = datetime(int(day[7:11]), _MONTHS[day[3:6]], int(day[:2]), tzinfo=UTC)
+    hours, minutes = int(zone[1:3]), int(zone[3:5])
+    if hours > 23 or minutes > 59:
+        raise ValueError("such a time zone does not exist")
+    offset = hours * 60 + minutes
+    return int(date.timestamp()) // 60 - (-offset if zone[:1] == b"-" else offset)
 
 
 def diagnosis(line: bytes) -> str:
