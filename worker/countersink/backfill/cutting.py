@@ -3,6 +3,10 @@
 What a span holds is decided by its bytes alone: it takes records until it holds ``max_lines``
 lines or ``max_bytes`` bytes, so that it ends with the record that reaches one of them. Nothing is
 ever read ahead of that by more than a window, and a record of any length passes through in pieces.
+
+Of a record that is too long the first line is passed and reading goes on at the next (with CSV most
+likely a quote was never closed). Such a span ends only after the bytes that show it, so that it
+is read alike when nothing but its own bytes is looked at.
 """
 
 import hashlib
@@ -97,6 +101,7 @@ class Cutter:
         self._lines = 0
         self._digest = hashlib.sha256()
         self._open_at: int | None = None
+        self._shown_at = 0  # where the bytes end that showed a record to be too long
 
     def __iter__(self) -> Iterator[Piece]:
         if self._at < self._start and self._end is None:
@@ -130,18 +135,21 @@ class Cutter:
             return False
         if self._end is not None:
             return self._at < self._end
-        return self._lines < self._max_lines and self._at - self._start < self._max_bytes
+        full = self._lines >= self._max_lines or self._at - self._start >= self._max_bytes
+        return not full or self._at < self._shown_at
 
     def _next(self) -> Piece | None:
         """The next piece; None at the end of the content, or of what can be read of it."""
-        at, line, lines, digest = self._at, self._line, self._lines, self._digest.copy()
+        at, line, lines, shown_at = self._at, self._line, self._lines, self._shown_at
+        digest = self._digest.copy()
         try:
             self._content.seek(at)
             return self._piece()
         except Unreadable:
             # What stands before the damage is a span; who reads on meets the damage again.
-            self._at, self._line, self._lines, self._digest = at, line, lines, digest
-            if self._end is None and at > self._start:
+            self._at, self._line, self._lines, self._shown_at = at, line, lines, shown_at
+            self._digest = digest
+            if self._end is None and at > self._start and at >= shown_at:
                 return None
             raise
 
@@ -162,7 +170,7 @@ class Cutter:
                 return self._overlong(data, ended, record_at)
             if ended:
                 self._take(data, len(data))
-                self._open_at = record_at
+                self._open_at, self._line = record_at, line
                 return Piece(line, data, len(data), open=True)
             more, ended = self._fill()
             data += more
@@ -170,13 +178,15 @@ class Cutter:
             LONGEST + 1
         ):
             return self._overlong(data, ended, record_at)
-        stop = self._limited(data, stop)
-        self._take(data, stop)
-        return Piece(line, data, stop)
+        lines = data.count(b"\n", self._foreign(stop), stop)
+        limited = self._limited(data, stop, lines)
+        self._take(data, limited, lines if limited == stop else None)
+        return Piece(line, data, limited)
 
     def _overlong(self, data: bytes, ended: bool, record_at: int) -> Piece:
         """Pass the first line of a record that is too long."""
         line = self._line
+        self._shown_at = self._at + LONGEST + 1
         while (newline := data.find(b"\n")) < 0 and not ended:
             self._take(data, len(data))
             data, ended = self._fill()
@@ -187,26 +197,35 @@ class Cutter:
             self._take(data, newline + 1)
         return Piece(line, b"", 0, overlong=True, open=newline < 0)
 
-    def _limited(self, data: bytes, stop: int) -> int:
+    def _limited(self, data: bytes, stop: int, lines: int) -> int:
         """``stop``, or where the first record of ``data`` ends with which the span is full."""
         if self._end is not None:
             return stop
-        lines = self._max_lines - self._lines
-        size = self._max_bytes - (self._at - self._start)
-        own = max(0, self._start - self._at)
-        newlines = []
-        if stop >= size:
-            newlines.append(data.find(b"\n", size - 1))
-        if data.count(b"\n", own, stop) >= lines:
-            newlines.append(len(data) - 1 - len(data[own:].split(b"\n", lines)[lines]))
-        return end_after(data, min(newlines), quoted=self._quoted) if newlines else stop
+        full: list[int] = []  # newlines with which it is
+        most_lines = max(1, self._max_lines - self._lines)
+        if lines >= most_lines:
+            own = data[self._foreign(stop) :]
+            full.append(len(data) - 1 - len(own.split(b"\n", most_lines)[most_lines]))
+        most_bytes = self._max_bytes - (self._at - self._start)
+        if stop >= most_bytes:
+            full.append(data.find(b"\n", max(0, most_bytes - 1)))
+        if not full or self._at + stop < self._shown_at:
+            return stop
+        newline = data.find(b"\n", max(min(full), self._shown_at - self._at - 1))
+        return end_after(data, newline, quoted=self._quoted)
 
-    def _take(self, data: bytes, stop: int) -> None:
-        own = min(max(0, self._start - self._at), stop)
-        self._digest.update(memoryview(data)[own:stop])
-        lines = data.count(b"\n", own, stop)
+    def _foreign(self, stop: int) -> int:
+        """How many of the next ``stop`` bytes stand before the span."""
+        return min(max(0, self._start - self._at), stop)
+
+    def _take(self, data: bytes, stop: int, lines: int | None = None) -> None:
+        """Go on by ``stop`` bytes of ``data``; ``lines``: newlines in those of the span."""
+        foreign = self._foreign(stop)
+        if lines is None:
+            lines = data.count(b"\n", foreign, stop)
+        self._digest.update(memoryview(data)[foreign:stop])
         self._lines += lines
-        self._line += lines + (data.count(b"\n", 0, own) if own else 0)
+        self._line += lines + (data.count(b"\n", 0, foreign) if foreign else 0)
         self._at += stop
 
     def _fill(self) -> tuple[bytes, bool]:

@@ -1,0 +1,362 @@
+"""Cutting into spans, against a reader that has all bytes before it and takes its time."""
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from countersink.backfill import cutting
+from countersink.backfill.contents import Content
+from countersink.backfill.options import Unreadable
+from countersink.backfill.spans import LONGEST, Span, SpanReader, Window, digest, measure
+
+SMALL_WINDOW, SMALL_LONGEST = 8, 20
+
+BYTES = st.lists(
+    st.sampled_from([b"\n", b"\n", b'"', b"a", b"b", b"\0", b"\r", b"abcdefgh", b"\0" * 9]),
+    max_size=60,
+).map(b"".join)
+SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=5)
+LIMITS = st.tuples(st.integers(1, 6), st.integers(1, 60))
+
+
+class Bytes(Content):
+    """A content whose reads are as short as it is told; ``broken``: what follows is damaged."""
+
+    def __init__(self, data: bytes, sizes: list[int], *, broken: bool = False) -> None:
+        super().__init__("bytes", -1)
+        self._data = data
+        self._sizes = cycle(sizes)
+        self._broken = broken
+
+    @property
+    def position(self) -> int:
+        return self.offset
+
+    def read(self, size: int) -> bytes:
+        found = self._data[self._offset : self._offset + min(size, next(self._sizes))]
+        if not found and self._broken:
+            raise Unreadable("damaged")
+        self._offset += len(found)
+        return found
+
+    def seek(self, offset: int) -> None:
+        self._offset = min(offset, len(self._data))
+
+
+@dataclass(frozen=True)
+class Record:
+    start: int
+    end: int
+    line: int
+    text: bytes | None  # None: too long
+    open: bool
+    shown_at: int = 0  # too long: where the bytes end that show it
+
+
+def records(data: bytes, longest: int, *, quoted: bool) -> Iterator[Record]:
+    """The definition, byte by byte."""
+    start, line = 0, 1
+    while start < len(data):
+        begin = start
+        while data[begin : begin + 1] == b"\0":
+            begin += 1
+        quotes, newline = 0, None
+        for at in range(begin, len(data)):
+            quotes += data[at] == ord('"')
+            if data[at] == ord("\n") and not (quoted and quotes % 2):
+                newline = at
+                break
+        stop = len(data) if newline is None else newline
+        end = len(data) if newline is None else newline + 1
+        if stop - begin > longest:
+            newline = None if (found := data.find(b"\n", begin)) < 0 else found
+            end = len(data) if newline is None else newline + 1
+            yield Record(start, end, line, None, newline is None, begin + longest + 1)
+        else:
+            yield Record(start, end, line, data[begin:stop], newline is None)
+        line += data.count(b"\n", start, end)
+        start = end
+
+
+def expected(data: bytes, longest: int, limits: tuple[int, int], *, quoted: bool) -> list[Span]:
+    """Which spans ``data`` is cut into."""
+    spans: list[Span] = []
+    held: list[Record] = []
+    everything = list(records(data, longest, quoted=quoted))
+    for record in everything:
+        held.append(record)
+        start, end = held[0].start, record.end
+        newlines = data.count(b"\n", start, end)
+        full = newlines >= limits[0] or end - start >= limits[1]
+        full = full and all(end >= one.shown_at for one in held)
+        if full or record is everything[-1]:
+            first = held[0].line
+            digest = hashlib.sha256(data[start:end]).digest()
+            open_at = record.start if record.open else None
+            after = record.line if record.open else first + newlines
+            lines = newlines + record.open
+            spans.append(Span(start, end, first, lines, digest, open_at, after))
+            held = []
+    return spans
+
+
+@contextmanager
+def small() -> Iterator[None]:
+    """Windows and lines at a size that examples reach."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cutting, "WINDOW", SMALL_WINDOW)
+        patch.setattr(cutting, "LONGEST", SMALL_LONGEST)
+        yield
+
+
+def read(
+    content: Content, limits: tuple[int, int], *, quoted: bool
+) -> tuple[list[Span], list[list[Window]]]:
+    """All spans of a content with their windows."""
+    spans: list[Span] = []
+    windows: list[list[Window]] = []
+    at, line = 0, 1
+    while True:
+        reader = SpanReader(
+            content, at, line, quoted=quoted, max_lines=limits[0], max_bytes=limits[1]
+        )
+        found = list(reader)
+        if reader.span is None:
+            assert not found
+            return spans, windows
+        spans.append(reader.span)
+        windows.append(found)
+        at, line = reader.span.end, reader.span.next_line
+        if reader.span.open_at is not None:
+            return spans, windows
+
+
+def texts(windows: list[Window]) -> list[tuple[int, bytes | None]]:
+    """(line, text) of each record; None: too long."""
+    found: list[tuple[int, bytes | None]] = []
+    for window in windows:
+        assert len(window.numbers) == len(window.lines)
+        assert not (window.rejected and window.lines)
+        assert len(window.lines) == 1 or not window.open or window.rejected
+        found += zip(window.numbers, window.lines, strict=True)
+        found += [(rejected.line, None) for rejected in window.rejected]
+    return found
+
+
+@given(data=BYTES, sizes=SIZES, limits=LIMITS, quoted=st.booleans())
+@example(data=b'a,"b\nc\n' + b"d\n" * 12, sizes=[30], limits=(6, 60), quoted=True)
+@example(data=b"a" * 30 + b"\nb\n" + b"c" * 40, sizes=[3], limits=(6, 60), quoted=False)
+@example(data=b"a\n" + b"\0" * 50 + b"b\n" + b"\0" * 9, sizes=[30], limits=(6, 60), quoted=True)
+@settings(max_examples=300, deadline=None)
+def test_spans_and_their_lines_are_those_of_the_definition(
+    data: bytes, sizes: list[int], limits: tuple[int, int], quoted: bool
+) -> None:
+    with small():
+        spans, windows = read(Bytes(data, sizes), limits, quoted=quoted)
+    assert spans == expected(data, SMALL_LONGEST, limits, quoted=quoted)
+    assert [texts(one) for one in windows] == [
+        [
+            (record.line, record.text)
+            for record in records(data, SMALL_LONGEST, quoted=quoted)
+            if span.start <= record.start < span.end
+        ]
+        for span in spans
+    ]
+    # Every byte once:
+    assert [span.start for span in spans] == [0, *(span.end for span in spans)][: len(spans)]
+    assert sum(span.end - span.start for span in spans) == len(data)
+
+
+@given(data=BYTES, sizes=SIZES, others=SIZES, limits=LIMITS, quoted=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_measuring_cuts_where_reading_does_and_a_known_span_is_read_alike(
+    data: bytes, sizes: list[int], others: list[int], limits: tuple[int, int], quoted: bool
+) -> None:
+    with small():
+        spans, windows = read(Bytes(data, sizes), limits, quoted=quoted)
+        content = Bytes(data, others)
+        for span, lines in zip(spans, windows, strict=True):
+            measured = measure(
+                content,
+                span.start,
+                span.first_line,
+                quoted=quoted,
+                max_lines=limits[0],
+                max_bytes=limits[1],
+            )
+            assert measured == span
+            # As a job reads it: the file may have grown since.
+            grown = Bytes(data + b"more\n", others)
+            again = SpanReader(grown, span.start, span.first_line, quoted=quoted, end=span.end)
+            assert texts(list(again)) == texts(lines)
+            assert again.span == span
+            assert digest(content, span.start, span.end) == span.digest
+        assert measure(content, len(data), 1, quoted=quoted) is None
+
+
+@given(data=BYTES, at=st.integers(0, 200), sizes=SIZES, limits=LIMITS, quoted=st.booleans())
+@example(data=b'a,"bcdefgh\nijk\nlmnopq\nrst\nu', at=16, sizes=[30], limits=(6, 60), quoted=True)
+@settings(max_examples=300, deadline=None)
+def test_what_is_added_to_a_file_adds_what_reading_it_at_once_does(
+    data: bytes, at: int, sizes: list[int], limits: tuple[int, int], quoted: bool
+) -> None:
+    counted: Counter[tuple[int, bytes | None]] = Counter()
+    at = min(at, len(data))
+    before, after = Bytes(data[:at], sizes), Bytes(data, sizes)
+    with small():
+        spans, windows = read(before, limits, quoted=quoted)
+        for one in windows:
+            counted.update(texts(one))
+        end, line = (spans[-1].end, spans[-1].next_line) if spans else (0, 1)
+        open_at = spans[-1].open_at if spans else None
+        assert end == at
+        while True:
+            options = {"quoted": quoted, "reads_from": open_at}
+            sure = measure(after, end, line, max_lines=limits[0], max_bytes=limits[1], **options)  # type: ignore[arg-type]
+            reader = SpanReader(
+                after,
+                end,
+                line,
+                quoted=quoted,
+                reads_from=open_at,
+                max_lines=limits[0],
+                max_bytes=limits[1],
+            )
+            found = list(reader)
+            assert reader.span == sure
+            if sure is None:
+                assert found == []
+                break
+            assert sure.digest == hashlib.sha256(data[end : sure.end]).digest()
+            counted.update(texts(found))
+            if open_at is not None:
+                counted.subtract(
+                    texts(list(SpanReader(after, open_at, line, quoted=quoted, end=end)))
+                )
+            end, line, open_at = sure.end, sure.next_line, sure.open_at
+    assert end == len(data)
+    assert +counted == Counter(
+        (record.line, record.text) for record in records(data, SMALL_LONGEST, quoted=quoted)
+    )
+
+
+@given(data=BYTES, sizes=SIZES, limits=LIMITS, quoted=st.booleans())
+@settings(deadline=None)
+def test_lines_before_damage_are_read_and_then_it_is_told(
+    data: bytes, sizes: list[int], limits: tuple[int, int], quoted: bool
+) -> None:
+    content = Bytes(data, sizes, broken=True)
+    whole = [record for record in records(data, SMALL_LONGEST, quoted=quoted) if not record.open]
+    found: list[tuple[int, bytes | None]] = []
+    at, line = 0, 1
+    with small():
+        while True:
+            reader = SpanReader(
+                content, at, line, quoted=quoted, max_lines=limits[0], max_bytes=limits[1]
+            )
+            try:
+                windows = list(reader)
+            except Unreadable:
+                break
+            assert reader.span is not None
+            assert reader.span.open_at is None
+            assert reader.span.end > at
+            found += texts(windows)
+            at, line = reader.span.end, reader.span.next_line
+        with pytest.raises(Unreadable, match="damaged"):
+            measure(content, at, line, quoted=quoted)
+    told = [(record.line, record.text) for record in whole]
+    if quoted and any(text is None for _, text in told):
+        # A span does not end among the bytes that show a record to be too long.
+        assert found == told[: len(found)]
+    else:
+        assert found == told
+        assert at == (whole[-1].end if whole else 0)
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_the_longest_line_is_read_and_a_longer_one_is_not(quoted: bool, beyond: int) -> None:
+    data = b"a\n" + b"x" * (LONGEST + beyond) + b"\r\n"[1:] + b"b\n"
+    reader = SpanReader(Bytes(data, [100_000]), 0, 1, quoted=quoted)
+    found = dict(texts(list(reader)))
+    assert found[1] == b"a"
+    assert found[3] == b"b"
+    assert (found[2] is None) == bool(beyond)
+    assert reader.span == measure(Bytes(data, [1 << 20]), 0, 1, quoted=quoted)
+
+
+def test_a_quote_that_is_never_closed_costs_its_line_and_no_other() -> None:
+    lines = [b"%d,ok\n" % number for number in range(300_000)]
+    lines[10] = b'10,"bad\n'
+    data = b"".join(lines)
+    spans, windows = read(Bytes(data, [1 << 20]), (65_536, 1 << 24), quoted=True)
+    found = [one for some in windows for one in texts(some)]
+    assert found == [
+        (number + 1, None if number == 10 else line[:-1]) for number, line in enumerate(lines)
+    ]
+    reasons = [one.reason for some in windows for window in some for one in window.rejected]
+    assert reasons == ["the record is longer than 1 MiB (a quote that is never closed?)"]
+    assert spans[-1].next_line == 300_001
+
+
+def test_a_long_line_is_named_and_the_next_lines_keep_their_numbers() -> None:
+    data = b"a\n" + b"x" * (3 * LONGEST) + b"\nb"
+    (window, long, last) = SpanReader(Bytes(data, [1 << 20]), 0, 1)
+    assert (window.lines, window.numbers, window.open) == ([b"a"], range(1, 2), False)
+    assert [(one.line, one.reason) for one in long.rejected] == [
+        (2, "the line is longer than 1 MiB")
+    ]
+    assert (last.lines, last.numbers, last.open) == ([b"b"], range(3, 4), True)
+
+
+def test_many_newlines_inside_of_a_quote_are_one_record() -> None:
+    inside = b"\n" * 600_000
+    data = b'a\n"' + inside + b'",1\nb\n' + b'c,"open' + inside
+    spans, windows = read(Bytes(data, [1 << 20]), (65_536, 1 << 24), quoted=True)
+    found = [one for some in windows for one in texts(some)]
+    assert found == [
+        (1, b"a"),
+        (2, b'"' + inside + b'",1'),
+        (600_003, b"b"),
+        (600_004, b'c,"open' + inside),
+    ]
+    # The record that reaches the limit belongs to the span:
+    assert [span.next_line for span in spans] == [600_003, 600_004]
+    assert spans[-1].open_at == data.index(b"c,")
+
+
+def test_a_span_that_is_no_longer_there_is_refused() -> None:
+    with pytest.raises(Unreadable, match="ends at byte 4, before byte 9"):
+        list(SpanReader(Bytes(b"a\nb\n", [9]), 0, 1, end=9))
+    with pytest.raises(Unreadable, match="ends at byte 4, before byte 9"):
+        measure(Bytes(b"a\nb\n", [9]), 7, 1, end=9)
+    assert digest(Bytes(b"a\nb\n", [9]), 0, 9) is None
+    assert digest(Bytes(b"a\nb\n", [9]), 5, 9) is None
+    assert digest(Bytes(b"a\nb\n", [9]), 4, 4) == hashlib.sha256().digest()
+
+
+def test_what_cannot_be_asked_for_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one line"):
+        measure(Bytes(b"", [1]), 0, 1, max_lines=0)
+    with pytest.raises(ValueError, match="begins after"):
+        measure(Bytes(b"", [1]), 0, 1, reads_from=1)
+
+
+def test_at_full_size_spans_cover_a_big_content_once() -> None:
+    random_lines = random.Random(5)
+    lines = [b"x" * random_lines.choice([0, 1, 80, 200, 3_000]) for _ in range(70_000)]
+    data = b"\n".join(lines)
+    spans, windows = read(Bytes(data, [300_000, 7, 65_536]), (65_536, 1 << 24), quoted=False)
+    assert [text for some in windows for _, text in texts(some)] == lines
+    assert b"".join(data[span.start : span.end] for span in spans) == data
+    assert all(span.lines <= 65_536 for span in spans)
+    assert all(span.end - span.start < (1 << 24) + 3_001 for span in spans)
