@@ -53,8 +53,9 @@ class Progress:
 
     Attributes:
         doing: ``reading``, ``waiting`` (for the streams) or ``correcting``.
-        source: what is being read.
-        done, size: bytes of all sources as they lie on disk; size is None where it is not known.
+        source: what is being read; while correcting the day.
+        done, size: bytes of all sources as they lie on disk, while correcting buckets; size is None
+            where it is not known.
         lines, counted, filtered, rejected: lines so far, in this run.
         jobs: job processes at work.
     """

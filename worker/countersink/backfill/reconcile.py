@@ -9,15 +9,40 @@ It can be killed anywhere: whoever runs it again reads the sources and corrects 
 right already stays as it is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
-from countersink.backfill.listing import Drift
-from countersink.backfill.options import Options, Progress
+from countersink.backfill import correcting, streams, truth
+from countersink.backfill.choosing import Chosen, choose, rolled_up
+from countersink.backfill.comparing import Compared, compare
+from countersink.backfill.correcting import Correcting, RolledUpMeanwhile
+from countersink.backfill.keeping import Keeper, connect_for
+from countersink.backfill.options import BackfillError, Options, Progress
+from countersink.backfill.retracting import TakenBack, undo
 from countersink.backfill.truth import TruthTarget
-from countersink.store.connection import Connect
+from countersink.store import reconciled
+from countersink.store.connection import Session
+from countersink.store.control import Control, bump, exclusive
+from countersink.store.rerun import rerun
+from countersink.stream.connection import connect as connect_redis
 
-__all__ = ["Compared", "Corrected", "TakenBack", "TruthTarget", "begin", "compare", "correct"]
+__all__ = [
+    "Compared",
+    "Corrected",
+    "Stopped",
+    "TakenBack",
+    "TruthTarget",
+    "begin",
+    "compare",
+    "correct",
+    "undo",
+]
+
+_MARKS_AT_ONCE: Final = 5000
+"""Marks of one transaction, during which nobody counts."""
+_REFUSED_NAMED: Final = 5
 
 
 class Stopped(Exception):
@@ -41,39 +66,6 @@ class Corrected:
     finished: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """What would be corrected.
-
-    Attributes:
-        corrections, amount, notices, finished: as in :class:`Corrected`.
-        drift: the first of the differences, :data:`LISTED` at most.
-    """
-
-    corrections: int
-    amount: int
-    notices: tuple[str, ...] = ()
-    finished: bool = True
-    drift: tuple[Drift, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenBack:
-    """What was taken back of a reconcile.
-
-    Attributes:
-        ranges: transactions that took something back.
-        cells: (key, bucket) that were changed.
-        amount: what was added to the totals by it.
-        finished: False where it was told to stop.
-    """
-
-    ranges: int
-    cells: int
-    amount: int
-    finished: bool = True
-
-
 def begin(
     redis_url: str | None,
     options: Options,
@@ -91,7 +83,29 @@ def begin(
         Stopped: told to.
         StreamError: Redis did not do its part.
     """
-    raise NotImplementedError
+    if redis_url is None:
+        raise BackfillError(
+            "reconciling has to know what is still on its way: say where the queue is, by"
+            " --redis-url"
+        )
+
+    def look(left: streams.Ends) -> bool:
+        on_progress(Progress(doing="waiting"))
+        return not stop()
+
+    with connect_redis(redis_url) as client:
+        # The time first: what arrives after it and before the ends are read is waited for as well.
+        t0 = streams.now_ms(client)
+        left = streams.drain(client, streams.ends(client), seconds=options.wait_s, look=look)
+    if left and stop():
+        raise Stopped
+    if left:
+        raise BackfillError(
+            f"{', '.join(left)}: what was there when this began is not counted after"
+            f" {options.wait_s:g} s, and correcting now would count it twice: a worker must be"
+            " running (`countersink worker`); give it more time by --wait"
+        )
+    return t0
 
 
 def correct(
@@ -103,53 +117,71 @@ def correct(
     on_progress: Callable[[Progress], object] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Corrected:
-    """Set the totals to what a run's sources say; all of them have been read.
+    """Set the totals to what a run's sources say; all of them have been read, without a gap.
 
     Raises:
         BackfillError: it is a tracked table's counter; its policies have changed since the sources
-            were read; the run was ended or undone by somebody; a total would leave 64 bits.
+            were read; the run was ended or undone by somebody; the days given cut a bucket.
+        Conflict: another transaction held rows all the time. What was corrected is corrected.
         StoreError: MySQL did not do its part. What was corrected is corrected.
     """
-    raise NotImplementedError
+    finished = True
+    gone: list[int] = []
+    with Keeper(connect_for(mysql_url)) as keeper:
+        keeper.run(partial(_hold_counter, counter=options.counter))
+        chosen = keeper.run(partial(choose, run=run, options=options, t0=t0))
+        # All marks before the first sum: what was accepted before and is counted is in the sum.
+        for start in range(0, len(chosen.labels), _MARKS_AT_ONCE):
+            part = chosen.labels[start : start + _MARKS_AT_ONCE]
+            keeper.run(partial(_mark, run=run, counter=options.counter, t0=t0, labels=part))
+        work = Correcting(run, chosen.view, t0, options.delete_missing)
+        for label in chosen.each(on_progress):
+            try:
+                finished = correcting.correct_bucket(keeper, work, label, stop=stop)
+            except RolledUpMeanwhile:
+                gone.append(label)
+            if not finished:
+                break
+        corrections, amount = keeper.run(partial(_corrected, run=run))
+        if finished:
+            keeper.run(partial(truth.discard, run=run))
+    notices = (*chosen.notices, *_also(chosen, work, gone))
+    return Corrected(corrections=corrections, amount=amount, notices=notices, finished=finished)
 
 
-def compare(
-    mysql_url: str,
-    run: int,
-    options: Options,
-    t0: int,
-    *,
-    on_progress: Callable[[Progress], object] = lambda progress: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> Compared:
-    """What :func:`correct` would do; for dry runs.
-
-    Raises:
-        As :func:`correct`.
-    """
-    raise NotImplementedError
+def _hold_counter(session: Session, counter: str) -> None:
+    """Make the row that corrections of the counter hold one after the other."""
+    insert = "INSERT IGNORE INTO backfill_counter (counter) VALUES (%s)"
+    rerun(partial(session.execute, insert, (counter,)))
 
 
-def undo(
-    connect: Connect,
-    run: int,
-    *,
-    on_progress: Callable[[int, int], object] = lambda done, of: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> TakenBack:
-    """Take the corrections of a run back, then its marks, then its truth; not its sources.
+def _mark(session: Session, run: int, counter: str, t0: int, labels: Sequence[int]) -> None:
+    """Mark buckets: what was accepted before ``t0`` is not counted in them from now on."""
 
-    The caller has put the run into the state ``undoing``, so that nothing of it is committed any
-    more. It can be killed, and run again.
+    def work(control: Control) -> None:
+        correcting.require_running(session, run)
+        reconciled.mark(session, counter, run, t0, labels)
+        bump(session)
 
-    Args:
-        connect: makes sessions at READ COMMITTED.
-        run: its number.
-        on_progress: is given how many ranges of corrections were taken back now, and of how many.
-        stop: true once it should end.
+    exclusive(session, work)
 
-    Raises:
-        BackfillError: the counter is now that of a tracked table; a total would leave 64 bits.
-        StoreError: MySQL did not do its part. What was taken back is taken back.
-    """
-    raise NotImplementedError
+
+def _corrected(session: Session, run: int) -> tuple[int, int]:
+    """What was corrected, as it was committed."""
+    ((corrections, amount),) = session.query(
+        "SELECT corrections, amount FROM backfill_run WHERE id = %s", (run,)
+    )
+    return int(corrections), int(amount)
+
+
+def _also(chosen: Chosen, work: Correcting, gone: Sequence[int]) -> Iterator[str]:
+    """What was found out while correcting."""
+    if gone:
+        yield rolled_up(chosen.days(gone))
+    if work.refused:
+        some = list(work.refused.items())[:_REFUSED_NAMED]
+        named = "; ".join(
+            f"{key.decode(errors='replace')!r} of {chosen.view.day(bucket)}: {why}"
+            for (bucket, key), why in some
+        )
+        yield f"{len(work.refused):,} keys could not be set, such as {named}"

@@ -207,6 +207,16 @@ def load(session: Session, *, old_marks: bool = False) -> Policies:
     )
 
 
+def load_own(session: Session, counter: str) -> tuple[Policy, ...]:
+    """A counter's policies, as :meth:`Policies.of` has them."""
+    rows = session.query(
+        "SELECT number, valid_from, time_zone, resolution, used_to FROM counter_policy"
+        " WHERE counter = %s ORDER BY valid_from, number",
+        (counter,),
+    )
+    return tuple(policy_of(counter, *row) for row in rows) or (DEFAULT,)
+
+
 def policy_of(
     counter: str,
     number: int,
