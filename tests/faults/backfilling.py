@@ -1,0 +1,225 @@
+"""`countersink backfill` on a stage: run, killed, and held against the books."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from countersink.store.verify import open_session, verify
+from tests.faults.stage import Stage
+from tests.support.logs import FIRST, Book
+from tests.support.oracle import Oracle
+from tests.support.processes import Child, countersink
+from tests.support.proxies import Deed, Phase
+from tests.support.traffic import Cell
+
+COUNTER = "log"
+DONE, REJECTED = 0, 3
+"""Exit statuses of a backfill that came to its end."""
+ENDS_WITHIN = 90.0
+REQUESTS = 60
+"""About as many as a short run sends; a longer one dies early."""
+LONGEST_LIFE_S = 1.5
+"""Of those that are killed by the clock: from before their first line until after their end."""
+REJECTS = """
+    SELECT backfill_reject.line FROM backfill_reject
+    JOIN backfill_source ON backfill_source.id = backfill_reject.source
+    WHERE counter = %s ORDER BY backfill_reject.line
+"""
+
+
+class Backfills:
+    """Backfills of one counter; ``books`` is what they must have added to the stage's traffic."""
+
+    def __init__(self, stage: Stage, counter: str = COUNTER) -> None:
+        self.stage = stage
+        self.counter = counter
+        self.kills = 0
+        self._rejects = stage.directory / f"{counter}-rejects.ndjson"
+
+    # -- running -------------------------------------------------------------------------------
+
+    def start(self, *arguments: str | Path, proxied: bool = False) -> Child:
+        """Start `countersink backfill`, behind the proxy if asked for."""
+        mysql_url = self.stage.mysql_url
+        return self.stage.children.countersink(
+            *self._arguments(arguments),
+            environment=self._environment(
+                self.stage.mysql_proxy.url(mysql_url) if proxied else mysql_url
+            ),
+        )
+
+    def run(self, *arguments: str | Path, proxied: bool = False) -> dict[str, Any]:
+        """Run it to its end, which has to be a good one; its report."""
+        mysql_url = self.stage.mysql_url
+        done = countersink(
+            *self._arguments(arguments),
+            environment=self._environment(
+                self.stage.mysql_proxy.url(mysql_url) if proxied else mysql_url
+            ),
+        )
+        told = f"status {done.returncode} (seed {self.stage.seed})\n{done.stdout}\n{done.stderr}"
+        assert done.returncode in (DONE, REJECTED), told
+        report: dict[str, Any] = json.loads(done.stdout)
+        assert report["state"] == "done", told
+        assert (done.returncode == REJECTED) == (report["rejected"] > 0), told
+        return report
+
+    def end(self, child: Child) -> None:
+        """Wait for one's end, which has to be a good one."""
+        status = child.wait(ENDS_WITHIN)
+        assert status in (DONE, REJECTED), f"status {status}\n{child.output()}"
+
+    def undo(self, run: int) -> dict[str, Any]:
+        """Take a run back; what the command says."""
+        done = countersink(
+            *("backfills", "undo", str(run), "--format", "json"),
+            environment=self._environment(self.stage.mysql_url),
+        )
+        assert done.returncode == DONE, f"{done.stdout}\n{done.stderr}"
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    def shown(self, run: int, *arguments: str) -> dict[str, Any]:
+        """What `countersink backfills show` says of a run."""
+        done = countersink(
+            *("backfills", "show", str(run), *arguments, "--format", "json"),
+            environment=self._environment(self.stage.mysql_url),
+        )
+        assert done.returncode == DONE, f"{done.stdout}\n{done.stderr}"
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    def known(self, *arguments: str | Path) -> None:
+        """Once more: nothing is counted, and nothing rejected."""
+        report = self.run(*arguments)
+        figures = {name: report[name] for name in ("counted", "rejected", "amount", "corrections")}
+        assert not any(figures.values()), report
+
+    # -- killing -------------------------------------------------------------------------------
+
+    def kill(self, *arguments: str | Path, command: Sequence[str] = ()) -> bool:
+        """Start one and kill it at random: at one of its requests, or by the clock.
+
+        False if it came to its end before. ``command`` is another one than `backfill`.
+        """
+        if self.stage.random.random() < 0.7:
+            killed = self._killed_at_a_request(arguments, command)
+        else:
+            killed = self._killed_by_the_clock(arguments, command)
+        self.kills += killed
+        return killed
+
+    def _killed_at_a_request(self, arguments: Sequence[str | Path], command: Sequence[str]) -> bool:
+        victim: Future[Child] = Future()
+        rule = self.stage.when(
+            "*",
+            self.stage.random.choice(list(Phase)),
+            Deed.CUT,
+            call=lambda _request: victim.result(30).kill(),
+            skip=self.stage.random.randrange(REQUESTS),
+            label="backfill killed",
+        )
+        try:
+            child = self._start(
+                arguments, command, self.stage.mysql_proxy.url(self.stage.mysql_url)
+            )
+            victim.set_result(child)
+            self._ended(child)
+            return rule.acted > 0
+        finally:
+            self.stage.mysql_proxy.forget()
+
+    def _killed_by_the_clock(self, arguments: Sequence[str | Path], command: Sequence[str]) -> bool:
+        child = self._start(arguments, command, self.stage.mysql_url)
+        # not to wait for anything: for a moment that nobody has chosen
+        threading.Event().wait(self.stage.random.uniform(0.1, LONGEST_LIFE_S))
+        killed = child.running
+        if killed:
+            child.kill()
+            self.stage.faults["backfill killed"] += 1
+        self._ended(child)
+        return killed
+
+    def _ended(self, child: Child) -> None:
+        status = child.wait(ENDS_WITHIN)
+        good = (DONE, REJECTED, -signal.SIGKILL)
+        assert status in good, f"status {status} (seed {self.stage.seed})\n{child.output()}"
+
+    def _start(
+        self, arguments: Sequence[str | Path], command: Sequence[str], mysql_url: str
+    ) -> Child:
+        return self.stage.children.countersink(
+            *(command or self._arguments(arguments)), environment=self._environment(mysql_url)
+        )
+
+    def _arguments(self, arguments: Sequence[str | Path]) -> list[str]:
+        return [
+            *("backfill", *map(str, arguments), "--counter", self.counter),
+            *("--format", "json", "--rejects", str(self._rejects)),
+        ]
+
+    def _environment(self, mysql_url: str) -> dict[str, str]:
+        return {
+            "COUNTERSINK_REDIS_URL": self.stage.redis_server.url,
+            "COUNTERSINK_MYSQL_URL": mysql_url,
+        }
+
+    # -- books ---------------------------------------------------------------------------------
+
+    def enter(self, book: Book, times: int = 1) -> None:
+        """What is in the log belongs into the tables; ``times`` 0: rows of it may be left."""
+        for (day, key), count in book.hits.items():
+            self.stage.traffic.expected[self.counter, day, key] += count * times
+        self.stage.traffic.increments += book.counted * times
+
+    def check(self, note: str) -> None:
+        """Hold the tables against the books, and against each other."""
+        self.stage.check(note)
+        self.verify(note)
+
+    def check_not_above(self, note: str) -> None:
+        """Of a backfill that has not come to its end: nothing is counted twice."""
+        with Oracle(self.stage.mysql_url) as oracle:
+            totals = self._own(oracle.totals())
+        expected = self.stage.traffic.expected
+        above = {cell: (count, expected[cell]) for cell, count in totals.items()}
+        above = {cell: pair for cell, pair in above.items() if pair[0] > pair[1]}
+        assert not above, f"{note} (seed {self.stage.seed}): counted, should be: {above}"
+        self.verify(note)
+
+    def check_rejects(self, book: Book) -> None:
+        """The lines on record as rejected are those of the log."""
+        with Oracle(self.stage.mysql_url) as oracle, oracle.connection.cursor() as cursor:
+            cursor.execute(REJECTS, (self.counter,))
+            lines = [int(line) for (line,) in cursor.fetchall()]
+        assert lines == book.rejected
+
+    def verify(self, note: str) -> None:
+        """`countersink verify` finds nothing."""
+        with open_session(self.stage.mysql_url) as session:
+            differences = verify(session).differences
+        assert not differences, f"{note} (seed {self.stage.seed}): {differences}"
+
+    def _own(self, totals: dict[Cell, int]) -> dict[Cell, int]:
+        return {cell: count for cell, count in totals.items() if cell[0] == self.counter}
+
+
+def compressed(path: Path) -> Path:
+    """A copy by gzip, beside it."""
+    copy = path.with_name(path.name + ".1.gz")
+    with path.open("rb") as source, gzip.open(copy, "wb", compresslevel=1) as target:
+        shutil.copyfileobj(source, target)
+    return copy
+
+
+def minute_of_log(stage: Stage) -> int:
+    """A Unix minute on one of the days of the logs that tests write."""
+    return int(FIRST.timestamp()) // 60 + stage.random.randrange(3 * 1440)

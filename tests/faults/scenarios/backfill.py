@@ -1,0 +1,271 @@
+"""Logs that are added by processes which die, meet each other, or lose replies: each line counts
+once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+
+from tests.faults.backfilling import COUNTER, Backfills, compressed, minute_of_log
+from tests.faults.scenarios.compaction import TOTALS
+from tests.faults.stage import Stage
+from tests.support.logs import PATHS, Book, Writer
+from tests.support.oracle import Oracle
+from tests.support.proxies import Deed, Phase
+from tests.support.traffic import COUNTERS, now_ms, send
+
+LINES = 150_000
+"""Of a log: three chunks."""
+CONFLICTS = (1205, 1213, 1020)
+TABLES = (
+    *("counter_slot", "counter_month", "counter_ledger", "counter"),
+    *("backfill_journal", "backfill_chunk", "backfill_reject", "backfill_source", "backfill_run"),
+)
+CHANGES = ("INSERT", "UPDATE", "DELETE", "COMMIT")
+
+
+def killed_again_and_again(stage: Stage, kills: int = 4, book: Book | None = None) -> None:
+    """Killed at random moments and run again, then twice more: as it is, and compressed."""
+    backfills = Backfills(stage)
+    if book is None:
+        book = Writer(stage.seed).write(stage.directory / "access.log", LINES)
+    backfills.enter(book)
+    for number in range(10 * kills):
+        if backfills.kills == kills:
+            break
+        backfills.kill(book.path)
+        backfills.check_not_above(f"after {backfills.kills} kills, {number + 1} runs")
+    backfills.run(book.path)
+    backfills.check("in the end")
+    backfills.check_rejects(book)
+    backfills.known(book.path)
+    copy = stage.directory / book.path.name
+    if copy != book.path:
+        copy.write_bytes(book.path.read_bytes())
+    backfills.known(copy, compressed(copy))
+    backfills.check("after copies")
+    stage.finish("logs read again and again")
+
+
+def two_at_once(stage: Stage, rounds: int = 1, lines: int = LINES, together: int = 2) -> None:
+    """Processes that begin together on one log, which grows before each round."""
+    backfills = Backfills(stage)
+    writer = Writer(stage.seed)
+    path = stage.directory / "access.log"
+    for number in range(rounds):
+        book = writer.write(path, lines, append=number > 0)
+        backfills.enter(book)
+        sources = [path, *(compressed(path) for _ in range(together - 1))]
+        begun = [backfills.start(source) for source in sources]
+        for child in begun:
+            backfills.end(child)
+        backfills.check(f"two at once, round {number}")
+    backfills.known(path)
+
+
+def killed_among_others(stage: Stage, kills: int = 6) -> None:
+    """One is killed again and again while another one is at the same log."""
+    backfills = Backfills(stage)
+    writer = Writer(stage.seed)
+    path = stage.directory / "access.log"
+    for number in range(kills):
+        backfills.enter(writer.write(path, LINES // 2, append=number > 0))
+        other = backfills.start(path)
+        backfills.kill(path)
+        backfills.end(other)
+        backfills.check_not_above(f"kill {number}")
+    backfills.run(path)
+    backfills.check("in the end")
+
+
+def commit_replies_lost(stage: Stage, lines: int = LINES) -> None:
+    """Nobody hears of COMMITs that the server has done, and of others that it has not."""
+    backfills = Backfills(stage)
+    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
+    backfills.enter(book)
+    rules = [
+        stage.when(
+            "commit_other",
+            phase,
+            Deed.CUT,
+            times=0,
+            where=lambda _request, _reply: stage.random.random() < 0.25,
+            label=f"COMMIT cut {phase.value}",
+        )
+        for phase in Phase
+    ]
+    backfills.run(book.path, proxied=True)
+    print("cut", [rule.acted for rule in rules])
+    stage.mysql_proxy.forget()
+    backfills.check("COMMIT replies lost")
+    backfills.check_rejects(book)
+
+
+def conflicts(stage: Stage, lines: int = LINES) -> None:
+    """Deadlocks and lock waits in place of every third statement that changes something."""
+    backfills = Backfills(stage)
+    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
+    backfills.enter(book)
+    rules = [
+        stage.when(
+            "*",
+            Phase.BEFORE,
+            Deed.ERROR,
+            error=error,
+            times=0,
+            where=lambda request, _reply: (
+                request.text.startswith(CHANGES) and stage.random.random() < 0.06
+            ),
+        )
+        for error in CONFLICTS
+    ]
+    backfills.run(book.path, proxied=True)
+    print("conflicts", [rule.acted for rule in rules])
+    stage.mysql_proxy.forget()
+    backfills.check("conflicts")
+    backfills.check_rejects(book)
+
+
+def grows_in_between(stage: Stage, steps: int = 12) -> None:
+    """A log that grows by any number of bytes, between runs of all kinds, and undone ones."""
+    backfills = Backfills(stage)
+    draw = stage.random
+    book = Book(stage.directory / "access.log")
+    text = b"".join(Writer(stage.seed).entered(book, 40 * steps))
+    ends = [*sorted(draw.sample(range(1, len(text)), steps - 1)), len(text)]
+    backfills.enter(book)
+    runs: list[int] = []
+    for end in ends:
+        book.path.write_bytes(text[:end])
+        what = draw.choice(("run", "run", "run", "kill", "two", "copy", "undo"))
+        print(what, end)
+        if what == "run":
+            runs.append(backfills.run(book.path)["run"])
+        elif what == "kill":
+            backfills.kill(book.path)
+        elif what == "two":
+            for child in [backfills.start(book.path) for _ in range(2)]:
+                backfills.end(child)
+        elif what == "copy":
+            runs.append(backfills.run(compressed(book.path))["run"])
+        elif runs:
+            backfills.undo(runs.pop(draw.randrange(len(runs))))
+        backfills.check_not_above(f"{what} at {end}")
+    backfills.run(book.path)
+    backfills.check("whole")
+    backfills.known(book.path)
+
+
+def beside_live_traffic(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
+    """The same counter, days and keys are counted live meanwhile, and compacted."""
+    backfills = Backfills(stage)
+    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
+    backfills.enter(book)
+    worker = stage.worker(proxied=False)
+    with stage.compacting():
+        for _ in range(kills):
+            live(stage, 20)
+            backfills.kill(book.path)
+        live(stage, 20)
+        child = backfills.start(book.path)
+        live(stage, 20)
+        backfills.end(child)
+    stage.wait_applied()
+    stage.end(worker)
+    backfills.check("beside live traffic")
+    stage.finish("beside live traffic")
+
+
+def undone_after_live_traffic(stage: Stage, kills: int = 2, lines: int = LINES) -> None:
+    """Undo leaves exactly what was counted live before and since, in whichever slot it is."""
+    backfills = Backfills(stage)
+    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
+    backfills.enter(book, times=0)
+    live(stage, 10)
+    stage.wait_applied_by_worker()
+    run = backfills.run(book.path)["run"]
+    live(stage, 10)
+    stage.wait_applied_by_worker()
+    _move(stage, "compact")
+    undo = ("backfills", "undo", str(run))
+    for _ in range(kills):
+        backfills.kill(command=undo)
+    undone = backfills.undo(run)
+    assert undone["state"] == "undone", undone
+    backfills.check("undone")
+    _move(stage, "compact")
+    backfills.check("undone and compacted")
+    backfills.enter(book)
+    backfills.run(book.path)
+    backfills.check("added once more")
+    stage.finish("undone")
+
+
+def undone_after_roll_up(stage: Stage, kills: int = 2, lines: int = LINES) -> None:
+    """The same where all days have become months since, and become so again."""
+    backfills = Backfills(stage)
+    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
+    live(stage, 10)
+    stage.wait_applied_by_worker()
+    run = backfills.run(book.path)["run"]
+    with Oracle(stage.mysql_url) as oracle:
+        for counter in (COUNTER, *COUNTERS):
+            oracle.rows(
+                "INSERT INTO counter (name, rolled_up_to, created)"
+                f" VALUES ('{counter}', '2030-01-01', '2020-01-01')"
+                " ON DUPLICATE KEY UPDATE rolled_up_to = '2030-01-01'"
+            )
+    _move(stage, "retention")
+    live(stage, 10)
+    stage.wait_applied_by_worker()
+    for _ in range(kills):
+        backfills.kill(command=("backfills", "undo", str(run)))
+    backfills.undo(run)
+    _check_months(stage, "undone")
+    _move(stage, "retention")
+    _check_months(stage, "undone and rolled up")
+    backfills.enter(book)
+    backfills.run(book.path)
+    _check_months(stage, "added once more")
+    backfills.verify("added once more")
+    with Oracle(stage.mysql_url) as oracle:  # for whoever plays another scenario on this stage
+        for table in TABLES:
+            oracle.rows(f"DELETE FROM {table}")
+    stage.traffic.expected.clear()
+
+
+def _check_months(stage: Stage, note: str) -> None:
+    """Hold slots and months, by key, against the books."""
+    expected: Counter[tuple[str, bytes]] = Counter()
+    for (counter, _, key), count in stage.traffic.expected.items():
+        expected[counter, key] += count
+    found: Counter[tuple[str, bytes]] = Counter()
+    with Oracle(stage.mysql_url) as oracle:
+        for counter, key, count in oracle.rows(TOTALS):
+            found[counter, bytes(key)] += int(count)
+    different = {
+        cell: (found[cell], expected[cell])
+        for cell in found.keys() | expected.keys()
+        if found[cell] != expected[cell]
+    }
+    assert not different, f"{note} (seed {stage.seed}): counted, should be: {different}"
+
+
+def live(stage: Stage, entries: int, rows: int = 20) -> None:
+    """Send increments of the log's counter, days and keys, and of others."""
+    for _ in range(entries):
+        made = [
+            (COUNTER, stage.random.choice(PATHS[:20]), minute_of_log(stage), 1) for _ in range(rows)
+        ]
+        send(stage.redis, stage.traffic.entry(now_ms(stage.redis), made))
+    stage.send(entries)
+
+
+def _move(stage: Stage, what: str) -> None:
+    plan = {"what": what, "mysql_url": stage.mysql_url}
+    child = stage.children.start(
+        [sys.executable, "-m", "tests.support.run_moves", json.dumps(plan)], name=what
+    )
+    assert child.wait() == 0, child.output()

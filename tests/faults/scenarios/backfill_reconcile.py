@@ -1,0 +1,182 @@
+"""A log is the truth for its days, of which a third did not arrive live: afterwards all is exact,
+whoever dies, meets another one, or comes late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import date, timedelta
+from typing import Any
+
+from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
+from tests.faults.backfilling import COUNTER, Backfills
+from tests.faults.stage import Stage
+from tests.support.logs import FIRST, Book, Hit, Writer
+from tests.support.oracle import Oracle
+from tests.support.processes import Child
+from tests.support.traffic import now_ms, send
+
+LINES = 5_000
+RECONCILE = ("--mode", "reconcile")
+EPOCH = date(1970, 1, 1)
+ELSEWHERE = FIRST.date() + timedelta(10)
+"""A day that no log knows of."""
+ROWS = 200
+
+
+def made_exact_beside_live_traffic(stage: Stage, book: Book | None = None) -> None:
+    """Each total is corrected by what was lost of it, and by nothing else; once."""
+    play = _Play(stage, book)
+    worker = play.live()
+    with stage.trickle():
+        play.elsewhere()
+        before = now_ms(stage.redis)
+        child = play.backfills.start(play.book.path, *RECONCILE)
+        play.elsewhere()
+        play.backfills.end(child)
+        play.check_drift(play.last_run())
+        again = play.backfills.run(play.book.path, *RECONCILE)
+        assert (again["corrections"], again["drift"]) == (0, []), again
+    stage.wait_applied()
+    play.backfills.check("reconciled")
+    _come_late(play, before)
+    stage.end(worker)
+    stage.finish("reconciled")
+
+
+def _come_late(play: _Play, before: int) -> None:
+    """What a producer sent before and Redis gets now is in the log; what is sent now is not."""
+    stage = play.stage
+    hit = stage.random.choice(sorted(play.book.hits))
+    late = play.send([hit], at=before)
+    stage.wait_applied()
+    stage.dead |= {(entry.id, 0) for entry in late}
+    play.backfills.check("one comes late")
+    play.send([hit])
+    stage.wait_applied()
+    report = play.backfills.run(play.book.path, *RECONCILE)
+    figures = [(one["key"], one["delta"]) for one in report["drift"]]
+    assert figures == [(hit[1].decode(), -1)], report
+    play.backfills.check("one on top, taken off")
+
+
+def two_at_once(stage: Stage, rounds: int = 1) -> None:
+    """Two reconcile at the same moment, and none of them corrects twice."""
+    play = _Play(stage)
+    worker = play.live()
+    for number in range(rounds):
+        if number:
+            play.lose_some()
+        begun = [play.backfills.start(play.book.path, *RECONCILE) for _ in range(2)]
+        for child in begun:
+            play.backfills.end(child)
+        play.backfills.check(f"two at once, round {number}")
+    stage.end(worker)
+
+
+def killed_again_and_again(stage: Stage, kills: int = 3) -> None:
+    """Killed at random moments, and run again to the end."""
+    play = _Play(stage)
+    worker = play.live()
+    with stage.trickle():
+        for number in range(10 * kills):
+            if play.backfills.kills == kills:
+                break
+            play.backfills.kill(play.book.path, *RECONCILE)
+            if number % 3 == 2:
+                play.lose_some()
+            play.backfills.verify(f"after {number + 1} runs")
+        play.backfills.run(play.book.path, *RECONCILE)
+    stage.wait_applied()
+    play.backfills.check("after deaths")
+    stage.end(worker)
+
+
+def undone(stage: Stage, kills: int = 1) -> None:
+    """Taken back, it leaves what had arrived live, and what did so since."""
+    play = _Play(stage)
+    worker = play.live()
+    run = play.backfills.run(play.book.path, *RECONCILE)["run"]
+    stage.wait_applied()
+    since = stage.random.choices(sorted(play.book.hits), k=50)
+    play.send(since)
+    stage.wait_applied()
+    for _ in range(kills):
+        play.backfills.kill(command=("backfills", "undo", str(run)))
+    play.backfills.undo(run)
+    live = Counter(play.arrived) + Counter(since)
+    for cell in play.book.hits:
+        stage.traffic.expected[COUNTER, *cell] = live[cell]
+    play.backfills.check("undone")
+    stage.end(worker)
+
+
+class _Play:
+    """A log, and the same requests sent live but for every third one.
+
+    Attributes:
+        arrived, lost: the requests.
+    """
+
+    def __init__(self, stage: Stage, book: Book | None = None) -> None:
+        self.stage = stage
+        self.backfills = Backfills(stage)
+        self.book = book or Writer(stage.seed).write(stage.directory / "access.log", LINES)
+        self.backfills.enter(self.book)
+        requests = sorted(self.book.hits.elements())
+        stage.random.shuffle(requests)
+        self.lost = requests[2::3]
+        self.arrived = [hit for number, hit in enumerate(requests) if number % 3 != 2]
+
+    def live(self) -> Child:
+        """Send what arrives, and let a worker apply it, which goes on."""
+        worker = self.stage.worker(proxied=False)
+        self.send(self.arrived)
+        return worker
+
+    def send(self, hits: list[Hit], at: int | None = None) -> list[Sealed]:
+        """Send requests, without an entry in the books: those have the log."""
+        first_sent = now_ms(self.stage.redis) if at is None else at
+        rows: list[Row] = [
+            (COUNTER, key.decode(), (day - EPOCH).days * 1440 + 720, 1) for day, key in hits
+        ]
+        parts = [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)]
+        made = [
+            Sealed(new_entry_id(first_sent), first_sent, encode_rows(part), len(part))
+            for part in parts
+        ]
+        send(self.stage.redis, *made)
+        return made
+
+    def elsewhere(self) -> None:
+        """The same counter goes on, on a day that the log does not have."""
+        minute = (ELSEWHERE - EPOCH).days * 1440
+        rows: list[Row] = [(COUNTER, f"/page/{number}", minute, 1) for number in range(40)]
+        send(self.stage.redis, self.stage.traffic.entry(now_ms(self.stage.redis), rows))
+
+    def lose_some(self) -> None:
+        """Some totals are off again: live ones come twice, by another id."""
+        self.send(self.stage.random.sample(self.arrived, 100))
+        self.stage.wait_applied()
+
+    def last_run(self) -> int:
+        """The number of the last backfill."""
+        with Oracle(self.stage.mysql_url) as oracle:
+            return int(oracle.rows("SELECT MAX(id) FROM backfill_run")[0][0])
+
+    def check_drift(self, run: int) -> None:
+        """The drift report lists the lost ones, by day and key, and nothing else."""
+        lost, arrived = Counter(self.lost), Counter(self.arrived)
+        expected = [
+            {
+                "day": day.isoformat(),
+                "bucket": f"{day}T00:00",
+                "key": key.decode(),
+                "had": arrived[day, key],
+                "should_be": self.book.hits[day, key],
+                "delta": lost[day, key],
+            }
+            for day, key in sorted(lost)
+        ]
+        told: list[dict[str, Any]] = self.backfills.shown(run, "--drift")["drift"]
+        assert sorted(told, key=lambda one: (one["day"], one["key"].encode())) == expected

@@ -1,0 +1,67 @@
+"""Backfills whose processes die at any moment, beside others and beside live traffic: exact."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.scenarios import backfill as scenarios
+from tests.faults.scenarios import backfill_reconcile as reconciling
+from tests.faults.stage import Stage
+from tests.support import logs
+
+LINES = 70_000
+"""Two chunks."""
+
+
+@pytest.mark.skipif(not logs.REAL.exists(), reason=f"the real log is not at {logs.REAL}")
+def test_a_real_log_gives_its_published_figures_however_often_it_is_read(stage: Stage) -> None:
+    scenarios.killed_again_and_again(stage, kills=3, book=logs.real())
+
+
+def test_a_log_of_several_chunks_killed_and_read_again(stage: Stage) -> None:
+    scenarios.killed_again_and_again(stage, kills=2)
+
+
+def test_replies_to_commit_are_lost(stage: Stage) -> None:
+    scenarios.commit_replies_lost(stage, LINES)
+
+
+def test_deadlocks_and_lock_waits(stage: Stage) -> None:
+    scenarios.conflicts(stage, LINES)
+
+
+def test_a_log_that_grows_by_bytes_between_runs(stage: Stage) -> None:
+    scenarios.grows_in_between(stage, steps=5)
+
+
+def test_beside_live_traffic_and_compaction(stage: Stage) -> None:
+    scenarios.beside_live_traffic(stage, kills=1, lines=LINES)
+
+
+def test_undone_after_live_traffic(stage: Stage) -> None:
+    scenarios.undone_after_live_traffic(stage, kills=1, lines=LINES)
+
+
+def test_undone_after_roll_up(stage: Stage) -> None:
+    scenarios.undone_after_roll_up(stage, kills=1, lines=LINES)
+
+
+def test_two_processes_at_one_log(stage: Stage) -> None:
+    scenarios.two_at_once(stage, rounds=1, lines=LINES)
+
+
+@pytest.mark.skipif(not logs.REAL.exists(), reason=f"the real log is not at {logs.REAL}")
+def test_a_real_log_is_the_truth_beside_live_traffic(stage: Stage) -> None:
+    reconciling.made_exact_beside_live_traffic(stage, logs.real())
+
+
+def test_two_reconcile_at_once(stage: Stage) -> None:
+    reconciling.two_at_once(stage)
+
+
+def test_reconciling_is_killed(stage: Stage) -> None:
+    reconciling.killed_again_and_again(stage, kills=2)
+
+
+def test_reconciling_is_undone(stage: Stage) -> None:
+    reconciling.undone(stage)
