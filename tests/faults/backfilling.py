@@ -51,7 +51,7 @@ class Backfills:
         mysql_url = self.stage.mysql_url
         return self.stage.children.countersink(
             *self._arguments(arguments),
-            environment=self._environment(
+            environment=self.environment(
                 self.stage.mysql_proxy.url(mysql_url) if proxied else mysql_url
             ),
         )
@@ -61,7 +61,7 @@ class Backfills:
         mysql_url = self.stage.mysql_url
         done = countersink(
             *self._arguments(arguments),
-            environment=self._environment(
+            environment=self.environment(
                 self.stage.mysql_proxy.url(mysql_url) if proxied else mysql_url
             ),
         )
@@ -81,7 +81,7 @@ class Backfills:
         """Take a run back; what the command says."""
         done = countersink(
             *("backfills", "undo", str(run), "--format", "json"),
-            environment=self._environment(self.stage.mysql_url),
+            environment=self.environment(self.stage.mysql_url),
         )
         assert done.returncode == DONE, f"{done.stdout}\n{done.stderr}"
         said: dict[str, Any] = json.loads(done.stdout)
@@ -91,7 +91,7 @@ class Backfills:
         """What `countersink backfills show` says of a run."""
         done = countersink(
             *("backfills", "show", str(run), *arguments, "--format", "json"),
-            environment=self._environment(self.stage.mysql_url),
+            environment=self.environment(self.stage.mysql_url),
         )
         assert done.returncode == DONE, f"{done.stdout}\n{done.stderr}"
         said: dict[str, Any] = json.loads(done.stdout)
@@ -157,7 +157,7 @@ class Backfills:
         self, arguments: Sequence[str | Path], command: Sequence[str], mysql_url: str
     ) -> Child:
         return self.stage.children.countersink(
-            *(command or self._arguments(arguments)), environment=self._environment(mysql_url)
+            *(command or self._arguments(arguments)), environment=self.environment(mysql_url)
         )
 
     def _arguments(self, arguments: Sequence[str | Path]) -> list[str]:
@@ -166,7 +166,8 @@ class Backfills:
             *("--format", "json", "--rejects", str(self._rejects)),
         ]
 
-    def _environment(self, mysql_url: str) -> dict[str, str]:
+    def environment(self, mysql_url: str) -> dict[str, str]:
+        """The settings of a deployment."""
         return {
             "COUNTERSINK_REDIS_URL": self.stage.redis_server.url,
             "COUNTERSINK_MYSQL_URL": mysql_url,

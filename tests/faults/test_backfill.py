@@ -23,11 +23,11 @@ def test_a_log_of_several_chunks_killed_and_read_again(stage: Stage) -> None:
 
 
 def test_replies_to_commit_are_lost(stage: Stage) -> None:
-    scenarios.commit_replies_lost(stage, LINES)
+    scenarios.commits_cut(stage, LINES)
 
 
 def test_deadlocks_and_lock_waits(stage: Stage) -> None:
-    scenarios.conflicts(stage, LINES)
+    scenarios.conflicts_while_adding(stage, LINES)
 
 
 def test_a_log_that_grows_by_bytes_between_runs(stage: Stage) -> None:

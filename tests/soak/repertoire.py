@@ -15,6 +15,9 @@ from tests.faults.machine import Ground, machine_on
 from tests.faults.scenarios import (
     answers,
     app_transactions,
+    backfill,
+    backfill_jobs,
+    backfill_reconcile,
     bad_entries,
     compaction,
     frozen_redis,
@@ -27,6 +30,7 @@ from tests.faults.scenarios import (
     worker_deaths,
 )
 from tests.faults.stage import Stage
+from tests.support import logs
 from tests.support.oracle import Oracle
 
 FREEZE_SECONDS = 30.0
@@ -104,6 +108,63 @@ def frozen_thirty_seconds_spooling_and_killed(stage: Stage) -> None:
     frozen_redis.app_killed_with_a_spool(stage, FREEZE_SECONDS)
 
 
+def backfill_killed_twenty_times(stage: Stage) -> None:
+    """The real log where it is to be had, else one of several chunks."""
+    backfill.killed_again_and_again(stage, KILLS, logs.real() if logs.REAL.exists() else None)
+
+
+def backfill_of_chunks_killed_twenty_times(stage: Stage) -> None:
+    """A log of several chunks."""
+    backfill.killed_again_and_again(stage, KILLS)
+
+
+def backfills_at_one_log(stage: Stage) -> None:
+    """Three processes at a time, while the log grows."""
+    backfill.two_at_once(stage, rounds=4, together=3)
+
+
+def backfill_grows_in_between(stage: Stage) -> None:
+    """Many runs of all kinds."""
+    backfill.grows_in_between(stage, steps=30)
+
+
+def backfill_undone_among_kills(stage: Stage) -> None:
+    """Undo is killed again and again."""
+    backfill.undone_after_live_traffic(stage, kills=8)
+
+
+def backfill_undone_after_roll_up(stage: Stage) -> None:
+    """The same after days have become months."""
+    backfill.undone_after_roll_up(stage, kills=8)
+
+
+def backfill_jobs_killed(stage: Stage) -> None:
+    """Whoever works for a backfill is killed."""
+    backfill_jobs.killed_at_random(stage, kills=10, lines=1_000_000)
+
+
+def reconciled_beside_live_traffic(stage: Stage) -> None:
+    """The real log where it is to be had."""
+    backfill_reconcile.made_exact_beside_live_traffic(
+        stage, logs.real() if logs.REAL.exists() else None
+    )
+
+
+def reconciled_by_two_at_once(stage: Stage) -> None:
+    """Again and again, each time with something to correct."""
+    backfill_reconcile.two_at_once(stage, rounds=6)
+
+
+def reconcile_killed_twenty_times(stage: Stage) -> None:
+    """At random moments, with something to correct."""
+    backfill_reconcile.killed_again_and_again(stage, KILLS)
+
+
+def reconcile_undone_among_kills(stage: Stage) -> None:
+    """Undo is killed again and again."""
+    backfill_reconcile.undone(stage, kills=8)
+
+
 def state_machine(stage: Stage) -> None:
     """Some runs of the state machine, longer ones than the tests make."""
     with Oracle(stage.mysql_url) as oracle:
@@ -168,4 +229,21 @@ REPERTOIRE = (
     Act(sold_among_twenty_kills, alone=True),
     Act(sequences.taken_among_kills_and_cuts, alone=True),
     Act(sequences.taken_from_a_server_that_dies, alone=True),
+    Act(backfill_killed_twenty_times, alone=True),
+    Act(backfill_of_chunks_killed_twenty_times, alone=True),
+    Act(backfills_at_one_log, alone=True),
+    Act(backfill.killed_among_others, alone=True),
+    Act(backfill.commits_cut, alone=True),
+    Act(backfill.conflicts_while_adding, alone=True),
+    Act(backfill_grows_in_between, 20, alone=True),
+    Act(backfill.beside_live_traffic, alone=True),
+    Act(backfill.server_killed, alone=True),
+    Act(backfill_undone_among_kills, alone=True),
+    Act(backfill_undone_after_roll_up, alone=True),
+    Act(backfill_jobs_killed, alone=True),
+    Act(backfill_jobs.without_job_processes, 5, alone=True),
+    Act(reconciled_beside_live_traffic, alone=True),
+    Act(reconciled_by_two_at_once, alone=True),
+    Act(reconcile_killed_twenty_times, alone=True),
+    Act(reconcile_undone_among_kills, alone=True),
 )

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections import Counter
 
-from tests.faults.backfilling import COUNTER, Backfills, compressed, minute_of_log
+from tests.faults.backfilling import COUNTER, ENDS_WITHIN, Backfills, compressed, minute_of_log
 from tests.faults.scenarios.compaction import TOTALS
 from tests.faults.stage import Stage
 from tests.support.logs import PATHS, Book, Writer
@@ -80,7 +81,7 @@ def killed_among_others(stage: Stage, kills: int = 6) -> None:
     backfills.check("in the end")
 
 
-def commit_replies_lost(stage: Stage, lines: int = LINES) -> None:
+def commits_cut(stage: Stage, lines: int = LINES) -> None:
     """Nobody hears of COMMITs that the server has done, and of others that it has not."""
     backfills = Backfills(stage)
     book = Writer(stage.seed).write(stage.directory / "access.log", lines)
@@ -103,7 +104,7 @@ def commit_replies_lost(stage: Stage, lines: int = LINES) -> None:
     backfills.check_rejects(book)
 
 
-def conflicts(stage: Stage, lines: int = LINES) -> None:
+def conflicts_while_adding(stage: Stage, lines: int = LINES) -> None:
     """Deadlocks and lock waits in place of every third statement that changes something."""
     backfills = Backfills(stage)
     book = Writer(stage.seed).write(stage.directory / "access.log", lines)
@@ -176,6 +177,25 @@ def beside_live_traffic(stage: Stage, kills: int = 3, lines: int = LINES) -> Non
     stage.end(worker)
     backfills.check("beside live traffic")
     stage.finish("beside live traffic")
+
+
+def server_killed(stage: Stage, kills: int = 3) -> None:
+    """SIGKILL of the database in the midst; it loses nothing, and nothing counts twice."""
+    backfills = Backfills(stage)
+    book = Writer(stage.seed).write(stage.directory / "access.log", LINES)
+    backfills.enter(book)
+    for _ in range(kills):
+        child = backfills.start(book.path)
+        # not to wait for anything: for a moment that nobody has chosen
+        threading.Event().wait(stage.random.uniform(0.2, 1.2))
+        stage.mysql_server.kill()
+        stage.faults["mysql kill"] += 1
+        stage.mysql_server.start()
+        child.terminate()
+        child.wait(ENDS_WITHIN)  # it may have given up, or have waited for the server
+        backfills.check_not_above("the server was killed")
+    backfills.run(book.path)
+    backfills.check("in the end")
 
 
 def undone_after_live_traffic(stage: Stage, kills: int = 2, lines: int = LINES) -> None:

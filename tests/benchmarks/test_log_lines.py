@@ -1,0 +1,48 @@
+"""The log that backfill is measured with is what its writer says of it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+
+from benchmarks.log_lines import CUT_EVERY, DAYS, FIRST, LATE, write
+
+LINES = 45_000
+LINE = re.compile(
+    r'\d+\.\d+\.\d+\.\d+ - - \[([^]]+)\] "GET ([^ ?]+)(?:\?page=\d)? HTTP/1\.1" \d{3} \d+'
+    r' "[^"]+" "[^"]+"'
+)
+
+
+def test_holds_what_it_says(tmp_path: Path) -> None:
+    log = write(tmp_path / "log", LINES)
+    assert log.size == log.path.stat().st_size
+    lines = log.path.read_text().splitlines()
+    found = [LINE.fullmatch(line) for line in lines]
+    assert [number for number, match in enumerate(found, 1) if match is None] == [
+        *range(CUT_EVERY // 2 + 1, LINES, CUT_EVERY)
+    ]
+    times = [datetime.strptime(each[1], "%d/%b/%Y:%H:%M:%S %z") for each in found if each]
+    paths = [each[2] for each in found if each]
+    assert (len(lines), log.cut_off) == (LINES, LINES - len(times))
+    days = [time.date() for time in times]
+    assert log.hits == Counter(zip(days, paths, strict=True))
+    assert (min(days), max(days)) == (FIRST.date(), FIRST.date().replace(day=FIRST.day + DAYS - 1))
+    behind = max(
+        (before - time).total_seconds() for before, time in zip(times, times[1:], strict=False)
+    )
+    assert 0 < behind <= LATE
+
+
+def test_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    texts = {}
+    for name, seed in (("one", 1), ("again", 1), ("other", 2)):
+        texts[name] = write(tmp_path / name, 1_000, seed).path.read_bytes()
+    assert texts["one"] == texts["again"] != texts["other"]
+
+
+def test_of_no_lines_is_empty(tmp_path: Path) -> None:
+    log = write(tmp_path / "log", 0)
+    assert (log.size, log.hits) == (0, {})

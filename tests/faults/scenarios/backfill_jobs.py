@@ -1,0 +1,148 @@
+"""A big log, counted by job processes: whoever of them dies, each line counts once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from benchmarks.log_lines import write
+from tests.faults.backfilling import DONE, Backfills
+from tests.faults.stage import Stage
+from tests.support.logs import Book
+from tests.support.processes import Child
+from tests.support.waiting import eventually
+
+LINES = 400_000
+"""67 MiB: enough to be worth asking for help, see `backfill.planning.LEAST_BYTES`."""
+READY = "waiting for runs"
+STARTS_WITHIN = 30.0
+DIES_WITHIN_S = 2.0
+
+
+def counted_by_jobs(stage: Stage, lines: int = LINES) -> None:
+    """Nobody dies: two job processes count it, and a second run adds nothing."""
+    play = _Play(stage, lines)
+    play.backfills.run(play.book.path, "--jobs", "2")
+    play.backfills.check("counted by jobs")
+    assert play.shares() >= 2, "one process has counted everything"
+    play.backfills.known(play.book.path, "--jobs", "2")
+    play.end()
+
+
+def killed_at_random(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
+    """The process that plans, job processes and their work horses are killed again and again."""
+    play = _Play(stage, lines)
+    planning = play.start()
+    for number in range(kills):
+        # not to wait for anything: for a moment that nobody has chosen
+        threading.Event().wait(stage.random.uniform(0.1, DIES_WITHIN_S))
+        play.strike(planning)
+        play.backfills.check_not_above(f"kill {number}")
+        if not planning.running:
+            planning = play.start()
+    play.backfills.end(planning)
+    play.backfills.run(play.book.path, "--jobs", "2")
+    play.backfills.check("after deaths")
+    play.backfills.check_rejects(play.book)
+    play.backfills.known(play.book.path)
+    play.end()
+
+
+def without_job_processes(stage: Stage, lines: int = LINES) -> None:
+    """Nobody is there to help, or no longer: it is counted in the foreground."""
+    play = _Play(stage, lines, processes=stage.random.choice((0, 1)))
+    planning = play.start()
+    for child in play.processes:
+        child.kill()
+    play.backfills.end(planning)
+    play.backfills.check("without job processes")
+
+
+class _Play:
+    """A big log, and job processes.
+
+    Attributes:
+        book: of the log.
+        processes: of `countersink jobs`.
+    """
+
+    def __init__(self, stage: Stage, lines: int, processes: int = 2) -> None:
+        self.stage = stage
+        self.backfills = Backfills(stage)
+        self.book = big_log(stage.directory / "big.log", lines, stage.seed)
+        self.backfills.enter(self.book)
+        self.processes: list[Child] = []
+        for _ in range(processes):
+            self._begin()
+
+    def start(self) -> Child:
+        """Start the backfill."""
+        return self.backfills.start(self.book.path, "--jobs", "2")
+
+    def strike(self, planning: Child) -> None:
+        """Kill one of them."""
+        draw, faults = self.stage.random, self.stage.faults
+        what = draw.choice(("planning", "process", "horse", "both"))
+        if what == "planning":
+            planning.kill()
+            faults["a planning backfill was killed"] += 1
+            return
+        victim = draw.choice(self.processes)
+        horses = horses_of(victim)
+        if what in ("process", "both"):
+            victim.kill()
+            faults["a job process was killed"] += 1
+            self.processes.remove(victim)
+        if what in ("horse", "both"):
+            for pid in horses:
+                _kill(pid)
+                faults["a piece of a backfill was killed"] += 1
+        if what in ("process", "both"):
+            self._begin()
+
+    def shares(self) -> int:
+        """How many processes have said that they did a piece."""
+        return sum("no more pieces" in child.output() for child in self.processes)
+
+    def end(self) -> None:
+        """Job processes end in good order."""
+        for child in self.processes:
+            child.terminate()
+        for child in self.processes:
+            assert child.wait(30) == DONE, child.output()
+
+    def _begin(self) -> None:
+        child = self.stage.children.countersink(
+            "jobs", environment=self.backfills.environment(self.stage.mysql_url)
+        )
+        self.processes.append(child)
+        eventually(lambda: READY in child.output(), STARTS_WITHIN, message=child.output)
+
+
+def big_log(path: Path, lines: int, seed: int) -> Book:
+    """A log as the benchmarks count it."""
+    log = write(path, lines, seed)
+    book = Book(path, lines=lines)
+    for (day, name), count in log.hits.items():
+        book.hits[day, name.encode()] = count
+    book.rejected = list(range(5_001, lines + 1, 10_000))
+    assert len(book.rejected) == log.cut_off
+    return book
+
+
+def horses_of(child: Child) -> list[int]:
+    """The processes in which a job process runs a job right now."""
+    try:
+        found = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [int(pid) for pid in found]
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it has just ended
