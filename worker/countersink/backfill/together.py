@@ -1,0 +1,181 @@
+"""Having a big source counted by job processes.
+
+This process plans, and asks for jobs that count what is planned (:mod:`countersink.backfill.job`).
+What is counted is in the tables, whoever has counted it. So whatever becomes of the jobs, what they
+leave pending is counted by whoever reads on in the source: this process itself, which does so at
+once where nobody helps it: no job process is there, the queue's Redis does not serve, the jobs
+cannot read the file, or nothing comes of them.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from countersink.backfill import runs
+from countersink.backfill.contents import Content
+from countersink.backfill.formats import Reader
+from countersink.backfill.planning import Planner
+from countersink.backfill.runs import Counted
+from countersink.backfill.settling import Settled
+from countersink.backfill.team import Team
+from countersink.backfill.work import Work
+from countersink.store.connection import Session
+from countersink.stream.errors import StreamError
+
+LEAST_BYTES: Final = 64 * 1024 * 1024
+"""Fewer bytes are counted in the time that it takes to ask for help."""
+PATIENCE_S: Final = 10.0
+"""Seconds in which the jobs must have counted a chunk."""
+_LOOK_S: Final = 0.1
+_ASK_S: Final = 0.5
+"""Seconds between two looks at the queue."""
+_IN_VAIN: Final = 3
+"""Jobs, per process that is to work, that may end without anything having been counted."""
+_AHEAD: Final = 1000
+"""Chunks, per process, that are planned before some are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What of a source is to be counted, and is."""
+
+    pending: int
+    done: int
+    done_bytes: int
+
+
+def count_by_jobs(
+    work: Work, content: Content, reader: Reader, settled: Settled
+) -> tuple[Settled, tuple[str, ...]]:
+    """Have job processes count what is not counted of a source, if that is worth while and they do.
+
+    Whatever of it is not counted afterwards is for the caller to count, as if nobody had helped.
+
+    Args:
+        work: whose source it is.
+        content: of the source.
+        reader: of the source.
+        settled: which source it is.
+
+    Returns:
+        ``settled``, up to where there are chunks that this content holds; notices for people.
+
+    Raises:
+        RunEnded: the run was undone, or its counter deleted, meanwhile.
+        Unreadable: the content cannot be read.
+        StoreError: MySQL did not do its part; what was counted is counted.
+    """
+    team, size = work.team, content.size
+    if team is None or not work.options.jobs or not content.plain or size is None or settled.ended:
+        return settled, ()
+    left = work.link.run(partial(_left, source=settled.source))
+    if size - left.done_bytes < LEAST_BYTES:
+        return settled, ()
+    planner = Planner(work, content, settled.source, settled.to, quoted=reader.quoted)
+    try:
+        notice = _Together(work, team, content, planner, settled.source).run()
+    except StreamError as error:
+        notice = f"the queue of the job processes does not serve ({error}): counted here"
+    return replace(settled, to=planner.to), (notice,) if notice else ()
+
+
+class _Together:
+    """One source that is counted by jobs."""
+
+    def __init__(
+        self, work: Work, team: Team, content: Content, planner: Planner, source: int
+    ) -> None:
+        self._work = work
+        self._team = team
+        self._content = content
+        self._planner = planner
+        self._source = source
+        self._asked = 0
+        self._in_vain = 0
+        self._next_look = 0.0
+        self._figures = Counted()
+
+    def run(self) -> str:
+        """Plan, and wait until all is counted; why not all of it, '' if it is.
+
+        Raises:
+            StreamError: the queue's Redis does not serve.
+        """
+        if not self._team.processes():
+            return (
+                "no job process is there to help (start some with `countersink jobs`): counted here"
+            )
+        work, run, planner = self._work, self._work.task.run, self._planner
+        self._figures = work.link.run(partial(runs.figures, run=run))
+        planner.take_over()
+        most = _AHEAD * work.options.jobs
+        counted, counted_at = -1, time.monotonic()
+        while not work.stop():
+            left = work.link.run(partial(_left, source=self._source))
+            if not planner.finished and left.pending < most:
+                planner.step()
+            elif not left.pending:
+                self._show(left, 0)
+                return ""
+            else:
+                time.sleep(_LOOK_S)
+            work.link.run(partial(runs.require_running, run=run))
+            now = time.monotonic()
+            if left.done != counted or not left.pending:
+                counted, counted_at, self._in_vain = left.done, now, 0
+            elif now - counted_at > PATIENCE_S:
+                return "the job processes have not counted anything for a while: counted here, too"
+            if left.pending and now >= self._next_look:
+                self._next_look = now + _ASK_S
+                if why := self._ask(left):
+                    return why
+        return ""
+
+    def _ask(self, left: _Left) -> str:
+        """See to it that enough jobs are there; why they are of no use, or ''."""
+        team, run, options = self._team, self._work.task.run, self._work.options
+        alive = team.alive(run)
+        self._show(left, alive)
+        if alive < self._asked and (said := team.said(run)):
+            return f"the job processes do not count all of it ({'; '.join(said)}): counted here"
+        if not team.processes():
+            return "no job process is there any more: counted here"
+        wanted = min(options.jobs, left.pending)
+        if alive < wanted and self._in_vain >= _IN_VAIN * options.jobs:
+            return "the jobs end without having counted anything (see their log): counted here"
+        rate = None if options.rate is None else options.rate / options.jobs
+        for _ in range(wanted - alive):
+            team.enqueue(run, self._asked, rate, options.max_rejects)
+            self._asked += 1
+            self._in_vain += 1
+        return ""
+
+    def _show(self, left: _Left, jobs: int) -> None:
+        """Say how far the jobs are."""
+        work = self._work
+        found = work.link.run(partial(runs.figures, run=work.task.run))
+        before, self._figures = self._figures, found
+        # The content's place is what is shown as done.
+        self._content.seek(left.done_bytes)
+        work.watch.add(
+            Counted(
+                size_bytes=found.size_bytes - before.size_bytes,
+                lines=found.lines - before.lines,
+                counted=found.counted - before.counted,
+                filtered=found.filtered - before.filtered,
+                rejected=found.rejected - before.rejected,
+                amount=found.amount - before.amount,
+            )
+        )
+        work.watch.say(jobs=jobs)
+
+
+def _left(session: Session, source: int) -> _Left:
+    ((pending, done, done_bytes),) = session.query(
+        "SELECT COALESCE(SUM(state = 'pending'), 0), COALESCE(SUM(state = 'done'), 0),"
+        " COALESCE(SUM(IF(state = 'done', end_at - start_at, 0)), 0) FROM backfill_chunk"
+        " WHERE source = %s",
+        (source,),
+    )
+    return _Left(int(pending), int(done), int(done_bytes))
