@@ -4,7 +4,6 @@ Offsets are in uncompressed bytes everywhere. What a file is, is told by its fir
 its name.
 """
 
-import errno
 import os
 import stat
 import tempfile
@@ -135,11 +134,13 @@ class _Stream(Content):
     reaches; a pipe cannot be.
     """
 
-    def __init__(self, name: str, fd: int, first: bytes, packed: Packing | None) -> None:
+    def __init__(
+        self, name: str, fd: int, packed: Packing | None, first: bytes, *, again: bool
+    ) -> None:
         super().__init__(name, fd)
-        self._first = first
         self._packed = packed
-        self._again = stat.S_ISREG(os.fstat(fd).st_mode) and packed is not None
+        self._first = first
+        self._again = again
         self._recent = Lookback()
         self._position = 0
         self._error: Unreadable | None = None
@@ -205,7 +206,6 @@ class _Stream(Content):
         try:
             self._recent.append(block)
         except OSError as error:
-            # The block is in memory, but no longer all that was to be kept before it.
             self._error = Unreadable(
                 f"what is read of {self.name} cannot be kept in {tempfile.gettempdir()}:"
                 f" {trouble(error)}. Set TMPDIR to a directory with room, or write it to a file"
@@ -242,20 +242,23 @@ def open_content(source: Input) -> Content:
 
 
 def _content(source: Input, fd: int) -> Content:
-    status = os.fstat(fd)
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    plain = source.path is not None and stat.S_ISREG(status.st_mode)
-    first = os.pread(fd, SNIFF, 0) if plain else _first_of(fd)
+    name = source.name if source.path is not None else "standard input"
+    mode, size = (status := os.fstat(fd)).st_mode, status.st_size
+    if stat.S_ISDIR(mode):
+        raise Unreadable(f"{name} cannot be read: it is a directory")
+    if source.path is not None and not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        raise Unreadable(f"{name} cannot be read: it is a device, not a file")
+    regular = source.path is not None and stat.S_ISREG(mode)
+    first = os.pread(fd, SNIFF, 0) if regular else _first_of(fd)
     packed = packing(first)
     if packed is not None and packed.new is None:
         raise Unreadable(
-            f"{source.name} is compressed by {packed.name}, which is not read here:"
+            f"{name} is compressed by {packed.name}, which is not read here:"
             f" {packed.tool} {source.name} | countersink backfill - …"
         )
-    if plain and packed is None:
-        return _Plain(source.name, fd, status.st_size)
-    return _Stream(source.name, fd, b"" if plain else first, packed)
+    if regular and packed is None:
+        return _Plain(name, fd, size)
+    return _Stream(name, fd, packed, b"" if regular else first, again=regular)
 
 
 def _first_of(fd: int) -> bytes:

@@ -36,15 +36,15 @@ class Lookback:
         """Add what was read.
 
         Raises:
-            OSError: the temporary file cannot be written.
+            OSError: the temporary file cannot be written; nothing was added.
         """
+        while self._memory and self._forgettable(len(block)):
+            self._evict()
         if self._memory and len(self._memory[-1]) + len(block) <= _JOINED:
             self._memory[-1] += block
         else:
             self._memory.append(block)
         self.end += len(block)
-        while len(self._memory) > 1 and self.end - self._memory_at > self._limit:
-            self._evict()
 
     def get(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``offset`` on; b"" at the end.
@@ -74,6 +74,10 @@ class Lookback:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _forgettable(self, more: int) -> bool:
+        """Whether enough stays in memory without its first block, when ``more`` bytes come."""
+        return self.end + more - self._memory_at - len(self._memory[0]) >= self._limit
 
     def _evict(self) -> None:
         block = self._memory[0]

@@ -19,9 +19,9 @@ BLOCK: Final = 256 * 1024
 SNIFF: Final = 16
 """First bytes of a file that :func:`packing` wants to see."""
 
-_SLICE: Final = 1024
-"""Compressed bytes given to zstd at once: it has no limit on what it makes of them (32 MiB of the
-most hostile)."""
+_SLICE: Final = 256
+"""Compressed bytes given to zstd at once: it has no limit on what it makes of them (of the most
+hostile, 8 MiB)."""
 
 
 class Damaged(Exception):
