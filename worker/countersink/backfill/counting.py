@@ -1,28 +1,109 @@
 """Counting one chunk of a source, in one transaction with the note that it was counted."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeVar
 
+from countersink.backfill import chunks, rejects, runs, sources
+from countersink.backfill.chunks import Chunk
 from countersink.backfill.contents import Content
 from countersink.backfill.formats import Reader
+from countersink.backfill.formats.tally import Reject
+from countersink.backfill.isolating import IsolatingReader
+from countersink.backfill.options import BackfillError
+from countersink.backfill.reading import ReadChunk, Start, newlines, read_chunk
+from countersink.backfill.runs import Counted, TooManyRejects
 from countersink.backfill.sources import Source
 from countersink.backfill.targets import Target
+from countersink.store import policies, strict
+from countersink.store.adding import BadCells
+from countersink.store.amounts import Amounts
 from countersink.store.connection import Session
+from countersink.store.control import read_control
+from countersink.store.policies import Policies
+from countersink.store.rerun import rerun
+
+_TOO_LARGE: Final = "with it the total of {key!r} would leave 64 bits"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """What a chunk came to; differences to what was counted of an unfinished line before.
+Result = TypeVar("Result")
+
+
+class Changed(BackfillError):
+    """A source does not hold the bytes any more that were planned."""
+
+
+class Overtaken(Exception):
+    """Another process has counted what was read."""
+
+
+class TooManyInChunk(TooManyRejects):
+    """With the rejected lines of the chunk that were too many.
 
     Attributes:
-        lines, counted, filtered, rejected: lines.
-        amount: what was added in all.
+        rejects: they.
     """
 
-    lines: int = 0
-    counted: int = 0
-    filtered: int = 0
-    rejected: int = 0
-    amount: int = 0
+    def __init__(self, message: str, rejects: list[Reject]) -> None:
+        super().__init__(message)
+        self.rejects = rejects
+
+
+@dataclass(slots=True)
+class Task:
+    """What the chunks of a run have in common; remembers the policies.
+
+    Attributes:
+        run: its number.
+        counter: which.
+        target: where amounts go.
+        max_rejects: more rejected lines than this end the run; None: any number may be.
+    """
+
+    run: int
+    counter: str
+    target: Target
+    max_rejects: int | None = None
+    _policies: Policies | None = field(default=None, repr=False)
+
+    def bucket(self, minute: int) -> int:
+        """The bucket's label for a Unix minute, by the policies that were in force last."""
+        assert self._policies is not None
+        return self._policies.bucket(self.counter, minute)
+
+    def in_force(self, session: Session) -> Policies:
+        """The policies; they stay so until the transaction ends.
+
+        Raises:
+            BackfillError: the counter may not be counted by a backfill.
+        """
+        control = read_control(session)
+        found = self._policies
+        if found is None or found.version != control.policy_version:
+            found = self._policies = policies.load(session)
+        refuse(session, found, self.counter)
+        return found
+
+
+def refuse(session: Session, in_force: Policies, counter: str) -> None:
+    """Check that a backfill may count a counter.
+
+    Raises:
+        BackfillError: it is that of a tracked table, or in strict mode one that nobody has made.
+    """
+    if counter in in_force.tracked:
+        raise BackfillError(
+            f"{counter!r} is the row count of a tracked table, and only its triggers count it:"
+            f" count under another name, or `countersink untrack {counter}` first"
+        )
+    if in_force.strict and counter not in in_force.known:
+        if not strict.known(session, [counter]):
+            raise BackfillError(
+                f"no counter is called {counter!r}, and only known ones are counted here:"
+                f" `countersink counter set {counter}` makes it"
+            )
+        in_force.known.add(counter)
 
 
 def count_chunk(
@@ -48,11 +129,180 @@ def count_chunk(
         What it came to; None: it was not to be had.
 
     Raises:
-        Changed: the bytes are not those that were planned, or not there any more.
+        Changed: the bytes are not those that were planned.
         RunEnded: the run is not running any more; nothing was counted.
-        TooManyRejects: more lines than ``max_rejects`` are rejected in the run now; the chunk was
+        TooManyInChunk: more lines than ``max_rejects`` would be rejected in the run; the chunk was
             not counted.
-        Unreadable: the content cannot be read.
+        Unreadable: the content cannot be read, or ends before the chunk does.
         StoreError: MySQL did not do its part; after Unavailable the outcome is unknown.
     """
-    raise NotImplementedError
+    task = Task(run, source.counter, target, max_rejects)
+    return count_planned(session, task, source, start_at, content, reader)
+
+
+def count_planned(
+    session: Session, task: Task, source: Source, start_at: int, content: Content, reader: Reader
+) -> Counted | None:
+    """As :func:`count_chunk`, for one chunk after the other of a ``task``."""
+
+    def attempt(reader: Reader) -> Counted | None:
+        with session.transaction():
+            chunk = chunks.claim(session, source.id, start_at)
+            if chunk is None:
+                return None
+            found = _read_planned(session, content, reader, chunk)
+            counted = _add(session, task, source, found)
+            chunks.update_done(session, chunk, task.run, counted)
+            _record(session, task, found, counted)
+        return counted
+
+    return _isolating(task, reader, lambda reading: rerun(partial(attempt, reading)))
+
+
+def count_next(
+    session: Session,
+    task: Task,
+    source: Source,
+    reader: Reader,
+    found: ReadChunk,
+    again: Callable[[Reader], ReadChunk],
+) -> Counted:
+    """Count what was read of ``source`` behind all of its chunks, as another chunk; committed when
+    it returns.
+
+    Args:
+        session: at READ COMMITTED, outside a transaction.
+        source: as it was looked at before ``found`` was read.
+        reader: that has read it.
+        again: reads it once more, by another reader.
+
+    Raises:
+        Overtaken: the source is not any more what it was.
+        BackfillError, StoreError: as :func:`count_chunk`.
+    """
+
+    def attempt(found: ReadChunk) -> Counted:
+        with session.transaction():
+            now = sources.read(session, source.id, lock=True)
+            if now is None or replace(now, path=source.path) != source:
+                raise Overtaken
+            counted = _add(session, task, source, found)
+            goes_on = found.start.goes_on
+            chunks.insert_done(
+                session, source.id, task.run, found.span, found.start.reads_from, counted
+            )
+            sources.advance(session, source.id, source.after(found.span, goes_on=goes_on))
+            _record(session, task, found, counted)
+        return counted
+
+    def count(reading: Reader) -> Counted:
+        read = found if reading is reader else again(reading)
+        return rerun(partial(attempt, read))
+
+    return _isolating(task, reader, count)
+
+
+def start_of_next(session: Session, source: Source, content: Content) -> Start:
+    """Where the next chunk of a source begins.
+
+    Raises:
+        Unreadable: the line that it begins in cannot be read.
+        StoreError: as any query.
+    """
+    if source.open_at is None:
+        return Start(at=source.read_to, reads_from=source.read_to, first_line=source.lines_to + 1)
+    line = source.lines_to - newlines(content, source.open_at, source.read_to)
+    before = chunks.ending_at(session, source.id, source.read_to)
+    return Start(
+        at=source.read_to,
+        reads_from=source.open_at,
+        first_line=line,
+        part_rejected=before is not None
+        and rejects.was_rejected(session, source.id, before.start_at, line),
+    )
+
+
+def start_of_planned(session: Session, chunk: Chunk) -> Start:
+    """Where a chunk begins that is to be counted."""
+    goes_on = chunk.reads_from < chunk.start_at
+    before = chunks.ending_at(session, chunk.source, chunk.start_at) if goes_on else None
+    return Start(
+        at=chunk.start_at,
+        reads_from=chunk.reads_from,
+        first_line=chunk.first_line,
+        part_rejected=before is not None
+        and rejects.was_rejected(session, chunk.source, before.start_at, chunk.first_line),
+    )
+
+
+def amounts_of(counter: str, in_force: Policies, found: ReadChunk) -> Amounts:
+    """What a chunk adds to the buckets that are in force.
+
+    Raises:
+        Refused: a time zone is unknown on this machine.
+    """
+    amounts = Amounts()
+    labels: dict[int, int] = {}
+    for (key, minute), amount in found.counts.items():
+        if minute not in labels:
+            labels[minute] = in_force.bucket(counter, minute)
+        amounts.add(counter, labels[minute], key, amount)
+    return amounts
+
+
+def _read_planned(session: Session, content: Content, reader: Reader, chunk: Chunk) -> ReadChunk:
+    found = read_chunk(content, reader, start_of_planned(session, chunk), end=chunk.end_at)
+    if found is None or found.span.digest != chunk.digest:
+        raise Changed(
+            f"{content.name} has changed since it was looked at: bytes {chunk.start_at:,} to"
+            f" {chunk.end_at:,} are not what they were. Run it again; what was counted of it"
+            f" before stays counted, see `countersink backfills list`"
+        )
+    return found
+
+
+def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Counted:
+    """Add a chunk and keep its rejected lines."""
+    in_force = task.in_force(session)
+    amounts = amounts_of(task.counter, in_force, found)
+    start = found.start
+    task.target.add(session, amounts, source.id, start.at)
+    rejected = found.rejects
+    before = chunks.ending_at(session, source.id, start.at) if start.part_rejected else None
+    if before is not None:
+        others = [one for one in rejected if one.line != start.first_line]
+        if len(others) == len(rejected):
+            rejects.take_back(session, source.id, before.start_at, start.first_line)
+        rejected = others  # rejected again: it is kept there already
+    rejects.insert(session, source.id, start.at, task.run, rejected)
+    return Counted(
+        size_bytes=found.span.end - found.span.start,
+        lines=found.lines,
+        counted=found.counted,
+        filtered=found.filtered,
+        rejected=found.rejected,
+        amount=amounts.sums().get(task.counter, 0),
+    )
+
+
+def _record(session: Session, task: Task, found: ReadChunk, counted: Counted) -> None:
+    if task.target.truth_of:
+        counted = replace(counted, amount=0)  # nothing is added by reading
+    try:
+        runs.record(session, task.run, counted, task.max_rejects)
+    except TooManyRejects as error:
+        raise TooManyInChunk(str(error), found.rejects) from error
+
+
+def _isolating(task: Task, reader: Reader, count: Callable[[Reader], Result]) -> Result:
+    """Count, and where totals would leave 64 bits once more without the lines of their cells."""
+    bad: dict[tuple[int, str], str] = {}
+    reading = reader
+    while True:
+        try:
+            return count(reading)
+        except BadCells as error:
+            for (_, label, key, _), why in error.cells:
+                large = why.reason == "out_of_range"
+                bad[label, key] = _TOO_LARGE.format(key=key) if large else str(why)
+            reading = IsolatingReader(reader, task.bucket, bad)

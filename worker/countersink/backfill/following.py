@@ -1,0 +1,155 @@
+"""Reading on in a source: what was planned and not counted, then what is new."""
+
+from functools import partial
+
+from countersink.backfill import chunks, sources
+from countersink.backfill.contents import Content
+from countersink.backfill.counting import Overtaken, count_next, count_planned, start_of_next
+from countersink.backfill.formats import Reader
+from countersink.backfill.identity import Held, compare
+from countersink.backfill.reading import ReadChunk, Start, read_chunk
+from countersink.backfill.settling import Settled
+from countersink.backfill.sources import Source
+from countersink.backfill.work import Work
+from countersink.store.connection import Session
+
+
+class Differs(Exception):
+    """Another process has read on in the source, and this content is not that source."""
+
+
+class Follower:
+    """Counts what of one source is not counted. Others may do the same beside it.
+
+    Args:
+        work: whose source it is.
+        content: of the source.
+        reader: of the source.
+        settled: which source it is.
+    """
+
+    def __init__(self, work: Work, content: Content, reader: Reader, settled: Settled) -> None:
+        self._work = work
+        self._content = content
+        self._reader = reader
+        self._source = settled.source
+        self._held_to = settled.to
+        self._ended = settled.ended
+        self._last: ReadChunk | None = None
+
+    def planned(self) -> None:
+        """Count the chunks that are pending, or were undone, as far as the content goes.
+
+        Raises:
+            As :func:`countersink.backfill.counting.count_chunk`.
+        """
+        work = self._work
+        waiting = work.link.run(partial(chunks.to_be_counted, source=self._source))
+        for chunk in waiting:
+            if chunk.end_at > self._held_to:
+                continue
+            if work.stop():
+                return
+            source = self._look()
+            # Before the transaction: a compressed file is read from its beginning for it.
+            self._content.seek(chunk.reads_from)
+            counted = work.link.run(
+                partial(
+                    count_planned,
+                    task=work.task,
+                    source=source,
+                    start_at=chunk.start_at,
+                    content=self._content,
+                    reader=self._reader,
+                )
+            )
+            if counted is not None:
+                work.watch.add(counted)
+                work.pace.wait(counted.lines)
+
+    def new(self) -> None:
+        """Count what stands behind all chunks, up to the end.
+
+        Raises:
+            Differs: it turns out that it is another source.
+            As :func:`countersink.backfill.counting.count_next`.
+        """
+        work = self._work
+        while not (self._ended or work.stop()):
+            source = self._look()
+            if source.read_to > self._held_to:
+                self._verify(source)
+                continue
+            start = work.link.run(partial(start_of_next, source=source, content=self._content))
+            found = self._last
+            if found is None or found.start != start:
+                found = self._last = self._read(start, self._reader)
+            if found is None:
+                return
+            try:
+                counted = work.link.run(
+                    partial(
+                        count_next,
+                        task=work.task,
+                        source=source,
+                        reader=self._reader,
+                        found=found,
+                        again=partial(self._read_again, start),
+                    )
+                )
+            except Overtaken:
+                continue
+            self._held_to = found.span.end
+            work.watch.add(counted)
+            work.pace.wait(counted.lines)
+
+    def _read(self, start: Start, reader: Reader) -> ReadChunk | None:
+        return read_chunk(self._content, reader, start, max_lines=self._work.pace.max_lines)
+
+    def _read_again(self, start: Start, reader: Reader) -> ReadChunk:
+        found = self._read(start, reader)
+        if found is None:
+            raise Overtaken
+        return found
+
+    def _look(self) -> Source:
+        """The source as it is now.
+
+        Raises:
+            Differs: it is gone, or begun anew.
+        """
+        source = self._work.link.run(partial(sources.read, source=self._source))
+        if source is None or source.recipe != self._work.options.recipe:
+            raise Differs
+        if source.read_to < self._held_to and not self._ended:
+            raise Differs
+        return source
+
+    def _verify(self, source: Source) -> None:
+        """Look at what others have counted of the source meanwhile."""
+        if (read := self._last) is not None and read.start.at == self._held_to:
+            # What was read here and counted by another, or in a transaction whose end was unknown.
+            following = self._work.link.run(partial(_chunk_digest, source, self._held_to))
+            if following == (read.span.end, read.span.digest):
+                self._held_to = read.span.end
+                return
+        held: Held = self._work.link.run(
+            partial(
+                compare,
+                content=self._content,
+                source=source,
+                start_at=self._held_to,
+                looking=self._work.watch.look,
+            )
+        )
+        self._held_to = held.to
+        if held.verdict == "other":
+            raise Differs
+        if held.verdict != "same":
+            self._ended = True  # another process has a newer copy, and has read on in it
+
+
+def _chunk_digest(source: Source, start_at: int, session: Session) -> tuple[int, bytes] | None:
+    for chunk in chunks.of(session, source.id, start_at):
+        return (chunk.end_at, chunk.digest) if chunk.start_at == start_at else None
+    return None

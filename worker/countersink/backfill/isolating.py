@@ -1,0 +1,49 @@
+"""Counting lines one by one, so that those are found that no total can take."""
+
+from collections.abc import Callable, Mapping
+
+from countersink.backfill.formats import Reader
+from countersink.backfill.formats.tally import Tally
+from countersink.backfill.spans import Window
+
+
+class IsolatingReader:
+    """A reader that rejects the lines of some cells: their totals would leave 64 bits.
+
+    Args:
+        reader: reads the lines.
+        bucket: the label of the bucket of a Unix minute.
+        cells: (label, key) → why it cannot be counted.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        bucket: Callable[[int], int],
+        cells: Mapping[tuple[int, str], str],
+    ) -> None:
+        self.quoted = reader.quoted
+        self._reader = reader
+        self._bucket = bucket
+        self._cells = cells
+
+    def count(self, window: Window, tally: Tally) -> None:
+        """As any reader's; slow."""
+        if window.rejected:
+            self._reader.count(window, tally)
+        for number, line in zip(window.numbers, window.lines, strict=True):
+            one = Tally()
+            self._reader.count(Window([number], [line], [], window.open), one)
+            tally.lines += one.lines
+            for reason in (
+                self._cells[cell]
+                for cell in ((self._bucket(minute), key) for key, minute in one.counts)
+                if cell in self._cells
+            ):
+                tally.reject(number, reason, line)
+                break
+            else:
+                tally.counts.update(one.counts)
+                tally.counted += one.counted
+                tally.filtered += one.filtered
+                tally.rejected += one.rejected

@@ -1,0 +1,145 @@
+"""Reading a chunk: from bytes to what is to be added, without touching a counter."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from countersink.backfill.contents import Content
+from countersink.backfill.formats import Reader
+from countersink.backfill.formats.tally import Reject, Tally
+from countersink.backfill.options import Unreadable
+from countersink.backfill.spans import BYTES, LINES, Span, SpanReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a chunk begins.
+
+    Attributes:
+        at: the first byte that is in no other chunk.
+        reads_from: where its first line begins: before ``at`` where a part of that line, without
+            its newline, was counted as if it were all.
+        first_line: number of that line.
+        part_rejected: that part had been rejected.
+    """
+
+    at: int
+    reads_from: int
+    first_line: int
+    part_rejected: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it begins in the midst of a line."""
+        return self.reads_from < self.at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadChunk:
+    """What a chunk holds.
+
+    Attributes:
+        start: where it was begun to be read.
+        span: its bytes.
+        counts: (key, Unix minute) → amount. Where it begins in the midst of a line these, and the
+            numbers, are the difference to what was counted of that line before.
+        lines, counted, filtered, rejected: lines.
+        rejects: the rejected lines.
+    """
+
+    start: Start
+    span: Span
+    counts: Counter[tuple[str, int]]
+    lines: int
+    counted: int
+    filtered: int
+    rejected: int
+    rejects: list[Reject]
+
+
+def read_chunk(
+    content: Content,
+    reader: Reader,
+    start: Start,
+    *,
+    end: int | None = None,
+    max_lines: int = LINES,
+    max_bytes: int = BYTES,
+) -> ReadChunk | None:
+    """Read the chunk that begins at ``start``; None: the content has nothing after it.
+
+    Args:
+        end: where it was planned to end; None: by the limits, or with the content.
+
+    Raises:
+        Unreadable: it cannot be read.
+    """
+    whole = Tally()
+    spans = SpanReader(
+        content,
+        start.at,
+        start.first_line,
+        quoted=reader.quoted,
+        end=end,
+        reads_from=start.reads_from,
+        max_lines=max_lines,
+        max_bytes=max_bytes,
+    )
+    for window in spans:
+        reader.count(window, whole)
+    span = spans.span
+    if span is None:
+        return None
+    part = _part(content, reader, start)
+    for cell, amount in part.counts.items():
+        whole.counts[cell] -= amount
+        # Not a cell of 0: nothing is changed.
+        if not whole.counts[cell]:
+            del whole.counts[cell]
+    return ReadChunk(
+        start=start,
+        span=span,
+        counts=whole.counts,
+        lines=whole.lines - part.lines,
+        counted=whole.counted - part.counted,
+        filtered=whole.filtered - part.filtered,
+        rejected=len(whole.rejected) - len(part.rejected),
+        rejects=whole.rejected,
+    )
+
+
+def newlines(content: Content, start: int, end: int) -> int:
+    """How many newlines the bytes [start, end) hold.
+
+    Raises:
+        Unreadable: they cannot be read.
+    """
+    found = 0
+    content.seek(start)
+    while content.offset < end:
+        data = content.read(end - content.offset)
+        if not data:
+            raise Unreadable(f"{content.name} became shorter while it was read")
+        found += data.count(b"\n")
+    return found
+
+
+def _part(content: Content, reader: Reader, start: Start) -> Tally:
+    """What the first line came to when only [reads_from, at) of it was there."""
+    part = Tally()
+    if not start.goes_on:
+        return part
+    spans = SpanReader(
+        content,
+        start.reads_from,
+        start.first_line,
+        quoted=reader.quoted,
+        end=start.at,
+    )
+    for window in spans:
+        reader.count(window, part)
+    if start.part_rejected and not part.rejected:
+        # Not for what stands in it, but for the total that it would have made.
+        part.counts.clear()
+        part.counted = part.filtered = 0
+        part.reject(start.first_line, "")
+    return part

@@ -1,0 +1,70 @@
+"""Lines that could not be counted: kept with their chunk, and written to a file at the end."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from countersink.backfill.formats.tally import Reject
+from countersink.backfill.listing import RejectedLine
+from countersink.store.connection import Session
+
+_PER_STATEMENT: Final = 500
+_ROW_BYTES: Final = 4096
+"""More than a row takes in a statement: text that is escaped, a reason of any script."""
+_OVERHEAD: Final = 1024
+
+
+def insert(
+    session: Session, source: int, start_at: int, run: int, rejected: Sequence[Reject]
+) -> None:
+    """Keep the rejected lines of a chunk, in its transaction."""
+    size = min(_PER_STATEMENT, (session.max_allowed_packet - _OVERHEAD) // _ROW_BYTES)
+    for start in range(0, len(rejected), size):
+        args: list[object] = []
+        part = rejected[start : start + size]
+        for one in part:
+            args += source, start_at, one.line, run, one.reason, one.text
+        values = ", ".join(["(%s, %s, %s, %s, %s, %s)"] * len(part))
+        session.execute(
+            "INSERT INTO backfill_reject (source, start_at, line, run, reason, text)"
+            f" VALUES {values}",
+            args,
+        )
+
+
+def was_rejected(session: Session, source: int, start_at: int, line: int) -> bool:
+    """Whether a line of a chunk was rejected."""
+    return bool(
+        session.query(
+            "SELECT 1 FROM backfill_reject WHERE source = %s AND start_at = %s AND line = %s",
+            (source, start_at, line),
+        )
+    )
+
+
+def take_back(session: Session, source: int, start_at: int, line: int) -> None:
+    """Forget that a line was rejected: more of it has come."""
+    session.execute(
+        "DELETE FROM backfill_reject WHERE source = %s AND start_at = %s AND line = %s",
+        (source, start_at, line),
+    )
+
+
+def named(source: str, rejected: Iterable[Reject]) -> Iterable[RejectedLine]:
+    """Rejected lines as they are listed."""
+    for one in rejected:
+        yield RejectedLine(source=source, line=one.line, reason=one.reason, text=one.text)
+
+
+def write_file(path: Path, rejected: Iterable[RejectedLine]) -> None:
+    """Write rejected lines, a JSON object a line: source, line, reason, text.
+
+    Raises:
+        OSError: it cannot be written; a part may have been.
+    """
+    with path.open("w", encoding="utf-8") as file:
+        for one in rejected:
+            text = one.text.decode("utf-8", "backslashreplace")
+            about = {"source": one.source, "line": one.line, "reason": one.reason, "text": text}
+            file.write(json.dumps(about, ensure_ascii=False) + "\n")

@@ -1,0 +1,64 @@
+"""The report of a backfill, and the file of its rejected lines."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from countersink.backfill.listing import RejectedLine
+from countersink.backfill.options import Options, Report, SourceReport
+from countersink.backfill.rejects import write_file
+
+STOPPED = "it was told to stop: run it again, and it goes on"
+
+
+def report(
+    options: Options,
+    run: int | None,
+    state: str,
+    sources: Sequence[SourceReport],
+    *,
+    known_lines: int = 0,
+    uncounted_rejects: int = 0,
+    by_day: Sequence[tuple[str, int]] = (),
+    notices: Iterable[str] = (),
+) -> Report:
+    """A report with the sums of its sources'.
+
+    Args:
+        uncounted_rejects: rejected lines of a chunk that was not counted for them.
+    """
+    return Report(
+        run=run,
+        counter=options.counter,
+        mode=options.mode,
+        state=state,
+        sources=tuple(sources),
+        lines=sum(each.lines for each in sources),
+        counted=sum(each.counted for each in sources),
+        filtered=sum(each.filtered for each in sources),
+        rejected=sum(each.rejected for each in sources) + uncounted_rejects,
+        amount=sum(each.amount for each in sources),
+        known_lines=known_lines,
+        by_day=tuple(by_day),
+        notices=tuple(notices),
+    )
+
+
+def state_of(sources: Sequence[SourceReport], *, stopped: bool) -> str:
+    """The state that a run ends in."""
+    if stopped:
+        return "stopped"
+    return "failed" if any(each.outcome == "failed" for each in sources) else "done"
+
+
+def save_rejects(path: Path, rejected: Iterable[RejectedLine], instead: str) -> str:
+    """Write rejected lines to a file; for people: where they are.
+
+    Args:
+        instead: where to find them if the file cannot be written.
+    """
+    try:
+        write_file(path, rejected)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        return f"the rejected lines could not be written to {path} ({why}): {instead}"
+    return f"the rejected lines are in {path}"

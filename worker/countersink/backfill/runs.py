@@ -1,0 +1,198 @@
+"""Runs as the tables have them: one row per ``countersink backfill``."""
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from countersink.backfill.options import BackfillError, Options
+from countersink.store.connection import Session
+
+_LONGEST_ERROR: Final = 1000
+_NOW: Final = "UTC_TIMESTAMP(3)"
+
+
+class RunEnded(BackfillError):
+    """The run is not running any more: it was undone, or its counter deleted, meanwhile."""
+
+
+class TooManyRejects(BackfillError):
+    """One chunk more, and more lines would have been rejected than may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What a chunk, or several, came to.
+
+    A chunk that begins in the midst of a line has what differs from how that line was counted
+    before: these numbers may be negative.
+
+    Attributes:
+        size_bytes: uncompressed.
+        lines, counted, filtered, rejected: lines.
+        amount: what was added in all.
+    """
+
+    size_bytes: int = 0
+    lines: int = 0
+    counted: int = 0
+    filtered: int = 0
+    rejected: int = 0
+    amount: int = 0
+
+    def __add__(self, other: "Counted") -> "Counted":
+        return Counted(
+            size_bytes=self.size_bytes + other.size_bytes,
+            lines=self.lines + other.lines,
+            counted=self.counted + other.counted,
+            filtered=self.filtered + other.filtered,
+            rejected=self.rejected + other.rejected,
+            amount=self.amount + other.amount,
+        )
+
+
+def process_name() -> str:
+    """A name that no other process has, or ever had: host:pid and something random."""
+    return f"{socket.gethostname()[:150]}:{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def begin(session: Session, options: Options, sources: Sequence[str], holder: str) -> int:
+    """A new run, ``running``; its number. Where the outcome was unknown, call it again.
+
+    Args:
+        sources: as they are named to people.
+        holder: :func:`process_name`, its own for every run.
+    """
+    found = session.query(
+        "SELECT id FROM backfill_run WHERE counter = %s AND holder = %s", (options.counter, holder)
+    )
+    if not found:
+        session.execute(
+            "INSERT INTO backfill_run"
+            " (counter, mode, state, options, sources, holder, started, seen)"
+            f" VALUES (%s, %s, 'running', %s, %s, %s, {_NOW}, {_NOW})",
+            (
+                options.counter,
+                options.mode,
+                options.recipe.to_json(),
+                json.dumps([printable(name) for name in sources], ensure_ascii=False),
+                holder,
+            ),
+        )
+        found = session.query(
+            "SELECT id FROM backfill_run WHERE counter = %s AND holder = %s",
+            (options.counter, holder),
+        )
+    return int(found[0][0])
+
+
+def record(session: Session, run: int, counted: Counted, max_rejects: int | None) -> None:
+    """Note in a run's row what a chunk came to: the last statement of its transaction.
+
+    Last, since every chunk of the run needs this row: it is locked for a moment only.
+
+    Raises:
+        RunEnded: it must not be counted any more: undo the transaction.
+        TooManyRejects: more than ``max_rejects`` lines would be rejected: the same.
+    """
+    changed = session.execute(
+        "UPDATE backfill_run SET size_bytes = size_bytes + %s, lines_read = lines_read + %s,"
+        " counted = counted + %s, filtered = filtered + %s, rejected = rejected + %s,"
+        f" amount = amount + %s, seen = {_NOW} WHERE id = %s AND state = 'running'",
+        (
+            counted.size_bytes,
+            counted.lines,
+            counted.counted,
+            counted.filtered,
+            counted.rejected,
+            counted.amount,
+            run,
+        ),
+    )
+    # No row is changed either if all of it is 0, within a millisecond.
+    found: list[tuple[object, ...]] = []
+    if not changed or (max_rejects is not None and counted.rejected > 0):
+        found = session.query(
+            "SELECT state, rejected FROM backfill_run WHERE id = %s FOR UPDATE", (run,)
+        )
+        if not found or found[0][0] != "running":
+            raise RunEnded(_ended(run, str(found[0][0]) if found else "gone"))
+        if max_rejects is not None and int(str(found[0][1])) > max_rejects:
+            raise TooManyRejects(
+                f"more than {max_rejects:,} lines were rejected: look at why, then run it again,"
+                " which goes on where this stopped"
+            )
+
+
+def require_running(session: Session, run: int) -> None:
+    """Check that a run has not been ended by somebody.
+
+    Raises:
+        RunEnded: it has.
+    """
+    found = session.query("SELECT state FROM backfill_run WHERE id = %s", (run,))
+    if not found or found[0][0] != "running":
+        raise RunEnded(_ended(run, found[0][0] if found else "gone"))
+
+
+def hold_running(session: Session, run: int) -> None:
+    """Check that a run has not been ended, and keep it so until the transaction ends.
+
+    Raises:
+        RunEnded: it has.
+    """
+    found = session.query("SELECT state FROM backfill_run WHERE id = %s LOCK IN SHARE MODE", (run,))
+    if not found or found[0][0] != "running":
+        raise RunEnded(_ended(run, found[0][0] if found else "gone"))
+
+
+def end(session: Session, run: int, state: str, error: str = "") -> None:
+    """Give a run that is running its last state."""
+    session.execute(
+        f"UPDATE backfill_run SET state = %s, error = %s, seen = {_NOW}, ended = {_NOW}"
+        " WHERE id = %s AND state = 'running'",
+        (state, printable(error)[:_LONGEST_ERROR] or None, run),
+    )
+
+
+def forget(session: Session, run: int) -> None:
+    """Delete a run by which nothing was changed."""
+    session.execute("DELETE FROM backfill_run WHERE id = %s AND state = 'running'", (run,))
+
+
+def figures(session: Session, run: int) -> Counted:
+    """What a run came to so far."""
+    found = session.query(
+        "SELECT size_bytes, lines_read, counted, filtered, rejected, amount FROM backfill_run"
+        " WHERE id = %s",
+        (run,),
+    )
+    return counted_of(found[0]) if found else Counted()
+
+
+def counted_of(row: Sequence[object]) -> Counted:
+    """The six sums of a row, which are NULL where there was nothing to add up."""
+    numbers = [int(str(number or 0)) for number in row]
+    return Counted(
+        size_bytes=numbers[0],
+        lines=numbers[1],
+        counted=numbers[2],
+        filtered=numbers[3],
+        rejected=numbers[4],
+        amount=numbers[5],
+    )
+
+
+def printable(text: str) -> str:
+    """``text`` where bytes of a file's name that are no UTF-8 are spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _ended(run: int, state: str) -> str:
+    return (
+        f"the backfill {run} is {state}, so nothing more is counted by it; what it counted before"
+        " was taken back if it is undone: run it again to count everything anew"
+    )
