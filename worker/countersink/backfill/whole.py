@@ -151,6 +151,7 @@ class Whole:
                 said,
                 amount=changed.amount if changed is not None else 0,
                 corrections=changed.corrections if changed is not None else 0,
+                drift=changed.drift if isinstance(changed, Compared) else (),
             )
         return said
 
