@@ -10,27 +10,21 @@ A chunk that is undone is there to be counted again by a later run. A source tha
 forgotten.
 """
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from countersink.backfill import journal, listing, reconcile
+from countersink.backfill import listing, reconcile
+from countersink.backfill.chunk_undo import ChunkUndo, Reached, forget_rejects
+from countersink.backfill.link import Link
 from countersink.backfill.listing import Run
 from countersink.backfill.options import BackfillError
-from countersink.store import adding
-from countersink.store.adding import BadCells
-from countersink.store.amounts import Amounts
 from countersink.store.connection import Session
-from countersink.store.control import read_control
 from countersink.store.rerun import rerun
 from countersink.store.tables import open_tables
 
 _PAGE: Final = 100
-_SLOTS: Final = (adding.FIRST_SLOT + adding.SLOTS, 65_535)
-"""Where cells go that do not fit the slot in which there may be much already."""
-_ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +72,6 @@ class _Back:
     finished: bool = True
 
 
-Reached = Callable[[str], object]
 OnProgress = Callable[[UndoProgress], object]
 
 
@@ -105,8 +98,8 @@ def undo(
         StoreError: MySQL did not do its part; what was taken back is taken back, and calling it
             again goes on.
     """
-    with open_tables(mysql_url) as session:
-        begun = rerun(partial(_begin, session, run))
+    with Link(mysql_url, stop) as link:
+        begun = link.run(lambda session: rerun(partial(_begin, session, run)))
         reached("begun")
         if begun.mode == "reconcile":
             taken = reconcile.undo(
@@ -117,10 +110,10 @@ def undo(
             )
             back = _Back(taken.ranges, taken.cells, taken.amount, taken.finished)
         else:
-            back = _take_back(session, begun, on_progress, stop, reached)
+            back = _take_back(link, begun, on_progress, stop, reached)
         if back.finished:
             reached("taken_back")
-            _finish(session, begun)
+            link.run(partial(_finish, run=begun))
     return Undone(
         run=run,
         counter=begun.counter,
@@ -152,110 +145,44 @@ def _begin(session: Session, number: int) -> Run:
 
 
 def _take_back(
-    session: Session,
+    link: Link,
     run: Run,
     on_progress: OnProgress,
     stop: Callable[[], bool],
     reached: Reached,
 ) -> _Back:
     """Take back every chunk of a run, the last ones first."""
-    ((of,),) = session.query(
-        "SELECT COUNT(*) FROM backfill_chunk WHERE run = %s AND state = 'done'", (run.id,)
-    )
+    of = link.run(partial(_count, run=run))
     chunks = cells = amount = 0
-    while page := session.query(
-        "SELECT source, start_at FROM backfill_chunk WHERE run = %s AND state = 'done'"
-        " ORDER BY source DESC, start_at DESC LIMIT %s",
-        (run.id, _PAGE),
-    ):
+    while page := link.run(partial(_page, run=run)):
         for source, start_at in page:
             if stop():
                 return _Back(chunks, cells, amount, finished=False)
-            taken = _Chunk(session, run, int(source), int(start_at), reached).take_back()
+            taken = link.run(ChunkUndo(run, source, start_at, reached).take_back)
             if taken is None:
                 continue  # another undo has
             chunks += 1
             cells += taken.cells
             amount += sum(taken.sums().values())
-            on_progress(UndoProgress(done=chunks, of=max(chunks, int(of))))
+            on_progress(UndoProgress(done=chunks, of=max(chunks, of)))
     return _Back(chunks, cells, amount)
 
 
-class _Chunk:
-    """One chunk that is to be taken back."""
+def _count(session: Session, run: Run) -> int:
+    ((chunks,),) = session.query(
+        "SELECT COUNT(*) FROM backfill_chunk WHERE run = %s AND state = 'done'", (run.id,)
+    )
+    return int(chunks)
 
-    def __init__(
-        self, session: Session, run: Run, source: int, start_at: int, reached: Reached
-    ) -> None:
-        self._session = session
-        self._run = run
-        self._at = source, start_at
-        self._reached = reached
-        self._slot = adding.slot_of(session)
 
-    def take_back(self) -> Amounts | None:
-        """Take it back; what was added by that, None if it was done already."""
-        for parts in range(1, _ATTEMPTS):
-            try:
-                return rerun(partial(self._attempt, parts))
-            except BadCells:
-                # Beyond 64 bits, but only in this slot, which holds what others added, too.
-                self._slot = random.randint(*_SLOTS)
-        return rerun(partial(self._attempt, _ATTEMPTS))
-
-    def _attempt(self, parts: int) -> Amounts | None:
-        session = self._session
-        with session.transaction():
-            found = session.query(
-                "SELECT amount FROM backfill_chunk WHERE source = %s AND start_at = %s"
-                " AND run = %s AND state = 'done' FOR UPDATE",
-                (*self._at, self._run.id),
-            )
-            if not found:
-                return None
-            # Whoever deletes the counter holds it alone in the end.
-            read_control(session)
-            amounts = journal.read(session, self._run.counter, *self._at)
-            self._check(amounts, int(found[0][0]))
-            taken = amounts.negated()
-            for slot, part in self._spread(taken, parts):
-                adding.add(session, slot, part)
-            journal.delete(session, *self._at)
-            _forget_rejects(session, *self._at)
-            session.execute(
-                "UPDATE backfill_chunk SET state = 'undone' WHERE source = %s AND start_at = %s",
-                self._at,
-            )
-            session.execute(
-                "UPDATE backfill_run SET seen = UTC_TIMESTAMP(3) WHERE id = %s", (self._run.id,)
-            )
-            self._reached("before_commit")
-        return taken
-
-    def _check(self, amounts: Amounts, amount: int) -> None:
-        written_down = sum(amounts.sums().values())
-        if written_down != amount:
-            source, start_at = self._at
-            raise BackfillError(
-                f"the journal of source {source} from byte {start_at:,} on says {written_down:,}"
-                f" where {amount:,} was added: it is damaged, so nothing of that chunk was taken"
-                " back; restore table backfill_journal from a backup"
-            )
-
-    def _spread(self, amounts: Amounts, parts: int) -> Iterator[tuple[int, Amounts]]:
-        """The same in ``parts`` slots."""
-        if parts == 1:
-            yield self._slot, amounts
-            return
-        for part in range(parts):
-            share = Amounts()
-            for counter in amounts.sums():
-                for bucket, keys in amounts.of(counter).items():
-                    for key, amount in keys.items():
-                        # Whole numbers that add up, whatever the sign.
-                        piece = amount * (part + 1) // parts - amount * part // parts
-                        share.add(counter, bucket, key, piece)
-            yield _SLOTS[0] + (self._slot + part) % (_SLOTS[1] - _SLOTS[0]), share
+def _page(session: Session, run: Run) -> list[tuple[int, int]]:
+    """(source, start_at) of the last chunks that are to be taken back."""
+    found = session.query(
+        "SELECT source, start_at FROM backfill_chunk WHERE run = %s AND state = 'done'"
+        " ORDER BY source DESC, start_at DESC LIMIT %s",
+        (run.id, _PAGE),
+    )
+    return [(int(source), int(start_at)) for source, start_at in found]
 
 
 def _finish(session: Session, run: Run) -> None:
@@ -277,7 +204,7 @@ def _finish(session: Session, run: Run) -> None:
     )
     if run.mode == "reconcile":
         for source, start_at in chunks:
-            rerun(partial(_forget_rejects, session, source, start_at))
+            rerun(partial(forget_rejects, session, source, start_at))
     for source in sorted({source for source, _ in chunks}):
         rerun(partial(_forget, session, source))
     session.execute(
@@ -300,9 +227,3 @@ def _forget(session: Session, source: int) -> None:
         if all(state == "undone" for (state,) in states):
             session.execute("DELETE FROM backfill_chunk WHERE source = %s", (source,))
             session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))
-
-
-def _forget_rejects(session: Session, source: int, start_at: int) -> None:
-    session.execute(
-        "DELETE FROM backfill_reject WHERE source = %s AND start_at = %s", (source, start_at)
-    )

@@ -94,7 +94,7 @@ def _broken_sources(session: Session, names: Sequence[str]) -> dict[str, list[in
     for name, source in session.query(
         "SELECT s.counter, s.id FROM backfill_source AS s LEFT JOIN"
         " (SELECT source, start_at, end_at,"
-        " LAG(end_at, 1, 0) OVER (PARTITION BY source ORDER BY start_at) AS one_before"
+        " COALESCE(LAG(end_at) OVER (PARTITION BY source ORDER BY start_at), 0) AS one_before"
         " FROM backfill_chunk WHERE source IN"
         f" (SELECT id FROM backfill_source WHERE counter IN ({marks}))) AS c ON c.source = s.id"
         f" WHERE s.counter IN ({marks}) GROUP BY s.counter, s.id, s.read_to"
