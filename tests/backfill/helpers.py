@@ -1,0 +1,127 @@
+"""Logs, backfills and looks into the tables, for the tests of backfill."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from countersink.backfill.options import Options, Report
+from countersink.backfill.recipe import Recipe
+from countersink.backfill.run import backfill
+from countersink.store.keys import key_text
+from countersink.store.tables import open_tables
+from countersink.store.verify import open_session, verify
+
+COUNTER = "views"
+NOON = datetime(2026, 3, 14, 12, 0, tzinfo=UTC)
+DAY = "2026-03-14"
+
+Totals = dict[tuple[str, str], int]
+"""(bucket as text, key) → total. Days in UTC are dates."""
+
+
+def line(path: str = "/", *, minutes: int = 0, at: datetime = NOON, status: int = 200) -> bytes:
+    """One line of a combined access log, with its newline."""
+    when = at + timedelta(minutes=minutes)
+    return (
+        f"203.0.113.7 - - [{when:%d/%b/%Y:%H:%M:%S %z}]"
+        f' "GET {path} HTTP/1.1" {status} 512 "-" "curl/8.0"\n'
+    ).encode()
+
+
+def log(*paths: str) -> bytes:
+    """A line for each path, a second apart."""
+    return b"".join(
+        line(path, at=NOON + timedelta(seconds=number)) for number, path in enumerate(paths)
+    )
+
+
+def long_log(lines: int, *, keys: int = 7, first: int = 0) -> bytes:
+    """Many lines, no two alike, over some keys: /0, /1, …"""
+    return b"".join(
+        line(f"/{number % keys}?n={number}", at=NOON + timedelta(seconds=number % 3600))
+        for number in range(first, first + lines)
+    )
+
+
+def keys_of(lines: int, *, keys: int = 7) -> Totals:
+    """The totals of :func:`long_log`."""
+    found: Totals = {}
+    for number in range(lines):
+        cell = (DAY, f"/{number % keys}")
+        found[cell] = found.get(cell, 0) + 1
+    return found
+
+
+def day(*keys: str, on: str = DAY) -> Totals:
+    """The totals of one hit for each of these keys."""
+    found: Totals = {}
+    for key in keys:
+        found[on, key] = found.get((on, key), 0) + 1
+    return found
+
+
+def write(path: Path, content: bytes) -> Path:
+    """A file of this content."""
+    path.write_bytes(content)
+    return path
+
+
+def options(*sources: Path | str, **given: Any) -> Options:
+    """Options for a backfill; those of the recipe may be given as they are."""
+    own = {name: given.pop(name) for name in list(given) if name in Recipe.__dataclass_fields__}
+    given.setdefault("counter", COUNTER)
+    given.setdefault("recipe", Recipe(**own))
+    return Options(sources=tuple(map(str, sources)), **given)
+
+
+def add(mysql_url: str, *sources: Path | str, **given: Any) -> Report:
+    """Add sources; rejected lines go beside the first, or where ``rejects`` says."""
+    if sources and "rejects" not in given and not given.get("dry_run"):
+        given["rejects"] = Path(str(sources[0]) + ".rejects")
+    return backfill(mysql_url, options(*sources, **given))
+
+
+def totals(mysql_url: str, counter: str = COUNTER) -> Totals:
+    """What the tables say of a counter, without what is 0; and verify finds nothing."""
+    require_verified(mysql_url)
+    found = query(
+        mysql_url,
+        "SELECT bucket, counter_key, SUM(amount) FROM counter_slot WHERE counter = %s"
+        " GROUP BY bucket, counter_key",
+        counter,
+    )
+    return {
+        (bucket.isoformat(" ").removesuffix(" 00:00:00"), key_text(key)): int(amount)
+        for bucket, key, amount in found
+        if amount
+    }
+
+
+def query(mysql_url: str, sql: str, *args: object) -> list[tuple[Any, ...]]:
+    """The rows of a query, or nothing of another statement."""
+    with open_tables(mysql_url) as session:
+        return session.query(sql, args)
+
+
+def rejected(mysql_url: str) -> list[tuple[int, str, bytes]]:
+    """The rejected lines that are kept: number, reason, text."""
+    found = query(mysql_url, "SELECT line, reason, text FROM backfill_reject ORDER BY source, line")
+    return [(int(number), reason, bytes(text)) for number, reason, text in found]
+
+
+def outcomes(report: Report) -> list[str]:
+    """What became of each source."""
+    return [source.outcome for source in report.sources]
+
+
+def details(report: Report) -> str:
+    """What is said of the sources."""
+    return "\n".join(source.detail for source in report.sources)
+
+
+def require_verified(mysql_url: str) -> None:
+    """Verify finds nothing."""
+    with open_session(mysql_url) as session:
+        assert verify(session).differences == []
