@@ -77,15 +77,16 @@ class Backfills:
         status = child.wait(ENDS_WITHIN)
         assert status in (DONE, REJECTED), f"status {status}\n{child.output()}"
 
-    def undo(self, run: int) -> dict[str, Any]:
-        """Take a run back; what the command says."""
+    def undo(self, run: int) -> None:
+        """Take a run back, if a process that died has not done so to the end."""
+        if self.shown(run)["state"] == "undone":
+            return
         done = countersink(
             *("backfills", "undo", str(run), "--format", "json"),
             environment=self.environment(self.stage.mysql_url),
         )
         assert done.returncode == DONE, f"{done.stdout}\n{done.stderr}"
-        said: dict[str, Any] = json.loads(done.stdout)
-        return said
+        assert json.loads(done.stdout)["state"] == "undone", done.stdout
 
     def shown(self, run: int, *arguments: str) -> dict[str, Any]:
         """What `countersink backfills show` says of a run."""

@@ -212,8 +212,7 @@ def undone_after_live_traffic(stage: Stage, kills: int = 2, lines: int = LINES) 
     undo = ("backfills", "undo", str(run))
     for _ in range(kills):
         backfills.kill(command=undo)
-    undone = backfills.undo(run)
-    assert undone["state"] == "undone", undone
+    backfills.undo(run)
     backfills.check("undone")
     _move(stage, "compact")
     backfills.check("undone and compacted")
