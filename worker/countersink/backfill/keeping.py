@@ -14,8 +14,8 @@ LOCK_WAIT_S: Final = 1
 READ_TIMEOUT_S: Final = 120.0
 """Seconds that summing up a bucket may take, where one key has very many rows."""
 
-_RECONNECTS: Final = 3
-_RECONNECT_PAUSE_S: Final = 0.5
+_RECONNECTS: Final = 5
+_RECONNECT_PAUSE_S: Final = 0.3
 
 Result = TypeVar("Result")
 

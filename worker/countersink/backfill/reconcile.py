@@ -127,13 +127,16 @@ def correct(
     """
     finished = True
     gone: list[int] = []
-    with Keeper(connect_for(mysql_url)) as keeper:
+    connect = connect_for(mysql_url)
+    with Keeper(connect) as keeper:
         keeper.run(partial(_hold_counter, counter=options.counter))
         chosen = keeper.run(partial(choose, run=run, options=options, t0=t0))
         # All marks before the first sum: what was accepted before and is counted is in the sum.
         for start in range(0, len(chosen.labels), _MARKS_AT_ONCE):
             part = chosen.labels[start : start + _MARKS_AT_ONCE]
             keeper.run(partial(_mark, run=run, counter=options.counter, t0=t0, labels=part))
+    # On a session of its own, which waits for locks as correcting does, not as marking has.
+    with Keeper(connect) as keeper:
         work = Correcting(run, chosen.view, t0, options.delete_missing)
         for label in chosen.each(on_progress):
             try:
@@ -144,7 +147,7 @@ def correct(
                 break
         corrections, amount = keeper.run(partial(_corrected, run=run))
         if finished:
-            keeper.run(partial(truth.discard, run=run))
+            keeper.run(partial(truth.discard_ended, counter=options.counter, run=run))
     notices = (*chosen.notices, *_also(chosen, work, gone))
     return Corrected(corrections=corrections, amount=amount, notices=notices, finished=finished)
 

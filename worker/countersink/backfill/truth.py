@@ -107,6 +107,17 @@ def discard(session: Session, run: int) -> None:
         pass
 
 
+def discard_ended(session: Session, counter: str, run: int) -> None:
+    """The same of a run and of all runs of its counter that have ended, however."""
+    ended = session.query(
+        "SELECT id FROM backfill_run WHERE counter = %s AND state <> 'running' AND id IN"
+        " (SELECT run FROM backfill_truth GROUP BY run)",
+        (counter,),
+    )
+    for number in {run, *(int(number) for (number,) in ended)}:
+        discard(session, number)
+
+
 def policies_text(own: Sequence[Policy]) -> str:
     """Policies as a run keeps them: what decides on the buckets of events."""
     return json.dumps([[one.number, one.valid_from, one.time_zone, one.resolution] for one in own])

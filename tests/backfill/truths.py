@@ -1,0 +1,115 @@
+"""Runs that reconcile, with their sources read, for tests of what comes then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import date
+from typing import Any
+
+from countersink.backfill.options import Options
+from countersink.backfill.recipe import Recipe
+from countersink.backfill.truth import TruthTarget
+from countersink.store.amounts import Amounts
+from countersink.store.apply import Applier
+from countersink.store.buckets import label_of
+from countersink.store.connection import Session
+from countersink.store.control import read_control
+from countersink.store.policies import load
+from tests.store.helpers import entry, minute, now_ms
+
+DAY = date(2026, 3, 14)
+NEXT = date(2026, 3, 15)
+
+Said = Mapping[tuple[date, str], int] | Mapping[tuple[int, str], int]
+"""(day or Unix minute, key) → amount."""
+
+
+def options(start: date | None = None, end: date | None = None, **others: Any) -> Options:
+    """What is asked for."""
+    return Options(
+        counter=others.pop("counter", "views"),
+        sources=("access.log",),
+        mode="reconcile",
+        recipe=Recipe(start=start, end=end),
+        **others,
+    )
+
+
+def new_run(session: Session, counter: str = "views") -> int:
+    """A run that has begun."""
+    session.execute(
+        "INSERT INTO backfill_run (counter, mode, state, options, sources, holder, started, seen)"
+        " VALUES (%s, 'reconcile', 'running', '{}', '[]', '', UTC_TIMESTAMP(3), UTC_TIMESTAMP(3))",
+        (counter,),
+    )
+    return int(session.query("SELECT LAST_INSERT_ID()")[0][0])
+
+
+def say(session: Session, run: int, said: Said, counter: str = "views") -> None:
+    """Read a chunk of a source, as counting it does."""
+    with session.transaction():
+        read_control(session)
+        policies = load(session)
+        amounts = Amounts()
+        for (when, key), amount in _by_minute(said):
+            amounts.add(counter, policies.bucket(counter, when), key, amount)
+        TruthTarget(run, counter).add(session, amounts, 1, 0)
+
+
+def said_by(session: Session, said: Said, counter: str = "views") -> int:
+    """A run whose sources say this."""
+    run = new_run(session, counter)
+    say(session, run, said, counter)
+    return run
+
+
+def count(applier: Applier, had: Said, counter: str = "views") -> None:
+    """Count rows as they come in live."""
+    rows = [
+        (position, counter, key, when, amount)
+        for position, ((when, key), amount) in enumerate(_by_minute(had))
+    ]
+    applier.apply([entry(rows)])
+
+
+def totals(session: Session, counter: str = "views") -> dict[tuple[int, str], int]:
+    """What the slots hold, by label and key."""
+    return {
+        (label_of(bucket), bytes(key).decode()): int(amount)
+        for bucket, key, amount in session.query(
+            "SELECT bucket, counter_key, SUM(amount) FROM counter_slot WHERE counter = %s"
+            " GROUP BY bucket, counter_key",
+            (counter,),
+        )
+    }
+
+
+def on_days(said: Said) -> dict[tuple[int, str], int]:
+    """The same as :func:`totals` gives it, of a counter that counts days in UTC."""
+    return {(when // 1440 * 86_400, key): amount for (when, key), amount in _by_minute(said)}
+
+
+def drift(session: Session, run: int) -> dict[tuple[int, str], tuple[int, int]]:
+    """What is written down of a run: (had, should be) by label and key."""
+    return {
+        (label_of(bucket), bytes(key).decode()): (int(had), int(should_be))
+        for bucket, key, had, should_be in session.query(
+            "SELECT bucket, counter_key, had, should_be FROM backfill_drift WHERE run = %s", (run,)
+        )
+    }
+
+
+def marks(session: Session, run: int) -> set[int]:
+    """The labels of the buckets that a run has marked."""
+    found = session.query("SELECT bucket FROM reconciled_bucket WHERE run = %s", (run,))
+    return {label_of(bucket) for (bucket,) in found}
+
+
+def hour_ago() -> int:
+    """A time at which a reconcile may have begun, Unix ms."""
+    return now_ms() - 3_600_000
+
+
+def _by_minute(said: Said) -> Iterator[tuple[tuple[int, str], int]]:
+    for (when, key), amount in said.items():
+        yield (minute(when) if isinstance(when, date) else when, key), amount
