@@ -22,6 +22,7 @@ from countersink.backfill.contents import Content, open_content
 from countersink.backfill.inputs import Input
 from countersink.backfill.lookback import Lookback
 from countersink.backfill.options import Unreadable
+from countersink.backfill.spans import SpanReader
 
 MIB = 1024 * 1024
 
@@ -308,6 +309,35 @@ def test_a_pipe_that_cannot_be_kept_says_where_room_is_needed(
         content.keep(True)
         _, told = until_damage(content)
         assert "Set TMPDIR to a directory with room" in told
+
+
+def test_a_silent_fifo_can_be_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    with pytest.raises(Unreadable, match="was not read: asked to stop"):
+        open_content(at(path), lambda: True)
+    # Opened for both: whoever reads is not at the end.
+    with path.open("r+b", buffering=0) as pipe:
+        pipe.write(b"a\nb\n" * 10)
+        with open_content(at(path), lambda: True) as content:
+            reader = SpanReader(content, 0, 1)
+            assert sum(len(window.lines) for window in reader) == 20
+            assert reader.span is not None
+            assert (reader.span.end, reader.span.open_at) == (40, None)
+            with pytest.raises(Unreadable, match="was not read to its end: asked to stop"):
+                list(SpanReader(content, 40, 21))
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_what_came_through_a_pipe_before_the_stop_is_not_lost(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    data = b"a line of some length\n" * 3_000
+    packed = PACKERS[kind](data)
+    with path.open("r+b", buffering=0) as pipe:
+        pipe.write(packed)
+        with open_content(at(path), lambda: True) as content:
+            assert until_damage(content)[0] == data
 
 
 @given(

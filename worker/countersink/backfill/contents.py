@@ -8,16 +8,18 @@ import os
 import stat
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
+from countersink.backfill.arriving import Arriving, Stopped
 from countersink.backfill.inputs import Input, trouble
 from countersink.backfill.lookback import Lookback
 from countersink.backfill.options import Unreadable
 from countersink.backfill.unpacking import SNIFF, Damaged, Packing, Unpacker, packing
 
-_READ: Final = 256 * 1024
-"""Bytes asked of the system at once."""
+_MOST: Final = 1024 * 1024
+"""Bytes handed out at once, whatever is asked for."""
 
 
 class Content(ABC):
@@ -66,11 +68,12 @@ class Content(ABC):
 
     @abstractmethod
     def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes, often fewer; b"" at the end.
+        """Up to ``size`` bytes, often fewer (1 MiB at most); b"" at the end.
 
         Raises:
             Unreadable: what follows cannot be read: compressed data that is cut off or corrupt, an
-                error of the device, a file that became shorter. What stands before was delivered.
+                error of the device, a file that became shorter, a pipe that says nothing when one
+                was asked to stop. What stands before was delivered.
         """
 
     @abstractmethod
@@ -107,7 +110,7 @@ class _Plain(Content):
         return self._offset
 
     def read(self, size: int) -> bytes:
-        wanted = min(size, self._size - self._offset)
+        wanted = min(size, self._size - self._offset, _MOST)
         if wanted <= 0:
             return b""
         try:
@@ -135,9 +138,10 @@ class _Stream(Content):
     """
 
     def __init__(
-        self, name: str, fd: int, packed: Packing | None, first: bytes, *, again: bool
+        self, name: str, read: Arriving, packed: Packing | None, first: bytes, *, again: bool
     ) -> None:
-        super().__init__(name, fd)
+        super().__init__(name, read.fd)
+        self._read = read
         self._packed = packed
         self._first = first
         self._again = again
@@ -164,6 +168,8 @@ class _Stream(Content):
             data = self._recent.get(self._offset, size)
         except OSError as error:
             self._failed(error)
+        except Stopped as stopped:
+            raise Unreadable(f"{self.name} was not read to its end: asked to stop") from stopped
         self._offset += len(data)
         return data
 
@@ -217,39 +223,51 @@ class _Stream(Content):
         """The next bytes of the file as it is."""
         data, self._first = self._first, b""
         if not data:
-            data = os.read(self._fd, _READ)
+            data = self._read()
         self._position += len(data)
         return data
 
 
-def open_content(source: Input) -> Content:
+def _never() -> bool:
+    return False
+
+
+def open_content(source: Input, stop: Callable[[], bool] = _never) -> Content:
     """Open a source. A FIFO waits until somebody writes to it.
+
+    Args:
+        stop: asked while a pipe is silent; True: what was read of it is all.
 
     Raises:
         Unreadable: it cannot be opened, is no file, or is compressed in a way that is not read.
     """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        fd = os.dup(0) if source.path is None else os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.dup(0) if source.path is None else os.open(source.path, flags)
     except OSError as error:
         raise Unreadable(f"{source.name} cannot be opened: {trouble(error)}") from error
     try:
-        return _content(source, fd)
+        return _content(source, fd, stop)
     except BaseException as error:
         os.close(fd)
         if isinstance(error, OSError):
             raise Unreadable(f"{source.name} cannot be read: {trouble(error)}") from error
+        if isinstance(error, Stopped):
+            raise Unreadable(f"{source.name} was not read: asked to stop") from error
         raise
 
 
-def _content(source: Input, fd: int) -> Content:
+def _content(source: Input, fd: int, stop: Callable[[], bool]) -> Content:
     name = source.name if source.path is not None else "standard input"
-    mode, size = (status := os.fstat(fd)).st_mode, status.st_size
+    status = os.fstat(fd)
+    mode = status.st_mode
     if stat.S_ISDIR(mode):
         raise Unreadable(f"{name} cannot be read: it is a directory")
     if source.path is not None and not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
         raise Unreadable(f"{name} cannot be read: it is a device, not a file")
     regular = source.path is not None and stat.S_ISREG(mode)
-    first = os.pread(fd, SNIFF, 0) if regular else _first_of(fd)
+    read = Arriving(fd, stop)
+    first = os.pread(fd, SNIFF, 0) if regular else read.first(SNIFF)
     packed = packing(first)
     if packed is not None and packed.new is None:
         raise Unreadable(
@@ -257,13 +275,5 @@ def _content(source: Input, fd: int) -> Content:
             f" {packed.tool} {source.name} | countersink backfill - …"
         )
     if regular and packed is None:
-        return _Plain(name, fd, size)
-    return _Stream(name, fd, packed, b"" if regular else first, again=regular)
-
-
-def _first_of(fd: int) -> bytes:
-    """The first bytes of a pipe, which come in pieces of any size."""
-    first = b""
-    while len(first) < SNIFF and (more := os.read(fd, _READ)):
-        first += more
-    return first
+        return _Plain(name, fd, status.st_size)
+    return _Stream(name, read, packed, b"" if regular else first, again=regular)

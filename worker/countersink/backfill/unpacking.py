@@ -135,7 +135,7 @@ class Unpacker:
         self._decoder: _Decoder | None = None
         self._input = b""
         self._streams = 0
-        self._error: Damaged | OSError | None = None
+        self._error: Exception | None = None
 
     def next(self) -> bytes:
         """The next block.
@@ -143,7 +143,7 @@ class Unpacker:
         Raises:
             Damaged: there is none, for the compressed data is corrupt or cut off. What came before
                 was handed out (of corrupt data all but the last block).
-            OSError: from ``read``.
+            Exception: from ``read``.
         """
         if self._error is not None:
             raise self._error
@@ -152,7 +152,7 @@ class Unpacker:
         while missing > 0:
             try:
                 part = self._some(missing)
-            except (Damaged, OSError) as error:
+            except Exception as error:
                 if not parts:
                     raise
                 self._error = error  # first what could be had
