@@ -6,6 +6,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from countersink.backfill import pace
 from countersink.backfill.options import Options, Report
 from countersink.backfill.recipe import Recipe
 from countersink.backfill.run import backfill
@@ -125,3 +128,8 @@ def require_verified(mysql_url: str) -> None:
     """Verify finds nothing."""
     with open_session(mysql_url) as session:
         assert verify(session).differences == []
+
+
+def small_chunks(monkeypatch: pytest.MonkeyPatch, lines: int = 100) -> None:
+    """Let chunks end after so many lines, so that a short file has several."""
+    monkeypatch.setattr(pace, "LINES", lines)

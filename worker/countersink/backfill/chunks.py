@@ -55,16 +55,6 @@ def of(session: Session, source: int, start_at: int = 0) -> Iterator[Chunk]:
         start_at = int(page[-1][1]) + 1
 
 
-def ending_at(session: Session, source: int, end_at: int) -> Chunk | None:
-    """The chunk that ends there."""
-    found = session.query(
-        f"{_SELECT} WHERE source = %s AND start_at < %s ORDER BY start_at DESC LIMIT 1",
-        (source, end_at),
-    )
-    chunk = _chunk(found[0]) if found else None
-    return chunk if chunk is not None and chunk.end_at == end_at else None
-
-
 def to_be_counted(session: Session, source: int) -> list[Chunk]:
     """Those that were planned and not counted, or taken back, in order."""
     found = session.query(

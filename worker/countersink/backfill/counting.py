@@ -212,26 +212,27 @@ def start_of_next(session: Session, source: Source, content: Content) -> Start:
     if source.open_at is None:
         return Start(at=source.read_to, reads_from=source.read_to, first_line=source.lines_to + 1)
     line = source.lines_to - newlines(content, source.open_at, source.read_to)
-    before = chunks.ending_at(session, source.id, source.read_to)
     return Start(
         at=source.read_to,
         reads_from=source.open_at,
         first_line=line,
-        part_rejected=before is not None
-        and rejects.was_rejected(session, source.id, before.start_at, line),
+        part_rejected=rejects.was_rejected(
+            session, source.id, line, source.open_at, source.read_to
+        ),
     )
 
 
 def start_of_planned(session: Session, chunk: Chunk) -> Start:
     """Where a chunk begins that is to be counted."""
     goes_on = chunk.reads_from < chunk.start_at
-    before = chunks.ending_at(session, chunk.source, chunk.start_at) if goes_on else None
     return Start(
         at=chunk.start_at,
         reads_from=chunk.reads_from,
         first_line=chunk.first_line,
-        part_rejected=before is not None
-        and rejects.was_rejected(session, chunk.source, before.start_at, chunk.first_line),
+        part_rejected=goes_on
+        and rejects.was_rejected(
+            session, chunk.source, chunk.first_line, chunk.reads_from, chunk.start_at
+        ),
     )
 
 
@@ -268,11 +269,10 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Coun
     start = found.start
     task.target.add(session, amounts, source.id, start.at)
     rejected = found.rejects
-    before = chunks.ending_at(session, source.id, start.at) if start.part_rejected else None
-    if before is not None:
+    if start.part_rejected:
         others = [one for one in rejected if one.line != start.first_line]
         if len(others) == len(rejected):
-            rejects.take_back(session, source.id, before.start_at, start.first_line)
+            rejects.take_back(session, source.id, start.first_line, start.reads_from, start.at)
         rejected = others  # rejected again: it is kept there already
     rejects.insert(session, source.id, start.at, task.run, rejected)
     return Counted(

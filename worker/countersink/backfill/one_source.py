@@ -73,6 +73,7 @@ class _Counting:
         self._input = source
         self._settled: Settled | None = None
         self._notices: tuple[str, ...] = ()
+        self._before: dict[int, Counted] = {}
 
     def count(self, content: Content) -> Outcome:
         work = self._work
@@ -95,6 +96,10 @@ class _Counting:
             self._settled = work.link.run(
                 partial(settle, content=content, head=head, wanted=wanted, looking=work.watch.look)
             )
+            if self._settled.source not in self._before:
+                # The run may have read a copy of it already.
+                own, _ = self._figures(self._settled.source)
+                self._before[self._settled.source] = own
             settled, notices = count_by_jobs(work, content, reader, self._settled)
             self._notices += notices
             follower = Follower(work, content, reader, settled)
@@ -117,10 +122,10 @@ class _Counting:
     ) -> Outcome:
         own, others = Counted(), Counted()
         settled = self._settled
-        if settled is not None:
-            own, others = self._work.link.run(
-                partial(chunks.figures, source=settled.source, run=self._work.task.run)
-            )
+        for number, before in self._before.items():
+            counted, by_others = self._figures(number)
+            own += counted - before
+            others = by_others + before
         if failed:
             outcome = "failed"
         else:
@@ -141,6 +146,10 @@ class _Counting:
             too_many=too_many,
             error=error,
         )
+
+    def _figures(self, source: int) -> tuple[Counted, Counted]:
+        """What this run has counted of a source, and what the others have."""
+        return self._work.link.run(partial(chunks.figures, source=source, run=self._work.task.run))
 
     def _detail(self, settled: Settled | None, own: Counted, others: Counted) -> str:
         if settled is None:

@@ -33,22 +33,31 @@ def insert(
         )
 
 
-def was_rejected(session: Session, source: int, start_at: int, line: int) -> bool:
-    """Whether a line of a chunk was rejected."""
-    return bool(
-        session.query(
-            "SELECT 1 FROM backfill_reject WHERE source = %s AND start_at = %s AND line = %s",
-            (source, start_at, line),
-        )
-    )
+_OF_PART: Final = (
+    "source = %s AND line = %s AND start_at < %s AND start_at >="
+    " (SELECT MAX(c.start_at) FROM backfill_chunk AS c WHERE c.source = %s AND c.start_at <= %s)"
+)
+"""A line that was read in parts: by the chunks since the one in which it begins."""
 
 
-def take_back(session: Session, source: int, start_at: int, line: int) -> None:
-    """Forget that a line was rejected: more of it has come."""
-    session.execute(
-        "DELETE FROM backfill_reject WHERE source = %s AND start_at = %s AND line = %s",
-        (source, start_at, line),
-    )
+def was_rejected(session: Session, source: int, line: int, begins_at: int, before: int) -> bool:
+    """Whether what was there of a line was rejected.
+
+    Args:
+        line: its number.
+        begins_at: where it begins.
+        before: where the chunk begins with which it goes on.
+    """
+    args = source, line, before, source, begins_at
+    return bool(session.query(f"SELECT 1 FROM backfill_reject WHERE {_OF_PART}", args))
+
+
+def take_back(session: Session, source: int, line: int, begins_at: int, before: int) -> None:
+    """Forget that it was rejected: more of it has come, and it can be counted. Arguments as those
+    of :func:`was_rejected`.
+    """
+    args = source, line, before, source, begins_at
+    session.execute(f"DELETE FROM backfill_reject WHERE {_OF_PART}", args)
 
 
 def named(source: str, rejected: Iterable[Reject]) -> Iterable[RejectedLine]:

@@ -53,6 +53,16 @@ class Counted:
             amount=self.amount + other.amount,
         )
 
+    def __sub__(self, other: "Counted") -> "Counted":
+        return Counted(
+            size_bytes=self.size_bytes - other.size_bytes,
+            lines=self.lines - other.lines,
+            counted=self.counted - other.counted,
+            filtered=self.filtered - other.filtered,
+            rejected=self.rejected - other.rejected,
+            amount=self.amount - other.amount,
+        )
+
 
 def process_name() -> str:
     """A name that no other process has, or ever had: host:pid and something random."""
