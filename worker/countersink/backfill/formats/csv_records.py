@@ -6,6 +6,7 @@ Where such quotes make records of lines that do not belong together, the lines a
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from operator import itemgetter
 from typing import Final
 
@@ -104,15 +105,13 @@ class CsvRecords:
             self._count(row, number, line, tally)
 
     def _count(self, row: Row, number: int, line: bytes, tally: Tally) -> None:
-        if len(row) != self._width:
-            if line.strip(_BLANK):
-                why = f"it has {len(row)} columns, the header {self._width}"
-                tally.reject(number, why, line)
-            return
-        if self._width == 1 and not line.strip(_BLANK):
+        if len(row) <= 1 and not line.strip(_BLANK):
             return
         if self._rule is None:
-            raise BackfillError("there are only blank lines where the header of the CSV should be")
+            raise BackfillError("it begins with 64 KiB of blank lines instead of a CSV header")
+        if len(row) != self._width:
+            tally.reject(number, f"it has {len(row)} columns, the header {self._width}", line)
+            return
         try:
             cell = self._rule.cell(row)
         except Malformed as error:
@@ -127,18 +126,13 @@ class CsvRecords:
 
     def _header(self, head: bytes) -> tuple[int, list[str]]:
         """The number of the header's first line, and its names; 0 and none if all is blank."""
-        number = 1
-        pieces = head.removeprefix(heads.BOM).split(b"\n")
-        while pieces and not pieces[0].strip(_BLANK):
-            del pieces[0]
-            number += 1
-        if not pieces:
+        lines = head.removeprefix(heads.BOM).split(b"\n")
+        number = next((at for at, line in enumerate(lines, 1) if line.strip(_BLANK)), 0)
+        if number == 0:
             return 0, []
-        record = pieces[0]
-        for piece in pieces[1:]:
-            if record.count(b'"') % 2 == 0:
-                break
-            record += b"\n" + piece
+        quotes = accumulate(line.count(b'"') for line in lines[number - 1 :])
+        height = next((n for n, before in enumerate(quotes, 1) if before % 2 == 0), len(lines))
+        record = b"\n".join(lines[number - 1 : number - 1 + height])
         if len(record) >= _LONGEST_HEADER - len(heads.BOM):
             raise BackfillError("its first record is longer than 64 KiB: that is no CSV header")
         names = self._row(record.lstrip(b"\0").decode("utf-8", PERCENT))

@@ -15,7 +15,7 @@ def check(head: bytes) -> None:
     Raises:
         BackfillError: it is UTF-16.
     """
-    if head.startswith(_UTF16):
+    if head.startswith(_UTF16) and b"\0" in head[2:4]:
         raise BackfillError(
             "it is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8 FILE | countersink backfill -"
         )

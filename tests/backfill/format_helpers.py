@@ -1,0 +1,59 @@
+"""Lines through the readers of formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from countersink.backfill.formats import Tally, make_reader
+from countersink.backfill.recipe import Condition, Operator, Recipe
+from countersink.backfill.records import split
+from countersink.backfill.spans import Window
+
+Cells = dict[tuple[str, int], int]
+
+
+def at(*when: int) -> int:
+    """The Unix minute of a time in UTC."""
+    return int(datetime(*when, tzinfo=UTC).timestamp()) // 60  # type: ignore[misc,arg-type]
+
+
+def where(field: str, operator: Operator, value: str) -> Condition:
+    """A condition."""
+    return Condition(field, operator, value)
+
+
+def read(
+    recipe: Recipe,
+    data: bytes | Iterable[str | bytes],
+    *,
+    minutes: tuple[int, int] | None = None,
+    sizes: Sequence[int] = (),
+) -> Tally:
+    """What the whole content, or the lines, come to.
+
+    Args:
+        recipe: how they are read.
+        data: a content, or lines.
+        minutes: see ``make_reader``.
+        sizes: of the first windows, in records; the last one takes what is left.
+    """
+    if not isinstance(data, bytes):
+        lines = [line.encode() if isinstance(line, str) else line for line in data]
+        data = b"".join(line + b"\n" for line in lines)
+    reader, tally = make_reader(recipe, data[: 64 * 1024], minutes), Tally()
+    records, number, first = split(data, quoted=reader.quoted), 1, 0
+    for size in (*sizes, len(records)):
+        window: list[bytes] = records[first : first + size]
+        numbers = []
+        for record in window:
+            numbers.append(number)
+            number += record.count(b"\n") + 1
+        reader.count(Window(numbers, window, [], False), tally)
+        first += size
+    return tally
+
+
+def reasons(tally: Tally) -> dict[int, str]:
+    """Line to reason of what was rejected."""
+    return {each.line: each.reason for each in tally.rejected}

@@ -1,0 +1,339 @@
+"""Access logs: as `tail` counts them line by line, with filters and templates on top."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from countersink.backfill.formats import Tally, make_reader
+from countersink.backfill.formats.access_fields import FIELDS
+from countersink.backfill.recipe import Recipe
+from countersink.backfill.spans import Window
+from countersink.producers.access_log import (
+    KEY_KINDS,
+    Counts,
+    KeyKind,
+    Malformed,
+    Parser,
+    Rejected,
+)
+from tests.backfill.format_helpers import Cells, at, read, reasons, where
+from tests.support.processes import PROJECT
+
+LOG = PROJECT.parent / "shared" / "data" / "apache_access.log"
+MINUTE = at(2015, 5, 17, 10, 5)
+
+
+def line(
+    request: str = "GET /a?b=1 HTTP/1.1",
+    *,
+    host: str = "127.0.0.1",
+    user: str = "-",
+    when: str = "17/May/2015:10:05:03 +0000",
+    status: str = "200",
+    rest: str = ' "http://referer/" "agent"',
+) -> str:
+    return f'{host} - {user} [{when}] "{request}" {status} 2326{rest}'
+
+
+def sample(kind: KeyKind, lines: list[bytes]) -> tuple[Counts, list[Rejected]]:
+    """What `tail` counts."""
+    counts: Counts = {}
+    return counts, Parser(kind).count(lines, 1, counts)
+
+
+TEXT = st.one_of(
+    st.sampled_from(
+        [
+            "GET / HTTP/1.1",
+            "GET /a?b HTTP/1.1",
+            "-",
+            "",
+            r"GET /\"x\" HTTP/1.1",
+            r"\x16\x03",
+            "\\",
+            '"',
+            '" "',
+            "GET /" + "x" * 300 + " HTTP/1.1",
+            "GET /é HTTP/1.0",
+            "POST /p",
+        ]
+    ),
+    st.text('ab/ "\\?[]-', max_size=8),
+)
+TIMES = st.sampled_from(
+    [
+        "17/May/2015:10:05:03 +0000",
+        "17/May/2015:10:05:59 +0000",
+        "17/May/2015:10:06:60 -0330",
+        "31/Dec/1969:23:59:00 +0000",
+        "01/Jan/1970:00:00:00 +0100",
+        "26/Dec/9999:00:30:00 +0100",
+        "31/Feb/2015:10:05:03 +0000",
+        "17/Mai/2015:10:05:03 +0000",
+        "17/May/2015:24:05:03 +0000",
+        "17/May/2015:10:60:03 +0000",
+        "17/May/2015:10:05:03 +2400",
+        "17/May/2015:10:05:61 +0000",
+        "17/May/2015:10:05:03",
+    ]
+)
+
+
+@st.composite
+def access_lines(draw: st.DrawFn) -> bytes:
+    """A line of the format, most of them spoiled somewhere."""
+    made = line(
+        draw(TEXT),
+        host=draw(st.sampled_from(["127.0.0.1", "::1", "h", "v:80 127.0.0.1", "", "é"])),
+        user=draw(st.sampled_from(["-", "bob", "b o b", "[bob", '"', "- -", "\\"])),
+        when=draw(TIMES),
+        status=draw(st.sampled_from(["200", "404", "20", "2000", "abc"])),
+        rest=draw(
+            st.one_of(
+                st.sampled_from(["", " ", "\r", ' "-" "-"', ' "-" "-" 0.1 "x', ' "-"', ' "-" "']),
+                st.builds(' "{}" "{}"'.format, TEXT, TEXT),
+            )
+        ),
+    ).encode()
+    for _ in range(draw(st.integers(0, 2))):
+        place = draw(st.integers(0, len(made)))
+        new = draw(st.sampled_from([b"", b'"', b"\\", b" ", b"\0", b"\r", b"[", b"\xff", b"\x85"]))
+        made = made[:place] + new + made[place + draw(st.integers(0, 3)) :]
+    return made
+
+
+SOURCES = st.lists(
+    st.one_of(
+        access_lines(),
+        st.just(line().encode()),
+        st.sampled_from([b"", b"  \r", b"\0\0", b"\0\0" + line().encode(), b"x"]),
+        # Not beginning as UTF-16 does.
+        st.binary(max_size=40).map(lambda data: b"x" + data.replace(b"\n", b"")),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=300)
+@given(SOURCES, st.sampled_from(KEY_KINDS), st.lists(st.integers(1, 4), max_size=3))
+def test_a_window_at_once_comes_to_the_same_as_line_by_line(
+    lines: list[bytes], kind: KeyKind, sizes: list[int]
+) -> None:
+    counts, rejected = sample(kind, lines)
+    tally = read(Recipe(key=f"{{{kind}}}"), lines, sizes=sizes)
+    assert tally.counts == counts
+    assert [Rejected(each.line, each.reason) for each in tally.rejected] == rejected
+    assert [each.text for each in tally.rejected] == [lines[each.line - 1] for each in rejected]
+    assert (tally.counted, tally.filtered) == (sum(counts.values()), 0)
+    assert tally.lines == len(lines)
+
+
+@settings(max_examples=200)
+@given(SOURCES, st.sampled_from(["common", "combined"]))
+def test_no_backslash_and_no_quote_makes_two_lines_one(lines: list[bytes], form: str) -> None:
+    """The faster pattern, for windows without a backslash, may run over the end of a line."""
+    lines = [each.replace(b"\\", b"/") for each in lines] + [line('GET /"').encode()] + lines[:2]
+    counts, rejected = sample("path", lines)
+    tally = read(Recipe(input_format="common" if form == "common" else "combined"), lines)
+    assert tally.counts == counts
+    assert reasons(tally) == {each.line: each.reason for each in rejected}
+
+
+RECIPES = [
+    Recipe(where=(where("status", "=", "200"),)),
+    Recipe(where=(where("path", "!~", "/a*"), where("agent", "!=", "-"))),
+    Recipe(key="{host} {method} {status}", exclude_keys=("* GET 404",)),
+    Recipe(key="all"),
+    Recipe(key="{target}", strip_query=True),
+    Recipe(key="{user}{ident}{size}{referer}{agent}{protocol}{query}{time}"),
+]
+
+
+@settings(max_examples=200)
+@given(SOURCES, st.sampled_from(RECIPES), st.booleans())
+def test_filters_and_templates_do_not_depend_on_what_stands_beside_a_line(
+    lines: list[bytes], recipe: Recipe, ranged: bool
+) -> None:
+    minutes = (MINUTE, MINUTE + 1) if ranged else None
+    whole, alone = read(recipe, lines, minutes=minutes), Tally()
+    for number, each in enumerate(lines, 1):
+        reader = make_reader(recipe, b"", minutes)
+        # A blank neighbour makes no difference, but a malformed one lets no table be trusted.
+        reader.count(Window([number, number + 100], [each, b"x"], [], False), alone)
+    alone.rejected = [each for each in alone.rejected if each.line < 100]
+    assert whole.counts == alone.counts
+    assert whole.rejected == alone.rejected
+    assert (whole.counted, whole.filtered) == (alone.counted, alone.filtered)
+    assert whole.counted == sum(whole.counts.values())
+    blank = sum(1 for each in lines if not each.strip(b"\0 \t\r"))
+    assert whole.counted + whole.filtered + len(whole.rejected) + blank == whole.lines
+
+
+@settings(max_examples=200)
+@given(SOURCES)
+def test_a_range_of_minutes_leaves_out_every_line_with_another_time(lines: list[bytes]) -> None:
+    parser, expected = Parser("status"), 0
+    for each in lines:
+        try:
+            expected += parser.parse(each.strip(b"\0 \t\r"))[1] != MINUTE
+        except Malformed:
+            pass
+    tally = read(Recipe(), lines, minutes=(MINUTE, MINUTE + 1))
+    assert tally.filtered == expected
+    assert {minute for _, minute in tally.counts} <= {MINUTE}
+
+
+def test_lines_outside_the_range_are_not_rejected_for_their_keys() -> None:
+    lines = [line("-"), line("-", when="18/May/2015:10:05:03 +0000"), line()]
+    tally = read(Recipe(), lines, minutes=(MINUTE, MINUTE + 60))
+    assert reasons(tally) == {1: "the client sent no request"}
+    assert (tally.counted, tally.filtered) == (1, 1)
+
+
+def test_lines_that_a_condition_leaves_out_are_not_rejected() -> None:
+    """`--where status=200` is asked for just because the others are what scanners send."""
+    lines = [line(r"\x16\x03", status="400"), line("-", status="408"), line("-"), "nonsense"]
+    tally = read(Recipe(where=(where("status", "=", "200"),)), lines)
+    assert tally.filtered == 2
+    assert sorted(reasons(tally)) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("host", "h"),
+        ("ident", "i"),
+        ("user", "b o"),
+        ("time", "17/May/2015:10:05:03 +0000"),
+        ("request", "GET http://x.org/p?q=\\1 HTTP/2.0"),
+        ("method", "GET"),
+        ("target", "http://x.org/p?q=\\1"),
+        ("path", "/p"),
+        ("query", "q=\\1"),
+        ("protocol", "HTTP/2.0"),
+        ("status", "304"),
+        ("size", "-"),
+        ("referer", 'say "r"'),
+        ("agent", "caf%E9"),
+    ],
+)
+def test_every_field_can_be_the_key(name: str, text: str) -> None:
+    whole = (
+        b'h i b o [17/May/2015:10:05:03 +0000] "GET http://x.org/p?q=\\\\1 HTTP/2.0" 304 -'
+        b' "say \\"r\\"" "caf\xe9" further'
+    )
+    for lines in ([whole], [whole, b"bad"], [whole.removesuffix(b" further") + b"\0"]):
+        assert read(Recipe(key=f"{{{name}}}"), lines).counts == {(text, MINUTE): 1}
+    assert set(FIELDS["combined"]) >= {name}
+
+
+def test_referer_and_agent_are_empty_where_the_line_ends_before_them() -> None:
+    tally = read(Recipe(key="<{referer}{agent}>"), [line(rest=""), line(rest=' "" ""'), line()])
+    assert tally.counts == {("<>", MINUTE): 2, ("<http://referer/agent>", MINUTE): 1}
+
+
+def test_keys_are_cut_before_their_query_and_left_out_by_shell_patterns() -> None:
+    lines = [line(f"GET {target} HTTP/1.1") for target in ("/a?1", "/a?2", "/B.css?v=1", "/b.CSS")]
+    recipe = Recipe(key="{target}", strip_query=True, exclude_keys=("*.css", "/nothing"))
+    tally = read(recipe, lines)
+    assert tally.counts == {("/a", MINUTE): 2, ("/b.CSS", MINUTE): 1}
+    assert tally.filtered == 1
+
+
+def test_a_template_without_fields_counts_every_good_line_under_one_key() -> None:
+    tally = read(Recipe(key="requests"), [line(), line("-"), "bad", "", line("GET /c HTTP/1.1")])
+    assert tally.counts == {("requests", MINUTE): 3}
+    assert sorted(reasons(tally)) == [3]
+
+
+def test_an_access_log_in_many_zones_and_out_of_order() -> None:
+    whens = [
+        "17/May/2015:12:05:00 +0200",
+        "17/May/2015:10:05:59 +0000",
+        "16/May/2015:23:00:00 -0500",
+    ]
+    tally = read(Recipe(), [line(when=when) for when in whens])
+    assert tally.counts == {("/a", MINUTE): 2, ("/a", at(2015, 5, 17, 4)): 1}
+
+
+def test_overlong_lines_are_handed_on_as_rejected() -> None:
+    tally = Tally()
+    window = Window((), [], [Rejected(7, "the line is longer than 1 MiB")], False)
+    make_reader(Recipe(), b"", None).count(window, tally)
+    assert reasons(tally) == {7: "the line is longer than 1 MiB"}
+    assert tally.lines == 1
+
+
+def test_what_is_kept_of_a_rejected_line_is_bounded() -> None:
+    (reject,) = read(Recipe(), [b"x" * 500_000]).rejected
+    assert len(reject.text) == 1000
+    tally = Tally()
+    tally.reject(1, "y" * 500, b"")
+    assert len(tally.rejected[0].reason) == 255
+
+
+def test_a_client_that_sends_long_and_new_requests_fills_no_memory() -> None:
+    reader, tally = make_reader(Recipe(key="{method}{host}"), b"", None), Tally()
+    for number in range(3):
+        lines = [line(f"GET /?{'x' * 50_000}{number}{n} HTTP/1.1").encode() for n in range(5)]
+        reader.count(Window(range(1, 6), lines, [], False), tally)
+    assert tally.counts == {("GET127.0.0.1", MINUTE): 15}
+    tables = [value for value in vars(reader).values() if isinstance(value, dict)]
+    assert len(tables) == 2
+    assert sum(len(b"".join(found)) for table in tables for found in table) < 10_000
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        [b'h - - [17/May/2015:10:05:03 +0000] "' + b"\\" * 100_000] * 3,
+        [b'h - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1 ' + b'"' * 100_000] * 3,
+        [b"h - " + b"[17/May/2015:10:05:03 +0000] " * 5_000] * 3,
+        [b" " * 200_000, b"h - " + b" [" * 100_000],
+        [b"a"] * 30_000,
+        [b""] * 60_000,
+        # A quote that no line closes, before many that the pattern would run over.
+        [b'h - - [17/May/2015:10:05:03 +0000] "GET /'] * 6_000,
+        [b'h - - [17/May/2015:10:05:03 +0000] "GET /', *[b"h - -"] * 15_000] * 2,
+        [b'h - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1 "r" "'] * 4_000,
+    ],
+)
+def test_a_hostile_window_costs_no_more_than_its_length(hostile: list[bytes]) -> None:
+    # A pattern that backtracks would not come back before the test's time limit.
+    tally = read(Recipe(key="{path}{agent}"), hostile)
+    assert tally.counted == 0
+    assert len(tally.rejected) == sum(1 for each in hostile if each.strip())
+
+
+@pytest.mark.skipif(not LOG.exists(), reason=f"the real log is not at {LOG}")
+@pytest.mark.parametrize("kind", KEY_KINDS)
+def test_the_real_log_comes_to_the_same_as_line_by_line(kind: KeyKind) -> None:
+    lines = LOG.read_bytes().splitlines()
+    counts, rejected = sample(kind, lines)
+    tally = read(Recipe(key=f"{{{kind}}}"), LOG.read_bytes(), sizes=[1, 999, 3000])
+    assert tally.counts == counts
+    assert [Rejected(each.line, each.reason) for each in tally.rejected] == rejected
+
+
+@pytest.mark.skipif(not LOG.exists(), reason=f"the real log is not at {LOG}")
+def test_the_real_log_gives_its_published_figures() -> None:
+    data = LOG.read_bytes()
+    tally = read(Recipe(), data)
+    assert (tally.lines, tally.counted) == (10_000, 9_998)
+    assert [each.line for each in tally.rejected] == [3029, 8899]
+    days = [at(2015, 5, day) for day in range(17, 22)]
+    by_day = [
+        sum(n for (_, minute), n in tally.counts.items() if first <= minute < end)
+        for first, end in pairwise(days)
+    ]
+    assert by_day == [1632, 2892, 2896, 2578]
+    assert len({key for key, _ in tally.counts}) == 1367
+    one_day = read(Recipe(), data, minutes=(days[2], days[3]))
+    busiest: Cells = {}
+    for (key, _), n in one_day.counts.items():
+        busiest[key, 0] = busiest.get((key, 0), 0) + n
+    assert (one_day.counted, busiest["/favicon.ico", 0]) == (2896, 245)

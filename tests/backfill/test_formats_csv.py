@@ -1,0 +1,255 @@
+"""CSV: headers, quoting, what is rejected, and what a stray quote spoils."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from countersink.backfill.formats import Tally, make_reader
+from countersink.backfill.options import BackfillError
+from countersink.backfill.recipe import Recipe
+from countersink.backfill.spans import Window
+from tests.backfill.format_helpers import at, read, reasons, where
+
+MINUTE = at(2015, 5, 17, 10, 5)
+WHEN = "2015-05-17T10:05:03Z"
+
+
+def recipe(
+    *, key: str = "", amount: str = "amount", delimiter: str = ",", zone: str = ""
+) -> Recipe:
+    return Recipe(
+        input_format="csv",
+        key=key,
+        key_column="" if key else "path",
+        time_column="time",
+        amount_column=amount,
+        delimiter=delimiter,
+        time_zone=zone,
+    )
+
+
+def test_columns_are_found_by_their_names() -> None:
+    lines = ["amount,time,path,extra", f"3,{WHEN},/a,x", f"-1,{WHEN},/b,", f"4,{WHEN},/a,"]
+    tally = read(recipe(), lines)
+    assert tally.counts == {("/a", MINUTE): 7, ("/b", MINUTE): -1}
+    assert (tally.lines, tally.counted, tally.filtered, tally.rejected) == (4, 3, 0, [])
+
+
+def test_without_an_amount_column_each_record_counts_one() -> None:
+    tally = read(recipe(amount=""), ["path,time", f"/a,{WHEN}", f"/a,{WHEN}"])
+    assert tally.counts == {("/a", MINUTE): 2}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\xef\xbb\xbfpath,time\n",
+        b'\xef\xbb\xbf"path","time"\r\n',
+        b" path , time \n",
+        b"\n \r\npath,time\n",
+        b'"path",time\n',
+    ],
+)
+def test_a_header_may_have_a_mark_spaces_quotes_or_blank_lines_before_it(head: bytes) -> None:
+    tally = read(recipe(amount=""), head + f"/a,{WHEN}\r\n".encode())
+    assert tally.counts == {("/a", MINUTE): 1}
+    assert (tally.counted, tally.rejected) == (1, [])
+
+
+def test_a_header_of_several_lines_is_no_record() -> None:
+    data = f'"path",time,"a note\nof two lines"\n/a,{WHEN},x\n/b,{WHEN},"y\nz"\n'.encode()
+    assert read(recipe(amount=""), data).counts == {("/a", MINUTE): 1, ("/b", MINUTE): 1}
+
+
+def test_a_header_is_skipped_wherever_windows_end() -> None:
+    data = f"path,time\n/a,{WHEN}\n/a,{WHEN}\n".encode()
+    for sizes in ([1], [1, 1], [2], []):
+        assert read(recipe(amount=""), data, sizes=sizes).counts == {("/a", MINUTE): 2}
+
+
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        (b"url,time,amount\n", "no column 'path'; it has: url, time, amount"),
+        (b"path;time;amount\n", "another --delimiter"),
+        (b"path,path,time,amount\n", "2 columns 'path'"),
+        (b"path,time\n", "no column 'amount'"),
+        (b'path,"time\n', "is no CSV"),
+        (b'"' + b"x" * 70_000, "longer than 64 KiB"),
+        (b"\xff\xfep\0a\0t\0h\0", "UTF-16"),
+    ],
+)
+def test_a_header_that_cannot_be_used_says_why(head: bytes, says: str) -> None:
+    with pytest.raises(BackfillError, match=says):
+        make_reader(recipe(), head[: 64 * 1024], None)
+
+
+def test_a_column_that_is_there_twice_does_not_matter_if_it_is_not_asked_for() -> None:
+    tally = read(recipe(amount=""), ["x,path,x,time", f"1,/a,2,{WHEN}"])
+    assert tally.counts == {("/a", MINUTE): 1}
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"path,time,amount", b"path,time,amount\r\n"])
+def test_an_empty_source_comes_to_nothing(data: bytes) -> None:
+    tally = read(recipe(), data)
+    assert (tally.counts, tally.counted, tally.rejected) == ({}, 0, [])
+
+
+def test_more_blank_lines_than_are_looked_at_are_said() -> None:
+    with pytest.raises(BackfillError, match="blank lines"):
+        read(recipe(), b"\n" * 70_000 + b"path,time,amount\n")
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (f"/a,{WHEN}", "it has 2 columns, the header 3"),
+        (f"/a,{WHEN},1,2", "it has 4 columns, the header 3"),
+        ("/a,yesterday,1", "the time 'yesterday' cannot be"),
+        ("/a,2015-05-17 10:05:03,1", "no time zone; say which by --time-zone"),
+        ("/a,,1", "there is no time"),
+        (f"/a,{WHEN},", "there is no amount"),
+        (f"/a,{WHEN},1e3", "the amount '1e3' is no whole number"),
+        (f"/a,{WHEN},1.5", "the amount '1.5' is no whole number"),
+        (f"/a,{WHEN},NaN", "the amount 'NaN' is no whole number"),
+        (f'/a,{WHEN},"1,000"', "the amount '1,000' is no whole number"),
+        (f"/a,{WHEN},٣", "the amount '٣' is no whole number"),
+        (f"/a,{WHEN},9223372036854775808", "-2**63 to 2**63 - 1"),
+        (f"/a,{WHEN},{'9' * 5000}", "is no whole number"),
+        (f"{'x' * 256},{WHEN},1", "at most 255 bytes"),
+        (f'"/a"b,{WHEN},1', "it is no CSV"),
+        (f"/a\rb,{WHEN},1", "it is no CSV"),
+        (f"/a,{'1' * 200},1", "the time is too long"),
+        (f"/a,{WHEN},{'x' * 140_000}", "it is no CSV"),
+    ],
+)
+def test_a_record_that_cannot_be_counted_says_why_and_spoils_no_other(
+    record: str, reason: str
+) -> None:
+    tally = read(recipe(), ["path,time,amount", f"/a,{WHEN},1", record, f"/a,{WHEN},2"])
+    assert tally.counts == {("/a", MINUTE): 3}
+    assert list(reasons(tally)) == [3]
+    assert reason in reasons(tally)[3]
+    assert tally.rejected[0].text == record.encode()[:1000]
+
+
+@pytest.mark.parametrize("amount", ["-9223372036854775808", "9223372036854775807", " +007 ", "0"])
+def test_amounts_are_whole_numbers_of_64_bits(amount: str) -> None:
+    tally = read(recipe(), ["path,time,amount", f"/a,{WHEN},{amount}"])
+    assert tally.counts == {("/a", MINUTE): int(amount)}
+    assert tally.counted == 1
+
+
+def test_sums_that_leave_64_bits_are_kept_as_they_are() -> None:
+    largest = 2**63 - 1
+    tally = read(recipe(), ["path,time,amount", *[f"/a,{WHEN},{largest}"] * 2])
+    assert tally.counts == {("/a", MINUTE): 2 * largest}
+
+
+def test_keys_may_hold_anything() -> None:
+    data = f'path,time,amount\n"say ""a"", b\nc",{WHEN},1\n,{WHEN},1\n'.encode()
+    data += b"caf\xe9," + WHEN.encode() + b",1\n"
+    tally = read(recipe(), data)
+    assert tally.counts == {
+        ('say "a", b\nc', MINUTE): 1,
+        ("", MINUTE): 1,
+        ("caf%E9", MINUTE): 1,
+    }
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|", "§", " "])
+def test_any_character_may_be_the_delimiter(delimiter: str) -> None:
+    lines = [delimiter.join(each) for each in (("path", "time", "amount"), ("/a,b", WHEN, "2"))]
+    assert read(recipe(delimiter=delimiter), lines).counts == {("/a,b", MINUTE): 2}
+
+
+def test_templates_and_conditions_name_columns() -> None:
+    lines = ["site,path,time,code", f"x,/a,{WHEN},200", f"y,/a,{WHEN},404", f"x,/b,{WHEN},200"]
+    asked = Recipe(
+        input_format="csv",
+        key="{site}{path}",
+        time_column="time",
+        where=(where("code", "=", "200"),),
+        exclude_keys=("*/b",),
+    )
+    tally = read(asked, lines)
+    assert tally.counts == {("x/a", MINUTE): 1}
+    assert (tally.counted, tally.filtered) == (1, 2)
+
+
+def test_what_is_left_out_is_not_rejected() -> None:
+    long = "x" * 300
+    lines = ["path,time,amount", f"{long},2015-05-18,1", f"{long},2015-05-17,1"]
+    tally = read(recipe(zone="UTC"), lines, minutes=(at(2015, 5, 17), at(2015, 5, 18)))
+    assert (tally.filtered, list(reasons(tally))) == (1, [3])
+
+
+def test_an_inch_is_no_quotation() -> None:
+    """Two records of which each has one quote are taken for one until they are read as such."""
+    lines = ["path,time,amount", f'5" disk,{WHEN},1', f"/a,{WHEN},1", f'6" disk,{WHEN},1', "bad"]
+    tally = read(recipe(), lines)
+    assert tally.counts == {('5" disk', MINUTE): 1, ("/a", MINUTE): 1, ('6" disk', MINUTE): 1}
+    assert list(reasons(tally)) == [5]
+    assert (tally.lines, tally.counted) == (5, 3)
+
+
+def test_a_quote_that_is_closed_in_the_wrong_place_spoils_its_own_line_only() -> None:
+    lines = ["path,time,amount", f'"/a,{WHEN},1', f"/b,{WHEN},1", f'/c"d,{WHEN},1']
+    tally = read(recipe(), lines)
+    assert tally.counts == {("/b", MINUTE): 1, ('/c"d', MINUTE): 1}
+    assert list(reasons(tally)) == [2]
+
+
+def test_a_quote_that_is_never_closed_spoils_its_own_line_only() -> None:
+    reader, tally = make_reader(recipe(), b"path,time,amount\n", None), Tally()
+    record = f'"/a,{WHEN},1\n/b,{WHEN},1'.encode()
+    reader.count(Window([2], [record], [], True), tally)
+    assert tally.counts == {("/b", MINUTE): 1}
+    assert list(reasons(tally)) == [2]
+    assert (tally.lines, tally.rejected[0].text) == (2, record.split(b"\n")[0])
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.tuples(
+            st.text(max_size=12).filter(lambda text: "\r" not in text),
+            st.integers(-(2**63), 2**63 - 1),
+            st.text('",\n ab', max_size=6),
+        ),
+        max_size=10,
+    ),
+    st.lists(st.integers(1, 3), max_size=3),
+    st.sampled_from([",", ";"]),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_what_a_csv_writer_writes_is_counted(
+    records: list[tuple[str, int, str]], sizes: list[int], delimiter: str, end: str
+) -> None:
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, delimiter=delimiter, lineterminator=end)
+    writer.writerow(["note", "path", "time", "amount"])
+    expected: dict[tuple[str, int], int] = {}
+    for key, amount, note in records:
+        writer.writerow([note, key, WHEN, amount])
+        expected[key, MINUTE] = expected.get((key, MINUTE), 0) + amount
+    tally = read(recipe(delimiter=delimiter), out.getvalue().encode(), sizes=sizes)
+    assert tally.counts == expected
+    assert (tally.counted, tally.rejected) == (len(records), [])
+
+
+@settings(max_examples=150)
+@given(st.binary(max_size=200), st.lists(st.integers(1, 3), max_size=3))
+def test_no_bytes_raise_anything_and_windows_make_no_difference(
+    data: bytes, sizes: list[int]
+) -> None:
+    data = b"path,time\n" + data + b"\n"
+    whole, cut = read(recipe(amount=""), data), read(recipe(amount=""), data, sizes=sizes)
+    assert (whole.counts, whole.rejected) == (cut.counts, cut.rejected)
+    assert whole.lines == cut.lines
+    assert whole.counted + len(whole.rejected) < whole.lines

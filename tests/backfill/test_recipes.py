@@ -1,0 +1,106 @@
+"""What can be told to be wrong with a recipe before anything is read; conditions."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from countersink.backfill import conditions, formats
+from countersink.backfill.options import BackfillError
+from countersink.backfill.recipe import Condition, InputFormat, Recipe
+from tests.backfill.format_helpers import where
+
+DAY = date(2015, 5, 17)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(),
+        Recipe(key="{host}{path}", where=(where("agent", "~", "*bot*"),), start=DAY, end=DAY),
+        Recipe(input_format="common"),
+        Recipe(input_format="nginx-json"),
+        Recipe(input_format="csv", key="{a}", time_column="t", delimiter="\t"),
+        Recipe(input_format="ndjson", key_column="/a.b", time_column="t", time_format="unix"),
+    ],
+)
+def test_recipes_that_can_be(recipe: Recipe) -> None:
+    formats.check(recipe)
+    assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        (Recipe(key="{nope}"), "no field 'nope'; they have: host, ident"),
+        (Recipe(where=(where("nope", "=", "1"),)), "no field 'nope'"),
+        (Recipe(input_format="common", key="{agent}"), "no field 'agent'"),
+        (Recipe(key="{path"), "stands alone"),
+        (Recipe(key_column="path"), "--key-column is for csv, ndjson and nginx-json"),
+        (Recipe(time_column="t"), "--time-column is for csv"),
+        (Recipe(amount_column="n"), "--amount-column is for csv"),
+        (Recipe(time_zone="UTC"), "leave --time-format and --time-zone out"),
+        (Recipe(time_format="unix"), "leave --time-format and --time-zone out"),
+        (Recipe(delimiter=";"), "--delimiter is for CSV"),
+        (Recipe(start=date(2015, 5, 18), end=DAY), "--from 2015-05-18 is after --to 2015-05-17"),
+        (Recipe(where=(where("", "=", "1"),)), "names no field"),
+        (
+            Recipe(where=(where("status", "=", "200"), where("status", "=", "304"))),
+            "no line has status '200' and '304'",
+        ),
+        (Recipe(input_format="csv", key_column="a"), "csv has times where you say"),
+        (Recipe(input_format="ndjson", key_column="a"), "ndjson has times where you say"),
+        (Recipe(input_format="csv", time_column="t"), "csv has keys where you say"),
+        (Recipe(input_format="csv", key="{a}", key_column="a", time_column="t"), "give one"),
+        (Recipe(input_format="csv", key="{a}", time_column="t", delimiter=""), "one character"),
+        (Recipe(input_format="csv", key="{a}", time_column="t", delimiter='"'), "one character"),
+        (Recipe(input_format="csv", key="{a}", time_column="t", delimiter="::"), "one character"),
+        (Recipe(input_format="ndjson", key="{a..b}", time_column="t"), "without a name"),
+        (Recipe(input_format="ndjson", key="{a}", time_column="t."), "without a name"),
+        (Recipe(input_format="nginx-json", time_zone="Nope"), "is no time zone"),
+        (Recipe(input_format="nginx-json", time_format="%H"), "has no year"),
+        (Recipe(input_format="xml"), "no input format 'xml'"),  # type: ignore[arg-type]
+    ],
+)
+def test_recipes_that_cannot_be_say_what_to_do(recipe: Recipe, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        formats.check(recipe)
+    with pytest.raises(ValueError, match=says):
+        formats.make_reader(recipe, b"", None)
+
+
+@pytest.mark.parametrize("form", ["combined", "common", "nginx-json", "ndjson", "csv"])
+def test_a_source_in_utf16_is_refused(form: InputFormat) -> None:
+    recipe = Recipe(input_format=form)
+    if form in ("csv", "ndjson"):
+        recipe = Recipe(input_format=form, key_column="a", time_column="t")
+    with pytest.raises(BackfillError, match="UTF-16"):
+        formats.make_reader(recipe, "a,t\n".encode("utf-16"), None)
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds", "fails"),
+    [
+        (where("f", "=", "a"), ["a"], ["A", "", "ab"]),
+        (where("f", "!=", "a"), ["A", ""], ["a"]),
+        (where("f", "~", "*.css"), [".css", "a\n.css"], [".CSS", "a.css?", ""]),
+        (where("f", "!~", "*.css"), [".CSS"], ["x.css"]),
+        (where("f", "~", "[!a]?"), ["bx"], ["ax", "b"]),
+        (where("f", "~", "[x"), ["[x"], ["x"]),
+        (where("f", "=", "*"), ["*"], ["a"]),
+    ],
+)
+def test_conditions(condition: Condition, holds: list[str], fails: list[str]) -> None:
+    test = conditions.test(condition)
+    assert [test(text) for text in holds] == [True] * len(holds)
+    assert [test(text) for text in fails] == [False] * len(fails)
+
+
+def test_a_pattern_of_many_stars_costs_no_more_than_its_text() -> None:
+    # One that backtracks would not come back before the test's time limit.
+    assert not conditions.pattern("*a" * 30 + "b")("a" * 10_000)
+
+
+def test_two_odd_bytes_do_not_make_a_source_utf16() -> None:
+    formats.make_reader(Recipe(), b"\xff\xfe nonsense\n", None)
