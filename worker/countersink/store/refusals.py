@@ -4,14 +4,14 @@ Those of the counters of tracked tables, which triggers count and nobody else ma
 those of counters that nobody has made, and those that are in what their bucket was set to already.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.dead import RECONCILED, DeadRow
 from countersink.store.errors import BadData
-from countersink.store.merge import Incoming, Row
+from countersink.store.merge import Incoming
 from countersink.store.policies import Policies
 from countersink.store.reconciled import Mark, accepted
 from countersink.store.strict import known
@@ -38,19 +38,17 @@ def refuse(
     """
     kept, dead = list(entries), list[DeadRow]()
     if policies.strict or policies.tracked:
-        refused = _refused(session, kept, policies)
-        if refused:
-            kept, dead = _without(kept, lambda entry, row: refused.get(row[1]))
+        kept, dead = _without_refused(session, kept, policies)
     if policies.marked_before and not late:
         kept, in_truth = _without_late(kept, policies)
         dead += in_truth
     return kept, dead
 
 
-def _refused(
+def _without_refused(
     session: Session, entries: Sequence[Incoming], policies: Policies
-) -> dict[str, BadData]:
-    """The counters none of whose rows may be counted."""
+) -> tuple[list[Incoming], list[DeadRow]]:
+    """The entries without the rows of counters that are not counted."""
     names = {row[1] for entry in entries for row in entry.rows}
     refused = {name: _tracked(name) for name in names & policies.tracked}
     if policies.strict:
@@ -58,7 +56,17 @@ def _refused(
         unknown = doubtful - known(session, doubtful)
         policies.known |= doubtful - unknown
         refused |= {name: _unknown(name) for name in unknown}
-    return refused
+    if not refused:
+        return list(entries), []
+    kept: list[Incoming] = []
+    dead: list[DeadRow] = []
+    for entry in entries:
+        out = [row for row in entry.rows if row[1] in refused]
+        if out:
+            dead += [dead_row(entry, row, refused[row[1]]) for row in out]
+            entry = replace(entry, rows=[row for row in entry.rows if row[1] not in refused])
+        kept.append(entry)
+    return kept, dead
 
 
 def _without_late(
@@ -66,35 +74,33 @@ def _without_late(
 ) -> tuple[list[Incoming], list[DeadRow]]:
     """The entries without what was accepted before its bucket was reconciled."""
     before = policies.marked_before
-    # Live traffic costs a comparison for each entry, and its rows are not looked at.
-    suspect = [entry for entry in entries if accepted(entry.id, entry.at) < before]
-    if not suspect:
-        return list(entries), []
-
-    def why(entry: Incoming, row: Row) -> BadData | None:
-        when = accepted(entry.id, entry.at)
-        mark = policies.mark(row[1], row[3], when) if when < before else None
-        return None if mark is None else _reconciled(when, mark)
-
-    return _without(entries, why)
-
-
-def _without(
-    entries: Sequence[Incoming], why: Callable[[Incoming, Row], BadData | None]
-) -> tuple[list[Incoming], list[DeadRow]]:
-    """The entries without the rows for which there is a reason, and those as dead rows."""
     kept: list[Incoming] = []
     dead: list[DeadRow] = []
     for entry in entries:
-        rows: list[Row] = []
-        for row in entry.rows:
-            error = why(entry, row)
-            if error is None:
-                rows.append(row)
-            else:
-                dead.append(dead_row(entry, row, error))
-        kept.append(entry if len(rows) == len(entry.rows) else replace(entry, rows=rows))
+        # Live traffic costs a comparison for each entry, and its rows are not looked at.
+        when = accepted(entry.id, entry.at)
+        if when < before:
+            errors = _late(entry, when, policies)
+            if errors:
+                dead += [
+                    dead_row(entry, row, errors[row[1], row[3]])
+                    for row in entry.rows
+                    if (row[1], row[3]) in errors
+                ]
+                left = [row for row in entry.rows if (row[1], row[3]) not in errors]
+                entry = replace(entry, rows=left)
+        kept.append(entry)
     return kept, dead
+
+
+def _late(entry: Incoming, when: int, policies: Policies) -> dict[tuple[str, int], BadData]:
+    """The counters and minutes of an entry whose bucket was reconciled since it was accepted."""
+    found: dict[tuple[str, int], BadData] = {}
+    for counter, minute in {(row[1], row[3]) for row in entry.rows}:
+        mark = policies.mark(counter, minute, when)
+        if mark is not None:
+            found[counter, minute] = _reconciled(when, mark)
+    return found
 
 
 def _tracked(counter: str) -> BadData:
