@@ -106,8 +106,8 @@ def test_what_may_be_counted_already_is_left_out_unless_asked_for(servers: Serve
     assert done.status == 0
     assert done.out == (
         "retried 1 (1 rows counted), failed 0\n"
-        "left out 2 with the reason too_old, which may be counted already:"
-        " --reason too_old, or their refs, retry them\n"
+        "left out 2 with the reason too_old or reconciled, which may be counted already:"
+        " --reason, or their refs, retry them\n"
     )
     assert servers.call("dead", "retry", refs[0]).out == "retried 1 (1 rows counted), failed 0\n"
     assert servers.call("dead", "retry", "--all", "--format", "json").json["left_out"] == 1

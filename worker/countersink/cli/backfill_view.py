@@ -32,7 +32,7 @@ def write(report: Report, drift: Iterable[Drift]) -> None:
     output.write_json_list(document, "drift", (drift_view.document(one) for one in drift))
 
 
-def show(report: Report, drift: Iterable[Drift]) -> None:
+def show(report: Report, drift: Iterable[Drift], *, dry_run: bool) -> None:
     """The result for people."""
     if report.sources:
         _show_sources(report)
@@ -47,7 +47,7 @@ def show(report: Report, drift: Iterable[Drift]) -> None:
         where = "" if report.run is None else f": {_show_command(report.run)} --drift"
         drift_view.show(drift, report.corrections, where=where)
     click.echo()
-    click.echo(_sentence(report))
+    click.echo(_sentence(report, dry_run))
 
 
 def _show_sources(report: Report) -> None:
@@ -63,7 +63,9 @@ def _show_sources(report: Report) -> None:
     }
     table = output.table(columns)
     for one in report.sources:
-        table.add_row(*_cells(one.source, one.outcome, one, one.detail))
+        # What went wrong is on stderr, in a sentence that is too long for a table.
+        detail = "" if one.outcome == "failed" else one.detail
+        table.add_row(*_cells(one.source, one.outcome, one, detail))
     if len(report.sources) > 1:
         table.add_row(*_cells("all", "", report, ""))
     output.console().print(table)
@@ -74,21 +76,15 @@ def _cells(name: str, outcome: str, figures: SourceReport | Report, detail: str)
     return [output.cell(name), outcome, *map(output.cell, numbers), output.cell(detail)]
 
 
-def _sentence(report: Report) -> str:
+def _sentence(report: Report, would: bool) -> str:
     known = f" {report.known_lines:,} lines had been counted before." if report.known_lines else ""
-    would = report.run is None
     if report.mode == "reconcile":
-        verb = "would be corrected" if would else "were corrected"
-        said = (
-            f"{report.counter}: {report.corrections:,} totals {verb}, by {report.amount:+,} in all."
-        )
+        verb = "would correct" if would else "corrected"
+        said = f"{verb} {report.corrections:,} totals, by {report.amount:+,} in all."
     else:
-        verb = "would be added" if would else "was added"
-        said = f"{report.counter}: {report.amount:,} {verb}."
-    said += known
-    if would:
-        return f"{said} Nothing was changed."
-    if report.amount or report.corrections or report.rejected:
+        said = f"{'would add' if would else 'added'} {report.amount:,}."
+    said = f"{report.counter}: {said}{known}"
+    if report.run is not None and (report.amount or report.corrections):
         said += f" Run {report.run}: countersink backfills undo {report.run} takes it back."
     return said
 

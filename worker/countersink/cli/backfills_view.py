@@ -1,5 +1,6 @@
 """What ``countersink backfills`` shows of runs."""
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -32,7 +33,7 @@ def document(run: Run) -> dict[str, Any]:
         "amount": run.amount,
         "corrections": run.corrections,
         "error": run.error,
-        "options": run.recipe.to_json(),
+        "options": json.loads(run.recipe.to_json()),
         "sources": list(run.sources),
     }
 

@@ -9,7 +9,7 @@ import click
 
 from countersink.backfill import listing
 from countersink.backfill.listing import Drift
-from countersink.backfill.options import BackfillError, Options, Report
+from countersink.backfill.options import BackfillError, Misused, Options, Report
 from countersink.backfill.run import backfill
 from countersink.cli import (
     backfill_options,
@@ -22,7 +22,6 @@ from countersink.cli import (
 from countersink.cli.database import session
 from countersink.cli.failures import Failure, Misuse
 from countersink.cli.stopping import Asked, stopped_by_signals
-from countersink.store.errors import StoreError, TrackedCounter
 
 
 @click.command("backfill", cls=settings.Command)
@@ -63,7 +62,7 @@ def command(
         queue_url = settings.jobs_queue(redis_url, jobs_redis_url)
     with stopped_by_signals() as asked:
         report = _run(url, options, redis_url, queue_url, asked, as_json=format == "json")
-        _say(report, asked, as_json=format == "json")
+        _say(report, as_json=format == "json")
         with ExitStack() as opened:
             drift: Iterable[Drift] = report.drift
             if report.run is not None and report.corrections:
@@ -71,7 +70,7 @@ def command(
             if format == "json":
                 backfill_view.write(report, drift)
             else:
-                backfill_view.show(report, drift)
+                backfill_view.show(report, drift, dry_run=options.dry_run)
     return _status(report, asked)
 
 
@@ -95,24 +94,18 @@ def _run(
             return backfill(
                 url, options, redis_url=redis_url, on_progress=show, stop=asked, team=team
             )
-        except TrackedCounter as error:
+        except Misused as error:
             raise Misuse(str(error), click.get_current_context()) from error
-        except StoreError:
-            raise  # some of them are ValueErrors too
         except BackfillError as error:
             raise Failure(str(error)) from error
-        except ValueError as error:
-            raise Misuse(str(error), click.get_current_context()) from error
 
 
-def _say(report: Report, asked: Asked, *, as_json: bool) -> None:
+def _say(report: Report, *, as_json: bool) -> None:
     """On stderr, what is no result: notices, and what to do next."""
     sentences = list(report.notices)
     sentences += [
         f"{one.source}: {one.detail}" for one in report.sources if one.outcome == "failed"
     ]
-    if report.state == "stopped" and asked():
-        sentences.append("stopped: run it again, and it goes on where it was")
     for sentence in sentences:
         if as_json:  # as the progress there
             click.echo(json.dumps({"notice": sentence}), err=True)

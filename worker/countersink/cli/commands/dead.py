@@ -91,7 +91,7 @@ def list_command(
 
 
 @command.command("retry", cls=settings.Command)
-@_selection("All of them but those that are too_old.")
+@_selection("All of them but those that are too_old or reconciled.")
 @settings.output_format("text", "json")
 @settings.mysql_url
 def retry_command(
@@ -104,7 +104,8 @@ def retry_command(
     """Count dead rows after all, each exactly once.
 
     What fails again stays; the status is then 3. What is too_old may be counted already, as its
-    guard is gone: it is retried only with --reason too_old or by its REF.
+    guard is gone, and what is reconciled is in the total that a backfill has set: they are retried
+    only with --reason or by their REF.
     """
     chosen, why = _selected(refs, reason, everything)
     holder = f"dead-retry-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -121,8 +122,8 @@ def retry_command(
         click.echo(f"retried {done.retried:,} ({done.rows:,} rows counted), failed {done.failed:,}")
         if done.left_out:
             click.echo(
-                f"left out {done.left_out:,} with the reason too_old, which may be counted already:"
-                " --reason too_old, or their refs, retry them"
+                f"left out {done.left_out:,} with the reason too_old or reconciled, which may be"
+                " counted already: --reason, or their refs, retry them"
             )
     return exits.DIFFERS if done.failed else exits.DONE
 

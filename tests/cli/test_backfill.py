@@ -1,0 +1,377 @@
+"""`countersink backfill`: what it asks, shows and ends with."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from countersink.store.connection import connect
+from countersink.store.settings import Settings
+from tests.cli.command import Result, Servers, call, one_sentence
+from tests.producers.tailing import append, line, write
+from tests.support.processes import Children
+from tests.support.waiting import eventually
+
+COUNTER = "page_views"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log of three hits."""
+    path = tmp_path / "access.log"
+    write(path, "/a", "/b?x=1", "/b?x=2")
+    return path
+
+
+def backfill(servers: Servers, *arguments: str, **variables: str) -> Result:
+    return servers.call("backfill", *arguments, "--counter", COUNTER, **variables)
+
+
+def totals(servers: Servers) -> dict[str, int]:
+    servers.apply()
+    shown = servers.call("totals", COUNTER, "--by", "key", "--format", "json")
+    if shown.status == 1:
+        assert "nothing was ever counted" in shown.err.lower(), shown.err
+        return {}
+    return {row["key"]: row["total"] for row in shown.json["rows"]}
+
+
+def test_a_log_is_added_once(servers: Servers, log: Path) -> None:
+    done = backfill(servers, str(log))
+    assert (done.status, done.err) == (0, "")
+    head, row, blank, said = done.out.splitlines()
+    assert head.split() == [
+        *("source", "outcome", "lines", "counted", "filtered", "rejected", "amount", "what")
+    ]
+    assert row.split()[:7] == [str(log), "counted", "3", "3", "0", "0", "3"]
+    assert blank == ""
+    assert said.startswith("page_views: added 3. Run ")
+    assert said.endswith(" takes it back.")
+    again = backfill(servers, str(log))
+    assert again.status == 0
+    assert "page_views: added 0. 3 lines had been counted before." in again.out
+    write(log, "/a")
+    assert "page_views: added 1. 3 lines" in backfill(servers, str(log)).out
+    copy = log.with_suffix(".gz")
+    copy.write_bytes(gzip.compress(log.read_bytes()))
+    assert "page_views: added 0. 4 lines" in backfill(servers, str(copy)).out
+    assert totals(servers) == {"/a": 2, "/b": 2}
+
+
+def test_the_result_as_json(servers: Servers, log: Path) -> None:
+    done = backfill(servers, str(log), "--format", "json")
+    assert done.status == 0
+    run = done.json["run"]
+    assert done.json == {
+        "run": run,
+        "counter": COUNTER,
+        "mode": "add",
+        "state": "done",
+        "lines": 3,
+        "counted": 3,
+        "filtered": 0,
+        "rejected": 0,
+        "amount": 3,
+        "known_lines": 0,
+        "corrections": 0,
+        "by_day": [],
+        "notices": [],
+        "sources": [
+            {
+                "source": str(log),
+                "outcome": "counted",
+                "detail": done.json["sources"][0]["detail"],
+                "lines": 3,
+                "counted": 3,
+                "filtered": 0,
+                "rejected": 0,
+                "amount": 3,
+            }
+        ],
+        "drift": [],
+    }
+    said = [json.loads(each) for each in done.err.splitlines()]
+    assert all(set(each) == {"progress"} for each in said)
+
+
+def test_a_dry_run_changes_nothing(servers: Servers, log: Path) -> None:
+    append(log, line("/c", minutes=180) + b"\nbad\n")
+    done = backfill(servers, str(log), "--dry-run")
+    assert done.status == 3
+    shown = [each.split() for each in done.out.splitlines()]
+    assert ["2026-11-20", "3"] in shown
+    assert ["2026-11-21", "1"] in shown
+    assert done.out.endswith("page_views: would add 4.\n")
+    assert "countersink backfill: nothing was changed: this was a dry run\n" in done.err
+    document = backfill(servers, str(log), "--dry-run", "--format", "json").json
+    assert document["run"] is None
+    assert document["by_day"] == [
+        {"day": "2026-11-20", "amount": 3},
+        {"day": "2026-11-21", "amount": 1},
+    ]
+    assert totals(servers) == {}
+    assert servers.call("backfills", "list").out == "There was no backfill so far.\n"
+
+
+def test_filters_and_a_template(servers: Servers, log: Path) -> None:
+    write(log, "/style.css", "/old")
+    done = backfill(
+        servers, str(log), "--key", "{host}{target}", "--strip-query",
+        "--where", "path!~/old*", "--exclude-key-glob", "*.css", "--format", "json",
+    )  # fmt: skip
+    assert (done.status, done.json["filtered"]) == (0, 2)
+    assert totals(servers) == {"10.0.0.1/a": 1, "10.0.0.1/b": 2}
+
+
+def test_other_options_for_a_known_source_are_refused(servers: Servers, log: Path) -> None:
+    assert backfill(servers, str(log)).status == 0
+    done = backfill(servers, str(log), "--strip-query")
+    assert done.status == 1
+    assert "undo" in done.err
+    assert "Traceback" not in done.err
+    assert totals(servers) == {"/a": 1, "/b": 2}
+
+
+def test_rejected_lines_go_to_a_file_and_stay_to_be_shown(
+    servers: Servers, log: Path, tmp_path: Path
+) -> None:
+    append(log, b"bad \xff\n")
+    rejects = tmp_path / "rejects.ndjson"
+    done = backfill(servers, str(log), "--rejects", str(rejects), "--format", "json")
+    assert (done.status, done.json["rejected"], done.json["counted"]) == (3, 1, 3)
+    (rejected,) = map(json.loads, rejects.read_text("utf-8").splitlines())
+    assert (rejected["source"], rejected["line"]) == (str(log), 4)
+    assert rejected["reason"]
+    assert any(str(rejects) in notice for notice in done.json["notices"])
+    run = str(done.json["run"])
+    shown = servers.call("backfills", "show", run, "--rejects")
+    assert f"{log} line 4: {rejected['reason']}: bad " in shown.out
+    as_csv = servers.call("backfills", "show", run, "--rejects", "--format", "csv").out
+    assert as_csv.splitlines()[0] == "source,line,reason,text"
+    assert as_csv.splitlines()[1].startswith(f"{log},4,")
+    as_json = servers.call("backfills", "show", run, "--rejects", "--format", "json").json
+    assert [each["line"] for each in as_json["rejects"]] == [4]
+
+
+def test_a_rejects_file_that_cannot_be_written_does_not_lose_counts(
+    servers: Servers, log: Path
+) -> None:
+    append(log, b"bad\n")
+    done = backfill(servers, str(log), "--rejects", "/dev/full")
+    assert done.status == 3
+    assert "backfills show" in done.err
+    assert totals(servers) == {"/a": 1, "/b": 2}
+
+
+def test_too_many_rejects_end_it(servers: Servers, log: Path, tmp_path: Path) -> None:
+    append(log, b"bad\n" * 5)
+    rejects = str(tmp_path / "rejects.ndjson")
+    done = backfill(
+        servers, str(log), "--rejects", rejects, "--format", "json",
+        COUNTERSINK_BACKFILL_MAX_REJECTS="4",
+    )  # fmt: skip
+    assert (done.status, done.json["state"]) == (3, "stopped")
+    assert totals(servers) == {}
+    assert backfill(servers, str(log), "--rejects", rejects, "--max-rejects", "5").status == 3
+    assert totals(servers) == {"/a": 1, "/b": 2}
+
+
+def test_a_source_that_cannot_be_read_does_not_keep_others_from_being_counted(
+    servers: Servers, log: Path, tmp_path: Path
+) -> None:
+    done = backfill(servers, str(tmp_path / "gone.log"), str(log))
+    assert done.status == 1
+    assert f"countersink backfill: {tmp_path / 'gone.log'}: " in done.err
+    assert "failed" in done.out
+    assert totals(servers) == {"/a": 1, "/b": 2}
+
+
+def test_standard_input(servers: Servers, log: Path) -> None:
+    content = gzip.compress(log.read_bytes())
+    done = servers.run("backfill", "-", "--counter", COUNTER, stdin=content)
+    assert (done.status, done.err) == (0, "")
+    assert "page_views: added 3." in done.out
+    assert "added 0." in backfill(servers, str(log)).out, "known by its content"
+
+
+def test_sigterm_ends_it_after_a_chunk_and_it_goes_on_later(
+    servers: Servers, tmp_path: Path
+) -> None:
+    log = tmp_path / "access.log"
+    write(log, *(f"/{number % 7}" for number in range(20_000)))
+    with Children() as children:
+        one = children.countersink(
+            *("backfill", str(log), "--counter", COUNTER, "--rate", "2000", "--format", "json"),
+            environment=servers.variables(),
+        )
+        eventually(lambda: totals(servers), message=one.output)
+        one.terminate()
+        assert one.wait() == 143, one.output()
+        assert "run it again" in one.output()
+    assert 0 < sum(totals(servers).values()) < 20_000
+    rest = backfill(servers, str(log), "--format", "json").json
+    assert rest["lines"] + rest["known_lines"] == 20_000
+    assert rest["known_lines"] > 0
+    assert sum(totals(servers).values()) == 20_000
+    states = [
+        run["state"] for run in servers.call("backfills", "list", "--format", "json").json["runs"]
+    ]
+    assert states == ["done", "stopped"]
+
+
+def test_without_job_processes_it_is_done_here(servers: Servers, log: Path) -> None:
+    done = backfill(servers, str(log), COUNTERSINK_BACKFILL_JOBS="2")
+    assert done.status == 0
+    assert totals(servers) == {"/a": 1, "/b": 2}
+
+
+def test_reconcile_sets_what_was_lost_and_shows_it(servers: Servers, log: Path) -> None:
+    """Of what is in the log, live traffic has lost one, and counted one too many."""
+    for path, amount in (("/a", 2), ("/b", 1), ("/only-live", 5)):
+        servers.call(
+            "increment", COUNTER, path, "--amount", str(amount), "--at", "2026-11-20T22:00Z"
+        )
+    servers.apply()
+    arguments = (
+        str(log),
+        "--mode",
+        "reconcile",
+        "--grace",
+        "0",
+        "--from",
+        "2026-11-20",
+        "--to",
+        "2026-11-20",
+    )
+    dry = backfill(servers, *arguments, "--dry-run")
+    assert dry.status == 0
+    table = [each.split() for each in dry.out.splitlines()]
+    assert ["day", "key", "had", "should", "be", "delta"] in table
+    assert ["2026-11-20", "/a", "2", "1", "-1"] in table
+    assert ["2026-11-20", "/b", "1", "2", "+1"] in table
+    assert "page_views: would correct 2 totals, by +0 in all." in dry.out
+    assert totals(servers) == {"/a": 2, "/b": 1, "/only-live": 5}
+    done = backfill(servers, *arguments, "--format", "json")
+    assert (done.status, done.json["corrections"], done.json["amount"]) == (0, 2, 0)
+    drift = [
+        {
+            "day": "2026-11-20",
+            "bucket": "2026-11-20T00:00",
+            "key": "/a",
+            "had": 2,
+            "should_be": 1,
+            "delta": -1,
+        },
+        {
+            "day": "2026-11-20",
+            "bucket": "2026-11-20T00:00",
+            "key": "/b",
+            "had": 1,
+            "should_be": 2,
+            "delta": 1,
+        },
+    ]
+    assert done.json["drift"] == drift
+    assert totals(servers) == {"/a": 1, "/b": 2, "/only-live": 5}
+    run = str(done.json["run"])
+    show = ("backfills", "show", run, "--drift")
+    assert servers.call(*show, "--format", "json").json == {"run": int(run), "drift": drift}
+    assert servers.call(*show, "--format", "csv").out.splitlines() == [
+        "day,bucket,key,had,should_be,delta",
+        "2026-11-20,2026-11-20T00:00,/a,2,1,-1",
+        "2026-11-20,2026-11-20T00:00,/b,1,2,1",
+    ]
+    assert [each.split() for each in servers.call(*show).out.splitlines()][1:] == table_rows(drift)
+    missing = backfill(servers, *arguments, "--delete-missing")
+    assert ["2026-11-20", "/only-live", "5", "0", "-5"] in [
+        each.split() for each in missing.out.splitlines()
+    ]
+    assert totals(servers)["/only-live"] == 0
+
+
+def table_rows(drift: list[dict[str, object]]) -> list[list[str]]:
+    return [
+        [
+            str(one["day"]),
+            str(one["key"]),
+            str(one["had"]),
+            str(one["should_be"]),
+            f"{one['delta']:+}",
+        ]
+        for one in drift
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Missing argument 'SOURCE...'"),
+        (("--delete-missing",), "--delete-missing is for --mode reconcile"),
+        (("--grace", "5"), "--grace is for --mode reconcile"),
+        (("--wait", "5"), "--wait is for --mode reconcile"),
+        (("--time-zone", "Nowhere"), "'Nowhere' is no time zone"),
+        (("--from", "2026-05-02", "--to", "2026-05-01"), "--from 2026-05-02 is after"),
+        (("--from", "May"), "'May' is not a day"),
+        (("--where", "status"), "'status' is not a condition such as status=200"),
+        (("--where", "colour=red"), "no field 'colour'; they have: host, ident"),
+        (("--key", "{path"), "{path"),
+        (("--key", "{colour}"), "no field 'colour'"),
+        (("--key-column", "page"), "--key-column is for csv"),
+        (("--delimiter", ";"), "--delimiter is for CSV"),
+        (("--input-format", "csv", "--delimiter", "ab"), "is not one character"),
+        (("--input-format", "csv", "--key-column", "a"), "give --time-column"),
+        (("--input-format", "ndjson", "--time-column", "a"), "give --key-column"),
+        (("--input-format", "xml"), "'xml' is not one of"),
+        (("--source-name", ""), "a source's name has 1 to 255 characters"),
+        (("--dry-run", "--jobs", "2"), "give one of the two"),
+        (("--jobs", "1000"), "is not in the range"),
+        (("--rate", "0"), "is not in the range"),
+        (("--rejects", "/"), "is a directory"),
+        (("-", "-"), "can be read only once"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
+    source = () if not arguments or "-" in arguments else ("access.log",)
+    done = call("backfill", *source, "--counter", COUNTER, *arguments)
+    assert done.status == 2
+    assert said in one_sentence(done)
+
+
+def test_urls_are_asked_for(log: Path) -> None:
+    add = call("backfill", str(log), "--counter", COUNTER)
+    assert add.status == 2
+    assert "COUNTERSINK_MYSQL_URL" in one_sentence(add)
+    reconcile = call(
+        *("backfill", str(log), "--counter", COUNTER, "--mode", "reconcile"),
+        COUNTERSINK_MYSQL_URL="mysql://nobody@127.0.0.1:1/x",
+    )
+    assert reconcile.status == 2
+    assert "COUNTERSINK_REDIS_URL" in one_sentence(reconcile)
+
+
+def test_a_database_that_is_away(log: Path) -> None:
+    done = call(
+        *("backfill", str(log), "--counter", COUNTER),
+        COUNTERSINK_MYSQL_URL="mysql://nobody:geheim@127.0.0.1:1/x",
+    )
+    assert done.status == 1
+    assert "COUNTERSINK_MYSQL_URL" in one_sentence(done)
+    assert "geheim" not in done.err
+
+
+@pytest.mark.parametrize("mode", ["add", "reconcile"])
+def test_the_counter_of_a_tracked_table_is_refused(
+    servers: Servers, app_database_url: str, log: Path, mode: str
+) -> None:
+    with connect(app_database_url) as app:
+        app.execute("CREATE TABLE orders (id INT PRIMARY KEY)")
+    schema = Settings.parse(app_database_url).database
+    assert servers.call("track", f"{schema}.orders", "--counter", COUNTER).status == 0
+    done = backfill(servers, str(log), "--mode", mode)
+    assert done.status == 2
+    assert "triggers" in done.err
+    assert servers.call("untrack", f"{schema}.orders").status == 0

@@ -1,0 +1,135 @@
+"""`countersink backfills`: what there was, and taking one back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Servers, one_sentence
+from tests.cli.test_backfill import COUNTER, backfill, totals
+from tests.producers.tailing import append, line, write
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log of three hits."""
+    path = tmp_path / "access.log"
+    write(path, "/a", "/b", "/b")
+    return path
+
+
+def test_runs_are_listed_the_last_one_first(servers: Servers, log: Path) -> None:
+    assert servers.call("backfills", "list").out == "There was no backfill so far.\n"
+    first = backfill(servers, str(log), "--strip-query", "--format", "json").json["run"]
+    append(log, b"bad\n" + line("/a"))
+    second = backfill(
+        servers, str(log), "--strip-query", "--rejects", "/dev/null", "--format", "json"
+    ).json["run"]
+    assert second > first
+    shown = servers.call("backfills", "list")
+    assert (shown.status, shown.err) == (0, "")
+    head, *rows = [each.split() for each in shown.out.splitlines()]
+    assert head[:5] == ["run", "counter", "mode", "state", "started"]
+    assert [row[:4] for row in rows] == [
+        [str(second), COUNTER, "add", "done"],
+        [str(first), COUNTER, "add", "done"],
+    ]
+    runs = servers.call("backfills", "list", "--counter", COUNTER, "--format", "json").json["runs"]
+    assert [run["run"] for run in runs] == [second, first]
+    assert runs[1] | {"started": "", "seen": "", "ended": "", "holder": ""} == {
+        "run": first,
+        "counter": COUNTER,
+        "mode": "add",
+        "state": "done",
+        "started": "",
+        "seen": "",
+        "ended": "",
+        "holder": "",
+        "bytes": log.stat().st_size - len(b"bad\n" + line("/a")),
+        "lines": 3,
+        "counted": 3,
+        "filtered": 0,
+        "rejected": 0,
+        "amount": 3,
+        "corrections": 0,
+        "error": None,
+        "options": {"strip_query": True},
+        "sources": [str(log)],
+    }
+    assert servers.call("backfills", "list", "--counter", "other").out.startswith("There was no")
+
+
+def test_a_run_is_shown_with_what_it_read(servers: Servers, log: Path) -> None:
+    other = log.with_name("other [red].log")
+    write(other, "/c")
+    done = backfill(servers, str(log), str(other), "--source-name", "web-1", "--format", "json")
+    run = str(done.json["run"])
+    shown = servers.call("backfills", "show", run)
+    assert (shown.status, shown.err) == (0, "")
+    assert f"{log} (web-1)" in shown.out
+    assert f"{other} (web-1)" in shown.out
+    document = servers.call("backfills", "show", run, "--format", "json").json
+    assert [(one["source"], one["lines"], one["amount"]) for one in document["read"]] == [
+        (str(log), 3, 3),
+        (str(other), 1, 1),
+    ]
+    assert servers.call("backfills", "show", run, "--rejects").out == "No line was rejected.\n"
+
+
+def test_undo_takes_exactly_that_run_back(servers: Servers, log: Path) -> None:
+    run = str(backfill(servers, str(log), "--format", "json").json["run"])
+    servers.call("increment", COUNTER, "/a", "--amount", "10", "--at", "2026-11-20T22:00Z")
+    servers.apply()
+    servers.call("compact", "--before", "2030-01-01")
+    done = servers.call("backfills", "undo", run)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith(f"run {run} is taken back: page_views changed by -3,")
+    assert totals(servers) == {"/a": 10, "/b": 0}
+    assert servers.call("verify").status == 0
+    again = servers.call("backfills", "undo", run)
+    assert again.status == 1
+    assert "undone" in one_sentence(again)
+    assert backfill(servers, str(log), "--format", "json").json["amount"] == 3
+    assert totals(servers) == {"/a": 11, "/b": 2}
+
+
+def test_undo_as_json_and_of_a_reconcile(servers: Servers, log: Path) -> None:
+    servers.call("increment", COUNTER, "/a", "--amount", "4", "--at", "2026-11-20T22:00Z")
+    servers.apply()
+    run = backfill(
+        servers, str(log), "--mode", "reconcile", "--grace", "0", "--format", "json"
+    ).json["run"]
+    assert totals(servers) == {"/a": 1, "/b": 2}
+    done = servers.call("backfills", "undo", str(run), "--format", "json")
+    assert done.status == 0
+    assert (done.json["run"], done.json["mode"], done.json["state"]) == (run, "reconcile", "undone")
+    assert done.json["amount"] == 3 - 2
+    assert totals(servers) == {"/a": 4, "/b": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("show", "7", "--rejects", "--drift"), 2, "not both"),
+        (("show", "7", "--format", "csv"), 2, "--format csv is for"),
+        (("show", "0"), 2, "range"),
+        (("show", "7000"), 1, "there is no backfill 7000: `countersink backfills list` shows all"),
+        (("undo", "7000"), 1, "there is no backfill 7000"),
+        (("undo",), 2, "Missing argument 'RUN'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_refused(
+    servers: Servers, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    done = servers.call("backfills", *arguments)
+    assert done.status == status
+    assert said in one_sentence(done)
+
+
+def test_only_reconciling_has_drift(servers: Servers, log: Path) -> None:
+    run = str(backfill(servers, str(log), "--format", "json").json["run"])
+    done = servers.call("backfills", "show", run, "--drift")
+    assert done.status == 1
+    assert "only reconciling corrects" in one_sentence(done)

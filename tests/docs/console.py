@@ -1,0 +1,114 @@
+"""Pages that can be played: their files are written and their commands run, in a directory.
+
+A file is a fenced block after a line that is its name alone: `` `orders.csv`: ``. Commands are the
+lines with ``$ `` of ``console`` blocks; a comment ``# status 3`` behind one says how it ends (0, if
+nothing is said). What follows is what it prints, on stderr and then on stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cli.command import call
+from tests.support.processes import PROJECT, child_environment
+
+DIRECTORY = "/srv/shop"
+"""What the pages call the directory they are played in."""
+WIDTH = "120"
+_FENCE = re.compile(
+    r"(?:^`(?P<file>[\w.-]+)`:\n\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_TIME = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command of a page.
+
+    Attributes:
+        command: as it stands there, without its comment.
+        status: how the page says that it ends.
+        shown: what the page says that it prints.
+        line: where it stands in the page, from 1.
+    """
+
+    command: str
+    status: int
+    shown: str
+    line: int
+
+
+def parts(page: Path) -> Iterator[tuple[str, str] | Step]:
+    """The files (name, content) and the commands of a page, from top to bottom."""
+    text = (PROJECT / page).read_text("utf-8")
+    for fence in _FENCE.finditer(text):
+        if fence["file"]:
+            yield fence["file"], fence["text"]
+        elif fence["language"] == "console":
+            line = text.count("\n", 0, fence.start("text")) + 1
+            yield from _steps(fence["text"], line)
+
+
+def _steps(block: str, line: int) -> Iterator[Step]:
+    for piece in re.split(r"^(?=\$ )", block, flags=re.MULTILINE):
+        if piece.startswith("$ "):
+            first, _, shown = piece.partition("\n")
+            command, _, comment = first[2:].partition("  #")
+            status = re.search(r"status (\d+)", comment)
+            yield Step(command.strip(), int(status[1]) if status else 0, shown.rstrip("\n"), line)
+        line += piece.count("\n")
+
+
+def play(
+    page: Path, directory: Path, variables: Mapping[str, str]
+) -> Iterator[tuple[Step, int, str]]:
+    """Play a page; of each command what it was to do, how it ended and what it printed."""
+    program = directory.parent / "bin" / "countersink"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import sys\n"
+        "from countersink.cli.entry import main\n"
+        "sys.exit(main())\n"
+    )
+    program.chmod(0o755)
+    search = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    for part in parts(page):
+        if not isinstance(part, Step):
+            name, content = part
+            (directory / name).write_text(content, "utf-8")
+            continue
+        with contextlib.chdir(directory):
+            status, printed = _run(part.command, {**variables, "PATH": search, "COLUMNS": WIDTH})
+        yield part, status, printed.replace(str(directory), DIRECTORY)
+
+
+def _run(command: str, variables: Mapping[str, str]) -> tuple[int, str]:
+    words = shlex.split(command)
+    if words[0] == "countersink" and not {"|", "2>", ">>"}.intersection(words):
+        ended = call(*words[1:], **variables)  # in this process: there are many
+        return ended.status, ended.err + ended.out
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env={**child_environment(), **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode()
+
+
+def comparable(text: str) -> list[str]:
+    """Lines without what differs each time: times, and spaces at their ends."""
+    return [_TIME.sub("TIME", line).rstrip() for line in text.splitlines()]

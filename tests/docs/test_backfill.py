@@ -1,0 +1,57 @@
+"""docs/backfill.md is played from top to bottom: its story, and an example of each format."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from countersink.backfill.recipe import INPUT_FORMATS, Recipe
+from countersink.store.connection import connect
+from countersink.store.verify import open_session, verify
+from tests.docs.console import Step, comparable, parts, play
+from tests.support.processes import PROJECT
+
+PAGE = Path("docs/backfill.md")
+
+
+@pytest.fixture
+def environment(redis_url: str, mysql_url: str) -> dict[str, str]:
+    with connect(mysql_url) as session:
+        session.execute("ALTER TABLE backfill_run AUTO_INCREMENT = 1")  # runs are named by number
+    return {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
+
+
+def test_the_page_goes_as_it_says(environment: dict[str, str], tmp_path: Path) -> None:
+    directory = tmp_path / "shop"
+    directory.mkdir()
+    played = 0
+    for step, status, printed in play(PAGE, directory, environment):
+        where = f"{PAGE}:{step.line}: {step.command}\n{printed}"
+        assert comparable(printed) == comparable(step.shown), where
+        assert status == step.status, where
+        played += 1
+    assert played > 20
+    with open_session(environment["COUNTERSINK_MYSQL_URL"]) as session:
+        assert verify(session).differences == []
+
+
+@pytest.mark.parametrize("name", INPUT_FORMATS)
+def test_every_format_has_an_example(name: str) -> None:
+    commands = [part.command for part in parts(PAGE) if isinstance(part, Step)]
+    backfills = [command for command in commands if "countersink backfill " in command]
+    if name == Recipe().input_format:
+        assert any("--input-format" not in command for command in backfills)
+    else:
+        assert any(f"--input-format {name} " in f"{command} " for command in backfills)
+
+
+def test_every_option_is_told_of() -> None:
+    text = (PROJECT / PAGE).read_text("utf-8")
+    reference = (PROJECT / "docs/cli.md").read_text("utf-8")
+    help_text = reference.partition("### countersink backfill\n")[2].partition("\n### ")[0]
+    options = set(re.findall(r"^  (--[a-z-]+)", help_text, re.MULTILINE))
+    shared = {"--redis-url", "--mysql-url", "--jobs-redis-url"}
+    assert len(options) > 20
+    assert [option for option in sorted(options - shared) if option not in text] == []
