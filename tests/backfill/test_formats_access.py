@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from countersink.backfill.formats import Tally, make_reader
 from countersink.backfill.formats.access_fields import FIELDS
-from countersink.backfill.recipe import Recipe
+from countersink.backfill.recipe import InputFormat, Recipe
 from countersink.backfill.spans import Window
 from countersink.producers.access_log import (
     KEY_KINDS,
@@ -133,12 +133,15 @@ def test_a_window_at_once_comes_to_the_same_as_line_by_line(
 
 
 @settings(max_examples=200)
-@given(SOURCES, st.sampled_from(["common", "combined"]))
-def test_no_backslash_and_no_quote_makes_two_lines_one(lines: list[bytes], form: str) -> None:
+@given(SOURCES, st.integers(1, 100), st.sampled_from(["combined", "common"]))
+def test_a_line_that_was_broken_in_two_is_two_bad_lines(
+    lines: list[bytes], cut: int, form: InputFormat
+) -> None:
     """The faster pattern, for windows without a backslash, may run over the end of a line."""
-    lines = [each.replace(b"\\", b"/") for each in lines] + [line('GET /"').encode()] + lines[:2]
+    good = line(rest=' "http://referer/" "a \'browser\'"').encode()
+    lines = [good, good[:cut], good[cut:], *(each.replace(b"\\", b"/") for each in lines)]
     counts, rejected = sample("path", lines)
-    tally = read(Recipe(input_format="common" if form == "common" else "combined"), lines)
+    tally = read(Recipe(input_format=form), lines)
     assert tally.counts == counts
     assert reasons(tally) == {each.line: each.reason for each in rejected}
 
