@@ -127,7 +127,9 @@ def test_a_window_at_once_comes_to_the_same_as_line_by_line(
     tally = read(Recipe(key=f"{{{kind}}}"), lines, sizes=sizes)
     assert tally.counts == counts
     assert [Rejected(each.line, each.reason) for each in tally.rejected] == rejected
-    assert [each.text for each in tally.rejected] == [lines[each.line - 1] for each in rejected]
+    assert [each.text for each in tally.rejected] == [
+        lines[each.line - 1][:1000] for each in rejected
+    ]
     assert (tally.counted, tally.filtered) == (sum(counts.values()), 0)
     assert tally.lines == len(lines)
 
