@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from countersink.backfill import pace
+from countersink.backfill import pace, watch
 from countersink.backfill.options import Options, Report
 from countersink.backfill.recipe import Recipe
 from countersink.backfill.run import backfill
@@ -83,7 +83,8 @@ def add(mysql_url: str, *sources: Path | str, **given: Any) -> Report:
     """Add sources; rejected lines go beside the first, or where ``rejects`` says."""
     if sources and "rejects" not in given and not given.get("dry_run"):
         given["rejects"] = Path(str(sources[0]) + ".rejects")
-    return backfill(mysql_url, options(*sources, **given))
+    asides = {name: given.pop(name) for name in ("on_progress", "stop") if name in given}
+    return backfill(mysql_url, options(*sources, **given), **asides)
 
 
 def totals(mysql_url: str, counter: str = COUNTER) -> Totals:
@@ -131,5 +132,6 @@ def require_verified(mysql_url: str) -> None:
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, lines: int = 100) -> None:
-    """Let chunks end after so many lines, so that a short file has several."""
+    """Let chunks end after so many lines, so that a short file has several; all are reported."""
     monkeypatch.setattr(pace, "LINES", lines)
+    monkeypatch.setattr(watch, "INTERVAL", 0.0)

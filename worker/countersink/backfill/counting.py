@@ -24,6 +24,8 @@ from countersink.store.control import read_control
 from countersink.store.policies import Policies
 from countersink.store.rerun import rerun
 
+_ATTEMPTS: Final = 20
+"""How often a chunk is tried where others are in the way."""
 _TOO_LARGE: Final = "with it the total of {key!r} would leave 64 bits"
 
 
@@ -156,7 +158,9 @@ def count_planned(
             _record(session, task, found, counted)
         return counted
 
-    return _isolating(task, reader, lambda reading: rerun(partial(attempt, reading)))
+    return _isolating(
+        task, reader, lambda reading: rerun(partial(attempt, reading), attempts=_ATTEMPTS)
+    )
 
 
 def count_next(
@@ -197,7 +201,7 @@ def count_next(
 
     def count(reading: Reader) -> Counted:
         read = found if reading is reader else again(reading)
-        return rerun(partial(attempt, read))
+        return rerun(partial(attempt, read), attempts=_ATTEMPTS)
 
     return _isolating(task, reader, count)
 

@@ -78,7 +78,7 @@ class DryRun:
         """
         counted = Counted()
         try:
-            with open_content(source) as content:
+            with open_content(source, self.stop) as content:
                 self.watch.begin(source, content)
                 try:
                     head, found = self._find(source, content)

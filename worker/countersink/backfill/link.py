@@ -11,7 +11,7 @@ from countersink.store.tables import open_tables
 
 PATIENCE: Final = 60.0
 """Seconds to wait for a server that was there before."""
-_PAUSE: Final = 0.25
+_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
 Result = TypeVar("Result")

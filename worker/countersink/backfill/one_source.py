@@ -52,7 +52,7 @@ def count_source(work: Work, source: Input) -> Outcome:
     """
     counting = _Counting(work, source)
     try:
-        with open_content(source) as content:
+        with open_content(source, work.stop) as content:
             work.watch.begin(source, content)
             try:
                 return counting.count(content)
@@ -64,7 +64,8 @@ def count_source(work: Work, source: Input) -> Outcome:
         too_many = tuple(named(source.name, error.rejects))
         return counting.outcome(detail=str(error), too_many=too_many, error=str(error))
     except BackfillError as error:
-        return counting.outcome(failed=True, detail=str(error))
+        # A pipe that was silent when it was told to stop is no failure.
+        return counting.outcome(failed=not work.stop(), detail=str(error))
 
 
 class _Counting:

@@ -9,7 +9,8 @@ from countersink.backfill.inputs import Input
 from countersink.backfill.options import Progress
 from countersink.backfill.runs import Counted
 
-_INTERVAL: Final = 0.2
+INTERVAL: Final = 0.2
+"""Seconds between two reports."""
 
 
 class Watch:
@@ -45,7 +46,7 @@ class Watch:
 
     def look(self) -> None:
         """Say how far it is, unless that was said a moment ago."""
-        if time.monotonic() - self._said >= _INTERVAL:
+        if time.monotonic() - self._said >= INTERVAL:
             self.say()
 
     def say(self, *, jobs: int = 0) -> None:

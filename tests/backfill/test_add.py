@@ -1,0 +1,482 @@
+"""Adding: every line counts once, whoever counts beside, and whatever breaks in the midst."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import threading
+from datetime import UTC, date, datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from countersink.backfill import undo as undoing
+from countersink.backfill.options import BackfillError, Progress
+from countersink.store import Store
+from countersink.store.apply import Applier
+from countersink.store.errors import Unavailable
+from countersink.store.tables import open_tables
+from tests.backfill.helpers import (
+    COUNTER,
+    DAY,
+    NOON,
+    add,
+    day,
+    details,
+    keys_of,
+    line,
+    log,
+    long_log,
+    outcomes,
+    query,
+    rejected,
+    small_chunks,
+    totals,
+    write,
+)
+from tests.store.helpers import MAX, MIN, entry, row, together
+from tests.store.policy_rows import put_policies
+from tests.store.test_tracked_refusals import track
+from tests.support.proxies import Deed, MySQLProxy, Phase
+
+CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
+NOON_MINUTE = int(NOON.timestamp()) // 60
+
+
+def csv(*rows: tuple[str, object]) -> bytes:
+    """Keys and amounts, all at noon."""
+    lines = [f"{DAY}T12:00Z,{key},{amount}\n" for key, amount in rows]
+    return ("time,key,n\n" + "".join(lines)).encode()
+
+
+def test_what_is_added_is_there_with_what_was_counted_live(mysql_url: str, tmp_path: Path) -> None:
+    Applier(mysql_url, 17).apply([entry([(0, COUNTER, "/a", NOON_MINUTE, 5)])])
+    report = add(mysql_url, write(tmp_path / "a.log", log("/a", "/b")))
+    assert totals(mysql_url) == {(DAY, "/a"): 6, (DAY, "/b"): 1}
+    (run,) = query(
+        mysql_url,
+        "SELECT id, counter, mode, state, lines_read, counted, rejected, amount, ended IS NULL"
+        " FROM backfill_run",
+    )
+    assert run == (report.run, COUNTER, "add", "done", 2, 2, 0, 2, 0)
+    ((slots,),) = query(
+        mysql_url, "SELECT COUNT(*) FROM counter_slot WHERE slot BETWEEN 512 AND 639"
+    )
+    assert slots == 2
+
+
+def test_nothing_comes_of_an_empty_file(mysql_url: str, tmp_path: Path) -> None:
+    empty = write(tmp_path / "empty.log", b"")
+    packed = write(tmp_path / "empty.gz", gzip.compress(b""))
+    report = add(mysql_url, empty, packed, write(tmp_path / "blank.log", b"\n\n \n"))
+    assert outcomes(report) == ["empty", "empty", "counted"]
+    assert (report.state, report.counted, report.rejected) == ("done", 0, 0)
+    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_source") == [(1,)]
+    assert totals(mysql_url) == {}
+
+
+def test_what_is_not_there_fails_and_the_others_are_counted(mysql_url: str, tmp_path: Path) -> None:
+    good = write(tmp_path / "good.log", log("/a"))
+    damaged = write(tmp_path / "damaged.gz", gzip.compress(long_log(5000))[:-500])
+    report = add(mysql_url, tmp_path / "nothing.log", damaged, good)
+    assert (report.state, outcomes(report)) == ("failed", ["failed", "failed", "counted"])
+    assert 0 < report.sources[1].counted < 5000
+    assert totals(mysql_url)[DAY, "/a"] == 1
+    write(damaged, gzip.compress(long_log(5000)))
+    assert add(mysql_url, damaged).state == "done"
+    assert totals(mysql_url) == keys_of(5000) | {(DAY, "/a"): 1}
+    with pytest.raises(AssertionError):
+        assert add(mysql_url, tmp_path / "nothing.log").run is not None
+
+
+def test_a_pipe_is_read_to_its_end(mysql_url: str, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    content = long_log(3000)
+    for expected in ("counted", "known"):
+        writer = threading.Thread(target=fifo.write_bytes, args=(content,))
+        writer.start()
+        assert outcomes(add(mysql_url, fifo)) == [expected]
+        writer.join(20)
+    assert totals(mysql_url) == keys_of(3000)
+
+
+def test_days_and_hours_are_those_of_the_counters_policies(mysql_url: str, tmp_path: Path) -> None:
+    changed = NOON_MINUTE + 60
+    with open_tables(mysql_url) as session:
+        put_policies(
+            session,
+            COUNTER,
+            [(0, "America/New_York", "day"), (changed, "Asia/Kolkata", "hour")],
+        )
+    file = write(
+        tmp_path / "a.log",
+        line("/", minutes=-12 * 60) + line("/") + line("/", minutes=59) + line("/", minutes=60),
+    )
+    add(mysql_url, file)
+    assert totals(mysql_url) == {
+        ("2026-03-13", "/"): 1,
+        ("2026-03-14", "/"): 2,
+        ("2026-03-14 13:00:01", "/"): 1,
+    }
+
+
+def test_from_and_to_are_days_of_the_counters_own_zones(mysql_url: str, tmp_path: Path) -> None:
+    with Store(mysql_url) as store:
+        store.counters.set(COUNTER, time_zone="Asia/Tokyo")
+    # 15:00 UTC is midnight in Tokyo.
+    stamps = [(13, 14, 59), (13, 15, 0), (14, 14, 59), (14, 15, 0), (15, 15, 0)]
+    content = b"".join(
+        line(f"/{number}", at=datetime(2026, 3, day_, hour, minute, tzinfo=UTC))
+        for number, (day_, hour, minute) in enumerate(stamps)
+    )
+    report = add(
+        mysql_url,
+        write(tmp_path / "a.log", content),
+        start=date(2026, 3, 14),
+        end=date(2026, 3, 15),
+    )
+    assert (report.counted, report.filtered) == (3, 2)
+    assert totals(mysql_url) == {
+        ("2026-03-14", "/1"): 1,
+        ("2026-03-14", "/2"): 1,
+        ("2026-03-15", "/3"): 1,
+    }
+
+
+def test_a_policy_that_changes_in_the_midst_is_seen(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No chunk is counted by policies that are not in force."""
+    small_chunks(monkeypatch)
+    file = write(tmp_path / "a.log", long_log(300))
+    changes: list[int] = []
+
+    def change(progress: Progress) -> None:
+        if progress.lines == 100 and not changes:
+            changes.append(1)
+            with open_tables(mysql_url) as session:
+                put_policies(session, COUNTER, [(0, "UTC", "day"), (NOON_MINUTE, "UTC", "hour")])
+
+    add(mysql_url, file, on_progress=change)
+    found = {
+        bucket: sum(amount for (label, _), amount in totals(mysql_url).items() if label == bucket)
+        for bucket, _ in totals(mysql_url)
+    }
+    assert found == {"2026-03-14": 100, "2026-03-14 12:00:01": 200}
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_two_at_once_add_each_line_once(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: int
+) -> None:
+    small_chunks(monkeypatch, 1500 // chunks)
+    content = long_log(1500)
+    files = [
+        write(tmp_path / "a.log", content),
+        write(tmp_path / "b.gz", gzip.compress(content)),
+        write(tmp_path / "c.log", content),
+    ]
+    reports = together(*(partial(add, mysql_url, file) for file in files))
+    assert sum(report.lines for report in reports) == 1500
+    assert {report.lines + report.known_lines for report in reports} == {1500}
+    assert totals(mysql_url) == keys_of(1500)
+    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_source") == [(1,)]
+
+
+def test_two_at_once_of_files_that_begin_alike_are_two_sources(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch, 20)
+    head = log(*["/head"] * 100)
+    files = [write(tmp_path / key, head + log(f"/{key}") * 50) for key in ("a", "b")]
+    together(*(partial(add, mysql_url, file) for file in files))
+    assert totals(mysql_url) == {(DAY, "/head"): 200, (DAY, "/a"): 50, (DAY, "/b"): 50}
+    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_source") == [(2,)]
+
+
+@pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER])
+def test_a_commit_whose_outcome_is_unknown_counts_once(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: Phase
+) -> None:
+    small_chunks(monkeypatch)
+    file = write(tmp_path / "a.log", long_log(450))
+    with MySQLProxy.to(mysql_url) as proxy:
+        rule = proxy.when("commit_other", phase, Deed.CUT, skip=2, times=3)
+        report = add(proxy.url(mysql_url), file)
+        assert rule.acted == 3
+    assert (report.state, report.lines, report.known_lines) == ("done", 450, 0)
+    assert totals(mysql_url) == keys_of(450)
+    assert query(mysql_url, "SELECT lines_read, amount FROM backfill_run") == [(450, 450)]
+
+
+def test_a_server_that_stays_away_ends_it_and_running_it_again_goes_on(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch)
+    file = write(tmp_path / "a.log", long_log(450))
+    gone = threading.Event()
+    with MySQLProxy.to(mysql_url) as proxy:
+        proxy.when("commit_other", Phase.AFTER, Deed.CUT, skip=3, call=lambda request: gone.set())
+        proxy.when("*", Phase.BEFORE, Deed.CUT, times=0, where=lambda request, reply: gone.is_set())
+        with pytest.raises(Unavailable):
+            add(proxy.url(mysql_url), file, stop=gone.is_set)
+    assert query(mysql_url, "SELECT state FROM backfill_run") == [("running",)]
+    report = add(mysql_url, file)
+    assert report.lines + report.known_lines == 450
+    assert min(report.lines, report.known_lines) > 0
+    assert totals(mysql_url) == keys_of(450)
+
+
+@pytest.mark.parametrize("error", [1205, 1213])
+def test_others_in_the_way_are_waited_for(mysql_url: str, tmp_path: Path, error: int) -> None:
+    with MySQLProxy.to(mysql_url) as proxy:
+        proxy.when("slots", Phase.BEFORE, Deed.ERROR, error=error, times=2)
+        proxy.when("commit_other", Phase.BEFORE, Deed.ERROR, error=error, skip=1, times=1)
+        add(proxy.url(mysql_url), write(tmp_path / "a.log", log("/", "/a")))
+    assert totals(mysql_url) == day("/", "/a")
+
+
+def test_it_stops_when_told_to_and_goes_on_when_run_again(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch)
+    file = write(tmp_path / "a.log", long_log(450))
+    seen: list[int] = []
+    report = add(
+        mysql_url,
+        file,
+        on_progress=lambda progress: seen.append(progress.lines),
+        stop=lambda: bool(seen) and seen[-1] >= 200,
+    )
+    assert (report.state, report.lines) == ("stopped", 200)
+    assert any("run it again" in notice for notice in report.notices)
+    assert query(mysql_url, "SELECT state FROM backfill_run") == [("stopped",)]
+    again = add(mysql_url, file)
+    assert (again.lines, again.known_lines) == (250, 200)
+    assert totals(mysql_url) == keys_of(450)
+
+
+def test_progress_ends_with_everything(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch)
+    files = [write(tmp_path / "a.log", long_log(250)), write(tmp_path / "b.log", log("/"))]
+    seen: list[Progress] = []
+    add(mysql_url, *files, on_progress=seen.append)
+    size = sum(file.stat().st_size for file in files)
+    assert (seen[-1].done, seen[-1].size, seen[-1].lines) == (size, size, 251)
+    assert [one.done for one in seen] == sorted(one.done for one in seen)
+
+
+def test_a_rate_is_kept(mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses as long as the lines before them take at that rate; the clock is the test's."""
+    waits: list[float] = []
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr("countersink.backfill.pace.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("countersink.backfill.pace.time.sleep", sleep)
+    monkeypatch.setattr("countersink.backfill.pace.FEWEST", 50)
+    add(mysql_url, write(tmp_path / "a.log", long_log(200)), rate=10)
+    assert sum(waits) == pytest.approx(20.0)
+    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_chunk") == [(4,)]
+
+
+def test_a_run_that_was_undone_in_the_midst_counts_nothing_more(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch)
+    file = write(tmp_path / "a.log", long_log(450))
+    undone: list[int] = []
+
+    def undo(progress: Progress) -> None:
+        if progress.lines == 200 and not undone:
+            undone.append(1)
+            ((run,),) = query(mysql_url, "SELECT id FROM backfill_run")
+            undoing.undo(mysql_url, run)
+
+    with pytest.raises(BackfillError, match="undone"):
+        add(mysql_url, file, on_progress=undo)
+    assert totals(mysql_url) == {}
+    assert add(mysql_url, file).lines == 450
+    assert totals(mysql_url) == keys_of(450)
+
+
+def test_what_was_undone_is_counted_again_though_the_file_has_grown_since(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch)
+    file = write(tmp_path / "a.log", long_log(250))
+    first = add(mysql_url, file)
+    write(file, long_log(400))
+    add(mysql_url, file)
+    assert first.run is not None
+    undoing.undo(mysql_url, first.run)
+    assert sum(totals(mysql_url).values()) == 150
+    packed = write(tmp_path / "a.gz", gzip.compress(long_log(450)))
+    report = add(mysql_url, packed)
+    assert (report.lines, report.known_lines) == (300, 150)
+    assert totals(mysql_url) == keys_of(450)
+
+
+def test_a_dry_run_says_what_would_be_added_and_changes_nothing(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch)
+    file = write(tmp_path / "a.log", long_log(250) + b"nonsense\n")
+    copy = write(tmp_path / "copy.gz", gzip.compress(file.read_bytes()))
+    report = add(mysql_url, file, copy, dry_run=True)
+    assert (report.run, report.state, outcomes(report)) == (None, "done", ["counted", "known"])
+    assert (report.counted, report.rejected, report.by_day) == (250, 1, ((DAY, 250),))
+    for table in "run", "source", "chunk", "reject", "journal", "counter":
+        assert query(mysql_url, f"SELECT COUNT(*) FROM backfill_{table}") == [(0,)]
+    assert totals(mysql_url) == {}
+    add(mysql_url, file)
+    write(file, long_log(250) + b"nonsense\n" + log("/a"))
+    report = add(mysql_url, file, dry_run=True)
+    assert (report.counted, report.known_lines, report.by_day) == (1, 251, ((DAY, 1),))
+    assert outcomes(add(mysql_url, file, dry_run=True, strip_query=True)) == ["failed"]
+
+
+def test_a_tracked_tables_counter_is_refused(mysql_url: str, tmp_path: Path) -> None:
+    with open_tables(mysql_url) as session:
+        track(session, COUNTER)
+    file = write(tmp_path / "a.log", log("/"))
+    for dry_run in False, True:
+        with pytest.raises(BackfillError, match=f"untrack {COUNTER}"):
+            add(mysql_url, file, dry_run=dry_run)
+    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_run") == [(0,)]
+
+
+def test_a_table_that_is_tracked_meanwhile_ends_the_run(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch)
+    tracked: list[int] = []
+
+    def begin(progress: Progress) -> None:
+        if progress.lines == 200 and not tracked:
+            tracked.append(1)
+            with open_tables(mysql_url) as session:
+                track(session, COUNTER)
+
+    report = add(mysql_url, write(tmp_path / "a.log", long_log(400)), on_progress=begin)
+    assert (report.state, report.lines) == ("failed", 200)
+    assert "untrack" in details(report)
+
+
+def test_in_strict_mode_only_known_counters_are_added_to(mysql_url: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.log", log("/"))
+    with Store(mysql_url) as store:
+        store.counters.set_strict(True)
+        with pytest.raises(BackfillError, match=f"counter set {COUNTER}"):
+            add(mysql_url, file)
+        store.counters.set(COUNTER)
+    assert add(mysql_url, file).counted == 1
+
+
+@pytest.mark.parametrize("counter", ["", "a b", "x" * 65])
+def test_a_name_that_no_counter_has_is_refused(
+    mysql_url: str, tmp_path: Path, counter: str
+) -> None:
+    with pytest.raises(BackfillError):
+        add(mysql_url, write(tmp_path / "a.log", log("/")), counter=counter)
+
+
+def test_a_recipe_that_cannot_be_is_refused(mysql_url: str, tmp_path: Path) -> None:
+    with pytest.raises(BackfillError, match="--time-column"):
+        add(mysql_url, write(tmp_path / "a.csv", b"a,b\n"), input_format="csv")
+
+
+def test_lines_whose_total_would_leave_64_bits_are_rejected(mysql_url: str, tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "a.csv",
+        csv(("a", 1), ("big", MAX), ("small", MIN), ("big", 1), ("b", 2), ("small", 0), ("z", MAX)),
+    )
+    report = add(mysql_url, file, **CSV)
+    assert (report.counted, report.rejected) == (5, 2)
+    assert [(number, "64 bits" in reason) for number, reason, _ in rejected(mysql_url)] == [
+        (3, True),
+        (5, True),
+    ]
+    assert rejected(mysql_url)[0][2] == f"{DAY}T12:00Z,big,{MAX}".encode()
+    assert totals(mysql_url) == {
+        (DAY, "a"): 1,
+        (DAY, "b"): 2,
+        (DAY, "small"): MIN,
+        (DAY, "z"): MAX,
+    }
+
+
+def test_a_line_that_was_rejected_for_its_total_is_not_taken_back_when_it_goes_on(
+    mysql_url: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "a.csv", csv(("k", MAX), ("x", 1)))
+    add(mysql_url, file, **CSV)
+    # All in the slot of one connection: the total of k is full in it.
+    slot = query(mysql_url, "SELECT MIN(slot) FROM counter_slot")[0][0]
+    for other in range(512, 640):
+        if other != slot:
+            query(
+                mysql_url,
+                "INSERT INTO counter_slot SELECT counter, bucket, counter_key, %s, amount"
+                " FROM counter_slot WHERE slot = %s AND counter_key = 'k'",
+                other,
+                slot,
+            )
+    content = csv(("k", MAX), ("x", 1), ("k", 1))[:-1]
+    write(file, content)
+    assert add(mysql_url, file, **CSV).rejected == 1
+    write(file, content + b"\n")
+    report = add(mysql_url, file, **CSV)
+    assert (report.counted, report.rejected) == (0, 0)
+    figures = query(
+        mysql_url, "SELECT SUM(lines_read), SUM(counted), SUM(rejected) FROM backfill_run"
+    )
+    assert figures == [(4, 2, 1)]
+    assert query(mysql_url, "SELECT SUM(amount) FROM counter_ledger") == [(MAX + 1,)]
+
+
+def test_amounts_are_added_as_they_are(mysql_url: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", csv(("a", -5), ("a", 2), ("zero", 0), ("b", 2**40)))
+    report = add(mysql_url, file, **CSV)
+    assert report.amount == 2**40 - 3
+    assert totals(mysql_url) == {(DAY, "a"): -3, (DAY, "b"): 2**40}
+    zeros = query(mysql_url, "SELECT amount FROM counter_slot WHERE counter_key = 'zero'")
+    assert zeros == [(0,)]
+
+
+def test_keys_are_the_bytes_that_they_are(mysql_url: str, tmp_path: Path) -> None:
+    keys = ["a", "A", "a ", "á", "a\u0301", "", "\\", "'", "%s", "\U0001f600", "x" * 255]
+    file = write(tmp_path / "a.csv", csv(*((f'"{key}"', 1) for key in keys)))
+    add(mysql_url, file, **CSV)
+    assert totals(mysql_url) == day(*keys)
+
+
+def test_live_traffic_goes_on_beside_it(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch, 50)
+    file = write(tmp_path / "a.log", long_log(1000))
+    applier = Applier(mysql_url, 17)
+
+    def live() -> int:
+        for _ in range(50):
+            applier.apply([entry([row("/0"), (1, COUNTER, "/0", NOON_MINUTE, 1)])])
+        return 50
+
+    together(live, partial(_lines, mysql_url, file))
+    found = totals(mysql_url)
+    assert found.pop(("2026-11-21", "/0")) == 50
+    assert found == {
+        cell: amount + 50 * (cell == (DAY, "/0")) for cell, amount in keys_of(1000).items()
+    }
+
+
+def _lines(mysql_url: str, file: Path) -> int:
+    return add(mysql_url, file).lines
