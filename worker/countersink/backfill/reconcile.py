@@ -145,10 +145,14 @@ def correct(
                 gone.append(label)
             if not finished:
                 break
-        corrections, amount = keeper.run(partial(_corrected, run=run))
+        corrections, amount, rejected = keeper.run(partial(_corrected, run=run))
         if finished:
             keeper.run(partial(truth.discard_ended, counter=options.counter, run=run))
     notices = (*chosen.notices, *_also(chosen, work, gone))
+    if rejected:
+        notices += (
+            f"{rejected:,} lines were rejected: what they may have counted is in no total now",
+        )
     return Corrected(corrections=corrections, amount=amount, notices=notices, finished=finished)
 
 
@@ -169,12 +173,12 @@ def _mark(session: Session, run: int, counter: str, t0: int, labels: Sequence[in
     exclusive(session, work)
 
 
-def _corrected(session: Session, run: int) -> tuple[int, int]:
-    """What was corrected, as it was committed."""
-    ((corrections, amount),) = session.query(
-        "SELECT corrections, amount FROM backfill_run WHERE id = %s", (run,)
+def _corrected(session: Session, run: int) -> tuple[int, int, int]:
+    """What was corrected, as it was committed, and how many lines were rejected before."""
+    ((corrections, amount, rejected),) = session.query(
+        "SELECT corrections, amount, rejected FROM backfill_run WHERE id = %s", (run,)
     )
-    return int(corrections), int(amount)
+    return int(corrections), int(amount), int(rejected)
 
 
 def _also(chosen: Chosen, work: Correcting, gone: Sequence[int]) -> Iterator[str]:
