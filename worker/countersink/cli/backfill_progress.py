@@ -81,8 +81,8 @@ def _words(state: Progress, pace: _Pace) -> list[str]:
         if share is not None:
             words.append(f"{share:.0%}")
         words.append(_lines(state, rate))
-        if left is not None:
-            words.append(f"about {output.ago(left)} left")
+        if left:
+            words.append(_left(left))
     return words
 
 
@@ -99,6 +99,10 @@ def _lines(state: Progress, rate: float | None) -> str:
     if state.jobs:
         text += f", {state.jobs:,} jobs"
     return text
+
+
+def _left(seconds: float) -> str:
+    return f"about {output.ago(max(seconds, 1.0))} left"
 
 
 @contextmanager
@@ -130,7 +134,7 @@ def _bar(pace: _Pace) -> Iterator[Show]:
                 completed=share or 0.0,
                 share="" if share is None else f"{share:4.0%}",
                 lines=_lines(state, rate),
-                left="" if share is None or left is None else f"about {output.ago(left)} left",
+                left=_left(left) if share is not None and left else "",
             )
 
         yield show
