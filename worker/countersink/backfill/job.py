@@ -27,7 +27,7 @@ from countersink.backfill.truth import TruthTarget
 from countersink.store import policies
 from countersink.store.connection import Session
 
-IDLE_S: Final = 5.0
+IDLE_S: Final = 2.0
 """Seconds to wait for more to be planned."""
 _LOOK_S: Final = 0.1
 _AT_ONCE: Final = 8
