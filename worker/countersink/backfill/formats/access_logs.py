@@ -28,7 +28,7 @@ from countersink.producers.access_line import (
 
 _REMEMBERED: Final = 50_000
 """Entries of a table; beyond that it is emptied."""
-_LONGEST_REMEMBERED: Final = 1_000
+_LONGEST_REMEMBERED: Final = 500
 """Bytes of an entry: what clients send does not decide how much memory is used."""
 
 _UNESCAPED: Final = rb'[^"]*+'
