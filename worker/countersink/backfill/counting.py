@@ -247,11 +247,17 @@ def amounts_of(counter: str, in_force: Policies, found: ReadChunk) -> Amounts:
         Refused: a time zone is unknown on this machine.
     """
     amounts = Amounts()
-    labels: dict[int, int] = {}
+    of_minute: dict[int, dict[str, int]] = {}
     for (key, minute), amount in found.counts.items():
-        if minute not in labels:
-            labels[minute] = in_force.bucket(counter, minute)
-        amounts.add(counter, labels[minute], key, amount)
+        try:
+            of_bucket = of_minute[minute]
+        except KeyError:
+            of_bucket = amounts.bucket(counter, in_force.bucket(counter, minute))
+            of_minute[minute] = of_bucket
+        if key in of_bucket:
+            of_bucket[key] += amount
+        else:
+            of_bucket[key] = amount
     return amounts
 
 

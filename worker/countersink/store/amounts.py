@@ -23,9 +23,13 @@ class Amounts:
             len(amounts) for buckets in self._amounts.values() for amounts in buckets.values()
         )
 
+    def bucket(self, counter: str, bucket: int) -> dict[str, int]:
+        """The amounts of one bucket by key, to be added to; 0 makes a cell, too."""
+        return self._amounts.setdefault(counter, {}).setdefault(bucket, {})
+
     def add(self, counter: str, bucket: int, key: str, amount: int) -> None:
-        """Add to one cell; 0 makes the cell, too."""
-        amounts = self._amounts.setdefault(counter, {}).setdefault(bucket, {})
+        """Add to one cell."""
+        amounts = self.bucket(counter, bucket)
         amounts[key] = amounts.get(key, 0) + amount
 
     def chunks(self, size: int) -> Iterator[list[Cell]]:

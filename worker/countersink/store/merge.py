@@ -51,8 +51,7 @@ class Merged(Amounts):
                 # Rows of one flush mostly share counter and minute: two comparisons instead of two
                 # lookups.
                 if minute != last_minute or counter != last_counter:
-                    buckets = self._amounts.setdefault(counter, {})
-                    amounts = buckets.setdefault(policies.bucket(counter, minute), {})
+                    amounts = self.bucket(counter, policies.bucket(counter, minute))
                     last_counter, last_minute = counter, minute
                 if key in amounts:
                     amounts[key] += amount
