@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -339,6 +340,32 @@ def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
     done = call("backfill", *source, "--counter", COUNTER, *arguments)
     assert done.status == 2
     assert said in one_sentence(done)
+
+
+def test_the_first_screen_of_the_help_explains_both_modes() -> None:
+    screen = "\n".join(call("backfill", "--help").out.splitlines()[:24])
+    assert "--mode add: these events never arrived." in screen
+    assert "--mode reconcile: these sources are the whole truth for their days." in screen
+    assert "docs/backfill.md" in screen
+
+
+def test_directories_pipes_and_odd_bytes(servers: Servers, log: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "logs"
+    (directory / "older").mkdir(parents=True)
+    write(directory / "one.log", "/1")
+    (directory / "older" / "two.gz").write_bytes(gzip.compress(line("/2") + b"\n"))
+    (directory / "empty.log").touch()
+    append(directory / "odd.log", bytes(3) + line("/3\\xff") + b"\n\xff\xfe\n")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with Children() as children:
+        children.start(["cp", str(log), str(pipe)])
+        done = backfill(servers, str(directory), str(pipe), "--rejects", "/dev/null")
+    assert done.status == 3
+    assert [row.split()[1] for row in done.out.splitlines()[1:6]] == [
+        *("empty", "counted", "counted", "counted", "counted")
+    ]
+    assert totals(servers) == {"/1": 1, "/2": 1, "/3%FF": 1, "/a": 1, "/b": 2}
 
 
 def test_urls_are_asked_for(log: Path) -> None:

@@ -131,9 +131,5 @@ class BackfillError(Exception):
     """A backfill cannot go on; the message says what to do."""
 
 
-class Misused(BackfillError):
-    """What was asked for makes no sense for this counter; nothing was done."""
-
-
 class Unreadable(BackfillError):
     """A source cannot be read: it is gone, no file, cut off or corrupt."""

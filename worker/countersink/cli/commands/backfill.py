@@ -9,7 +9,7 @@ import click
 
 from countersink.backfill import listing
 from countersink.backfill.listing import Drift
-from countersink.backfill.options import BackfillError, Misused, Options, Report
+from countersink.backfill.options import BackfillError, Options, Report
 from countersink.backfill.run import backfill
 from countersink.cli import (
     backfill_options,
@@ -22,6 +22,7 @@ from countersink.cli import (
 from countersink.cli.database import session
 from countersink.cli.failures import Failure, Misuse
 from countersink.cli.stopping import Asked, stopped_by_signals
+from countersink.store import policies
 
 
 @click.command("backfill", cls=settings.Command)
@@ -94,10 +95,16 @@ def _run(
             return backfill(
                 url, options, redis_url=redis_url, on_progress=show, stop=asked, team=team
             )
-        except Misused as error:
-            raise Misuse(str(error), click.get_current_context()) from error
         except BackfillError as error:
+            if _is_tracked(url, options.counter):
+                raise Misuse(str(error), click.get_current_context()) from error
             raise Failure(str(error)) from error
+
+
+def _is_tracked(url: str, counter: str) -> bool:
+    """Whether triggers count it: then the wrong counter was asked for."""
+    with session(url) as opened:
+        return counter in policies.load(opened).tracked
 
 
 def _say(report: Report, *, as_json: bool) -> None:
