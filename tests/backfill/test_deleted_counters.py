@@ -1,0 +1,237 @@
+"""Deleting a counter takes along what its backfills wrote down, whoever is at work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from countersink.backfill import pace
+from countersink.backfill.options import BackfillError
+from countersink.backfill.run import backfill
+from countersink.backfill.undo import undo
+from countersink.store import Store, backfill_deletion
+from countersink.store.connection import Session, connect
+from countersink.store.deletion import delete_counter
+from countersink.store.verify import verify
+from tests.backfill.helpers import (
+    COUNTER,
+    add,
+    keys_of,
+    log,
+    long_log,
+    options,
+    query,
+    totals,
+    write,
+)
+from tests.backfill.truths import new_run
+from tests.store.helpers import together
+
+TABLES = ("source", "chunk", "journal", "reject", "truth", "drift")
+
+
+@pytest.fixture
+def deleting(mysql_url: str) -> Iterator[Session]:
+    with connect(mysql_url, isolation="REPEATABLE READ") as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 lines a chunk, and two chunks a transaction of the deletion."""
+    monkeypatch.setattr(pace, "LINES", 100)
+    monkeypatch.setattr(backfill_deletion, "_ROWS_PER_CHUNK", 500)
+
+
+def everything(mysql_url: str, counter: str) -> dict[str, int]:
+    """Rows in the tables of backfill, of the sources and runs of a counter."""
+    by_run = "run IN (SELECT id FROM backfill_run WHERE counter = %s)"
+    by_source = "source IN (SELECT id FROM backfill_source WHERE counter = %s)"
+    where = {"source": "counter = %s", "truth": by_run, "drift": by_run}
+    return {
+        table: query(
+            mysql_url,
+            f"SELECT COUNT(*) FROM backfill_{table} WHERE {where.get(table, by_source)}",
+            counter,
+        )[0][0]
+        for table in TABLES
+    }
+
+
+def fill(mysql_url: str, tmp_path: Path) -> None:
+    """Two counters with sources, rejected lines and corrections."""
+    for counter in (COUNTER, "other"):
+        content = long_log(500) + b"nonsense\n" * 3
+        add(mysql_url, write(tmp_path / "a.log", content), counter=counter)
+        add(mysql_url, write(tmp_path / "b.log", log("/b")), counter=counter)
+    with connect(mysql_url) as session:
+        run = new_run(session)
+        session.execute(
+            "INSERT INTO backfill_drift VALUES (%s, '2026-03-14', '/0', 0, 10),"
+            " (%s, '2026-03-14', '/1', 5, 1)",
+            (run, run),
+        )
+        session.execute("INSERT INTO backfill_truth VALUES (%s, '2026-03-14', '/0', 10)", (run,))
+        session.execute(
+            "INSERT INTO counter_slot VALUES (%s, '2026-03-14', '/', 600, 6)", (COUNTER,)
+        )
+        session.execute("INSERT INTO counter_ledger VALUES (%s, 700, 6)", (COUNTER,))
+        session.execute(
+            "INSERT INTO reconciled_bucket VALUES (%s, '2026-03-14', %s, 1),"
+            " ('other', '2026-03-14', 1, 1)",
+            (COUNTER, run),
+        )
+
+
+def test_a_counter_goes_with_its_backfills_and_no_other_is_touched(
+    store: Store, mysql_url: str, tmp_path: Path
+) -> None:
+    fill(mysql_url, tmp_path)
+    others = everything(mysql_url, "other")
+    assert others == {
+        **dict.fromkeys(TABLES, 0),
+        "source": 2,
+        "chunk": 7,
+        "journal": 6,
+        "reject": 3,
+    }
+    assert everything(mysql_url, COUNTER) == {**others, "drift": 2, "truth": 1}
+    amounts = totals(mysql_url, "other")
+    store.counters.delete(COUNTER)
+    assert everything(mysql_url, COUNTER) == dict.fromkeys(TABLES, 0)
+    assert everything(mysql_url, "other") == others
+    assert totals(mysql_url, "other") == amounts
+    assert query(mysql_url, "SELECT DISTINCT counter FROM reconciled_bucket") == [("other",)]
+    assert query(
+        mysql_url, "SELECT counter, state, COUNT(*) FROM backfill_run GROUP BY 1, 2 ORDER BY 1"
+    ) == [("other", "done", 2), (COUNTER, "deleted", 3)]
+    # It begins anew, and knows no source.
+    assert add(mysql_url, tmp_path / "a.log").counted == 500
+    assert totals(mysql_url) == keys_of(500)
+
+
+class _Killed(Exception):
+    """Stands for a process that dies at a point."""
+
+
+def die_at(commit: int) -> Callable[[str], None]:
+    commits = count(1)
+
+    def reached(point: str) -> None:
+        if next(commits) == commit:
+            raise _Killed
+
+    return reached
+
+
+def test_killed_anywhere_all_is_right_and_it_can_be_run_again(
+    mysql_url: str, deleting: Session, tmp_path: Path
+) -> None:
+    fill(mysql_url, tmp_path)
+    deaths = 0
+    while True:
+        with connect(mysql_url, isolation="REPEATABLE READ") as dying:
+            try:
+                delete_counter(dying, COUNTER, reached=die_at(deaths + 1))
+                break
+            except _Killed:
+                deaths += 1
+        assert verify(deleting).differences == []
+        assert deaths < 40
+    assert deaths >= 6
+    assert verify(deleting).differences == []
+    assert everything(mysql_url, COUNTER) == dict.fromkeys(TABLES, 0)
+
+
+def test_what_was_deleted_halfway_is_no_source_to_go_on_with(
+    mysql_url: str, deleting: Session, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "a.log", long_log(500))
+    add(mysql_url, source)
+    with (
+        connect(mysql_url, isolation="REPEATABLE READ") as dying,
+        pytest.raises(_Killed),
+    ):
+        delete_counter(dying, COUNTER, reached=die_at(3))
+    assert 0 < query(mysql_url, "SELECT COUNT(*) FROM backfill_chunk")[0][0] < 5
+    report = add(mysql_url, source)
+    assert (report.lines, report.known_lines) == (500, 0)
+    assert verify(deleting).differences == []
+    delete_counter(deleting, COUNTER)
+    assert everything(mysql_url, COUNTER) == dict.fromkeys(TABLES, 0)
+
+
+def test_a_backfill_that_is_at_work_ends_and_says_why(
+    store: Store, mysql_url: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "a.log", long_log(2000))
+    reading, deleted = threading.Event(), threading.Event()
+
+    def between_two_chunks() -> bool:
+        if not reading.is_set() and everything(mysql_url, COUNTER)["chunk"]:
+            reading.set()
+            assert deleted.wait(60)
+        return False
+
+    def run() -> str:
+        with pytest.raises(BackfillError) as raised:
+            backfill(mysql_url, options(source), stop=between_two_chunks)
+        return str(raised.value)
+
+    def delete() -> str:
+        assert reading.wait(60)
+        try:
+            store.counters.delete(COUNTER)
+        finally:
+            deleted.set()
+        return ""
+
+    said, _ = together(run, delete)
+    assert "is deleted, so nothing more is counted by it" in said
+    # It may have come to know the file anew before it saw that: a source of which nothing was read.
+    assert everything(mysql_url, COUNTER) | {"source": 0} == dict.fromkeys(TABLES, 0)
+    assert query(mysql_url, "SELECT * FROM counter_ledger") == []
+    assert add(mysql_url, source).lines == 2000
+    assert totals(mysql_url) == keys_of(2000)
+
+
+def test_deleted_again_and_again_beside_backfills_and_their_undoing(
+    store: Store, mysql_url: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "a.log", long_log(300))
+    add(mysql_url, source)
+    done = threading.Event()
+
+    def fill_and_undo() -> int:
+        rounds = 0
+        while not done.is_set():
+            try:
+                run = add(mysql_url, source).run
+                assert run is not None
+                undo(mysql_url, run)
+            except BackfillError:
+                rounds += 1  # deleted meanwhile
+        return rounds
+
+    def delete() -> int:
+        try:
+            for _ in range(5):
+                store.counters.delete(COUNTER)
+                add(mysql_url, write(tmp_path / "b.log", log("/b")))
+        except BackfillError:
+            pass
+        finally:
+            done.set()
+        return 0
+
+    together(fill_and_undo, delete)
+    with connect(mysql_url, isolation="REPEATABLE READ") as verifying:
+        assert verify(verifying).differences == []
+    add(mysql_url, source)
+    store.counters.delete(COUNTER)
+    add(mysql_url, source)
+    assert totals(mysql_url) == keys_of(300)

@@ -1,0 +1,164 @@
+"""Verification of what backfills wrote down: it fits the ledger, and itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from countersink.backfill import pace
+from countersink.backfill.undo import undo
+from countersink.store.connection import Session, connect
+from countersink.store.verify import Difference, open_session, verify
+from tests.backfill.helpers import COUNTER, add, log, long_log, write
+from tests.backfill.truths import new_run
+
+
+@pytest.fixture
+def verifying(mysql_url: str) -> Iterator[Session]:
+    with open_session(mysql_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def session(mysql_url: str) -> Iterator[Session]:
+    with connect(mysql_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def added(mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A run of five chunks, of 100 lines each."""
+    monkeypatch.setattr(pace, "LINES", 100)
+    run = add(mysql_url, write(tmp_path / "a.log", long_log(500))).run
+    assert run is not None
+    return run
+
+
+def found(session: Session) -> list[tuple[str, int, int]]:
+    return [(one.problem, one.in_tables, one.in_ledger) for one in verify(session).differences]
+
+
+WRONG = {
+    "a chunk that was not counted": (
+        "UPDATE backfill_chunk SET state = 'undone' WHERE start_at = 0",
+        (400, 500),
+    ),
+    "a wrong chunk": ("UPDATE backfill_chunk SET amount = 7 WHERE start_at = 0", (407, 500)),
+    "a wrong ledger": ("UPDATE counter_ledger SET slot = 0", (500, 0)),
+    "a lost source": ("UPDATE backfill_source SET counter = 'other'", (0, 500)),
+    "a lost chunk": ("DELETE FROM backfill_chunk WHERE start_at = 0", (400, 500)),
+    "a source that was read further": ("UPDATE backfill_source SET read_to = 7", (500, 500)),
+    "a gap": (
+        "UPDATE backfill_chunk SET start_at = start_at + 1 ORDER BY start_at DESC LIMIT 1",
+        (500, 500),
+    ),
+    "two chunks of the same": (
+        "UPDATE backfill_chunk SET end_at = end_at + 1 WHERE start_at = 0",
+        (500, 500),
+    ),
+    "a beginning that is missing": (
+        "UPDATE backfill_chunk SET start_at = 1 WHERE start_at = 0",
+        (500, 500),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.usefixtures("added")
+def test_whatever_is_wrong_is_found(session: Session, verifying: Session, what: str) -> None:
+    assert verify(verifying).differences == []
+    statement, (written_down, in_ledger) = WRONG[what]
+    session.execute(statement)
+    assert ("backfill", written_down, in_ledger) in found(verifying), what
+
+
+def test_it_is_said_what_is_wrong(added: int, session: Session, verifying: Session) -> None:
+    session.execute("UPDATE backfill_chunk SET amount = 90 WHERE start_at = 0")
+    session.execute("UPDATE backfill_source SET read_to = 7")
+    ((source,),) = session.query("SELECT id FROM backfill_source")
+    assert verify(verifying, COUNTER).differences == [
+        Difference(
+            COUNTER,
+            "backfill",
+            490,
+            500,
+            "the ledger of slots 512 and up holds +10 against what backfills wrote down; the chunks"
+            f" of 1 sources, such as {source}, do not cover what was read of them",
+        )
+    ]
+
+
+def test_corrections_belong_to_the_ledger_too(session: Session, verifying: Session) -> None:
+    run = new_run(session)
+    session.execute(
+        "INSERT INTO backfill_drift VALUES (%s, '2026-03-14', '/a', 3, 10),"
+        " (%s, '2026-03-14', '/b', 5, 1)",
+        (run, run),
+    )
+    assert found(verifying) == []  # of a counter that was never counted
+    session.execute("INSERT INTO counter_ledger VALUES (%s, 600, 4)", (COUNTER,))
+    assert found(verifying) == [("backfill", 3, 4), ("sum", 0, 4)][::-1]
+    session.execute("UPDATE counter_ledger SET amount = 3")
+    assert [problem for problem, _, _ in found(verifying)] == ["sum"]
+
+
+def test_slots_of_a_counter_without_backfills_are_not_looked_at(
+    session: Session, verifying: Session
+) -> None:
+    session.execute("INSERT INTO counter_slot VALUES ('old', '2026-03-14', '', 700, 2)")
+    session.execute("INSERT INTO counter_ledger VALUES ('old', 700, 2)")
+    assert found(verifying) == []
+
+
+def test_a_source_of_which_nothing_was_counted_is_right(
+    mysql_url: str, session: Session, verifying: Session, tmp_path: Path
+) -> None:
+    add(mysql_url, write(tmp_path / "a.log", b"nonsense\n"))
+    assert verify(verifying).differences == []
+    assert verify(verifying, COUNTER).counters == 1
+    session.execute("UPDATE backfill_source SET read_to = 1")
+    assert found(verifying) == [("backfill", 0, 0)]
+
+
+def test_there_is_no_false_alarm_beside_backfills_and_undoing(
+    mysql_url: str, verifying: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "LINES", 20)
+    stop = threading.Event()
+    rounds = [0, 0]
+
+    def work(number: int) -> None:
+        source = write(tmp_path / f"{number}.log", long_log(100, first=1000 * number))
+        while not stop.is_set():
+            run = add(mysql_url, source).run
+            assert run is not None
+            undo(mysql_url, run)
+            rounds[number] += 1
+
+    threads = [threading.Thread(target=partial(work, number)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        looks = 0
+        while min(rounds) < 3 or looks < 20:
+            assert verify(verifying).differences == []
+            looks += 1
+            assert all(thread.is_alive() for thread in threads)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    assert verify(verifying).differences == []
+
+
+def test_one_source_that_was_added_and_is_a_truth_elsewhere(
+    mysql_url: str, session: Session, verifying: Session, tmp_path: Path
+) -> None:
+    add(mysql_url, write(tmp_path / "a.log", log("/a")))
+    # A truth's chunks say what was read, and add nothing.
+    session.execute("UPDATE backfill_source SET truth_of = 7")
+    assert found(verifying) == [("backfill", 0, 1)]
