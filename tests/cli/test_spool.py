@@ -16,6 +16,7 @@ from countersink.producers.spool.record import FILE_HEADER_SIZE
 from countersink.stream.connection import connect
 from tests.cli.command import Servers, call, countersink, one_sentence
 from tests.producers.helpers import total
+from tests.producers.tailing import FIRST, write
 from tests.support.processes import Child, Children
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
@@ -112,6 +113,29 @@ def test_a_copy_of_a_spool_is_sent_again_and_counted_once(servers: Servers, tmp_
         servers.apply()
     shown = servers.call("totals", "hits", "--by", "total", "--format", "json")
     assert shown.json["rows"] == [{"total": 7}]
+
+
+def test_what_was_reconciled_meanwhile_is_not_counted_on_top(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """The log has what lies in the spool, and the day was set to what the log says."""
+    spool, log = tmp_path / "spool", tmp_path / "access.log"
+    with Producer(AWAY, spool=spool) as producer:
+        producer.increment("page_views", "/a", at=FIRST)
+        assert producer.flush(20)
+    write(log, "/a", "/b")
+    reconcile = ("backfill", str(log), "--counter", "page_views", "--mode", "reconcile")
+    done = servers.call(*reconcile, "--grace", "0", "--format", "json")
+    assert done.status == 0, done.err
+    assert (done.status, done.json["corrections"]) == (0, 2)
+    assert "replayed 1 increments" in servers.call("spool", "replay", str(spool)).out
+    servers.apply()
+    shown = servers.call("totals", "page_views", "--by", "total", "--format", "json")
+    assert shown.json["rows"] == [{"total": 2}]
+    listed = servers.call("dead", "list", "--format", "json").json
+    assert listed["by_reason"] == {"reconciled": 1}
+    left = servers.call("dead", "retry", "--all", "--format", "json").json
+    assert (left["retried"], left["left_out"]) == (0, 1)
 
 
 def test_damaged_and_unreadable_files_are_told_and_kept(servers: Servers, tmp_path: Path) -> None:
