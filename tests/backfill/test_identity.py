@@ -251,12 +251,12 @@ def test_a_file_of_nothing_but_headers_is_not_taken_for_the_next(
     """Daily exports all begin with the same line."""
     columns = {"input_format": "csv", "time_column": "time", "key_column": "key"}
     head = "time,key\n"
+    empty = write(tmp_path / "empty.csv", head.encode())
     files = [
         write(tmp_path / f"{number}.csv", f"{head}{DAY}T12:00Z,{number}\n".encode())
         for number in range(3)
     ]
-    write(tmp_path / "empty.csv", head.encode())
-    assert set(outcomes(add(mysql_url, tmp_path, **columns))) == {"counted"}
+    assert outcomes(add(mysql_url, empty, *files, **columns)) == ["counted"] * 4
     assert totals(mysql_url) == day("0", "1", "2")
     assert set(outcomes(add(mysql_url, *files, **columns))) == {"known"}
     assert totals(mysql_url) == day("0", "1", "2")
@@ -280,3 +280,32 @@ def test_what_a_reconcile_took_for_the_truth_is_not_added(mysql_url: str, tmp_pa
     assert outcomes(report) == ["failed"]
     assert f"backfills undo {first.run}" in details(report)
     assert totals(mysql_url) == {}
+
+
+@pytest.mark.parametrize("lines", [1, 3, 15, 16])
+def test_an_older_copy_of_a_few_lines_adds_nothing(
+    mysql_url: str, tmp_path: Path, lines: int
+) -> None:
+    """Fewer lines than a source is known by."""
+    add(mysql_url, write(tmp_path / "new.log", long_log(100)))
+    report = add(mysql_url, write(tmp_path / "old.log", long_log(lines)))
+    if lines < 16:
+        assert outcomes(report) == ["known"]
+    else:
+        assert outcomes(report) == ["failed"]
+    dry = add(mysql_url, tmp_path / "old.log", dry_run=True)
+    assert (outcomes(dry), dry.counted) == (outcomes(report), 0)
+    torn = write(tmp_path / "torn.log", long_log(lines)[:-9])
+    if lines > 1:
+        assert outcomes(add(mysql_url, torn)) == ["failed"]
+    assert totals(mysql_url) == keys_of(100)
+
+
+def test_files_of_a_few_lines_that_begin_alike_are_sources_of_their_own(
+    mysql_url: str, tmp_path: Path
+) -> None:
+    longer = write(tmp_path / "a.log", log("/", "/a") + long_log(30))
+    shorter = write(tmp_path / "b.log", log("/", "/b"))
+    assert outcomes(add(mysql_url, longer, shorter)) == ["counted", "counted"]
+    write(shorter, log("/", "/b", "/c"))
+    assert add(mysql_url, shorter).lines == 1

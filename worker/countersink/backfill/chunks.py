@@ -64,6 +64,16 @@ def to_be_counted(session: Session, source: int) -> list[Chunk]:
     return [_chunk(row) for row in found]
 
 
+def all_done(session: Session, source: int, end: int) -> bool:
+    """Whether every byte of a source before ``end`` is counted."""
+    ((others, reached),) = session.query(
+        "SELECT COALESCE(SUM(state <> 'done'), 0), COALESCE(MAX(end_at), 0) FROM backfill_chunk"
+        " WHERE source = %s AND start_at < %s",
+        (source, end),
+    )
+    return not others and int(reached) >= end
+
+
 def claim(session: Session, source: int, start_at: int) -> Chunk | None:
     """A chunk that is to be counted, locked until the transaction ends; None: it was counted, or
     somebody else has it."""

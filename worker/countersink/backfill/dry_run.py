@@ -9,7 +9,8 @@ from countersink.backfill import chunks
 from countersink.backfill.contents import Content, open_content
 from countersink.backfill.counting import start_of_next, start_of_planned
 from countersink.backfill.formats import Reader, make_reader
-from countersink.backfill.identity import Head, Held, head_of
+from countersink.backfill.head import Head, head_of
+from countersink.backfill.identity import Held
 from countersink.backfill.inputs import Input
 from countersink.backfill.link import Link
 from countersink.backfill.listing import RejectedLine

@@ -5,33 +5,15 @@ holds, each byte of them. So a copy is known, compressed or renamed, and a file 
 since; and one that begins alike and then differs is another source.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from countersink.backfill import chunks
 from countersink.backfill.contents import Content
+from countersink.backfill.head import head_of as head_of
 from countersink.backfill.sources import Source
 from countersink.backfill.spans import digest
 from countersink.store.connection import Session
-
-HEAD_LINES: Final = 16
-HEAD_BYTES: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """How a content begins.
-
-    Attributes:
-        data: its first bytes, 64 KiB at most.
-        heads: (bytes, SHA-256) of each head it may have been given: of none of its lines, when it
-            had no more, of one, and so on; the last is the one it would be given now.
-    """
-
-    data: bytes
-    heads: tuple[tuple[int, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +30,6 @@ class Held:
     source: Source
     to: int
     verdict: str
-
-
-def head_of(content: Content) -> Head:
-    """Read how a content begins; it stands somewhere after that then.
-
-    Raises:
-        Unreadable: it cannot be read, and not for being damaged further on.
-    """
-    content.seek(0)
-    data = b""
-    while len(data) < HEAD_BYTES and (more := content.read(HEAD_BYTES - len(data))):
-        data += more
-    ends = [0]
-    while len(ends) <= HEAD_LINES and (newline := data.find(b"\n", ends[-1])) >= 0:
-        ends.append(newline + 1)
-    if len(ends) == 1 and len(data) == HEAD_BYTES:
-        ends.append(HEAD_BYTES)  # the first line is longer than that
-    return Head(data, tuple((end, hashlib.sha256(data[:end]).digest()) for end in ends))
 
 
 def compare(

@@ -9,7 +9,7 @@ from countersink.backfill.contents import Content, open_content
 from countersink.backfill.counting import TooManyInChunk
 from countersink.backfill.following import Differs, Follower
 from countersink.backfill.formats import make_reader
-from countersink.backfill.identity import head_of
+from countersink.backfill.head import head_of
 from countersink.backfill.inputs import Input
 from countersink.backfill.listing import RejectedLine
 from countersink.backfill.options import BackfillError, SourceReport

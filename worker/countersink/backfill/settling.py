@@ -6,7 +6,8 @@ from functools import partial
 
 from countersink.backfill import chunks, sources
 from countersink.backfill.contents import Content
-from countersink.backfill.identity import Head, Held, compare
+from countersink.backfill.head import Head
+from countersink.backfill.identity import Held, compare
 from countersink.backfill.options import BackfillError
 from countersink.backfill.recipe import Recipe
 from countersink.backfill.sources import Source
@@ -103,8 +104,20 @@ def find(
         if source.truth_of == wanted.truth_of
     ]
     held = _chosen(own)
+    longer: list[Source] = []
+    if held is None:
+        longer = sources.longer(session, wanted.counter, wanted.name, head)
+        own += [
+            _of_longer(session, source, head)
+            for source in longer
+            if source.truth_of == wanted.truth_of
+        ]
+        held = _chosen(own)
     if held is None and wanted.truth_of == 0:
-        _refuse_truth(session, content, [one for one in alike if one.truth_of], looking)
+        _refuse_truth(session, content, alike, looking)
+        for source in longer:
+            if source.truth_of and not _is_undone(session, source):
+                raise BackfillError(_is_truth(source))
     if held is None and (short := [one for one in own if one.verdict == "short"]):
         raise BackfillError(_too_short(short[0].source))
     return Found(
@@ -127,27 +140,39 @@ def _chosen(own: Sequence[Held]) -> Held | None:
     return next((one for one in own if one.verdict == "same"), None)
 
 
+def _of_longer(session: Session, source: Source, head: Head) -> Held:
+    """What a content of a few lines holds of a source that goes on after them."""
+    counted = chunks.all_done(session, source.id, len(head.data))
+    return Held(source, 0, "older" if head.ends_with_line and counted else "short")
+
+
 def _refuse_truth(
-    session: Session,
-    content: Content,
-    truths: Sequence[Source],
-    looking: Callable[[], object],
+    session: Session, content: Content, alike: Sequence[Source], looking: Callable[[], object]
 ) -> None:
     """Refuse to add what totals were set to: that would double it."""
-    for source in truths:
-        undone = session.query(
-            "SELECT 1 FROM backfill_run WHERE id = %s AND state = 'undone'", (source.truth_of,)
+    for source in alike:
+        if source.truth_of and not _is_undone(session, source):
+            held = compare(session, content, source, looking=looking)
+            if held.verdict == "short" or (held.to and held.verdict in ("same", "older")):
+                raise BackfillError(_is_truth(source))
+
+
+def _is_undone(session: Session, truth: Source) -> bool:
+    """Whether the totals that were set to what a source says are no more."""
+    return bool(
+        session.query(
+            "SELECT 1 FROM backfill_run WHERE id = %s AND state = 'undone'", (truth.truth_of,)
         )
-        if undone:
-            continue
-        held = compare(session, content, source, looking=looking)
-        if held.verdict == "short" or (held.to and held.verdict in ("same", "older")):
-            raise BackfillError(
-                f"the backfill {source.truth_of} has set the totals of {source.counter} to what"
-                f" this source says ({source.path}), so it is counted already, and adding it would"
-                f" double it: reconcile again, or `countersink backfills undo {source.truth_of}`"
-                " first"
-            )
+    )
+
+
+def _is_truth(source: Source) -> str:
+    return (
+        f"the backfill {source.truth_of} has set the totals of {source.counter} to what this source"
+        f" says ({source.path}), so it is counted already, and adding it would double it: reconcile"
+        f" again, or `countersink backfills undo {source.truth_of}` first; or, if it is another"
+        " source, give it a name of its own by --source-name"
+    )
 
 
 def _write_down(session: Session, head: Head, wanted: Wanted, found: Found) -> Settled | None:
@@ -155,7 +180,10 @@ def _write_down(session: Session, head: Head, wanted: Wanted, found: Found) -> S
     with session.transaction():
         if found.held is None:
             sources.hold_counter(session, wanted.counter)
-            now = sources.with_heads(session, wanted.counter, wanted.name, head.heads)
+            now = [
+                *sources.with_heads(session, wanted.counter, wanted.name, head.heads),
+                *sources.longer(session, wanted.counter, wanted.name, head),
+            ]
             ids = {one.id for one in now if one.truth_of == wanted.truth_of}
             if not ids <= found.compared:
                 return None
@@ -164,7 +192,7 @@ def _write_down(session: Session, head: Head, wanted: Wanted, found: Found) -> S
                 counter=wanted.counter,
                 truth_of=wanted.truth_of,
                 name=wanted.name,
-                head=head.heads[-1],
+                head=head,
                 recipe=wanted.recipe,
                 path=wanted.path,
             )

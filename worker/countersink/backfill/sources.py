@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from countersink.backfill.head import Head
 from countersink.backfill.recipe import Recipe
 from countersink.backfill.spans import Span
 from countersink.store.connection import Session
@@ -98,6 +99,22 @@ def with_heads(
     return [source for source in sources if (source.head_bytes, source.head) in set(heads)]
 
 
+def longer(session: Session, counter: str, name: str, head: Head) -> list[Source]:
+    """The sources of a counter, truths too, that begin with all the lines of a content that has
+    fewer than a head, and go on.
+    """
+    if not head.short:
+        return []
+    lines = head.whole_lines
+    size, known = head.heads[-1]
+    found = session.query(
+        f"{_SELECT} WHERE counter = %s AND head_bytes > %s"
+        " AND SUBSTRING(first_lines, %s, %s) = %s ORDER BY id",
+        (counter, size, 1 + (lines - 1) * len(known), len(known), known),
+    )
+    return [source for source in map(_source, found) if source.name == name]
+
+
 def hold_counter(session: Session, counter: str) -> None:
     """Let nobody else decide what a source of the counter is until the transaction ends."""
     session.execute("INSERT IGNORE INTO backfill_counter (counter) VALUES (%s)", (counter,))
@@ -110,16 +127,19 @@ def insert(
     counter: str,
     truth_of: int,
     name: str,
-    head: tuple[int, bytes],
+    head: Head,
     recipe: Recipe,
     path: str,
 ) -> int:
     """A source of which nothing was read yet; the caller holds its counter. Its number."""
     session.execute(
         "INSERT INTO backfill_source"
-        " (counter, truth_of, name, head, head_bytes, options, path, prefix)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
-        (counter, truth_of, name, head[1], head[0], recipe.to_json(), path[:LONGEST_PATH], NOTHING),
+        " (counter, truth_of, name, head, head_bytes, first_lines, options, path, prefix)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        (
+            *(counter, truth_of, name, head.heads[-1][1], head.heads[-1][0], head.first_lines),
+            *(recipe.to_json(), path[:LONGEST_PATH], NOTHING),
+        ),
     )
     ((number,),) = session.query("SELECT LAST_INSERT_ID()")
     return int(number)

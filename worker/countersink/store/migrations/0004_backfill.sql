@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS backfill_source (
     name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '' COMMENT 'tells files of the same content apart',
     head       BINARY(32) NOT NULL COMMENT 'SHA-256 of its first head_bytes bytes',
     head_bytes INT UNSIGNED NOT NULL,
+    first_lines VARBINARY(512) NOT NULL DEFAULT '' COMMENT 'SHA-256 of its first line, of its first two, and so on, as far as its head: what a shorter copy is told by',
     options    JSON NOT NULL COMMENT 'how it is read',
     path       VARCHAR(4096) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'where it was last',
     read_to    BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'uncompressed bytes that are in chunks',
