@@ -306,6 +306,16 @@ def table_rows(drift: list[dict[str, object]]) -> list[list[str]]:
     ]
 
 
+def test_corrections_of_quarters_tell_which(servers: Servers, log: Path) -> None:
+    servers.call(
+        "counter", "set", COUNTER, "--resolution", "quarter", "--time-zone", "Asia/Kolkata"
+    )
+    done = backfill(servers, str(log), "--mode", "reconcile", "--grace", "0")
+    shown = [each.split() for each in done.out.splitlines()]
+    assert ["day", "bucket", "(UTC)", "key", "had", "should", "be", "delta"] in shown
+    assert ["2026-11-21", "2026-11-20T22:00", "/b", "0", "2", "+2"] in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -39,7 +39,7 @@ def show(drift: Iterable[Drift], corrections: int, *, where: str) -> None:
     for one in first:
         cells = [str(one.day)]
         if timed:
-            cells.append(f"{one.bucket:%H:%M}")
+            cells.append(f"{one.bucket:%Y-%m-%dT%H:%M}")
         cells += [output.cell(one.key), output.cell(one.had), output.cell(one.should_be)]
         table.add_row(*cells, f"{one.delta:+,}")
     output.console().print(table)
