@@ -77,8 +77,14 @@ class Backfills:
         status = child.wait(ENDS_WITHIN)
         assert status in (DONE, REJECTED), f"status {status}\n{child.output()}"
 
-    def undo(self, run: int) -> None:
-        """Take a run back, if a process that died has not done so to the end."""
+    def undo(self, run: int, kills: int = 0) -> None:
+        """Take a run back by processes that are killed, as long as it is not done, then to its end.
+
+        What one that was killed has done to the end is not done again: it would be refused.
+        """
+        for _ in range(kills):
+            if self.shown(run)["state"] != "undone":
+                self.kill(command=("backfills", "undo", str(run)))
         if self.shown(run)["state"] == "undone":
             return
         done = countersink(

@@ -105,7 +105,7 @@ def commits_cut(stage: Stage, lines: int = LINES) -> None:
 
 
 def conflicts_while_adding(stage: Stage, lines: int = LINES) -> None:
-    """Deadlocks and lock waits in place of every third statement that changes something."""
+    """Deadlocks and lock waits in place of one in 16 statements that change something."""
     backfills = Backfills(stage)
     book = Writer(stage.seed).write(stage.directory / "access.log", lines)
     backfills.enter(book)
@@ -117,7 +117,7 @@ def conflicts_while_adding(stage: Stage, lines: int = LINES) -> None:
             error=error,
             times=0,
             where=lambda request, _reply: (
-                request.text.startswith(CHANGES) and stage.random.random() < 0.06
+                request.text.startswith(CHANGES) and stage.random.random() < 0.02
             ),
         )
         for error in CONFLICTS
@@ -209,10 +209,7 @@ def undone_after_live_traffic(stage: Stage, kills: int = 2, lines: int = LINES) 
     live(stage, 10)
     stage.wait_applied_by_worker()
     _move(stage, "compact")
-    undo = ("backfills", "undo", str(run))
-    for _ in range(kills):
-        backfills.kill(command=undo)
-    backfills.undo(run)
+    backfills.undo(run, kills)
     backfills.check("undone")
     _move(stage, "compact")
     backfills.check("undone and compacted")
@@ -239,9 +236,7 @@ def undone_after_roll_up(stage: Stage, kills: int = 2, lines: int = LINES) -> No
     _move(stage, "retention")
     live(stage, 10)
     stage.wait_applied_by_worker()
-    for _ in range(kills):
-        backfills.kill(command=("backfills", "undo", str(run)))
-    backfills.undo(run)
+    backfills.undo(run, kills)
     _check_months(stage, "undone")
     _move(stage, "retention")
     _check_months(stage, "undone and rolled up")

@@ -89,7 +89,8 @@ class _Play:
             planning.kill()
             faults["a planning backfill was killed"] += 1
             return
-        victim = draw.choice(self.processes)
+        working = [child for child in self.processes if horses_of(child)]
+        victim = draw.choice(working or self.processes)
         horses = horses_of(victim)
         if what in ("process", "both"):
             victim.kill()

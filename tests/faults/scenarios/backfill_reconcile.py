@@ -101,9 +101,7 @@ def undone(stage: Stage, kills: int = 1) -> None:
     since = stage.random.choices(sorted(play.book.hits), k=50)
     play.send(since)
     stage.wait_applied()
-    for _ in range(kills):
-        play.backfills.kill(command=("backfills", "undo", str(run)))
-    play.backfills.undo(run)
+    play.backfills.undo(run, kills)
     live = Counter(play.arrived) + Counter(since)
     for cell in play.book.hits:
         stage.traffic.expected[COUNTER, *cell] = live[cell]
