@@ -415,3 +415,28 @@ def test_a_source_that_another_run_is_about_to_count_is_not_forgotten(
     assert left_behind(mysql_url)["chunk"] == 1
     assert left_behind(mysql_url)["source"] == 1
     assert state(mysql_url, run) == "undone"
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_reconcile_is_taken_back_and_its_sources_are_forgotten(
+    mysql_url: str, redis_url: str, applier: Applier, tmp_path: Path
+) -> None:
+    live(applier, (NOON, "/0", 30), (NOON, "/1", 200), (NOON, "/live", 4))
+    before = totals(mysql_url)
+    source = write(tmp_path / "a.log", long_log(500) + b"nonsense\n")
+    asked = options(source, mode="reconcile", rejects=tmp_path / "rejects")
+    report = backfill(mysql_url, asked, redis_url=redis_url)
+    assert report.run is not None
+    assert (report.state, report.corrections) == ("done", 7)
+    assert totals(mysql_url) == keys_of(500) | {(DAY, "/live"): 4}
+    live(applier, (NOON, "/0", 1))
+    seen: list[UndoProgress] = []
+    done = undo(mysql_url, report.run, on_progress=seen.append)
+    assert (done.mode, done.state, done.cells, done.amount) == ("reconcile", "undone", 7, -270)
+    assert seen[-1].done == seen[-1].of == done.chunks
+    assert totals(mysql_url) == before | {(DAY, "/0"): 31}
+    assert left_behind(mysql_url) == dict.fromkeys(TABLES, 0)
+    with pytest.raises(BackfillError, match="was undone"):
+        undo(mysql_url, report.run)
+    # It is known no more: it may be added now.
+    assert add(mysql_url, source).counted == 500

@@ -4,10 +4,13 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import redis
 
+from countersink.schedules import pieces
 from countersink.schedules.figures import TIMEOUT_S, Figures
 from countersink.schedules.horse import RunWorker
 from countersink.schedules.leadership import process_name
@@ -74,9 +77,12 @@ def run(options: JobsOptions, *, registry: Registry = JOBS, stop: Stop | None = 
 
 def _preload(registry: Registry, log: Log) -> None:
     """Import the jobs now, once, and not in every work horse."""
-    for name, kind in registry.items():
+    found: dict[str, Callable[[], object]] = {
+        name: partial(load, kind) for name, kind in registry.items()
+    }
+    for name, importing in (found | {"backfill": pieces.load}).items():
         try:
-            load(kind)
+            importing()
         except (ImportError, AttributeError) as error:
             log(Action.CRASHED, "a job cannot be loaded", level=logging.ERROR, bug=error, job=name)
 

@@ -68,7 +68,7 @@ def perform(run: int, rate: float | None, max_rejects: int | None, limit_s: int)
 
     log(Action.RUN_STARTED, "pieces of a backfill are counted")
     work = partial(
-        _work(), process.options.mysql_url, run, stop=enough, rate=rate, max_rejects=max_rejects
+        load(), process.options.mysql_url, run, stop=enough, rate=rate, max_rejects=max_rejects
     )
     try:
         said = waited(work, Outage("MySQL", process.log), enough=enough, pause=pause)
@@ -84,7 +84,12 @@ def perform(run: int, rate: float | None, max_rejects: int | None, limit_s: int)
     return said[:_MAX_SAID]
 
 
-def _work() -> Callable[..., str]:
+def load() -> Callable[..., str]:
+    """What counts the pieces, its module imported now.
+
+    Raises:
+        ImportError, AttributeError: there is none.
+    """
     module, name = _WORK
     found: Callable[..., str] = getattr(import_module(module), name)
     return found

@@ -136,7 +136,6 @@ class _Together:
         """See to it that enough jobs are there; why they are of no use, or ''."""
         team, run, options = self._team, self._work.task.run, self._work.options
         alive = team.alive(run)
-        self._show(left, alive)
         if alive < self._asked and (said := team.said(run)):
             return f"the job processes do not count all of it ({'; '.join(said)}): counted here"
         if not team.processes():
@@ -149,6 +148,7 @@ class _Together:
             team.enqueue(run, self._asked, rate, options.max_rejects)
             self._asked += 1
             self._in_vain += 1
+        self._show(left, max(alive, wanted))
         return ""
 
     def _show(self, left: _Left, jobs: int) -> None:
