@@ -480,3 +480,40 @@ def test_live_traffic_goes_on_beside_it(
 
 def _lines(mysql_url: str, file: Path) -> int:
     return add(mysql_url, file).lines
+
+
+def test_a_chunk_that_another_has_at_hand_is_waited_for(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has it locked may end without having counted it."""
+    small_chunks(monkeypatch)
+    file = write(tmp_path / "a.log", long_log(300))
+    first = add(mysql_url, file)
+    assert first.run is not None
+    # Still there when it is undone, as chunks of another run are.
+    query(mysql_url, "UPDATE backfill_chunk SET run = 0 WHERE start_at = 0")
+    query(mysql_url, "UPDATE backfill_run SET lines_read = 200, counted = 200, amount = 200")
+    undoing.undo(mysql_url, first.run)
+    query(mysql_url, "UPDATE backfill_chunk SET state = 'pending' WHERE state = 'undone'")
+    looked = threading.Event()
+    with MySQLProxy.to(mysql_url) as proxy, open_tables(mysql_url) as other:
+        proxy.when(
+            "select",
+            Phase.AFTER,
+            Deed.PASS,
+            skip=2,
+            call=lambda request: looked.set(),
+            where=lambda request, reply: "SKIP LOCKED" in request.text,
+        )
+        other.begin()
+        other.query(
+            "SELECT 1 FROM backfill_chunk WHERE state = 'pending' AND start_at > 0 FOR UPDATE"
+        )
+        adding = threading.Thread(target=add, args=(proxy.url(mysql_url), file))
+        adding.start()
+        assert looked.wait(20)  # for the second time
+        assert adding.is_alive()
+        other.rollback()
+        adding.join(20)
+    assert not adding.is_alive()
+    assert totals(mysql_url) == keys_of(300)

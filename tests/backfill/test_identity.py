@@ -60,7 +60,9 @@ def test_a_file_that_grows_byte_by_byte_is_counted_by_whole_lines_at_last(
     file = tmp_path / "a.log"
     for size in (second - 1, second, second + 30, second + 76, len(content) - 1, len(content)):
         write(file, content[:size])
-        add(mysql_url, file)
+        report = add(mysql_url, file)
+        assert report.lines == report.counted + report.filtered + report.rejected
+        assert min(report.counted, report.rejected) >= 0
     assert totals(mysql_url) == day("/long/path", "/b", "/c")
     assert query(mysql_url, "SELECT COUNT(*) FROM backfill_reject") == [(0,)]
     figures = query(

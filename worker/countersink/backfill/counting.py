@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final, TypeVar
 
 from countersink.backfill import chunks, rejects, runs, sources
@@ -22,10 +21,7 @@ from countersink.store.amounts import Amounts
 from countersink.store.connection import Session
 from countersink.store.control import read_control
 from countersink.store.policies import Policies
-from countersink.store.rerun import rerun
 
-_ATTEMPTS: Final = 20
-"""How often a chunk is tried where others are in the way."""
 _TOO_LARGE: Final = "with it the total of {key!r} would leave 64 bits"
 
 
@@ -108,19 +104,11 @@ def refuse(session: Session, in_force: Policies, counter: str) -> None:
         in_force.known.add(counter)
 
 
-def count_chunk(
-    session: Session,
-    run: int,
-    source: Source,
-    start_at: int,
-    content: Content,
-    reader: Reader,
-    target: Target,
-    *,
-    max_rejects: int | None = None,
+def count_planned(
+    session: Session, task: Task, source: Source, start_at: int, content: Content, reader: Reader
 ) -> Counted | None:
     """Count the chunk of ``source`` that begins at ``start_at``, if it is ``pending`` or
-    ``undone`` and nobody else is about to; it is ``run``'s then. Committed when it returns.
+    ``undone`` and nobody else is about to; it is the task's run's then. Committed when it returns.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
@@ -133,19 +121,12 @@ def count_chunk(
     Raises:
         Changed: the bytes are not those that were planned.
         RunEnded: the run is not running any more; nothing was counted.
-        TooManyInChunk: more lines than ``max_rejects`` would be rejected in the run; the chunk was
-            not counted.
+        TooManyInChunk: more lines than may be would be rejected in the run; nothing was counted.
         Unreadable: the content cannot be read, or ends before the chunk does.
-        StoreError: MySQL did not do its part; after Unavailable the outcome is unknown.
+        Conflict: another transaction was in the way; nothing was done: call it again.
+        StoreError: MySQL did not do its part; after Unavailable the outcome is unknown: call it
+            again.
     """
-    task = Task(run, source.counter, target, max_rejects)
-    return count_planned(session, task, source, start_at, content, reader)
-
-
-def count_planned(
-    session: Session, task: Task, source: Source, start_at: int, content: Content, reader: Reader
-) -> Counted | None:
-    """As :func:`count_chunk`, for one chunk after the other of a ``task``."""
 
     def attempt(reader: Reader) -> Counted | None:
         with session.transaction():
@@ -158,9 +139,7 @@ def count_planned(
             _record(session, task, found, counted)
         return counted
 
-    return _isolating(
-        task, reader, lambda reading: rerun(partial(attempt, reading), attempts=_ATTEMPTS)
-    )
+    return _isolating(task, reader, attempt)
 
 
 def count_next(
@@ -181,8 +160,8 @@ def count_next(
         again: reads it once more, by another reader.
 
     Raises:
-        Overtaken: the source is not any more what it was.
-        BackfillError, StoreError: as :func:`count_chunk`.
+        Overtaken: the source is not any more what it was: maybe it was counted here.
+        RunEnded, TooManyInChunk, Unreadable, Conflict, StoreError: as :func:`count_planned`.
     """
 
     def attempt(found: ReadChunk) -> Counted:
@@ -200,8 +179,7 @@ def count_next(
         return counted
 
     def count(reading: Reader) -> Counted:
-        read = found if reading is reader else again(reading)
-        return rerun(partial(attempt, read), attempts=_ATTEMPTS)
+        return attempt(found if reading is reader else again(reading))
 
     return _isolating(task, reader, count)
 

@@ -1,8 +1,11 @@
 """Reading on in a source: what was planned and not counted, then what is new."""
 
+import time
 from functools import partial
+from typing import Final
 
 from countersink.backfill import chunks, sources
+from countersink.backfill.chunks import Chunk
 from countersink.backfill.contents import Content
 from countersink.backfill.counting import Overtaken, count_next, count_planned, start_of_next
 from countersink.backfill.formats import Reader
@@ -12,6 +15,8 @@ from countersink.backfill.settling import Settled
 from countersink.backfill.sources import Source
 from countersink.backfill.work import Work
 from countersink.store.connection import Session
+
+_LOOK_S: Final = 0.1
 
 
 class Differs(Exception):
@@ -37,35 +42,58 @@ class Follower:
         self._ended = settled.ended
         self._last: ReadChunk | None = None
 
-    def planned(self) -> None:
-        """Count the chunks that are pending, or were undone, as far as the content goes.
+    def planned(self, *, undone: bool = True) -> None:
+        """Count the chunks that are pending, as far as the content goes, and see to it that those
+        are counted that others have at hand.
+
+        Args:
+            undone: and those that are undone now.
 
         Raises:
-            As :func:`countersink.backfill.counting.count_chunk`.
+            As :func:`countersink.backfill.counting.count_planned`.
         """
         work = self._work
-        waiting = work.link.run(partial(chunks.to_be_counted, source=self._source))
-        for chunk in waiting:
-            if chunk.end_at > self._held_to:
-                continue
-            if work.stop():
+        taken_back = set[int]()
+        if undone:
+            taken_back = {chunk.start_at for chunk in self._waiting() if chunk.state == "undone"}
+        while not work.stop():
+            waiting = [
+                chunk
+                for chunk in self._waiting()
+                if chunk.state == "pending" or chunk.start_at in taken_back
+            ]
+            if not waiting:
                 return
-            source = self._look()
-            # Before the transaction: a compressed file is read from its beginning for it.
-            self._content.seek(chunk.reads_from)
-            counted = work.link.run(
-                partial(
-                    count_planned,
-                    task=work.task,
-                    source=source,
-                    start_at=chunk.start_at,
-                    content=self._content,
-                    reader=self._reader,
-                )
+            counted = [self._count(chunk) for chunk in waiting if not work.stop()]
+            # What another has locked is counted soon; or its session ends, and it is to be had.
+            if not any(counted):
+                time.sleep(_LOOK_S)
+
+    def _waiting(self) -> list[Chunk]:
+        found = self._work.link.run(partial(chunks.to_be_counted, source=self._source))
+        return [chunk for chunk in found if chunk.end_at <= self._held_to]
+
+    def _count(self, chunk: Chunk) -> bool:
+        """Count a chunk, if it is to be had."""
+        work = self._work
+        source = self._look()
+        # Before the transaction: a compressed file is read from its beginning for it.
+        self._content.seek(chunk.reads_from)
+        counted = work.link.run(
+            partial(
+                count_planned,
+                task=work.task,
+                source=source,
+                start_at=chunk.start_at,
+                content=self._content,
+                reader=self._reader,
             )
-            if counted is not None:
-                work.watch.add(counted)
-                work.pace.wait(counted.lines)
+        )
+        if counted is None:
+            return False
+        work.watch.add(counted)
+        work.pace.wait(counted.lines)
+        return True
 
     def new(self) -> None:
         """Count what stands behind all chunks, up to the end.

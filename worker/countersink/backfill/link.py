@@ -2,15 +2,19 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from countersink.store.connection import IDLE_SECONDS, Session
 from countersink.store.errors import Unavailable
+from countersink.store.rerun import rerun
 from countersink.store.tables import open_tables
 
 PATIENCE: Final = 60.0
 """Seconds to wait for a server that was there before."""
+ATTEMPTS: Final = 20
+"""How often some work is tried where others are in the way."""
 _PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
@@ -44,10 +48,11 @@ class Link:
         self._close()
 
     def run(self, work: Callable[[Session], Result], *, patience: float = PATIENCE) -> Result:
-        """Do some work; again on a new connection where the old one was lost in the midst of it,
-        so that it must look first what it has done already.
+        """Do some work; again where it met another transaction, and on a new connection where the
+        old one was lost in the midst of it: so it must look first what it has done already.
 
         Raises:
+            Conflict: others were in the way at each of :data:`ATTEMPTS`.
             Unavailable: the server has been away for ``patience`` seconds.
             StoreError, and whatever ``work`` raises.
         """
@@ -55,7 +60,7 @@ class Link:
         pause = _PAUSE
         while True:
             try:
-                result = work(self._open())
+                result = rerun(partial(work, self._open()), attempts=ATTEMPTS)
             except Unavailable:
                 self._close()
                 now = time.monotonic()
