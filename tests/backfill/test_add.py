@@ -13,6 +13,7 @@ import pytest
 
 from countersink.backfill import undo as undoing
 from countersink.backfill.options import BackfillError, Progress
+from countersink.backfill.run import backfill
 from countersink.store import Store
 from countersink.store.apply import Applier
 from countersink.store.errors import Unavailable
@@ -28,6 +29,7 @@ from tests.backfill.helpers import (
     line,
     log,
     long_log,
+    options,
     outcomes,
     query,
     rejected,
@@ -517,3 +519,39 @@ def test_a_chunk_that_another_has_at_hand_is_waited_for(
         adding.join(20)
     assert not adding.is_alive()
     assert totals(mysql_url) == keys_of(300)
+
+
+def test_a_reconcile_that_corrected_nothing_is_in_nobodys_way(
+    mysql_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "a.log", log("/", "/a"))
+    asked = options(file, tmp_path / "nothing.log", mode="reconcile")
+    report = backfill(mysql_url, asked, redis_url=redis_url)
+    assert (report.state, report.corrections) == ("failed", 0)
+    assert any("nothing was corrected" in notice for notice in report.notices)
+    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_truth") == [(0,)]
+    assert outcomes(add(mysql_url, file)) == ["counted"]
+    assert totals(mysql_url) == day("/", "/a")
+
+
+def test_what_was_set_by_a_reconcile_is_not_added(
+    mysql_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "a.log", log("/", "/a"))
+    report = backfill(mysql_url, options(file, mode="reconcile"), redis_url=redis_url)
+    assert (report.state, report.corrections) == ("done", 2)
+    copies = [
+        file,
+        write(tmp_path / "a.gz", gzip.compress(file.read_bytes())),
+        write(tmp_path / "grown.log", log("/", "/a", "/b")),
+        write(tmp_path / "older.log", log("/")),
+    ]
+    for dry_run in False, True:
+        refused = add(mysql_url, *copies, dry_run=dry_run)
+        assert outcomes(refused) == ["failed"] * 4
+        assert details(refused).count(f"backfills undo {report.run}") == 4
+    assert totals(mysql_url) == day("/", "/a")
+    assert report.run is not None
+    undoing.undo(mysql_url, report.run)
+    assert outcomes(add(mysql_url, copies[2], *copies[:2])) == ["counted", "known", "known"]
+    assert totals(mysql_url) == day("/", "/a", "/b")

@@ -264,26 +264,6 @@ def test_a_file_of_nothing_but_headers_is_not_taken_for_the_next(
     assert totals(mysql_url) == day("0", "1", "2")
 
 
-def test_what_a_reconcile_took_for_the_truth_is_not_added(mysql_url: str, tmp_path: Path) -> None:
-    """Its run is put there by hand; the whole story is told by the tests of reconciling."""
-    file = write(tmp_path / "a.log", log("/"))
-    first = add(mysql_url, file)
-    assert first.run is not None
-    for sql in (
-        "DELETE FROM counter_slot",
-        "DELETE FROM counter_ledger",
-        "DELETE FROM backfill_journal",
-        "UPDATE backfill_source SET truth_of = 1",
-        "UPDATE backfill_run SET mode = 'reconcile', amount = 0",
-    ):
-        query(mysql_url, sql)
-    query(mysql_url, "UPDATE backfill_source SET truth_of = %s", first.run)
-    report = add(mysql_url, file)
-    assert outcomes(report) == ["failed"]
-    assert f"backfills undo {first.run}" in details(report)
-    assert totals(mysql_url) == {}
-
-
 @pytest.mark.parametrize("lines", [1, 3, 15, 16])
 def test_an_older_copy_of_a_few_lines_adds_nothing(
     mysql_url: str, tmp_path: Path, lines: int

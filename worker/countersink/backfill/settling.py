@@ -116,7 +116,7 @@ def find(
     if held is None and wanted.truth_of == 0:
         _refuse_truth(session, content, alike, looking)
         for source in longer:
-            if source.truth_of and not _is_undone(session, source):
+            if source.truth_of and _in_totals(session, source):
                 raise BackfillError(_is_truth(source))
     if held is None and (short := [one for one in own if one.verdict == "short"]):
         raise BackfillError(_too_short(short[0].source))
@@ -151,17 +151,20 @@ def _refuse_truth(
 ) -> None:
     """Refuse to add what totals were set to: that would double it."""
     for source in alike:
-        if source.truth_of and not _is_undone(session, source):
+        if source.truth_of and _in_totals(session, source):
             held = compare(session, content, source, looking=looking)
             if held.verdict == "short" or (held.to and held.verdict in ("same", "older")):
                 raise BackfillError(_is_truth(source))
 
 
-def _is_undone(session: Session, truth: Source) -> bool:
-    """Whether the totals that were set to what a source says are no more."""
+def _in_totals(session: Session, truth: Source) -> bool:
+    """Whether totals were, or are being, set to what a source says."""
+    run = truth.truth_of
     return bool(
         session.query(
-            "SELECT 1 FROM backfill_run WHERE id = %s AND state = 'undone'", (truth.truth_of,)
+            "SELECT 1 FROM backfill_run WHERE id = %s AND (state IN ('running', 'done', 'undoing')"
+            " OR EXISTS (SELECT 1 FROM backfill_drift WHERE run = %s))",
+            (run, run),
         )
     )
 
@@ -169,9 +172,9 @@ def _is_undone(session: Session, truth: Source) -> bool:
 def _is_truth(source: Source) -> str:
     return (
         f"the backfill {source.truth_of} has set the totals of {source.counter} to what this source"
-        f" says ({source.path}), so it is counted already, and adding it would double it: reconcile"
-        f" again, or `countersink backfills undo {source.truth_of}` first; or, if it is another"
-        " source, give it a name of its own by --source-name"
+        f" says ({source.path}), or is about to: it is in them already, and adding it would double"
+        f" it. Reconcile again, or `countersink backfills undo {source.truth_of}` first; or, if it"
+        " is another source, give it a name of its own by --source-name"
     )
 
 

@@ -135,6 +135,8 @@ class Whole:
             notices.append("nothing was changed: this was a dry run")
             self._forget(run)
         else:
+            if options.mode == "reconcile":
+                link.run(partial(truth.discard, run=run))
             why = error or next((one.detail for one in reports if one.outcome == "failed"), "")
             link.run(partial(runs.end, run=run, state=state, error=why))
         said = report(
@@ -190,3 +192,5 @@ class Whole:
                 self._forget(run)
             else:
                 self.link.run(partial(runs.end, run=run, state="failed", error=why), patience=0.0)
+                if self.options.mode == "reconcile":
+                    self.link.run(partial(truth.discard, run=run), patience=0.0)
