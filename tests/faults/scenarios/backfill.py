@@ -24,6 +24,8 @@ TABLES = (
     *("counter_slot", "counter_month", "counter_ledger", "counter"),
     *("backfill_journal", "backfill_chunk", "backfill_reject", "backfill_source", "backfill_run"),
 )
+RATES: tuple[tuple[str, ...], ...] = ((), ("--rate", "30000"))
+"""The slower it is, the shorter are the chunks."""
 CHANGES = ("INSERT", "UPDATE", "DELETE", "COMMIT")
 
 
@@ -33,19 +35,19 @@ def killed_again_and_again(stage: Stage, kills: int = 4, book: Book | None = Non
     if book is None:
         book = Writer(stage.seed).write(stage.directory / "access.log", LINES)
     backfills.enter(book)
+    sources = [book.path, compressed(book.path, stage.directory)]
     for number in range(10 * kills):
         if backfills.kills == kills:
             break
-        backfills.kill(book.path)
+        backfills.kill(stage.random.choice(sources), *stage.random.choice(RATES))
         backfills.check_not_above(f"after {backfills.kills} kills, {number + 1} runs")
     backfills.run(book.path)
     backfills.check("in the end")
     backfills.check_rejects(book)
     backfills.known(book.path)
-    copy = stage.directory / book.path.name
-    if copy != book.path:
-        copy.write_bytes(book.path.read_bytes())
-    backfills.known(copy, compressed(copy))
+    copy = stage.directory / "copy.log"
+    copy.write_bytes(book.path.read_bytes())
+    backfills.known(copy, sources[1])
     backfills.check("after copies")
     stage.finish("logs read again and again")
 

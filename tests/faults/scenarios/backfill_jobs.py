@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.log_lines import write
-from tests.faults.backfilling import DONE, Backfills
+from tests.faults.backfilling import DONE, ENDS_WITHIN, Backfills
 from tests.faults.stage import Stage
 from tests.support.logs import Book
 from tests.support.processes import Child
@@ -50,6 +51,23 @@ def killed_at_random(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
     play.end()
 
 
+def reconciled_by_jobs(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
+    """The same of a log that is the truth: nothing had arrived live."""
+    play = _Play(stage, lines, more=("--mode", "reconcile"))
+    for number in range(kills):
+        planning = play.start()
+        # not to wait for anything: for a moment that nobody has chosen
+        threading.Event().wait(stage.random.uniform(0.1, 2 * DIES_WITHIN_S))
+        play.strike(planning)
+        if planning.running and stage.random.random() < 0.5:
+            planning.kill()
+        planning.wait(ENDS_WITHIN)
+        play.backfills.check_not_above(f"kill {number}")
+    play.backfills.end(play.start())
+    play.backfills.check("reconciled by jobs")
+    play.end()
+
+
 def without_job_processes(stage: Stage, lines: int = LINES) -> None:
     """Nobody is there to help, or no longer: it is counted in the foreground."""
     play = _Play(stage, lines, processes=stage.random.choice((0, 1)))
@@ -68,8 +86,11 @@ class _Play:
         processes: of `countersink jobs`.
     """
 
-    def __init__(self, stage: Stage, lines: int, processes: int = 2) -> None:
+    def __init__(
+        self, stage: Stage, lines: int, processes: int = 2, more: Sequence[str] = ()
+    ) -> None:
         self.stage = stage
+        self._more = more
         self.backfills = Backfills(stage)
         self.book = big_log(stage.directory / "big.log", lines, stage.seed)
         self.backfills.enter(self.book)
@@ -79,7 +100,7 @@ class _Play:
 
     def start(self) -> Child:
         """Start the backfill."""
-        return self.backfills.start(self.book.path, "--jobs", "2")
+        return self.backfills.start(self.book.path, "--jobs", "2", *self._more)
 
     def strike(self, planning: Child) -> None:
         """Kill one of them."""
