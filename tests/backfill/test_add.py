@@ -434,14 +434,17 @@ def test_a_line_that_was_rejected_for_its_total_is_not_taken_back_when_it_goes_o
     content = csv(("k", MAX), ("x", 1), ("k", 1))[:-1]
     write(file, content)
     assert add(mysql_url, file, **CSV).rejected == 1
-    write(file, content + b"\n")
+    # Now there is room.
+    query(mysql_url, "DELETE FROM counter_slot WHERE counter_key = 'k'")
+    write(file, content + b"0\n")
     report = add(mysql_url, file, **CSV)
-    assert (report.counted, report.rejected) == (0, 0)
+    assert (report.counted, report.rejected) == (1, 0)
+    assert query(mysql_url, "SELECT SUM(amount) FROM counter_slot") == [(1 + 10,)]
+    assert rejected(mysql_url) == []
     figures = query(
         mysql_url, "SELECT SUM(lines_read), SUM(counted), SUM(rejected) FROM backfill_run"
     )
-    assert figures == [(4, 2, 1)]
-    assert query(mysql_url, "SELECT SUM(amount) FROM counter_ledger") == [(MAX + 1,)]
+    assert figures == [(4, 3, 0)]
 
 
 def test_amounts_are_added_as_they_are(mysql_url: str, tmp_path: Path) -> None:
