@@ -1,4 +1,4 @@
-"""Adding: every line counts once, whoever counts beside, and whatever breaks in the midst."""
+"""Adding: what is counted, where it goes, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gzip
 import os
 import threading
 from datetime import UTC, date, datetime
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from countersink.backfill.options import BackfillError, Progress
 from countersink.backfill.run import backfill
 from countersink.store import Store
 from countersink.store.apply import Applier
-from countersink.store.errors import Unavailable
 from countersink.store.tables import open_tables
 from tests.backfill.helpers import (
     COUNTER,
@@ -37,10 +35,9 @@ from tests.backfill.helpers import (
     totals,
     write,
 )
-from tests.store.helpers import MAX, MIN, entry, row, together
+from tests.store.helpers import MAX, MIN, entry
 from tests.store.policy_rows import put_policies
 from tests.store.test_tracked_refusals import track
-from tests.support.proxies import Deed, MySQLProxy, Phase
 
 CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
 NOON_MINUTE = int(NOON.timestamp()) // 60
@@ -147,119 +144,6 @@ def test_from_and_to_are_days_of_the_counters_own_zones(mysql_url: str, tmp_path
     }
 
 
-def test_a_policy_that_changes_in_the_midst_is_seen(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No chunk is counted by policies that are not in force."""
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(300))
-    changes: list[int] = []
-
-    def change(progress: Progress) -> None:
-        if progress.lines == 100 and not changes:
-            changes.append(1)
-            with open_tables(mysql_url) as session:
-                put_policies(session, COUNTER, [(0, "UTC", "day"), (NOON_MINUTE, "UTC", "hour")])
-
-    add(mysql_url, file, on_progress=change)
-    found = {
-        bucket: sum(amount for (label, _), amount in totals(mysql_url).items() if label == bucket)
-        for bucket, _ in totals(mysql_url)
-    }
-    assert found == {"2026-03-14": 100, "2026-03-14 12:00:01": 200}
-
-
-@pytest.mark.parametrize("chunks", [1, 3])
-def test_two_at_once_add_each_line_once(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: int
-) -> None:
-    small_chunks(monkeypatch, 1500 // chunks)
-    content = long_log(1500)
-    files = [
-        write(tmp_path / "a.log", content),
-        write(tmp_path / "b.gz", gzip.compress(content)),
-        write(tmp_path / "c.log", content),
-    ]
-    reports = together(*(partial(add, mysql_url, file) for file in files))
-    assert sum(report.lines for report in reports) == 1500
-    assert {report.lines + report.known_lines for report in reports} == {1500}
-    assert totals(mysql_url) == keys_of(1500)
-    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_source") == [(1,)]
-
-
-def test_two_at_once_of_files_that_begin_alike_are_two_sources(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch, 20)
-    head = log(*["/head"] * 100)
-    files = [write(tmp_path / key, head + log(f"/{key}") * 50) for key in ("a", "b")]
-    together(*(partial(add, mysql_url, file) for file in files))
-    assert totals(mysql_url) == {(DAY, "/head"): 200, (DAY, "/a"): 50, (DAY, "/b"): 50}
-    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_source") == [(2,)]
-
-
-@pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER])
-def test_a_commit_whose_outcome_is_unknown_counts_once(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: Phase
-) -> None:
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(450))
-    with MySQLProxy.to(mysql_url) as proxy:
-        rule = proxy.when("commit_other", phase, Deed.CUT, skip=2, times=3)
-        report = add(proxy.url(mysql_url), file)
-        assert rule.acted == 3
-    assert (report.state, report.lines, report.known_lines) == ("done", 450, 0)
-    assert totals(mysql_url) == keys_of(450)
-    assert query(mysql_url, "SELECT lines_read, amount FROM backfill_run") == [(450, 450)]
-
-
-def test_a_server_that_stays_away_ends_it_and_running_it_again_goes_on(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(450))
-    gone = threading.Event()
-    with MySQLProxy.to(mysql_url) as proxy:
-        proxy.when("commit_other", Phase.AFTER, Deed.CUT, skip=3, call=lambda request: gone.set())
-        proxy.when("*", Phase.BEFORE, Deed.CUT, times=0, where=lambda request, reply: gone.is_set())
-        with pytest.raises(Unavailable):
-            add(proxy.url(mysql_url), file, stop=gone.is_set)
-    assert query(mysql_url, "SELECT state FROM backfill_run") == [("running",)]
-    report = add(mysql_url, file)
-    assert report.lines + report.known_lines == 450
-    assert min(report.lines, report.known_lines) > 0
-    assert totals(mysql_url) == keys_of(450)
-
-
-@pytest.mark.parametrize("error", [1205, 1213])
-def test_others_in_the_way_are_waited_for(mysql_url: str, tmp_path: Path, error: int) -> None:
-    with MySQLProxy.to(mysql_url) as proxy:
-        proxy.when("slots", Phase.BEFORE, Deed.ERROR, error=error, times=2)
-        proxy.when("commit_other", Phase.BEFORE, Deed.ERROR, error=error, skip=1, times=1)
-        add(proxy.url(mysql_url), write(tmp_path / "a.log", log("/", "/a")))
-    assert totals(mysql_url) == day("/", "/a")
-
-
-def test_it_stops_when_told_to_and_goes_on_when_run_again(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(450))
-    seen: list[int] = []
-    report = add(
-        mysql_url,
-        file,
-        on_progress=lambda progress: seen.append(progress.lines),
-        stop=lambda: bool(seen) and seen[-1] >= 200,
-    )
-    assert (report.state, report.lines) == ("stopped", 200)
-    assert any("run it again" in notice for notice in report.notices)
-    assert query(mysql_url, "SELECT state FROM backfill_run") == [("stopped",)]
-    again = add(mysql_url, file)
-    assert (again.lines, again.known_lines) == (250, 200)
-    assert totals(mysql_url) == keys_of(450)
-
-
 def test_progress_ends_with_everything(
     mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,43 +173,6 @@ def test_a_rate_is_kept(mysql_url: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert query(mysql_url, "SELECT COUNT(*) FROM backfill_chunk") == [(4,)]
 
 
-def test_a_run_that_was_undone_in_the_midst_counts_nothing_more(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(450))
-    undone: list[int] = []
-
-    def undo(progress: Progress) -> None:
-        if progress.lines == 200 and not undone:
-            undone.append(1)
-            ((run,),) = query(mysql_url, "SELECT id FROM backfill_run")
-            undoing.undo(mysql_url, run)
-
-    with pytest.raises(BackfillError, match="undone"):
-        add(mysql_url, file, on_progress=undo)
-    assert totals(mysql_url) == {}
-    assert add(mysql_url, file).lines == 450
-    assert totals(mysql_url) == keys_of(450)
-
-
-def test_what_was_undone_is_counted_again_though_the_file_has_grown_since(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(250))
-    first = add(mysql_url, file)
-    write(file, long_log(400))
-    add(mysql_url, file)
-    assert first.run is not None
-    undoing.undo(mysql_url, first.run)
-    assert sum(totals(mysql_url).values()) == 150
-    packed = write(tmp_path / "a.gz", gzip.compress(long_log(450)))
-    report = add(mysql_url, packed)
-    assert (report.lines, report.known_lines) == (300, 150)
-    assert totals(mysql_url) == keys_of(450)
-
-
 def test_a_dry_run_says_what_would_be_added_and_changes_nothing(
     mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,23 +200,6 @@ def test_a_tracked_tables_counter_is_refused(mysql_url: str, tmp_path: Path) -> 
         with pytest.raises(BackfillError, match=f"untrack {COUNTER}"):
             add(mysql_url, file, dry_run=dry_run)
     assert query(mysql_url, "SELECT COUNT(*) FROM backfill_run") == [(0,)]
-
-
-def test_a_table_that_is_tracked_meanwhile_ends_the_run(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    tracked: list[int] = []
-
-    def begin(progress: Progress) -> None:
-        if progress.lines == 200 and not tracked:
-            tracked.append(1)
-            with open_tables(mysql_url) as session:
-                track(session, COUNTER)
-
-    report = add(mysql_url, write(tmp_path / "a.log", long_log(400)), on_progress=begin)
-    assert (report.state, report.lines) == ("failed", 200)
-    assert "untrack" in details(report)
 
 
 def test_in_strict_mode_only_known_counters_are_added_to(mysql_url: str, tmp_path: Path) -> None:
@@ -461,67 +291,6 @@ def test_keys_are_the_bytes_that_they_are(mysql_url: str, tmp_path: Path) -> Non
     file = write(tmp_path / "a.csv", csv(*((f'"{key}"', 1) for key in keys)))
     add(mysql_url, file, **CSV)
     assert totals(mysql_url) == day(*keys)
-
-
-def test_live_traffic_goes_on_beside_it(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch, 50)
-    file = write(tmp_path / "a.log", long_log(1000))
-    applier = Applier(mysql_url, 17)
-
-    def live() -> int:
-        for _ in range(50):
-            applier.apply([entry([row("/0"), (1, COUNTER, "/0", NOON_MINUTE, 1)])])
-        return 50
-
-    together(live, partial(_lines, mysql_url, file))
-    found = totals(mysql_url)
-    assert found.pop(("2026-11-21", "/0")) == 50
-    assert found == {
-        cell: amount + 50 * (cell == (DAY, "/0")) for cell, amount in keys_of(1000).items()
-    }
-
-
-def _lines(mysql_url: str, file: Path) -> int:
-    return add(mysql_url, file).lines
-
-
-def test_a_chunk_that_another_has_at_hand_is_waited_for(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever has it locked may end without having counted it."""
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(300))
-    first = add(mysql_url, file)
-    assert first.run is not None
-    # Still there when it is undone, as chunks of another run are.
-    query(mysql_url, "UPDATE backfill_chunk SET run = 0 WHERE start_at = 0")
-    query(mysql_url, "UPDATE backfill_run SET lines_read = 200, counted = 200, amount = 200")
-    undoing.undo(mysql_url, first.run)
-    query(mysql_url, "UPDATE backfill_chunk SET state = 'pending' WHERE state = 'undone'")
-    looked = threading.Event()
-    with MySQLProxy.to(mysql_url) as proxy, open_tables(mysql_url) as other:
-        proxy.when(
-            "select",
-            Phase.AFTER,
-            Deed.PASS,
-            skip=2,
-            call=lambda request: looked.set(),
-            where=lambda request, reply: "SKIP LOCKED" in request.text,
-        )
-        other.begin()
-        other.query(
-            "SELECT 1 FROM backfill_chunk WHERE state = 'pending' AND start_at > 0 FOR UPDATE"
-        )
-        adding = threading.Thread(target=add, args=(proxy.url(mysql_url), file))
-        adding.start()
-        assert looked.wait(20)  # for the second time
-        assert adding.is_alive()
-        other.rollback()
-        adding.join(20)
-    assert not adding.is_alive()
-    assert totals(mysql_url) == keys_of(300)
 
 
 def test_a_reconcile_that_corrected_nothing_is_in_nobodys_way(
