@@ -5,12 +5,14 @@ each line that is there in the end counts once.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
-from tests.faults.backfilling import ENDS_WITHIN, Backfills, compressed
+from tests.faults.backfilling import DONE, ENDS_WITHIN, REJECTED, Backfills, compressed
 from tests.faults.stage import Stage
 from tests.support.logs import FIRST, Book, Writer
 from tests.support.oracle import Oracle
+from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
 from tests.support.waiting import eventually
 
@@ -64,17 +66,27 @@ def one_hangs(stage: Stage, lines: int = LINES) -> None:
     backfills = Backfills(stage)
     book = Writer(stage.seed).write(stage.directory / "access.log", lines)
     backfills.enter(book)
-    kind, phase = stage.random.choice(
-        [("slots", Phase.AFTER), ("commit_other", Phase.BEFORE), ("commit_other", Phase.AFTER)]
+    kind = stage.random.choice(("control", "slots", "ledger"))
+    print("hangs after", kind)
+    victim: Future[Child] = Future()
+    rule = stage.when(
+        kind,
+        Phase.AFTER,
+        Deed.PASS,
+        call=lambda _request: victim.result(30).stop(),
+        skip=stage.random.randrange(3),
+        label="backfill hung",
     )
-    print("hangs", phase.value, kind)
-    rule = stage.when(kind, phase, Deed.HOLD, skip=stage.random.randrange(3), label="backfill hung")
     hung = backfills.start(book.path, proxied=True)
-    eventually(lambda: rule.reached.is_set() or not hung.running, ENDS_WITHIN, message=hung.output)
+    victim.set_result(hung)
+    eventually(lambda: rule.done.is_set() or not hung.running, ENDS_WITHIN, message=hung.output)
     other = backfills.start(book.path)
-    print("the other ended with", other.wait(ENDS_WITHIN), other.output()[-300:])
-    rule.release.set()
-    print("it ended with", hung.wait(ENDS_WITHIN), hung.output()[-300:])
+    status = other.wait(ENDS_WITHIN)
+    print("the other ended with", status, other.output()[-300:])
+    assert status in (DONE, REJECTED), other.output()
+    hung.go_on()
+    backfills.end(hung)
+    print("it ended with", hung.output()[-300:])
     stage.mysql_proxy.forget()
     backfills.check_not_above("one hung")
     backfills.run(book.path)
