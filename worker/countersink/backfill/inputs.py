@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from typing import Final
 from countersink.backfill.options import SourceReport
 
 STDIN: Final = "-"
+
+_OWN: Final = re.compile(r"backfill-[0-9]+-rejects(?:-[0-9]+)?\.ndjson")
+"""What backfills have written themselves."""
 
 _ADVICE: Final = {
     PermissionError: "no permission to read it; run this as a user who may, or change its mode",
@@ -48,8 +52,9 @@ def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
     """The files that ``sources`` name, and a report for each name that gives none.
 
     A source is a file, a FIFO, ``-`` (standard input), a shell pattern (``**`` matches
-    directories), or a directory: then all files in it and below, without hidden ones. A name that
-    is there is never taken for a pattern. The same file twice, by whatever name, is there once.
+    directories), or a directory: then all files in it and below, without hidden ones and the
+    rejected lines of earlier backfills. A name that is there is never taken for a pattern. The same
+    file twice, by whatever name, is there once.
     """
     search = _Search()
     for source in sources:
@@ -129,7 +134,9 @@ class _Search:
         for problem in errors:
             self._fail(problem.filename or top, problem)
         if empty and not errors:
-            raise _Refused("there is no file in this directory (hidden ones are left out)")
+            raise _Refused(
+                "there is no file in this directory (hidden ones are left out)"
+            )
 
     def _fail(self, name: str, error: Exception) -> None:
         if isinstance(error, OSError):
@@ -147,7 +154,8 @@ def _files_below(top: str, errors: list[OSError]) -> Iterator[str]:
         folders[:] = sorted(one for one in folders if not one.startswith("."))
         for file in sorted(files):
             path = os.path.join(folder, file)
-            if not file.startswith(".") and os.path.isfile(path):
+            left_out = file.startswith(".") or _OWN.fullmatch(file) is not None
+            if not left_out and os.path.isfile(path):
                 yield path
 
 

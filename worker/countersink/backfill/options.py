@@ -28,7 +28,7 @@ class Options:
         jobs: how many job processes to use; 0: none.
         rate: lines per second at most; None: as fast as it goes.
         max_rejects: more rejected lines than this end the run; None: any number may be.
-        rejects: where to write them; None: a name is made up.
+        rejects: where to write them; None: a name is made up, of a file that is not there.
         dry_run: say what would change, change nothing.
     """
 
@@ -129,6 +129,10 @@ class Report:
 
 class BackfillError(Exception):
     """A backfill cannot go on; the message says what to do."""
+
+
+class WrongOption(BackfillError):
+    """An option cannot be as it is; nothing was read."""
 
 
 class Unreadable(BackfillError):

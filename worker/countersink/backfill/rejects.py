@@ -1,8 +1,6 @@
-"""Lines that could not be counted: kept with their chunk, and written to a file at the end."""
+"""Lines that could not be counted: kept with their chunk."""
 
-import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
 from countersink.backfill.formats.tally import Reject
@@ -64,16 +62,3 @@ def named(source: str, rejected: Iterable[Reject]) -> Iterable[RejectedLine]:
     """Rejected lines as they are listed."""
     for one in rejected:
         yield RejectedLine(source=source, line=one.line, reason=one.reason, text=one.text)
-
-
-def write_file(path: Path, rejected: Iterable[RejectedLine]) -> None:
-    """Write rejected lines, a JSON object a line: source, line, reason, text.
-
-    Raises:
-        OSError: it cannot be written; a part may have been.
-    """
-    with path.open("w", encoding="utf-8") as file:
-        for one in rejected:
-            text = one.text.decode("utf-8", "backslashreplace")
-            about = {"source": one.source, "line": one.line, "reason": one.reason, "text": text}
-            file.write(json.dumps(about, ensure_ascii=False) + "\n")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from countersink.backfill.listing import RejectedLine
 from countersink.backfill.options import Options, Report, SourceReport
-from countersink.backfill.rejects import write_file
+from countersink.backfill.rejects_file import write_file
 
 STOPPED = "it was told to stop: run it again, and it goes on"
 
@@ -57,8 +57,8 @@ def save_rejects(path: Path, rejected: Iterable[RejectedLine], instead: str) -> 
         instead: where to find them if the file cannot be written.
     """
     try:
-        write_file(path, rejected)
+        written = write_file(path, rejected)
     except OSError as error:
         why = error.strerror or type(error).__name__
         return f"the rejected lines could not be written to {path} ({why}): {instead}"
-    return f"the rejected lines are in {path}"
+    return f"the rejected lines are in {written}"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from countersink.backfill import formats, inputs, trying
+from countersink.backfill import formats, inputs, rejects_file, trying
 from countersink.backfill.counting import refuse
 from countersink.backfill.link import Link
 from countersink.backfill.options import BackfillError, Options, Progress, Report
@@ -39,6 +39,7 @@ def backfill(
         team: the job processes; None: everything is counted here.
 
     Raises:
+        WrongOption: the file for rejected lines must not be written; nothing was read.
         BackfillError: nothing was counted, and the message says what to do.
         StoreError: MySQL is away, or did not do its part; running it again goes on.
         StreamError: the same of Redis.
@@ -49,6 +50,8 @@ def backfill(
     except ValueError as error:
         raise BackfillError(str(error)) from error
     found, failed = inputs.expand(options.sources)
+    if options.rejects is not None:
+        rejects_file.check(options.rejects, found)
     with Link(mysql_url, stop) as link:
         in_force = link.run(partial(_in_force, counter=options.counter))
         watch = Watch(on_progress, found)

@@ -9,7 +9,7 @@ import click
 
 from countersink.backfill import listing
 from countersink.backfill.listing import Drift
-from countersink.backfill.options import BackfillError, Options, Report
+from countersink.backfill.options import BackfillError, Options, Report, WrongOption
 from countersink.backfill.run import backfill
 from countersink.cli import (
     backfill_options,
@@ -95,6 +95,8 @@ def _run(
             return backfill(
                 url, options, redis_url=redis_url, on_progress=show, stop=asked, team=team
             )
+        except WrongOption as error:
+            raise Misuse(str(error), click.get_current_context()) from error
         except BackfillError as error:
             if _is_tracked(url, options.counter):
                 raise Misuse(str(error), click.get_current_context()) from error
