@@ -5,15 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from countersink.store.connection import connect
 from countersink.store.settings import Settings
-from tests.cli.command import Result, Servers, call, one_sentence
+from tests.cli.command import Result, Servers, call, environment, one_sentence
 from tests.producers.tailing import append, line, write
-from tests.support.processes import Children
+from tests.support.processes import COUNTERSINK, Children
 from tests.support.waiting import eventually
 
 COUNTER = "page_views"
@@ -165,6 +166,36 @@ def test_a_rejects_file_that_cannot_be_written_does_not_lose_counts(
     assert done.status == 3
     assert "backfills show" in done.err
     assert totals(servers) == {"/a": 1, "/b": 2}
+
+
+def test_a_rejects_file_that_must_not_be_written_is_wrong_usage(
+    servers: Servers, log: Path, tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(log)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    content = log.read_bytes()
+    for rejects, said in (
+        (log, "is one of the sources"),
+        (link, "is one of the sources"),
+        (pipe, "is no regular file"),
+    ):
+        done = backfill(servers, str(log), "--rejects", str(rejects))
+        assert done.status == 2
+        assert said in one_sentence(done)
+    with log.open("rb") as stdin:
+        piped = subprocess.run(
+            [*COUNTERSINK, "backfill", "-", "--counter", COUNTER, "--rejects", str(log)],
+            stdin=stdin,
+            capture_output=True,
+            env=environment(**servers.variables()),
+            check=False,
+        )
+    assert piped.returncode == 2
+    assert b"is one of the sources (-)" in piped.stderr
+    assert log.read_bytes() == content
+    assert totals(servers) == {}
 
 
 def test_too_many_rejects_end_it(servers: Servers, log: Path, tmp_path: Path) -> None:
@@ -341,12 +372,32 @@ def test_corrections_of_quarters_tell_which(servers: Servers, log: Path) -> None
         (("--jobs", "1000"), "is not in the range"),
         (("--rate", "0"), "is not in the range"),
         (("--rejects", "/"), "is a directory"),
+        (("--rejects", "-"), "countersink backfills show RUN --rejects"),
+        (("--rate", "nan"), "is no finite number"),
+        (("--rate", "inf"), "is no finite number"),
+        (("--rate", "1e-9"), "is not in the range"),
+        (("--mode", "reconcile", "--grace", "nan"), "is no finite number"),
+        (("--mode", "reconcile", "--wait", "inf"), "is no finite number"),
+        (("--mode", "reconcile", "--grace", "1e300"), "is not in the range"),
+        (("--mode", "reconcile", "--wait", "-1"), "is not in the range"),
+        (("--key", "{path}\udcff"), "'--key': it is no UTF-8"),
+        (("--key-column", "\udcff"), "'--key-column': it is no UTF-8"),
+        (("--time-column", "\udcff"), "'--time-column': it is no UTF-8"),
+        (("--amount-column", "\udcff"), "'--amount-column': it is no UTF-8"),
+        (("--time-format", "%Y\udcff"), "'--time-format': it is no UTF-8"),
+        (("--time-zone", "\udcff"), "'--time-zone': it is no UTF-8"),
+        (("--delimiter", "\udcff"), "'--delimiter': it is no UTF-8"),
+        (("--where", "path=\udcff"), "'--where': it is no UTF-8"),
+        (("--exclude-key-glob", "\udcff"), "'--exclude-key-glob': it is no UTF-8"),
+        (("--source-name", "\udcff"), "'--source-name': it is no UTF-8"),
+        (("--counter", "\udcff"), "'--counter': it is no UTF-8"),
+        (("--from", "\udcff"), "'--from': it is no UTF-8"),
         (("-", "-"), "can be read only once"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
-    source = () if not arguments or "-" in arguments else ("access.log",)
+    source = () if arguments[:1] in ((), ("-",)) else ("access.log",)
     done = call("backfill", *source, "--counter", COUNTER, *arguments)
     assert done.status == 2
     assert said in one_sentence(done)

@@ -12,7 +12,7 @@ from countersink.backfill.recipe import INPUT_FORMATS, Recipe
 from countersink.cli import settings
 from countersink.cli.backfill_types import CONDITION, DELIMITER, SOURCE_NAME
 from countersink.cli.failures import Misuse
-from countersink.cli.types import COUNTER, DAY
+from countersink.cli.types import COUNTER, DAY, SECONDS, TEXT, Finite
 from countersink.cli.zones import ZONE
 
 DEFAULTS: Final = Options(counter="", sources=())
@@ -40,24 +40,28 @@ _READING: Final = (
     ),
     settings.one_off(
         "--key",
+        type=TEXT,
         metavar="TEMPLATE",
         default="",
         help="The key, with {field} for fields, as in '{host}{path}'.  [default: {path}, of logs]",
     ),
     settings.one_off(
         "--key-column",
+        type=TEXT,
         metavar="COLUMN",
         default="",
         help="Where the key is, of csv and JSON: a column, or a path as a.b.0 or /a/b/0.",
     ),
     settings.one_off(
         "--time-column",
+        type=TEXT,
         metavar="COLUMN",
         default="",
         help="The same for the time; nginx-json finds it by itself.",
     ),
     settings.one_off(
         "--amount-column",
+        type=TEXT,
         metavar="COLUMN",
         default="",
         help="The same for the amount; without it each line counts 1.",
@@ -72,6 +76,7 @@ _READING: Final = (
     ),
     settings.one_off(
         "--time-format",
+        type=TEXT,
         metavar="FORMAT",
         default=DEFAULTS.recipe.time_format,
         show_default=True,
@@ -92,6 +97,7 @@ _READING: Final = (
     ),
     settings.one_off(
         "--exclude-key-glob",
+        type=TEXT,
         multiple=True,
         metavar="PATTERN",
         help="Leave out keys like this, such as '*.css'; repeatable.",
@@ -114,7 +120,7 @@ _DOING: Final = (
     ),
     settings.one_off(
         "--grace",
-        type=click.FloatRange(0),
+        type=SECONDS,
         default=DEFAULTS.grace_s,
         show_default=True,
         metavar="SECONDS",
@@ -122,7 +128,7 @@ _DOING: Final = (
     ),
     settings.one_off(
         "--wait",
-        type=click.FloatRange(0),
+        type=SECONDS,
         default=DEFAULTS.wait_s,
         show_default=True,
         metavar="SECONDS",
@@ -139,7 +145,7 @@ _DOING: Final = (
     ),
     settings.setting(
         "--rate",
-        type=click.FloatRange(0, min_open=True),
+        type=Finite(1),
         metavar="N",
         help="Lines per second at most, for the sake of live traffic.",
     ),
@@ -222,6 +228,11 @@ def _check(options: Options) -> None:
         _refuse("--dry-run counts nothing, so --jobs has nothing to do: give one of the two")
     if options.sources.count("-") > 1:
         _refuse("- is standard input, which can be read only once")
+    if options.rejects == Path("-"):
+        _refuse(
+            "--rejects takes a file; afterwards `countersink backfills show RUN --rejects` prints"
+            " them"
+        )
     try:
         formats.check(options.recipe)
     except ValueError as error:

@@ -1,5 +1,6 @@
 """Types of arguments and options, with the rules of ``countersink.stream.limits``."""
 
+import math
 import re
 from collections.abc import Callable
 from datetime import date, datetime
@@ -28,9 +29,30 @@ class Checked(ParamType, Generic[T]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         """The value; wrong usage with the reason otherwise."""
         try:
-            return self._read(value if isinstance(value, str) else str(value))
+            return self._read(_utf8(value if isinstance(value, str) else str(value)))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A number in a range, which ``nan`` and ``inf`` are not."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number; wrong usage otherwise."""
+        found = float(click.FLOAT.convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value} is no finite number", param, ctx)
+        return float(super().convert(found, param, ctx))
+
+
+def _utf8(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it is no UTF-8; is the terminal set to another encoding?") from None
+    return text
 
 
 def _amount(text: str) -> int:
@@ -70,6 +92,8 @@ class Url(ParamType):
         return str(value)
 
 
+TEXT: Final = Checked("text", str)
+SECONDS: Final = Finite(0, 10**9)
 COUNTER: Final = Checked("counter", limits.check_counter)
 KEY: Final = Checked("key", limits.check_key)
 AMOUNT: Final = Checked("amount", _amount)
