@@ -313,10 +313,10 @@ def test_what_was_set_by_a_reconcile_is_not_added(
     report = backfill(mysql_url, options(file, mode="reconcile"), redis_url=redis_url)
     assert (report.state, report.corrections) == ("done", 2)
     copies = [
+        write(tmp_path / "older.log", log("/")),
         file,
         write(tmp_path / "a.gz", gzip.compress(file.read_bytes())),
         write(tmp_path / "grown.log", log("/", "/a", "/b")),
-        write(tmp_path / "older.log", log("/")),
     ]
     for dry_run in False, True:
         refused = add(mysql_url, *copies, dry_run=dry_run)
@@ -325,5 +325,5 @@ def test_what_was_set_by_a_reconcile_is_not_added(
     assert totals(mysql_url) == day("/", "/a")
     assert report.run is not None
     undoing.undo(mysql_url, report.run)
-    assert outcomes(add(mysql_url, copies[2], *copies[:2])) == ["counted", "known", "known"]
+    assert outcomes(add(mysql_url, copies[3], *copies[1:3])) == ["counted", "known", "known"]
     assert totals(mysql_url) == day("/", "/a", "/b")

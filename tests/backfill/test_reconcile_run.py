@@ -84,7 +84,7 @@ def test_an_outage_is_made_good_to_the_last_hit(
     # Adding it would double it.
     refused = backfill(mysql_url, options(before))
     assert refused.state == "failed"
-    assert "has set the totals of views" in refused.sources[0].detail
+    assert f"has set {DAY} of views" in refused.sources[0].detail
 
     count(applier, {(DAY, "/0"): 1})
     assert done.run is not None

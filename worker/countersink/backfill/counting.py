@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from countersink.backfill import chunks, rejects, runs, sources
+from countersink.backfill import chunks, rejects, runs, set_days, sources
 from countersink.backfill.chunks import Chunk
 from countersink.backfill.contents import Content
 from countersink.backfill.formats import Reader
@@ -121,6 +121,7 @@ def count_planned(
     Raises:
         Changed: the bytes are not those that were planned.
         RunEnded: the run is not running any more; nothing was counted.
+        BackfillError: a reconcile has set days of it; nothing was counted.
         TooManyInChunk: more lines than may be would be rejected in the run; nothing was counted.
         Unreadable: the content cannot be read, or ends before the chunk does.
         Conflict: another transaction was in the way; nothing was done: call it again.
@@ -161,7 +162,8 @@ def count_next(
 
     Raises:
         Overtaken: the source is not any more what it was: maybe it was counted here.
-        RunEnded, TooManyInChunk, Unreadable, Conflict, StoreError: as :func:`count_planned`.
+        RunEnded, BackfillError, TooManyInChunk, Unreadable, Conflict, StoreError: as
+            :func:`count_planned`.
     """
 
     def attempt(found: ReadChunk) -> Counted:
@@ -254,6 +256,9 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Coun
     """Add a chunk and keep its rejected lines."""
     in_force = task.in_force(session)
     amounts = amounts_of(task.counter, in_force, found)
+    if not task.target.truth_of:
+        changed = [label for label, keys in amounts.of(task.counter).items() if any(keys.values())]
+        set_days.refuse(session, in_force, task.counter, changed)
     start = found.start
     task.target.add(session, amounts, source.id, start.at)
     rejected = found.rejects

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from countersink.backfill import chunks
+from countersink.backfill import chunks, set_days
 from countersink.backfill.contents import Content, open_content
 from countersink.backfill.counting import start_of_next, start_of_planned
 from countersink.backfill.formats import Reader, make_reader
@@ -163,10 +163,14 @@ class DryRun:
 
     def _add(self, source: Input, found: ReadChunk) -> Counted:
         counter = self.options.counter
-        total = 0
+        by_label: Counter[int] = Counter()
         for (_, minute), amount in found.counts.items():
-            self.by_label[self.in_force.bucket(counter, minute)] += amount
-            total += amount
+            by_label[self.in_force.bucket(counter, minute)] += amount
+        changed = [label for label, amount in by_label.items() if amount]
+        self.link.run(
+            partial(set_days.refuse, in_force=self.in_force, counter=counter, labels=changed)
+        )
+        self.by_label.update(by_label)
         self.rejected(tuple(named(source.name, found.rejects)))
         counted = Counted(
             size_bytes=found.span.end - found.span.start,
@@ -174,7 +178,7 @@ class DryRun:
             counted=found.counted,
             filtered=found.filtered,
             rejected=found.rejected,
-            amount=total,
+            amount=sum(by_label.values()),
         )
         self.watch.add(counted)
         return counted

@@ -97,27 +97,14 @@ def find(
     Raises:
         As :func:`settle`.
     """
-    alike = sources.with_heads(session, wanted.counter, wanted.name, head.heads)
-    own = [
-        compare(session, content, source, looking=looking)
-        for source in alike
-        if source.truth_of == wanted.truth_of
-    ]
+    known = wanted.counter, wanted.truth_of, wanted.name
+    alike = sources.with_heads(session, *known, head.heads)
+    own = [compare(session, content, source, looking=looking) for source in alike]
     held = _chosen(own)
-    longer: list[Source] = []
     if held is None:
-        longer = sources.longer(session, wanted.counter, wanted.name, head)
-        own += [
-            _of_longer(session, source, head)
-            for source in longer
-            if source.truth_of == wanted.truth_of
-        ]
+        longer = sources.longer(session, *known, head)
+        own += [_of_longer(session, source, head) for source in longer]
         held = _chosen(own)
-    if held is None and wanted.truth_of == 0:
-        _refuse_truth(session, content, alike, looking)
-        for source in longer:
-            if source.truth_of and _in_totals(session, source):
-                raise BackfillError(_is_truth(source))
     if held is None and (short := [one for one in own if one.verdict == "short"]):
         raise BackfillError(_too_short(short[0].source))
     return Found(
@@ -146,49 +133,17 @@ def _of_longer(session: Session, source: Source, head: Head) -> Held:
     return Held(source, 0, "older" if head.ends_with_line and counted else "short")
 
 
-def _refuse_truth(
-    session: Session, content: Content, alike: Sequence[Source], looking: Callable[[], object]
-) -> None:
-    """Refuse to add what totals were set to: that would double it."""
-    for source in alike:
-        if source.truth_of and _in_totals(session, source):
-            held = compare(session, content, source, looking=looking)
-            if held.verdict == "short" or (held.to and held.verdict in ("same", "older")):
-                raise BackfillError(_is_truth(source))
-
-
-def _in_totals(session: Session, truth: Source) -> bool:
-    """Whether totals were, or are being, set to what a source says."""
-    run = truth.truth_of
-    return bool(
-        session.query(
-            "SELECT 1 FROM backfill_run WHERE id = %s AND (state IN ('running', 'done', 'undoing')"
-            " OR EXISTS (SELECT 1 FROM backfill_drift WHERE run = %s))",
-            (run, run),
-        )
-    )
-
-
-def _is_truth(source: Source) -> str:
-    return (
-        f"the backfill {source.truth_of} has set the totals of {source.counter} to what this source"
-        f" says ({source.path}), or is about to: it is in them already, and adding it would double"
-        f" it. Reconcile again, or `countersink backfills undo {source.truth_of}` first; or, if it"
-        " is another source, give it a name of its own by --source-name"
-    )
-
-
 def _write_down(session: Session, head: Head, wanted: Wanted, found: Found) -> Settled | None:
     """Write down what was found, unless somebody was faster; then None: look again."""
     with session.transaction():
         if found.held is None:
             sources.hold_counter(session, wanted.counter)
+            known = wanted.counter, wanted.truth_of, wanted.name
             now = [
-                *sources.with_heads(session, wanted.counter, wanted.name, head.heads),
-                *sources.longer(session, wanted.counter, wanted.name, head),
+                *sources.with_heads(session, *known, head.heads),
+                *sources.longer(session, *known, head),
             ]
-            ids = {one.id for one in now if one.truth_of == wanted.truth_of}
-            if not ids <= found.compared:
+            if not {one.id for one in now} <= found.compared:
                 return None
             number = sources.insert(
                 session,

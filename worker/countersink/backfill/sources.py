@@ -84,33 +84,34 @@ def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
 
 
 def with_heads(
-    session: Session, counter: str, name: str, heads: Sequence[tuple[int, bytes]]
+    session: Session, counter: str, truth_of: int, name: str, heads: Sequence[tuple[int, bytes]]
 ) -> list[Source]:
-    """The sources of a counter that begin with one of these heads (bytes, SHA-256), truths too;
-    those of which the most was read come first.
+    """The sources of a counter, or of a run's truth, that begin with one of these heads (bytes,
+    SHA-256); those of which the most was read come first.
     """
     marks = ", ".join(["%s"] * len(heads))
     found = session.query(
-        f"{_SELECT} WHERE counter = %s AND head IN ({marks}) ORDER BY read_to DESC, id",
-        (counter, *(head for _, head in heads)),
+        f"{_SELECT} WHERE counter = %s AND truth_of = %s AND head IN ({marks})"
+        " ORDER BY read_to DESC, id",
+        (counter, truth_of, *(head for _, head in heads)),
     )
     # In SQL a name would be as that with blanks after it.
     sources = [_source(row) for row in found if row[3] == name]
     return [source for source in sources if (source.head_bytes, source.head) in set(heads)]
 
 
-def longer(session: Session, counter: str, name: str, head: Head) -> list[Source]:
-    """The sources of a counter, truths too, that begin with all the lines of a content that has
-    fewer than a head, and go on.
+def longer(session: Session, counter: str, truth_of: int, name: str, head: Head) -> list[Source]:
+    """The sources of a counter, or of a run's truth, that begin with all the lines of a content
+    that has fewer than a head, and go on.
     """
     if not head.short:
         return []
     lines = head.whole_lines
     size, known = head.heads[-1]
     found = session.query(
-        f"{_SELECT} WHERE counter = %s AND head_bytes > %s"
+        f"{_SELECT} WHERE counter = %s AND truth_of = %s AND head_bytes > %s"
         " AND SUBSTRING(first_lines, %s, %s) = %s ORDER BY id",
-        (counter, size, 1 + (lines - 1) * len(known), len(known), known),
+        (counter, truth_of, size, 1 + (lines - 1) * len(known), len(known), known),
     )
     return [source for source in map(_source, found) if source.name == name]
 

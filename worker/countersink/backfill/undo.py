@@ -11,15 +11,16 @@ forgotten.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from countersink.backfill import listing, reconcile
+from countersink.backfill import listing, reconcile, set_days
 from countersink.backfill.chunk_undo import ChunkUndo, Reached, forget_rejects
 from countersink.backfill.link import Link
 from countersink.backfill.listing import Run
 from countersink.backfill.options import BackfillError
+from countersink.store import policies, reconciled
 from countersink.store.connection import Session
 from countersink.store.rerun import rerun
 from countersink.store.tables import open_tables
@@ -38,6 +39,7 @@ class Undone:
         chunks: that were taken back now: pieces of sources; of a reconcile, ranges of corrections.
         cells: (key, bucket) that were changed.
         amount: what was added to the totals by taking it back: mostly negative.
+        notices: for people, a sentence each: what is not right now.
     """
 
     run: int
@@ -47,6 +49,7 @@ class Undone:
     chunks: int
     cells: int
     amount: int
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,7 @@ class _Back:
     cells: int = 0
     amount: int = 0
     finished: bool = True
+    labels: set[int] = field(default_factory=set)
 
 
 OnProgress = Callable[[UndoProgress], object]
@@ -102,15 +106,18 @@ def undo(
         begun = link.run(lambda session: rerun(partial(_begin, session, run)))
         reached("begun")
         if begun.mode == "reconcile":
+            marked = link.run(partial(reconciled.marked, counter=begun.counter, run=run))
             taken = reconcile.undo(
                 partial(open_tables, mysql_url),
                 run,
                 on_progress=lambda done, of: on_progress(UndoProgress(done=done, of=of)),
                 stop=stop,
             )
-            back = _Back(taken.ranges, taken.cells, taken.amount, taken.finished)
+            labels = marked if taken.cells else set()
+            back = _Back(taken.ranges, taken.cells, taken.amount, taken.finished, labels)
         else:
             back = _take_back(link, begun, on_progress, stop, reached)
+        notices = link.run(partial(_notices, run=begun, labels=back.labels))
         if back.finished:
             reached("taken_back")
             link.run(partial(_finish, run=begun))
@@ -122,7 +129,15 @@ def undo(
         chunks=back.chunks,
         cells=back.cells,
         amount=back.amount,
+        notices=notices,
     )
+
+
+def _notices(session: Session, run: Run, labels: set[int]) -> tuple[str, ...]:
+    """What is not right any more now that buckets were changed by taking ``run`` back."""
+    # Nothing was added to what was set: so all that was added to it is older.
+    older = run.id if run.mode == "reconcile" else 0
+    return tuple(set_days.after(session, policies.load(session), run.counter, labels, older))
 
 
 def _begin(session: Session, number: int) -> Run:
@@ -154,18 +169,20 @@ def _take_back(
     """Take back every chunk of a run, the last ones first."""
     of = link.run(partial(_count, run=run))
     chunks = cells = amount = 0
+    labels = set[int]()
     while page := link.run(partial(_page, run=run)):
         for source, start_at in page:
             if stop():
-                return _Back(chunks, cells, amount, finished=False)
+                return _Back(chunks, cells, amount, finished=False, labels=labels)
             taken = link.run(ChunkUndo(run, source, start_at, reached).take_back)
             if taken is None:
                 continue  # another undo has
             chunks += 1
             cells += taken.cells
             amount += sum(taken.sums().values())
+            labels.update(taken.of(run.counter))
             on_progress(UndoProgress(done=chunks, of=max(chunks, of)))
-    return _Back(chunks, cells, amount)
+    return _Back(chunks, cells, amount, labels=labels)
 
 
 def _count(session: Session, run: Run) -> int:

@@ -67,6 +67,37 @@ def load(session: Session, *, watermark: int | None = None) -> dict[str, dict[in
     return found
 
 
+def marked(session: Session, counter: str, run: int) -> set[int]:
+    """The labels of the buckets that a run has marked."""
+    found = session.query(
+        "SELECT bucket FROM reconciled_bucket WHERE counter = %s AND run = %s", (counter, run)
+    )
+    return {label_of(bucket) for (bucket,) in found}
+
+
+def set_by(
+    session: Session, counter: str, labels: Iterable[int], *, later_than: int = 0
+) -> dict[int, int]:
+    """Those of some buckets that were reconciled, whenever it was, each with the last run that did.
+
+    Args:
+        session: where it must stay so, in a transaction that holds the share lock of control.
+        labels: of the buckets.
+        later_than: look at runs after this one only.
+    """
+    found: dict[int, int] = {}
+    times = [label_time(label) for label in labels]
+    for start in range(0, len(times), _ROWS_PER_STATEMENT):
+        part = times[start : start + _ROWS_PER_STATEMENT]
+        rows = session.query(
+            "SELECT bucket, MAX(run) FROM reconciled_bucket WHERE counter = %s"
+            f" AND bucket IN ({', '.join(['%s'] * len(part))}) AND run > %s GROUP BY bucket",
+            (counter, *part, later_than),
+        )
+        found |= {label_of(bucket): int(run) for bucket, run in rows}
+    return found
+
+
 def mark(session: Session, counter: str, run: int, sent_before: int, labels: Iterable[int]) -> None:
     """Mark buckets, in a transaction that holds control alone and bumps the version."""
     rows = [(counter, label_time(label), run, sent_before) for label in sorted(labels)]

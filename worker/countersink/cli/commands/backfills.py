@@ -125,6 +125,8 @@ def undo_command(run: int, format: str, mysql_url: str | None) -> int:
             )
         except BackfillError as error:
             raise Failure(str(error)) from error
+    for notice in done.notices:
+        click.echo(f"countersink backfills: {output.cell(notice)}", err=True)
     if format == "json":
         output.write_json(asdict(done))
     else:
