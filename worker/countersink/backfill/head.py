@@ -4,7 +4,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
+from countersink.backfill.arriving import Stopped
 from countersink.backfill.contents import Content
+from countersink.backfill.options import Unreadable
 
 HEAD_LINES: Final = 16
 HEAD_BYTES: Final = 64 * 1024
@@ -45,15 +47,20 @@ class Head:
 
 
 def head_of(content: Content) -> Head:
-    """Read how a content begins; it stands somewhere after that then.
+    """Read how a content begins; it stands somewhere after that then. One that is damaged ends
+    where the damage is: that it does is found when it is read on.
 
     Raises:
-        Unreadable: it cannot be read, and not for being damaged further on.
+        Unreadable: nothing of it can be read.
     """
     content.seek(0)
     data = b""
-    while len(data) < HEAD_BYTES and (more := content.read(HEAD_BYTES - len(data))):
-        data += more
+    try:
+        while len(data) < HEAD_BYTES and (more := content.read(HEAD_BYTES - len(data))):
+            data += more
+    except Unreadable as error:
+        if not data or isinstance(error.__cause__, Stopped):
+            raise
     ends = [0]
     while len(ends) <= HEAD_LINES and (newline := data.find(b"\n", ends[-1])) >= 0:
         ends.append(newline + 1)
