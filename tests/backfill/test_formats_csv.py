@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from countersink.backfill.formats import Tally, make_reader
 from countersink.backfill.options import BackfillError
 from countersink.backfill.recipe import Recipe
-from countersink.backfill.spans import Window
+from countersink.backfill.spans import LONGEST, Window
 from tests.backfill.format_helpers import at, read, reasons, where
 
 MINUTE = at(2015, 5, 17, 10, 5)
@@ -125,7 +125,10 @@ def test_more_blank_lines_than_are_looked_at_are_said() -> None:
         (f'"/a"b,{WHEN},1', "it is no CSV"),
         (f"/a\rb,{WHEN},1", "it is no CSV"),
         (f"/a,{'1' * 200},1", "the time is too long"),
-        (f"/a,{WHEN},{'x' * 140_000}", "it is no CSV"),
+        (f"/a,{WHEN},{'x' * 140_000}", "is no whole number"),
+        (f"/a,{WHEN},1.05", "the amount '1.05' is no whole number"),
+        (f"/a,{WHEN},.0", "the amount '.0' is no whole number"),
+        (f"/a,{WHEN},9223372036854775808.0", "-2**63 to 2**63 - 1"),
     ],
 )
 def test_a_record_that_cannot_be_counted_says_why_and_spoils_no_other(
@@ -187,6 +190,33 @@ def test_what_is_left_out_is_not_rejected() -> None:
     lines = ["path,time,amount", f"{long},2015-05-18,1", f"{long},2015-05-17,1"]
     tally = read(recipe(zone="UTC"), lines, minutes=(at(2015, 5, 17), at(2015, 5, 18)))
     assert (tally.filtered, list(reasons(tally))) == (1, [3])
+
+
+@pytest.mark.parametrize(("amount", "is_"), [("1.0", 1), ("-7.000", -7), ("12.", 12)])
+def test_a_whole_number_may_have_a_point(amount: str, is_: int) -> None:
+    """As exports of columns with gaps have them; without an exponent, which may be rounded."""
+    tally = read(recipe(), ["path,time,amount", f"/a,{WHEN},{amount}"])
+    assert tally.counts == {("/a", MINUTE): is_}
+
+
+@pytest.mark.parametrize("filling", ["x", "ß", "\udcff", "\n", '""'])
+def test_a_field_may_be_as_long_as_a_record_may(filling: str) -> None:
+    """And what stands in it, as if it were a record, is none."""
+    width = len(filling.encode("utf-8", "surrogateescape"))
+    note = filling * ((LONGEST - 200) // width)
+    inside = f"\n/b,{WHEN},5,\n"
+    lines = ["path,time,amount,note", f'/a,{WHEN},1,"{inside}{note}"', f"/a,{WHEN},2,x"]
+    tally = read(recipe(), [line.encode("utf-8", "surrogateescape") for line in lines])
+    assert tally.counts == {("/a", MINUTE): 3}
+    assert tally.rejected == []
+
+
+def test_a_record_that_is_spoiled_by_more_than_quotes_is_not_read_line_by_line() -> None:
+    record = f'/a\rb,{WHEN},1,"\n/b,{WHEN},5,x\n"'
+    tally = read(recipe(), ["path,time,amount,note", record, f"/a,{WHEN},2,x"])
+    assert tally.counts == {("/a", MINUTE): 2}
+    assert list(reasons(tally)) == [2]
+    assert "it is no CSV" in reasons(tally)[2]
 
 
 def test_an_inch_is_no_quotation() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from countersink.backfill.formats import json_paths
-from countersink.backfill.recipe import Recipe
+from countersink.backfill.recipe import InputFormat, Recipe
 from tests.backfill.format_helpers import at, read, reasons, where
 
 MINUTE = at(2015, 5, 17, 10, 5)
@@ -103,7 +104,10 @@ def test_a_line_that_cannot_be_counted_says_why_and_spoils_no_other(line: str, r
     ("amount", "reason"),
     [
         (1.5, "no whole number"),
-        (1.0, "no whole number"),
+        (1e-3, "no whole number"),
+        (2.0**53, "may be rounded"),
+        (-1e300, "may be rounded"),
+        (float("nan"), "no JSON"),
         ("1e3", "no whole number"),
         (True, "no whole number"),
         (2**63, "signed 64-bit"),
@@ -116,6 +120,27 @@ def test_amounts_that_are_no_whole_number_are_rejected(amount: object, reason: s
     tally = read(recipe(amount="n"), [entry(n=amount), entry(n=3), entry(n="-4")])
     assert tally.counts == {("/a", MINUTE): -1}
     assert reason in reasons(tally)[1]
+
+
+@pytest.mark.parametrize(
+    ("written", "amount"),
+    [
+        ("1.0", 1),
+        ("1e3", 1000),
+        ("-2.5E1", -25),
+        ("-0.0", 0),
+        ("9007199254740991.0", 2**53 - 1),
+        ('"2.0"', 2),
+    ],
+)
+@pytest.mark.parametrize("form", ["ndjson", "nginx-json"])
+def test_whole_numbers_may_be_written_as_json_does(
+    form: InputFormat, written: str, amount: int
+) -> None:
+    asked = replace(recipe(amount="n"), input_format=form)
+    tally = read(asked, [entry(n="N").replace('"N"', written)])
+    assert tally.rejected == []
+    assert tally.counts == {("/a", MINUTE): amount}
 
 
 def test_an_amount_of_many_digits_is_rejected() -> None:

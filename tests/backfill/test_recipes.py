@@ -79,6 +79,50 @@ def test_a_source_in_utf16_is_refused(form: InputFormat) -> None:
         formats.make_reader(recipe, "a,t\n".encode("utf-16"), None)
 
 
+TEXT = '{"a": 1, "t": "ä, ö and ü"}\n'
+MARKS = {
+    "UTF-16LE": b"\xff\xfe",
+    "UTF-16BE": b"\xfe\xff",
+    "UTF-32LE": b"\xff\xfe\0\0",
+    "UTF-32BE": b"\0\0\xfe\xff",
+}
+
+
+@pytest.mark.parametrize("mark", [True, False])
+@pytest.mark.parametrize("name", MARKS)
+@pytest.mark.parametrize("text", ["a,t\n", TEXT, TEXT * 2000])
+def test_a_source_of_wide_characters_says_how_to_convert_it(
+    name: str, text: str, mark: bool
+) -> None:
+    head = (MARKS[name] if mark else b"") + text.encode(name)
+    with pytest.raises(BackfillError) as caught:
+        formats.make_reader(Recipe(), head[: 64 * 1024], None)
+    named = name[:6] if mark else name
+    assert f"it is {named}" in str(caught.value)
+    assert f"iconv -f {named} -t UTF-8 FILE | countersink backfill -" in str(caught.value)
+
+
+def test_a_mark_before_a_script_of_wide_letters_is_seen() -> None:
+    with pytest.raises(BackfillError, match="UTF-16"):
+        formats.make_reader(Recipe(), "дата;ключ\n".encode("utf-16"), None)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"a\0",
+        bytes(100) + b"127.0.0.1 - - [",
+        b"a\0b\0c\0 but then text of single bytes goes on for a while",
+        bytes(64 * 1024),
+        b"1" + bytes(100) + b"2\n",
+        b"\0a" * 4 + b"text" * 40,
+    ],
+)
+def test_nuls_alone_do_not_make_wide_characters(head: bytes) -> None:
+    formats.make_reader(Recipe(), head, None)
+
+
 @pytest.mark.parametrize(
     ("condition", "holds", "fails"),
     [

@@ -1,7 +1,8 @@
 """CSV with a header: https://www.rfc-editor.org/rfc/rfc4180, and any delimiter.
 
 A quote in the midst of a field that was not opened by one (``5" disk``) is a character like others.
-Where such quotes make records of lines that do not belong together, the lines are read one by one.
+Where such quotes make records of lines that do not belong together, the lines are read one by one;
+a record that is spoiled otherwise is rejected as it is.
 """
 
 import csv
@@ -16,7 +17,7 @@ from countersink.backfill.formats.rule import Rule, shown
 from countersink.backfill.formats.tally import Tally
 from countersink.backfill.options import BackfillError
 from countersink.backfill.recipe import Recipe
-from countersink.backfill.spans import Window
+from countersink.backfill.spans import LONGEST, Window
 from countersink.backfill.times import Clock
 from countersink.producers.access_line import PERCENT, Malformed
 
@@ -24,6 +25,7 @@ Row = list[str]
 
 _BLANK: Final = b"\0 \t\r"
 _LONGEST_HEADER: Final = 64 * 1024
+csv.field_size_limit(max(csv.field_size_limit(), 3 * LONGEST))  # %HH for each byte, at worst
 
 
 class CsvRecords:
@@ -69,7 +71,7 @@ class CsvRecords:
                 continue
             if row is not None:
                 self._count(row, number, line, tally)
-            elif b"\n" not in line:
+            elif b"\n" not in line or self._is_one(line):
                 self._count_line(number, line, tally)
             else:
                 pieces = line.split(b"\n")
@@ -93,6 +95,10 @@ class CsvRecords:
             return next(csv.reader((text,), delimiter=self._delimiter, strict=True))
         except csv.Error:
             return None
+
+    def _is_one(self, line: bytes) -> bool:
+        """Whether nothing is wrong with its quotes: what spoils it is a carriage return."""
+        return self._row(line.decode("utf-8", PERCENT).replace("\r", " ")) is not None
 
     def _count_line(self, number: int, line: bytes, tally: Tally) -> None:
         """Count a record that stood in a window of which not all were."""

@@ -12,7 +12,9 @@ from countersink.stream.limits import check_amount
 
 R = TypeVar("R")
 
-_AMOUNT: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_AMOUNT: Final = re.compile(r"([+-]?[0-9]{1,19})(?:\.0{0,20})?")
+_EXACT: Final = 2.0**53
+"""From here on a float may stand for another whole number than was written."""
 _SHOWN: Final = 40
 
 
@@ -71,6 +73,10 @@ class Rule(Generic[R]):
 def amount(found: object) -> int:
     """The amount that a field holds: a whole number of 64 bits with its sign.
 
+    Text may have zeros behind a point, as columns with gaps are exported, but no exponent: programs
+    write so what they have rounded. JSON has no whole numbers of its own: there any spelling will
+    do that is read without rounding.
+
     Raises:
         Malformed: it is something else.
     """
@@ -78,9 +84,14 @@ def amount(found: object) -> int:
         stripped = found.strip()
         if not stripped:
             raise Malformed("there is no amount")
-        if _AMOUNT.fullmatch(stripped) is None:
+        match = _AMOUNT.fullmatch(stripped)
+        if match is None:
             raise Malformed(f"the amount {shown(stripped)} is no whole number of 64 bits")
-        found = int(stripped)
+        found = int(match[1])
+    elif isinstance(found, float) and found.is_integer():
+        if abs(found) >= _EXACT:
+            raise Malformed(f"the amount {found} may be rounded: write it without an exponent")
+        found = int(found)
     if found is None:
         raise Malformed("there is no amount")
     try:
