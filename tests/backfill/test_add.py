@@ -157,7 +157,8 @@ def test_progress_ends_with_everything(
 
 
 def test_a_rate_is_kept(mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses as long as the lines before them take at that rate; the clock is the test's."""
+    """Pauses as long as the lines before them take at that rate, and none when nothing comes after
+    it; the clock is the test's."""
     waits: list[float] = []
     clock = [0.0]
 
@@ -169,8 +170,16 @@ def test_a_rate_is_kept(mysql_url: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("countersink.backfill.pace.time.sleep", sleep)
     monkeypatch.setattr("countersink.backfill.pace.FEWEST", 50)
     add(mysql_url, write(tmp_path / "a.log", long_log(200)), rate=10)
-    assert sum(waits) == pytest.approx(20.0)
+    assert sum(waits) == pytest.approx(15.0)
     assert query(mysql_url, "SELECT COUNT(*) FROM backfill_chunk") == [(4,)]
+    waits.clear()
+    files = [write(tmp_path / f"{number}.log", long_log(50, first=number)) for number in (1, 2, 3)]
+    assert outcomes(add(mysql_url, *files, rate=10)) == ["counted"] * 3
+    assert sum(waits) == pytest.approx(10.0)
+    waits.clear()
+    undoing.undo(mysql_url, 1)
+    add(mysql_url, tmp_path / "a.log", rate=10)
+    assert sum(waits) == pytest.approx(15.0)
 
 
 def test_a_dry_run_says_what_would_be_added_and_changes_nothing(

@@ -76,6 +76,9 @@ class Follower:
     def _count(self, chunk: Chunk) -> bool:
         """Count a chunk, if it is to be had."""
         work = self._work
+        work.pace.wait()
+        if work.stop():
+            return False
         source = self._look()
         # Before the transaction: a compressed file is read from its beginning for it.
         self._content.seek(chunk.reads_from)
@@ -92,7 +95,7 @@ class Follower:
         if counted is None:
             return False
         work.watch.add(counted)
-        work.pace.wait(counted.lines)
+        work.pace.note(counted.lines)
         return True
 
     def new(self) -> None:
@@ -114,6 +117,9 @@ class Follower:
                 found = self._last = self._read(start, self._reader)
             if found is None:
                 return
+            work.pace.wait()
+            if work.stop():
+                return
             try:
                 counted = work.link.run(
                     partial(
@@ -129,7 +135,7 @@ class Follower:
                 continue
             self._held_to = found.span.end
             work.watch.add(counted)
-            work.pace.wait(counted.lines)
+            work.pace.note(counted.lines)
 
     def _read(self, start: Start, reader: Reader) -> ReadChunk | None:
         return read_chunk(self._content, reader, start, max_lines=self._work.pace.max_lines)

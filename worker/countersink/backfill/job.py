@@ -142,6 +142,9 @@ class _Desk:
             return False
         try:
             source, content, reader = self._at_hand(number)
+            self._pace.wait()
+            if self._stop():
+                return False
             counted = self._link.run(
                 lambda session: count_planned(session, task, source, start_at, content, reader)
             )
@@ -150,7 +153,7 @@ class _Desk:
             return False
         if counted is None:
             return False
-        self._pace.wait(counted.lines)
+        self._pace.note(counted.lines)
         return True
 
     def _at_hand(self, number: int) -> tuple[Source, Content, Reader]:

@@ -30,11 +30,16 @@ class Pace:
         self._lines = 0
         self.max_lines = LINES if rate is None else min(LINES, max(FEWEST, int(rate)))
 
-    def wait(self, lines: int) -> None:
-        """Wait as long as it takes that ``lines`` more are no more than may be."""
+    def note(self, lines: int) -> None:
+        """So many lines more were counted."""
+        self._lines += lines
+
+    def wait(self) -> None:
+        """Wait as long as it takes that those that were counted are no more than may be: before
+        the next chunk, so that nothing is waited for after the last.
+        """
         if self._rate is None:
             return
-        self._lines += lines
         ready = self._began + self._lines / self._rate
         while (left := ready - time.monotonic()) > 0 and not self._stop():
             time.sleep(min(left, _LOOK))
