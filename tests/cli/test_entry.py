@@ -14,6 +14,7 @@ import pytest
 from countersink.cli.app import COMMANDS, app
 from countersink.cli.entry import SERVER_MODULES
 from tests.cli.command import Servers, call, countersink, environment, one_sentence
+from tests.producers.tailing import write
 from tests.support.processes import COUNTERSINK
 
 
@@ -141,6 +142,36 @@ def test_a_reader_that_goes_away_ends_it_quietly(servers: Servers) -> None:
         os.close(write)
         assert process.communicate(timeout=60)[1] == b""
     assert process.returncode == 141
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_what_is_closed_is_missed_by_nobody(servers: Servers, tmp_path: Path, closed: str) -> None:
+    """Least of all does a connection come to stand where standard output was."""
+    log = tmp_path / "access.log"
+    write(log, "/a")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            ["sh", "-c", f'exec "$@" {closed}', "sh", *COUNTERSINK, *arguments],
+            capture_output=True,
+            env=environment(**servers.variables()),
+            check=False,
+        )
+
+    for arguments in (
+        ("backfill", str(log), "--counter", "c"),
+        ("totals", "c"),
+    ):
+        done = run(*arguments)
+        assert done.returncode == 0, (arguments, done)
+        assert b"Traceback" not in done.stderr
+        assert b"failed" not in done.stderr
+        assert b"unexpected" not in done.stderr
+    assert len(servers.call("totals", "c", "--by", "key", "--format", "json").json["rows"]) == 1
+    if "<" in closed:
+        done = run("backfill", "-", "--counter", "c")
+        assert done.returncode == 1
+        assert b"Traceback" not in done.stderr
 
 
 def test_a_full_disk_is_an_error() -> None:

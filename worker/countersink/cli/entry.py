@@ -22,7 +22,9 @@ def main() -> NoReturn:
         )
         sys.exit(1)
     from countersink.cli.app import run
+    from countersink.cli.descriptors import occupy
 
+    occupy()
     sys.exit(run())
 
 
