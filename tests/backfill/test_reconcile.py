@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.backfill import correcting, reconcile
+from countersink.backfill import clearing, correcting, reconcile
 from countersink.backfill.options import BackfillError, Progress
 from countersink.backfill.reconcile import Corrected
 from countersink.store import Store, dead
@@ -384,6 +384,8 @@ def test_the_truth_of_runs_that_ended_before_is_forgotten(
     session.execute("UPDATE backfill_run SET state = 'failed'")
     beside = said_by(session, {(DAY, "/"): 1})
     run = said_by(session, {(DAY, "/"): 1})
+    clearing.clear(session, "views")
+    assert session.query("SELECT run FROM backfill_truth ORDER BY run") == [(beside,), (run,)]
     corrected(mysql_url, run)
     assert session.query("SELECT run FROM backfill_truth") == [(beside,)]
     assert old < beside < run

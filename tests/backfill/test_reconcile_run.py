@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from countersink.backfill import correcting, reconcile
-from countersink.backfill.options import BackfillError, Report
+from countersink.backfill import correcting, listing, reconcile, whole
+from countersink.backfill.options import BackfillError, Progress, Report
 from countersink.backfill.run import backfill
 from countersink.backfill.undo import undo
+from countersink.backfill.whole import Whole
 from countersink.store import Store
 from countersink.store.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.merge import Incoming
 from tests.backfill.helpers import NOON, line, log, options, write
 from tests.backfill.truths import DAY, count, on_days, totals
-from tests.store.helpers import entry, minute
+from tests.store.helpers import entry, minute, now_ms
 
+NO_PID = 2**22 + 1
+"""More than Linux gives."""
 TABLES = ("run", "source", "chunk", "truth", "drift", "journal", "reject")
 
 
@@ -41,6 +44,14 @@ def applier(mysql_url: str) -> Iterator[Applier]:
 def run(url: str, redis_url: str, *sources: Path, **given: Any) -> Report:
     asked = options(*sources, mode="reconcile", **given)
     return backfill(url, asked, redis_url=redis_url)
+
+
+class Killed(BaseException):
+    """As a process that is there no more."""
+
+
+def dies(*_: object) -> None:
+    raise Killed
 
 
 def rows(session: Session) -> dict[str, int]:
@@ -104,9 +115,6 @@ def test_killed_while_correcting_it_is_run_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Killed(BaseException):
-        pass
-
     original = correcting.correct_bucket
     days = [line("/", at=NOON + timedelta(days=number)) for number in range(4)]
     source = write(tmp_path / "a.log", b"".join(days))
@@ -158,6 +166,157 @@ def test_rejected_lines_are_in_no_total(
     assert (done.corrections, done.rejected) == (1, 1)
     assert totals(session) == on_days({(DAY, "/"): 2})
     assert any(notice.startswith("1 lines were rejected: ") for notice in done.notices)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_was_rejected_altogether_says_nothing(
+    store: Store,
+    session: Session,
+    applier: Applier,
+    mysql_url: str,
+    redis_url: str,
+    tmp_path: Path,
+    dry_run: bool,
+) -> None:
+    count(applier, {(DAY, "/"): 5})
+    good = write(tmp_path / "a.log", log("/", "/"))
+    wrong = write(tmp_path / "b.log", b"nonsense\n" * 3)
+    asked: dict[str, Any] = {"start": DAY, "end": DAY, "dry_run": dry_run}
+    asked["rejects"] = tmp_path / "rejects.ndjson"
+    for sources in ([wrong], [good, wrong]):
+        done = run(mysql_url, redis_url, *sources, **asked, max_rejects=100)
+        assert (done.state, done.corrections, done.rejected) == ("failed", 0, 3)
+        assert any("3 lines were rejected" in notice for notice in done.notices)
+        assert any("--input-format" in notice for notice in done.notices)
+    assert totals(session) == on_days({(DAY, "/"): 5})
+    assert session.query("SELECT COUNT(*) FROM reconciled_bucket") == [(0,)]
+    # Lines of other days are lines that were read.
+    wrong.write_bytes(line("/", at=NOON + timedelta(days=9)) + b"nonsense\n")
+    assert run(mysql_url, redis_url, good, wrong, **asked).corrections == 1
+
+
+def test_what_was_rejected_deletes_nothing(
+    store: Store,
+    session: Session,
+    applier: Applier,
+    mysql_url: str,
+    redis_url: str,
+    tmp_path: Path,
+) -> None:
+    count(applier, {(DAY, "/"): 5, (DAY, "/gone"): 1})
+    source = write(tmp_path / "a.log", log("/", "/") + b"nonsense\n")
+    asked: dict[str, Any] = {"delete_missing": True, "rejects": tmp_path / "rejects.ndjson"}
+    done = run(mysql_url, redis_url, source, **asked)
+    assert (done.state, done.corrections) == ("failed", 0)
+    assert any("--max-rejects" in notice for notice in done.notices)
+    assert totals(session) == on_days({(DAY, "/"): 5, (DAY, "/gone"): 1})
+    assert run(mysql_url, redis_url, source, **asked, max_rejects=0).state == "stopped"
+    assert run(mysql_url, redis_url, source, **asked, max_rejects=1).corrections == 2
+    assert totals(session) == on_days({(DAY, "/"): 2, (DAY, "/gone"): 0})
+
+
+def test_dates_that_are_too_far_apart_are_refused_before_anything_is_read(
+    store: Store, session: Session, mysql_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "a.log", log("/"))
+    seen: list[Progress] = []
+    asked = options(source, mode="reconcile", start=date(1970, 1, 1), end=date(2999, 1, 1))
+    with pytest.raises(BackfillError, match="reconcile fewer days at a time"):
+        backfill(mysql_url, asked, redis_url=redis_url, on_progress=seen.append)
+    assert (rows(session), seen) == ({}, [])
+
+
+def test_what_the_sources_are_taken_for_is_said_where_it_matters(
+    store: Store, session: Session, mysql_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "a.log", log("/"))
+    (said, _) = run(mysql_url, redis_url, source, dry_run=True).notices
+    assert said.endswith("in the midst of a day, give --from and --to")
+    assert run(mysql_url, redis_url, source, start=DAY).notices == ()
+    (said,) = run(mysql_url, redis_url, write(source, log("/", "/"))).notices
+    assert said.endswith("in the midst of a day, undo this and give --from and --to")
+    assert run(mysql_url, redis_url, source).notices == ()
+
+
+@pytest.mark.parametrize("mode", ["add", "reconcile"])
+def test_a_run_that_breaks_down_is_failed(
+    store: Store,
+    session: Session,
+    mysql_url: str,
+    redis_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+) -> None:
+    def breaks(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(whole, "count_source", breaks)
+    source = write(tmp_path / "a.log", log("/"))
+    with pytest.raises(KeyboardInterrupt):
+        backfill(mysql_url, options(source, mode=mode), redis_url=redis_url)
+    assert session.query("SELECT state, error FROM backfill_run") == [
+        ("failed", "KeyboardInterrupt")
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        run(mysql_url, redis_url, source, dry_run=True)
+    assert rows(session) == {"run": 1}
+
+
+def killed(url: str, redis_url: str, source: Path, **given: Any) -> int:
+    """A reconcile whose process was killed when it had read its sources; its number."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Whole, "_correct", dies)
+        patch.setattr(Whole, "_failed", lambda *_: None)
+        with pytest.raises(Killed):
+            run(url, redis_url, source, **given)
+    with connect(url) as opened:
+        ((number,),) = opened.query("SELECT MAX(id) FROM backfill_run")
+        return int(number)
+
+
+@pytest.mark.parametrize("mode", ["add", "reconcile"])
+def test_a_dry_run_that_was_killed_is_known_and_cleared_away(
+    store: Store, session: Session, mysql_url: str, redis_url: str, tmp_path: Path, mode: str
+) -> None:
+    source = write(tmp_path / "a.log", log("/"))
+    number = killed(mysql_url, redis_url, source, dry_run=True)
+    (listed,) = listing.runs(session)
+    assert (listed.id, listed.mode, listed.state) == (number, "dry-run", "running")
+    with pytest.raises(BackfillError, match="was a dry run: it has changed nothing"):
+        undo(mysql_url, number)
+    # As long as its process lives it is left alone.
+    beside = run(mysql_url, redis_url, source, dry_run=True)
+    assert (beside.state, rows(session)["truth"]) == ("done", 1)
+    pid = listed.holder.rpartition(":")[2].partition("-")[0]
+    session.execute(
+        "UPDATE backfill_run SET holder = REPLACE(holder, %s, %s)", (f":{pid}-", f":{NO_PID}-")
+    )
+    done = backfill(mysql_url, options(source, mode=mode), redis_url=redis_url)
+    assert (done.state, done.amount) == ("done", 1)
+    assert [one.id for one in listing.runs(session)] == [done.run]
+    assert session.query("SELECT DISTINCT run FROM backfill_chunk") == [(done.run,)]
+    assert session.query("SELECT COUNT(*) FROM backfill_truth") == [(0,)]
+
+
+def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(
+    store: Store, session: Session, mysql_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "a.log", log("/"))
+    gone, lives = (killed(mysql_url, redis_url, source) for _ in range(2))
+    session.execute(
+        "UPDATE backfill_run SET seen = seen - INTERVAL 61 MINUTE WHERE id = %s", (gone,)
+    )
+    assert run(mysql_url, redis_url, source).state == "done"
+    states = {one.id: one.state for one in listing.runs(session)}
+    assert (states[gone], states[lives]) == ("failed", "running")
+    assert session.query("SELECT DISTINCT run FROM backfill_truth") == [(lives,)]
+    assert session.query("SELECT 1 FROM backfill_source WHERE truth_of = %s", (gone,)) == []
+    # If it was there all the time, it corrects nothing.
+    asked = options(source, start=DAY, end=DAY, delete_missing=True)
+    with pytest.raises(BackfillError, match="is failed by now"):
+        reconcile.correct(mysql_url, gone, asked, now_ms())
+    assert totals(session) == on_days({(DAY, "/"): 1})
 
 
 def test_traffic_that_is_on_its_way_when_it_begins_is_waited_for(

@@ -11,6 +11,7 @@ from countersink.backfill.options import BackfillError, Options, Progress
 from countersink.store.connection import Session
 from countersink.store.errors import InexactZone
 from countersink.store.periods import ONE_DAY
+from countersink.store.policies import Policies
 from countersink.store.views import View
 
 MOST_BUCKETS: Final = 200_000
@@ -26,12 +27,32 @@ class Chosen:
     Attributes:
         view: the counter's buckets in its own time zones.
         labels: those to be set, in order.
-        notices: for people: what is left out, and what is taken for granted.
+        notices: for people: what is left out.
+        assumed: the first and the last bucket of the sources, where nobody has said for which days
+            they are the whole truth.
     """
 
     view: View
     labels: tuple[int, ...]
     notices: tuple[str, ...]
+    assumed: tuple[int, int] | None = None
+
+    def all_notices(self, corrections: int, advice: str) -> tuple[str, ...]:
+        """The notices; where something differed, also what was taken for granted.
+
+        Args:
+            corrections: how much did.
+            advice: what to do if it is not so.
+        """
+        if self.assumed is None or not corrections:
+            return self.notices
+        first, last = self.assumed
+        taken_for = (
+            f"the sources are taken for the whole of {self.view.day(first)}, where they begin, and"
+            f" of {self.view.last_day(last)}, where they end: if they begin or end in the midst of"
+            f" a day, {advice}"
+        )
+        return taken_for, *self.notices
 
     def days(self, labels: Iterable[int]) -> str:
         """The days of some buckets, for people."""
@@ -52,6 +73,17 @@ class Chosen:
                     )
                 )
             yield label
+
+
+def check_days(options: Options, in_force: Policies) -> None:
+    """Check the days that are asked for, before anything is read.
+
+    Raises:
+        BackfillError: the range begins or ends within a bucket, or has no end; too many buckets.
+    """
+    start, end = options.recipe.start, options.recipe.end
+    if start is not None and end is not None:
+        _between(View(options.counter, in_force.of(options.counter), None), start, end)
 
 
 def choose(session: Session, run: int, options: Options, t0: int) -> Chosen:
@@ -76,15 +108,12 @@ def choose(session: Session, run: int, options: Options, t0: int) -> Chosen:
     view = View(options.counter, policies, None)
     found = truth.labels(session, run)
     notices: list[str] = []
+    assumed: tuple[int, int] | None = None
     start, end = options.recipe.start, options.recipe.end
     if start is not None and end is not None:
         found = sorted({*found, *_between(view, start, end)})
-    elif found:
-        notices.append(
-            f"the sources are taken for the whole of {view.day(found[0])}, where they begin, and of"
-            f" {view.last_day(found[-1])}, where they end: if they begin or end in the midst of a"
-            " day, undo this and give --from and --to"
-        )
+    elif found and start is None and end is None:
+        assumed = found[0], found[-1]
     if len(found) > MOST_BUCKETS:
         raise _too_many(len(found))
     rolled_up_to = _rolled_up_to(session, options.counter)
@@ -105,7 +134,7 @@ def choose(session: Session, run: int, options: Options, t0: int) -> Chosen:
         )
     if in_months:
         notices.append(rolled_up(_days(view, in_months)))
-    return Chosen(view, tuple(chosen), tuple(notices))
+    return Chosen(view, tuple(chosen), tuple(notices), assumed)
 
 
 def rolled_up(days: str) -> str:

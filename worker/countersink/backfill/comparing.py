@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from countersink.backfill import runs
 from countersink.backfill.choosing import Chosen, choose
 from countersink.backfill.correcting import ROWS, Correcting, Difference
 from countersink.backfill.keeping import connect_for
@@ -51,6 +52,7 @@ def compare(
     drift: list[Drift] = []
     finished = True
     with connect_for(mysql_url)() as session, session.transaction(snapshot=True):
+        runs.require_running(session, run)  # nobody has cleared away what it read
         chosen = choose(session, run, options, t0)
         work = Correcting(run, chosen.view, t0, options.delete_missing)
         for label, found in _differences(session, work, chosen.each(on_progress)):
@@ -63,7 +65,7 @@ def compare(
     return Compared(
         corrections=corrections,
         amount=amount,
-        notices=chosen.notices,
+        notices=chosen.all_notices(corrections, "give --from and --to"),
         finished=finished,
         drift=tuple(drift),
     )

@@ -111,7 +111,7 @@ class _Desk:
         """
         about = self._link.run(lambda session: listing.run(session, run))
         target: Target = CounterTarget()
-        if about.mode == "reconcile":
+        if about.mode != "add":
             target = TruthTarget(run, about.counter)
         task = Task(run, about.counter, target, max_rejects)
         idle_until = time.monotonic() + IDLE_S

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Final
 
-from countersink.backfill.options import BackfillError, Mode
+from countersink.backfill.options import BackfillError
 from countersink.backfill.recipe import Recipe
 from countersink.store import policies
 from countersink.store.buckets import label_of
@@ -27,7 +27,8 @@ class Run:
 
     Attributes:
         id: its number.
-        counter, mode: as asked.
+        counter: as asked.
+        mode: ``add``, ``reconcile``, or ``dry-run`` of a reconcile, while it lasts.
         state: ``running`` (also of a process that died: see ``seen``), ``done``, ``stopped``,
             ``failed``, ``undoing``, ``undone`` or ``deleted`` (with its counter).
         recipe: how its sources are read.
@@ -43,7 +44,7 @@ class Run:
 
     id: int
     counter: str
-    mode: Mode
+    mode: str
     state: str
     recipe: Recipe
     sources: tuple[str, ...]

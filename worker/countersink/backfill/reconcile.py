@@ -15,11 +15,11 @@ from functools import partial
 from typing import Final
 
 from countersink.backfill import correcting, streams, truth
-from countersink.backfill.choosing import Chosen, choose, rolled_up
+from countersink.backfill.choosing import Chosen, check_days, choose, rolled_up
 from countersink.backfill.comparing import Compared, compare
 from countersink.backfill.correcting import Correcting, RolledUpMeanwhile
 from countersink.backfill.keeping import Keeper, connect_for
-from countersink.backfill.options import BackfillError, Options, Progress
+from countersink.backfill.options import BackfillError, Options, Progress, SourceReport
 from countersink.backfill.retracting import TakenBack, undo
 from countersink.backfill.truth import TruthTarget
 from countersink.store import reconciled
@@ -35,9 +35,11 @@ __all__ = [
     "TakenBack",
     "TruthTarget",
     "begin",
+    "check_days",
     "compare",
     "correct",
     "undo",
+    "unreliable",
 ]
 
 _MARKS_AT_ONCE: Final = 5000
@@ -108,6 +110,29 @@ def begin(
     return t0
 
 
+def unreliable(options: Options, reports: Sequence[SourceReport]) -> str:
+    """Why sources that were read are not the whole truth, as lines of them were rejected; or ''."""
+    rejected = sum(one.rejected for one in reports)
+    if rejected and not sum(one.counted for one in reports):
+        return (
+            f"{rejected:,} lines were rejected, and none counted: look at why, and whether"
+            " --input-format and the other options are those of these sources"
+        )
+    for one in reports:
+        # Lines that the filters left out were read all the same.
+        if one.rejected and not (one.counted or one.filtered):
+            return (
+                f"of {one.source} all {one.rejected:,} lines were rejected: look at why, whether"
+                " --input-format and the other options are right for it, or leave it out"
+            )
+    if rejected and options.delete_missing and options.max_rejects is None:
+        return (
+            f"{rejected:,} lines were rejected, and --delete-missing would take away what they"
+            f" count: look at why; --max-rejects {rejected} does it all the same"
+        )
+    return ""
+
+
 def correct(
     mysql_url: str,
     run: int,
@@ -147,8 +172,9 @@ def correct(
                 break
         corrections, amount, rejected = keeper.run(partial(_corrected, run=run))
         if finished:
-            keeper.run(partial(truth.discard_ended, counter=options.counter, run=run))
-    notices = (*chosen.notices, *_also(chosen, work, gone))
+            keeper.run(partial(truth.discard, run=run))
+    advice = "undo this and give --from and --to"
+    notices = (*chosen.all_notices(corrections, advice), *_also(chosen, work, gone))
     if rejected:
         notices += (
             f"{rejected:,} lines were rejected: what they may have counted is in no total now",

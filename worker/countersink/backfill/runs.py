@@ -11,6 +11,9 @@ from typing import Final
 from countersink.backfill.options import BackfillError, Options
 from countersink.store.connection import Session
 
+DRY_RUN: Final = "dry-run"
+"""The mode of a reconcile that changes nothing: it is in the table while it lasts."""
+
 _LONGEST_ERROR: Final = 1000
 _NOW: Final = "UTC_TIMESTAMP(3)"
 
@@ -66,7 +69,12 @@ class Counted:
 
 def process_name() -> str:
     """A name that no other process has, or ever had: host:pid and something random."""
-    return f"{socket.gethostname()[:150]}:{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{host()}:{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def host() -> str:
+    """What the names of this host's processes begin with, up to the last colon."""
+    return socket.gethostname()[:150]
 
 
 def begin(session: Session, options: Options, sources: Sequence[str], holder: str) -> int:
@@ -86,7 +94,7 @@ def begin(session: Session, options: Options, sources: Sequence[str], holder: st
             f" VALUES (%s, %s, 'running', %s, %s, %s, {_NOW}, {_NOW})",
             (
                 options.counter,
-                options.mode,
+                DRY_RUN if options.dry_run else options.mode,
                 options.recipe.to_json(),
                 json.dumps([printable(name) for name in sources], ensure_ascii=False),
                 holder,
@@ -169,8 +177,8 @@ def end(session: Session, run: int, state: str, error: str = "") -> None:
 
 
 def forget(session: Session, run: int) -> None:
-    """Delete a run by which nothing was changed."""
-    session.execute("DELETE FROM backfill_run WHERE id = %s AND state = 'running'", (run,))
+    """Delete a dry run."""
+    session.execute("DELETE FROM backfill_run WHERE id = %s AND mode = %s", (run, DRY_RUN))
 
 
 def figures(session: Session, run: int) -> Counted:

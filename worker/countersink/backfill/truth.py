@@ -107,15 +107,15 @@ def discard(session: Session, run: int) -> None:
         pass
 
 
-def discard_ended(session: Session, counter: str, run: int) -> None:
-    """The same of a run and of all runs of its counter that have ended, however."""
+def discard_ended(session: Session, counter: str) -> None:
+    """The same of all runs of a counter that have ended, however."""
     ended = session.query(
-        "SELECT id FROM backfill_run WHERE counter = %s AND state <> 'running' AND id IN"
-        " (SELECT run FROM backfill_truth GROUP BY run)",
+        "SELECT id FROM backfill_run AS r WHERE counter = %s AND state <> 'running'"
+        " AND mode <> 'add' AND EXISTS (SELECT 1 FROM backfill_truth AS t WHERE t.run = r.id)",
         (counter,),
     )
-    for number in {run, *(int(number) for (number,) in ended)}:
-        discard(session, number)
+    for (run,) in ended:
+        discard(session, int(run))
 
 
 def policies_text(own: Sequence[Policy]) -> str:

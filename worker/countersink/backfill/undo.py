@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from countersink.backfill import listing, reconcile, set_days
+from countersink.backfill import listing, reconcile, runs, set_days
 from countersink.backfill.chunk_undo import ChunkUndo, Reached, forget_rejects
 from countersink.backfill.link import Link
 from countersink.backfill.listing import Run
@@ -144,6 +144,11 @@ def _begin(session: Session, number: int) -> Run:
     """Let nothing of a run be committed any more."""
     with session.transaction():
         run = listing.run(session, number, lock=True)
+        if run.mode == runs.DRY_RUN:
+            raise BackfillError(
+                f"backfill {number} was a dry run: it has changed nothing, and is cleared away by"
+                f" the next backfill of {run.counter}"
+            )
         if run.state == "undone":
             raise BackfillError(f"backfill {number} was undone at {run.seen:%Y-%m-%d %H:%M:%S} UTC")
         if run.state == "deleted":

@@ -7,14 +7,14 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from countersink.backfill import listing, reconcile, runs, sources, truth
+from countersink.backfill import clearing, listing, reconcile, runs, truth
 from countersink.backfill.counting import Task
 from countersink.backfill.days import minutes
 from countersink.backfill.inputs import Input
 from countersink.backfill.link import Link
 from countersink.backfill.listing import RejectedLine
 from countersink.backfill.one_source import Outcome, count_source
-from countersink.backfill.options import BackfillError, Options, Progress, Report, SourceReport
+from countersink.backfill.options import Options, Progress, Report, SourceReport
 from countersink.backfill.pace import Pace
 from countersink.backfill.reconcile import Compared, Corrected
 from countersink.backfill.reporting import STOPPED, report, save_rejects, state_of
@@ -23,10 +23,8 @@ from countersink.backfill.team import Team
 from countersink.backfill.truth import TruthTarget
 from countersink.backfill.watch import Watch
 from countersink.backfill.work import Work
-from countersink.store.connection import Session
 from countersink.store.errors import StoreError
 from countersink.store.policies import Policies
-from countersink.store.rerun import rerun
 from countersink.store.tables import open_tables
 
 
@@ -65,6 +63,7 @@ class Whole:
         options, link = self.options, self.link
         t0 = 0
         if options.mode == "reconcile":
+            reconcile.check_days(options, self.in_force)
             t0 = reconcile.begin(
                 self.redis_url, options, on_progress=self.on_progress, stop=self.stop
             )
@@ -73,17 +72,22 @@ class Whole:
         run = link.run(begin)
         self._outcomes = [Outcome(report=each) for each in failed]
         try:
+            link.run(partial(clearing.clear, counter=options.counter))
             self._read(run, found)
             error = next((each.error for each in self._outcomes if each.error), "")
             reports = [each.report for each in self._outcomes]
             state = state_of(reports, stopped=bool(error) or self.stop())
             changed: Corrected | Compared | None = None
             if options.mode == "reconcile" and state == "done":
-                changed = self._correct(run, t0)
-                state = "done" if changed.finished else "stopped"
+                error = reconcile.unreliable(options, reports)
+                if error:
+                    state = "failed"
+                else:
+                    changed = self._correct(run, t0)
+                    state = "done" if changed.finished else "stopped"
             return self._end(run, state, error, changed)
-        except (BackfillError, StoreError) as error:
-            self._failed(run, str(error))
+        except BaseException as broken:
+            self._failed(run, str(broken) or type(broken).__name__)
             raise
 
     def _read(self, run: int, found: Sequence[Input]) -> None:
@@ -133,7 +137,7 @@ class Whole:
         notices += self._save_rejects(run, reports, extra)
         if options.dry_run:
             notices.append("nothing was changed: this was a dry run")
-            self._forget(run)
+            link.run(partial(clearing.forget, run=run))
         else:
             if options.mode == "reconcile":
                 link.run(partial(truth.discard, run=run))
@@ -175,22 +179,14 @@ class Whole:
         with open_tables(self.mysql_url) as session:
             yield save_rejects(path, chain(listing.rejects(session, run), extra), instead)
 
-    def _forget(self, run: int) -> None:
-        """Leave nothing of a dry run."""
-
-        def forget(session: Session) -> None:
-            truth.discard(session, run)
-            with session.transaction():
-                sources.forget_truth(session, run)
-                runs.forget(session, run)
-
-        self.link.run(lambda session: rerun(partial(forget, session)))
-
     def _failed(self, run: int, why: str) -> None:
-        with contextlib.suppress(StoreError):
+        """End a run that broke down, on a connection of its own: on the other there may be half of
+        a reply.
+        """
+        with contextlib.suppress(StoreError), Link(self.mysql_url, lambda: True) as link:
             if self.options.dry_run:
-                self._forget(run)
+                link.run(partial(clearing.forget, run=run))
             else:
-                self.link.run(partial(runs.end, run=run, state="failed", error=why), patience=0.0)
+                link.run(partial(runs.end, run=run, state="failed", error=why))
                 if self.options.mode == "reconcile":
-                    self.link.run(partial(truth.discard, run=run), patience=0.0)
+                    link.run(partial(truth.discard, run=run))

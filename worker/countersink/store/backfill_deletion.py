@@ -33,7 +33,7 @@ def runs_with_corrections(session: Session, counter: str) -> list[int]:
     return [
         int(run)
         for (run,) in session.query(
-            "SELECT id FROM backfill_run WHERE counter = %s AND mode = 'reconcile' ORDER BY id",
+            "SELECT id FROM backfill_run WHERE counter = %s AND mode <> 'add' ORDER BY id",
             (counter,),
         )
     ]
