@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -360,6 +361,20 @@ def test_a_damaged_journal_is_said_and_nothing_of_its_chunk_is_touched(
     run = run_of(mysql_url, source)
     session.execute("DELETE FROM backfill_journal")
     with pytest.raises(BackfillError, match="says 0 where 2 was added: it is damaged"):
+        undo(mysql_url, run)
+    assert totals(mysql_url) == day("/a", "/b")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [b"", b"x", b"x\x9c", zlib.compress(b"[["), *map(zlib.compress, (b"1", b'[[1,"a"]]'))],
+)
+def test_a_journal_that_cannot_be_read_is_said(
+    mysql_url: str, session: Session, tmp_path: Path, piece: bytes
+) -> None:
+    run = run_of(mysql_url, write(tmp_path / "a.log", log("/a", "/b")))
+    session.execute("UPDATE backfill_journal SET cells = %s", (piece,))
+    with pytest.raises(BackfillError, match=r"cannot be read .* restore table backfill_journal"):
         undo(mysql_url, run)
     assert totals(mysql_url) == day("/a", "/b")
 

@@ -1,9 +1,10 @@
 """Chunks as the tables have them: which bytes of a source were counted, or are to be."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from countersink.backfill import rejects
 from countersink.backfill.runs import Counted, counted_of
 from countersink.backfill.spans import Span
 from countersink.store.connection import Session
@@ -23,6 +24,8 @@ class Chunk:
         digest: SHA-256 of [start_at, end_at).
         state: ``pending``, ``done`` or ``undone``.
         run: that planned it; when done: that counted it.
+        open_rejected: when it was counted last, its last line had no newline, and was rejected for
+            the total that it would have made.
     """
 
     source: int
@@ -33,12 +36,15 @@ class Chunk:
     digest: bytes
     state: str
     run: int
+    open_rejected: bool
 
 
 _SELECT: Final = (
-    "SELECT source, start_at, end_at, reads_from, first_line, digest, state, run"
+    "SELECT source, start_at, end_at, reads_from, first_line, digest, state, run, open_rejected"
     " FROM backfill_chunk"
 )
+
+_SHARED: Final = " LOCK IN SHARE MODE"
 
 
 def of(session: Session, source: int, start_at: int = 0) -> Iterator[Chunk]:
@@ -85,14 +91,49 @@ def claim(session: Session, source: int, start_at: int) -> Chunk | None:
     return _chunk(found[0]) if found else None
 
 
+def open_rejected(session: Session, source: int, end: int, *, lock: bool = False) -> bool:
+    """Whether the last line of the chunk that ends at ``end`` was rejected for its total.
+
+    Args:
+        lock: it stays so until the transaction ends.
+    """
+    found = session.query(
+        "SELECT open_rejected FROM backfill_chunk WHERE source = %s AND start_at < %s"
+        f" ORDER BY start_at DESC LIMIT 1{_SHARED if lock else ''}",
+        (source, end),
+    )
+    return bool(found and found[0][0])
+
+
+def followed(session: Session, chunk: Chunk, *, lock: bool = False) -> bool:
+    """Whether a chunk was counted that goes on in the last line of this one.
+
+    Args:
+        lock: it stays so until the transaction ends.
+    """
+    after = "FROM backfill_chunk WHERE source = %s AND start_at = %s"
+    args = chunk.source, chunk.end_at
+    goes_on = session.query(f"SELECT 1 {after} AND reads_from < start_at", args)
+    if not goes_on:
+        return False  # without waiting for who has it locked
+    found = session.query(f"SELECT state = 'done' {after}{_SHARED if lock else ''}", args)
+    return bool(found and found[0][0])
+
+
 def insert_done(
-    session: Session, source: int, run: int, span: Span, reads_from: int, counted: Counted
+    session: Session,
+    source: int,
+    run: int,
+    span: Span,
+    reads_from: int,
+    counted: Counted,
+    open_rejected: bool,
 ) -> None:
     """Note that a chunk was counted that nobody had planned."""
     session.execute(
         "INSERT INTO backfill_chunk (source, start_at, end_at, reads_from, first_line, digest,"
-        " state, run, lines_read, counted, filtered, rejected, amount)"
-        " VALUES (%s, %s, %s, %s, %s, %s, 'done', %s, %s, %s, %s, %s, %s)",
+        " state, run, open_rejected, lines_read, counted, filtered, rejected, amount)"
+        " VALUES (%s, %s, %s, %s, %s, %s, 'done', %s, %s, %s, %s, %s, %s, %s)",
         (
             source,
             span.start,
@@ -101,17 +142,21 @@ def insert_done(
             span.first_line,
             span.digest,
             run,
+            open_rejected,
             *_sums(counted),
         ),
     )
 
 
-def update_done(session: Session, chunk: Chunk, run: int, counted: Counted) -> None:
+def update_done(
+    session: Session, chunk: Chunk, run: int, counted: Counted, open_rejected: bool
+) -> None:
     """Note that a chunk was counted that had been planned, or taken back."""
     session.execute(
-        "UPDATE backfill_chunk SET state = 'done', run = %s, lines_read = %s, counted = %s,"
-        " filtered = %s, rejected = %s, amount = %s WHERE source = %s AND start_at = %s",
-        (run, *_sums(counted), chunk.source, chunk.start_at),
+        "UPDATE backfill_chunk SET state = 'done', run = %s, open_rejected = %s, lines_read = %s,"
+        " counted = %s, filtered = %s, rejected = %s, amount = %s"
+        " WHERE source = %s AND start_at = %s",
+        (run, open_rejected, *_sums(counted), chunk.source, chunk.start_at),
     )
 
 
@@ -124,7 +169,8 @@ def figures(session: Session, source: int, run: int) -> tuple[Counted, Counted]:
     )
     (own,) = session.query(sums.format("="), (source, run))
     (others,) = session.query(sums.format("<>"), (source, run))
-    return counted_of(own), counted_of(others)
+    kept = rejects.number(session, run, source)
+    return replace(counted_of(own), rejects=kept), counted_of(others)
 
 
 def forget(session: Session, source: int) -> None:
@@ -147,4 +193,5 @@ def _chunk(row: tuple[Any, ...]) -> Chunk:
         digest=bytes(row[5]),
         state=row[6],
         run=int(row[7]),
+        open_rejected=bool(row[8]),
     )

@@ -22,7 +22,7 @@ from countersink.store.connection import Session
 from countersink.store.control import read_control
 from countersink.store.policies import Policies
 
-_TOO_LARGE: Final = "with it the total of {key!r} would leave 64 bits"
+_TOO_LARGE: Final = "a row of the tables would leave 64 bits with it: one of {key!r}"
 
 
 Result = TypeVar("Result")
@@ -134,9 +134,10 @@ def count_planned(
             chunk = chunks.claim(session, source.id, start_at)
             if chunk is None:
                 return None
-            found = _read_planned(session, content, reader, chunk)
+            start = start_of_planned(session, chunk, lock=True)
+            found = _read_planned(content, reader, chunk, start)
             counted = _add(session, task, source, found)
-            chunks.update_done(session, chunk, task.run, counted)
+            chunks.update_done(session, chunk, task.run, counted, found.open_rejected)
             _record(session, task, found, counted)
         return counted
 
@@ -171,10 +172,20 @@ def count_next(
             now = sources.read(session, source.id, lock=True)
             if now is None or replace(now, path=source.path) != source:
                 raise Overtaken
+            goes_on, start = found.start.goes_on, found.start
+            if goes_on and start.part_rejected != chunks.open_rejected(
+                session, source.id, start.at, lock=True
+            ):
+                raise Overtaken  # the chunk before was undone, and counted again
             counted = _add(session, task, source, found)
-            goes_on = found.start.goes_on
             chunks.insert_done(
-                session, source.id, task.run, found.span, found.start.reads_from, counted
+                session,
+                source.id,
+                task.run,
+                found.span,
+                start.reads_from,
+                counted,
+                found.open_rejected,
             )
             sources.advance(session, source.id, source.after(found.span, goes_on=goes_on))
             _record(session, task, found, counted)
@@ -200,23 +211,25 @@ def start_of_next(session: Session, source: Source, content: Content) -> Start:
         at=source.read_to,
         reads_from=source.open_at,
         first_line=line,
-        part_rejected=rejects.was_rejected(
-            session, source.id, line, source.open_at, source.read_to
-        ),
+        part_rejected=chunks.open_rejected(session, source.id, source.read_to),
     )
 
 
-def start_of_planned(session: Session, chunk: Chunk) -> Start:
-    """Where a chunk begins that is to be counted."""
+def start_of_planned(session: Session, chunk: Chunk, *, lock: bool = False) -> Start:
+    """Where a chunk begins that is to be counted.
+
+    Args:
+        lock: what became of its neighbours stays so until the transaction ends.
+    """
     goes_on = chunk.reads_from < chunk.start_at
+    followed = chunks.followed(session, chunk, lock=lock)
     return Start(
         at=chunk.start_at,
         reads_from=chunk.reads_from,
         first_line=chunk.first_line,
         part_rejected=goes_on
-        and rejects.was_rejected(
-            session, chunk.source, chunk.first_line, chunk.reads_from, chunk.start_at
-        ),
+        and chunks.open_rejected(session, chunk.source, chunk.start_at, lock=lock),
+        open_was=chunk.open_rejected if followed else None,
     )
 
 
@@ -241,8 +254,8 @@ def amounts_of(counter: str, in_force: Policies, found: ReadChunk) -> Amounts:
     return amounts
 
 
-def _read_planned(session: Session, content: Content, reader: Reader, chunk: Chunk) -> ReadChunk:
-    found = read_chunk(content, reader, start_of_planned(session, chunk), end=chunk.end_at)
+def _read_planned(content: Content, reader: Reader, chunk: Chunk, start: Start) -> ReadChunk:
+    found = read_chunk(content, reader, start, end=chunk.end_at)
     if found is None or found.span.digest != chunk.digest:
         raise Changed(
             f"{content.name} has changed since it was looked at: bytes {chunk.start_at:,} to"
@@ -261,19 +274,17 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Coun
         set_days.refuse(session, in_force, task.counter, changed)
     start = found.start
     task.target.add(session, amounts, source.id, start.at)
-    rejected = found.rejects
-    if start.part_rejected:
-        others = [one for one in rejected if one.line != start.first_line]
-        if len(others) == len(rejected):
-            rejects.take_back(session, source.id, start.first_line, start.reads_from, start.at)
-        rejected = others  # rejected again: it is kept there already
-    rejects.insert(session, source.id, start.at, task.run, rejected)
+    if start.goes_on:
+        # What is rejected of the line now is kept here.
+        rejects.take_back(session, source.id, start.first_line, start.reads_from, start.at)
+    rejects.insert(session, source.id, start.at, task.run, found.rejects)
     return Counted(
         size_bytes=found.span.end - found.span.start,
         lines=found.lines,
         counted=found.counted,
         filtered=found.filtered,
         rejected=found.rejected,
+        rejects=len(found.rejects),
         amount=amounts.sums().get(task.counter, 0),
     )
 
@@ -288,13 +299,16 @@ def _record(session: Session, task: Task, found: ReadChunk, counted: Counted) ->
 
 
 def _isolating(task: Task, reader: Reader, count: Callable[[Reader], Result]) -> Result:
-    """Count, and where totals would leave 64 bits once more without the lines of their cells."""
+    """Count, and where rows would leave 64 bits once more without the lines of their cells."""
     bad: dict[tuple[int, str], str] = {}
     reading = reader
     while True:
         try:
             return count(reading)
         except BadCells as error:
+            if all((label, key) in bad for (_, label, key, _), _ in error.cells):
+                # What goes on in an unfinished line that was counted before leaves no choice.
+                raise BackfillError(f"{error}: run it again, which adds to other rows") from error
             for (_, label, key, _), why in error.cells:
                 large = why.reason == "out_of_range"
                 bad[label, key] = _TOO_LARGE.format(key=key) if large else str(why)

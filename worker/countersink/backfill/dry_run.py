@@ -179,12 +179,14 @@ class DryRun:
             filtered=found.filtered,
             rejected=found.rejected,
             amount=sum(by_label.values()),
+            rejects=len(found.rejects),
         )
         self.watch.add(counted)
         return counted
 
 
 def _report(source: Input, counted: Counted, outcome: str, detail: str) -> SourceReport:
+    counted = counted.for_people()
     return SourceReport(
         source=source.name,
         outcome=outcome,

@@ -20,7 +20,7 @@ _LOOK_S: Final = 0.1
 
 
 class Differs(Exception):
-    """Another process has read on in the source, and this content is not that source."""
+    """Another process has read on in the source, and this content may not be that source."""
 
 
 class Follower:
@@ -177,10 +177,10 @@ class Follower:
             )
         )
         self._held_to = held.to
-        if held.verdict == "other":
-            raise Differs
-        if held.verdict != "same":
+        if held.verdict == "older":
             self._ended = True  # another process has a newer copy, and has read on in it
+        elif held.verdict != "same":
+            raise Differs  # maybe a newer copy, maybe not: that is to be settled
 
 
 def _chunk_digest(source: Source, start_at: int, session: Session) -> tuple[int, bytes] | None:

@@ -8,7 +8,11 @@ from countersink.backfill.spans import Window
 
 
 class IsolatingReader:
-    """A reader that rejects the lines of some cells: their totals would leave 64 bits.
+    """A reader that rejects the lines of some cells, which the tables cannot take.
+
+    Attributes:
+        plain: the reader that reads the lines, and knows nothing of that.
+        open_rejected: a line was rejected by this that has no newline yet.
 
     Args:
         reader: reads the lines.
@@ -23,17 +27,18 @@ class IsolatingReader:
         cells: Mapping[tuple[int, str], str],
     ) -> None:
         self.quoted = reader.quoted
-        self._reader = reader
+        self.plain = reader
+        self.open_rejected = False
         self._bucket = bucket
         self._cells = cells
 
     def count(self, window: Window, tally: Tally) -> None:
         """As any reader's; slow."""
         if window.rejected:
-            self._reader.count(window, tally)
+            self.plain.count(window, tally)
         for number, line in zip(window.numbers, window.lines, strict=True):
             one = Tally()
-            self._reader.count(Window([number], [line], [], window.open), one)
+            self.plain.count(Window([number], [line], [], window.open), one)
             tally.lines += one.lines
             for reason in (
                 self._cells[cell]
@@ -41,6 +46,7 @@ class IsolatingReader:
                 if cell in self._cells
             ):
                 tally.reject(number, reason, line)
+                self.open_rejected |= window.open
                 break
             else:
                 tally.counts.update(one.counts)

@@ -3,8 +3,9 @@
 import json
 import zlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
+from countersink.backfill.options import BackfillError
 from countersink.store.amounts import Amounts
 from countersink.store.connection import Session
 
@@ -34,14 +35,26 @@ def write(session: Session, source: int, start_at: int, amounts: Amounts) -> Non
 
 
 def read(session: Session, counter: str, source: int, start_at: int) -> Amounts:
-    """What a chunk added."""
+    """What a chunk added.
+
+    Raises:
+        BackfillError: a piece of it is damaged.
+    """
     amounts = Amounts()
-    for (piece,) in session.query(
-        "SELECT cells FROM backfill_journal WHERE source = %s AND start_at = %s ORDER BY piece",
+    for number, piece in session.query(
+        "SELECT piece, cells FROM backfill_journal WHERE source = %s AND start_at = %s"
+        " ORDER BY piece",
         (source, start_at),
     ):
-        for bucket, key, amount in json.loads(zlib.decompress(piece)):
-            amounts.add(counter, bucket, key, amount)
+        try:
+            for bucket, key, amount in _unpacked(piece):
+                amounts.add(counter, bucket, key, amount)
+        except (ValueError, TypeError, zlib.error, RecursionError) as error:
+            raise BackfillError(
+                f"piece {number} of the journal of source {source} from byte {start_at:,} on cannot"
+                f" be read ({error}): nothing of that chunk was taken back; restore table"
+                " backfill_journal from a backup"
+            ) from error
     return amounts
 
 
@@ -50,6 +63,15 @@ def delete(session: Session, source: int, start_at: int) -> None:
     session.execute(
         "DELETE FROM backfill_journal WHERE source = %s AND start_at = %s", (source, start_at)
     )
+
+
+def _unpacked(piece: bytes) -> Iterator[_Entry]:
+    entries: Any = json.loads(zlib.decompress(piece))
+    for bucket, key, amount in entries:
+        # ``type``: True is a number to isinstance.
+        if (type(bucket), type(key), type(amount)) != (int, str, int):
+            raise ValueError("an entry is not a bucket, a key and an amount")
+        yield bucket, key, amount
 
 
 def _packed(entries: list[_Entry], most: int) -> Iterator[bytes]:

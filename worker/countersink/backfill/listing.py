@@ -210,7 +210,9 @@ def rejects(session: Session, number: int) -> Iterator[RejectedLine]:
     chunks = session.query(
         "SELECT c.source, c.start_at, s.path FROM backfill_chunk AS c"
         " JOIN backfill_source AS s ON s.id = c.source"
-        " WHERE c.run = %s AND c.state = 'done' AND c.rejected > 0 ORDER BY c.source, c.start_at",
+        # The sum of a chunk may be 0, where an unfinished line is not rejected any more.
+        " WHERE c.run = %s AND c.state = 'done' AND EXISTS (SELECT 1 FROM backfill_reject AS r"
+        " WHERE r.source = c.source AND r.start_at = c.start_at) ORDER BY c.source, c.start_at",
         (number,),
     )
     for source, start_at, path in chunks:

@@ -1,6 +1,6 @@
 """Counting one source, whatever becomes of it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -129,7 +129,7 @@ class _Counting:
             counted, by_others = self._figures(number)
             own += counted - before
             others = by_others + before
-        own = _for_people(own)
+        own = own.for_people()
         if failed:
             outcome = "failed"
         else:
@@ -167,18 +167,3 @@ class _Counting:
         if others.size_bytes:
             return f"all of its {others.lines:,} lines were counted before"
         return ""
-
-
-def _for_people(counted: Counted) -> Counted:
-    """Without negative numbers: a line that was counted another way before, when it had no end yet,
-    is one that was looked at now.
-    """
-    numbers = counted.counted, counted.filtered, counted.rejected
-    again = sum(-number for number in numbers if number < 0)
-    return replace(
-        counted,
-        lines=counted.lines + again,
-        counted=max(0, counted.counted),
-        filtered=max(0, counted.filtered),
-        rejected=max(0, counted.rejected),
-    )

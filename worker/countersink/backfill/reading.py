@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from countersink.backfill.contents import Content
 from countersink.backfill.formats import Reader
 from countersink.backfill.formats.tally import Reject, Tally
+from countersink.backfill.isolating import IsolatingReader
 from countersink.backfill.options import Unreadable
 from countersink.backfill.spans import BYTES, LINES, Span, SpanReader
 
@@ -19,13 +20,16 @@ class Start:
         reads_from: where its first line begins: before ``at`` where a part of that line, without
             its newline, was counted as if it were all.
         first_line: number of that line.
-        part_rejected: that part had been rejected.
+        part_rejected: that part was not counted, whatever stands in it: a total could not take it.
+        open_was: where a later chunk was counted that goes on in its last line: whether that line,
+            as far as it stands here, is taken to have been rejected in the same way; else None.
     """
 
     at: int
     reads_from: int
     first_line: int
     part_rejected: bool = False
+    open_was: bool | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -43,7 +47,9 @@ class ReadChunk:
         counts: (key, Unix minute) → amount. Where it begins in the midst of a line these, and the
             numbers, are the difference to what was counted of that line before.
         lines, counted, filtered, rejected: lines.
-        rejects: the rejected lines.
+        rejects: the rejected lines, but for the last one if a later chunk has kept it.
+        open_rejected: its last line has no newline, and was rejected since a total could not take
+            it.
     """
 
     start: Start
@@ -54,6 +60,7 @@ class ReadChunk:
     filtered: int
     rejected: int
     rejects: list[Reject]
+    open_rejected: bool = False
 
 
 def read_chunk(
@@ -73,7 +80,8 @@ def read_chunk(
     Raises:
         Unreadable: it cannot be read.
     """
-    whole = Tally()
+    plain = reader.plain if isinstance(reader, IsolatingReader) else reader
+    whole, last = Tally(), Tally()
     spans = SpanReader(
         content,
         start.at,
@@ -85,11 +93,19 @@ def read_chunk(
         max_bytes=max_bytes,
     )
     for window in spans:
-        reader.count(window, whole)
+        if window.open and start.open_was is not None:
+            plain.count(window, last)
+        else:
+            reader.count(window, whole)
     span = spans.span
     if span is None:
         return None
-    part = _part(content, reader, start)
+    open_rejected = isinstance(reader, IsolatingReader) and reader.open_rejected
+    if start.open_was:
+        open_rejected = True
+        _reject(last, span.next_line)
+    whole.counts.update(last.counts)
+    part = _part(content, plain, start)
     for cell, amount in part.counts.items():
         whole.counts[cell] -= amount
         # Not a cell of 0: nothing is changed.
@@ -99,11 +115,12 @@ def read_chunk(
         start=start,
         span=span,
         counts=whole.counts,
-        lines=whole.lines - part.lines,
-        counted=whole.counted - part.counted,
-        filtered=whole.filtered - part.filtered,
-        rejected=len(whole.rejected) - len(part.rejected),
+        lines=whole.lines + last.lines - part.lines,
+        counted=whole.counted + last.counted - part.counted,
+        filtered=whole.filtered + last.filtered - part.filtered,
+        rejected=len(whole.rejected) + len(last.rejected) - len(part.rejected),
         rejects=whole.rejected,
+        open_rejected=open_rejected,
     )
 
 
@@ -137,9 +154,16 @@ def _part(content: Content, reader: Reader, start: Start) -> Tally:
     )
     for window in spans:
         reader.count(window, part)
-    if start.part_rejected and not part.rejected:
-        # Not for what stands in it, but for the total that it would have made.
-        part.counts.clear()
-        part.counted = part.filtered = 0
-        part.reject(start.first_line, "")
+    if start.part_rejected:
+        _reject(part, start.first_line)
     return part
+
+
+def _reject(line: Tally, number: int) -> None:
+    """Let a line have been rejected not for what stands in it, but for the total that it would have
+    made: as :class:`IsolatingReader` does.
+    """
+    line.counts.clear()
+    line.rejected.clear()
+    line.counted = line.filtered = 0
+    line.reject(number, "")

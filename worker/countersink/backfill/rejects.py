@@ -11,6 +11,7 @@ _PER_STATEMENT: Final = 500
 _ROW_BYTES: Final = 4096
 """More than a row takes in a statement: text that is escaped, a reason of any script."""
 _OVERHEAD: Final = 1024
+_ALL: Final = 2**63 - 1
 
 
 def insert(
@@ -31,31 +32,34 @@ def insert(
         )
 
 
-_OF_PART: Final = (
-    "source = %s AND line = %s AND start_at < %s AND start_at >="
-    " (SELECT MAX(c.start_at) FROM backfill_chunk AS c WHERE c.source = %s AND c.start_at <= %s)"
-)
-"""A line that was read in parts: by the chunks since the one in which it begins."""
-
-
-def was_rejected(session: Session, source: int, line: int, begins_at: int, before: int) -> bool:
-    """Whether what was there of a line was rejected.
+def take_back(session: Session, source: int, line: int, begins_at: int, before: int) -> None:
+    """Forget that an unfinished record was rejected, or lines of it: more of it has come, and it is
+    looked at again.
 
     Args:
-        line: its number.
+        line: the number of its first line.
         begins_at: where it begins.
         before: where the chunk begins with which it goes on.
     """
-    args = source, line, before, source, begins_at
-    return bool(session.query(f"SELECT 1 FROM backfill_reject WHERE {_OF_PART}", args))
+    session.execute(
+        # By the chunks since the one in which it begins.
+        "DELETE FROM backfill_reject WHERE source = %s AND line >= %s AND start_at < %s"
+        " AND start_at >= (SELECT MAX(c.start_at) FROM backfill_chunk AS c"
+        " WHERE c.source = %s AND c.start_at <= %s)",
+        (source, line, before, source, begins_at),
+    )
 
 
-def take_back(session: Session, source: int, line: int, begins_at: int, before: int) -> None:
-    """Forget that it was rejected: more of it has come, and it can be counted. Arguments as those
-    of :func:`was_rejected`.
-    """
-    args = source, line, before, source, begins_at
-    session.execute(f"DELETE FROM backfill_reject WHERE {_OF_PART}", args)
+def number(session: Session, run: int, source: int | None = None, *, most: int = _ALL) -> int:
+    """How many rejected lines are kept of a run, or of one source by it; counted up to ``most``."""
+    where, args = "run = %s", [run]
+    if source is not None:
+        where, args = f"{where} AND source = %s", [run, source]
+    ((found,),) = session.query(
+        f"SELECT COUNT(*) FROM (SELECT 1 FROM backfill_reject WHERE {where} LIMIT %s) AS kept",
+        (*args, most),
+    )
+    return int(found)
 
 
 def named(source: str, rejected: Iterable[Reject]) -> Iterable[RejectedLine]:

@@ -5,9 +5,10 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from countersink.backfill import rejects
 from countersink.backfill.options import BackfillError, Options
 from countersink.store.connection import Session
 
@@ -37,6 +38,8 @@ class Counted:
         size_bytes: uncompressed.
         lines, counted, filtered, rejected: lines.
         amount: what was added in all.
+        rejects: rejected lines that are kept: more than ``rejected`` where an unfinished one, which
+            had been rejected, was not any more.
     """
 
     size_bytes: int = 0
@@ -45,6 +48,7 @@ class Counted:
     filtered: int = 0
     rejected: int = 0
     amount: int = 0
+    rejects: int = 0
 
     def __add__(self, other: "Counted") -> "Counted":
         return Counted(
@@ -54,6 +58,7 @@ class Counted:
             filtered=self.filtered + other.filtered,
             rejected=self.rejected + other.rejected,
             amount=self.amount + other.amount,
+            rejects=self.rejects + other.rejects,
         )
 
     def __sub__(self, other: "Counted") -> "Counted":
@@ -64,6 +69,20 @@ class Counted:
             filtered=self.filtered - other.filtered,
             rejected=self.rejected - other.rejected,
             amount=self.amount - other.amount,
+            rejects=self.rejects - other.rejects,
+        )
+
+    def for_people(self) -> "Counted":
+        """Without negative numbers: a line that was counted another way before, when it had no end
+        yet, is one that was looked at now.
+        """
+        again = max(0, -self.counted) + max(0, -self.filtered)
+        return replace(
+            self,
+            lines=self.lines + again + self.rejects - self.rejected,
+            counted=max(0, self.counted),
+            filtered=max(0, self.filtered),
+            rejected=self.rejects,
         )
 
 
@@ -131,18 +150,18 @@ def record(session: Session, run: int, counted: Counted, max_rejects: int | None
         ),
     )
     # No row is changed either if all of it is 0, within a millisecond.
-    found: list[tuple[object, ...]] = []
-    if not changed or (max_rejects is not None and counted.rejected > 0):
-        found = session.query(
-            "SELECT state, rejected FROM backfill_run WHERE id = %s FOR UPDATE", (run,)
-        )
+    if not changed:
+        found = session.query("SELECT state FROM backfill_run WHERE id = %s FOR UPDATE", (run,))
         if not found or found[0][0] != "running":
-            raise RunEnded(_ended(run, str(found[0][0]) if found else "gone"))
-        if max_rejects is not None and int(str(found[0][1])) > max_rejects:
-            raise TooManyRejects(
-                f"more than {max_rejects:,} lines were rejected: look at why, then run it again,"
-                " which goes on where this stopped"
-            )
+            raise RunEnded(_ended(run, found[0][0] if found else "gone"))
+    if max_rejects is None or not counted.rejects:
+        return
+    # No other chunk of the run is committed meanwhile.
+    if rejects.number(session, run, most=max_rejects + 1) > max_rejects:
+        raise TooManyRejects(
+            f"more than {max_rejects:,} lines were rejected: look at why, then run it again,"
+            " which goes on where this stopped"
+        )
 
 
 def require_running(session: Session, run: int) -> None:

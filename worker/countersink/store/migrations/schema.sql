@@ -235,6 +235,7 @@ CREATE TABLE backfill_chunk (
     digest     BINARY(32) NOT NULL COMMENT 'SHA-256 of its bytes',
     state      VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'pending, done or undone',
     run        BIGINT UNSIGNED NOT NULL COMMENT 'that planned it; when done: that counted it',
+    open_rejected TINYINT NOT NULL DEFAULT 0 COMMENT '1: its last line had no newline, and was rejected for the total that it would have made',
     lines_read BIGINT NOT NULL DEFAULT 0,
     counted    BIGINT NOT NULL DEFAULT 0,
     filtered   BIGINT NOT NULL DEFAULT 0,
