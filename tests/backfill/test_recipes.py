@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import date
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from countersink.backfill import conditions, formats
 from countersink.backfill.options import BackfillError
 from countersink.backfill.recipe import Condition, InputFormat, Recipe
+from countersink.cli.backfill_options import read
+from countersink.cli.commands.backfill import command
 from tests.backfill.format_helpers import where
 
 DAY = date(2015, 5, 17)
@@ -148,3 +151,55 @@ def test_a_pattern_of_many_stars_costs_no_more_than_its_text() -> None:
 
 def test_two_odd_bytes_do_not_make_a_source_utf16() -> None:
     formats.make_reader(Recipe(), b"\xff\xfe nonsense\n", None)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (Recipe(), "(none)"),
+        (Recipe(where=(where("status", "=", "200"),)), "--where status=200"),
+        (
+            Recipe(where=(where("path", "~", "/a b/*"), where("agent", "!~", "*'*"))),
+            """--where 'path~/a b/*' --where 'agent!~*'"'"'*'""",
+        ),
+        (
+            Recipe(
+                input_format="csv",
+                key_column="a",
+                time_column="when",
+                amount_column="n",
+                delimiter="\t",
+                time_format="%d.%m.%Y",
+                time_zone="Europe/Berlin",
+            ),
+            (
+                "--input-format csv --key-column a --time-column when --amount-column n"
+                " --delimiter '\t' --time-format %d.%m.%Y --time-zone Europe/Berlin"
+            ),
+        ),
+        (
+            Recipe(
+                key="{host}{path}",
+                exclude_keys=("*.css", "x"),
+                strip_query=True,
+                start=date(2026, 5, 1),
+                end=date(2026, 5, 31),
+            ),
+            (
+                "--key '{host}{path}' --exclude-key-glob '*.css' --exclude-key-glob x --strip-query"
+                " --from 2026-05-01 --to 2026-05-31"
+            ),
+        ),
+    ],
+)
+def test_a_recipe_is_described_by_the_options_that_make_it(recipe: Recipe, words: str) -> None:
+    assert recipe.described() == words
+    options, arguments = recipe.described(), ["SOURCE", "--counter", "c"]
+    given = [] if options == "(none)" else shlex.split(options)
+    with command.make_context("backfill", [*arguments, *given]) as context:
+        parameters = {
+            name: value
+            for name, value in context.params.items()
+            if name not in ("format", "jobs_redis_url", "redis_url", "mysql_url")
+        }
+        assert read(parameters).recipe == recipe

@@ -134,12 +134,16 @@ def _meanings() -> list[str]:
     return [part.strip() for part in re.split(rf"(?:^|(?<=\. ))(?:{names}): ", text)[1:]]
 
 
+_VALUES = str, int, float, Path
+
+
 def _default(option: Setting) -> str:
     if option.required:
         return "required"
     if option.is_flag:
         return "on" if option.default is True else "off"
-    return _shown(option.default)
+    # Without one it is None, or (from click 8.3 on) a mark of click's own.
+    return _shown(option.default if isinstance(option.default, _VALUES) else None)
 
 
 def _shown(value: object) -> str:

@@ -407,7 +407,11 @@ def test_the_first_screen_of_the_help_explains_both_modes() -> None:
     screen = "\n".join(call("backfill", "--help").out.splitlines()[:24])
     assert "--mode add: these events never arrived." in screen
     assert "--mode reconcile: these sources are the whole truth for their days." in screen
+    assert "Did some of these events arrive live? Then reconcile." in " ".join(screen.split())
     assert "docs/backfill.md" in screen
+    rest = " ".join(call("backfill", "--help").out.split())
+    assert "reconcile only: how long a day must be over" in rest
+    assert "reconcile only: how long to wait" in rest
 
 
 def test_directories_pipes_and_odd_bytes(servers: Servers, log: Path, tmp_path: Path) -> None:

@@ -63,10 +63,14 @@ def test_runs_are_listed_the_last_one_first(servers: Servers, log: Path) -> None
 def test_a_run_is_shown_with_what_it_read(servers: Servers, log: Path) -> None:
     other = log.with_name("other [red].log")
     write(other, "/c")
-    done = backfill(servers, str(log), str(other), "--source-name", "web-1", "--format", "json")
+    done = backfill(
+        servers, str(log), str(other), "--source-name", "web-1", "--where", "status=200",
+        "--format", "json",
+    )  # fmt: skip
     run = str(done.json["run"])
     shown = servers.call("backfills", "show", run)
     assert (shown.status, shown.err) == (0, "")
+    assert "--where status=200" in shown.out
     assert f"{log} (web-1)" in shown.out
     assert f"{other} (web-1)" in shown.out
     document = servers.call("backfills", "show", run, "--format", "json").json
@@ -106,6 +110,18 @@ def test_undo_as_json_and_of_a_reconcile(servers: Servers, log: Path) -> None:
     assert (done.json["run"], done.json["mode"], done.json["state"]) == (run, "reconcile", "undone")
     assert done.json["amount"] == 3 - 2
     assert totals(servers) == {"/a": 4, "/b": 0}
+
+
+def test_undo_of_what_was_set_over_says_so(servers: Servers, log: Path) -> None:
+    first = str(backfill(servers, str(log), "--format", "json").json["run"])
+    write(log, "/a")
+    later = backfill(
+        servers, str(log), "--mode", "reconcile", "--grace", "0", "--format", "json"
+    ).json["run"]
+    done = servers.call("backfills", "undo", first, "--format", "json")
+    assert done.status == 0
+    assert done.err == f"countersink backfills: {done.json['notices'][0]}\n"
+    assert f"backfill {later} has set" in done.err
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """How the lines of a source become counts: what has to be the same for the same result."""
 
 import json
-from dataclasses import asdict, dataclass
+import shlex
+from dataclasses import asdict, dataclass, fields
 from datetime import date
 from typing import Any, Final, Literal, Self, get_args
 
@@ -58,6 +59,25 @@ class Recipe:
         given = {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
         return json.dumps(given, default=str, sort_keys=True, ensure_ascii=False)
 
+    def described(self) -> str:
+        """What is not as by default, as options of the command line; ``(none)``: nothing is."""
+        given: list[tuple[str, str | None]] = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            option = _OPTIONS.get(one.name) or "--" + one.name.replace("_", "-")
+            if value == _DEFAULTS[one.name]:
+                continue
+            if one.name == "where":
+                given += [(option, each.field + each.operator + each.value) for each in self.where]
+            elif one.name == "exclude_keys":
+                given += [(option, each) for each in self.exclude_keys]
+            else:
+                given.append((option, None if value is True else str(value)))
+        words = (
+            option if value is None else f"{option} {shlex.quote(value)}" for option, value in given
+        )
+        return " ".join(words) or "(none)"
+
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The recipe that :meth:`to_json` wrote."""
@@ -71,3 +91,5 @@ class Recipe:
 
 
 _DEFAULTS: Final = asdict(Recipe())
+_OPTIONS: Final = {"exclude_keys": "--exclude-key-glob", "start": "--from", "end": "--to"}
+"""Options that are called otherwise than the attributes."""

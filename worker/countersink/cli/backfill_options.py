@@ -18,13 +18,15 @@ from countersink.cli.zones import ZONE
 DEFAULTS: Final = Options(counter="", sources=())
 
 _WHAT: Final = (
-    settings.one_off("--counter", type=COUNTER, required=True, help="The counter to add to."),
+    settings.one_off(
+        "--counter", type=COUNTER, required=True, help="The counter to add to, or to correct."
+    ),
     settings.one_off(
         "--mode",
         type=click.Choice(["add", "reconcile"]),
         default="add",
         show_default=True,
-        help="See above.",
+        help="See above: add if none of them arrived.",
     ),
     settings.one_off(
         "--dry-run", is_flag=True, help="Read everything, say what would change, change nothing."
@@ -116,7 +118,7 @@ _DOING: Final = (
         help="Tells these sources from others that begin with the same lines.",
     ),
     settings.one_off(
-        "--delete-missing", is_flag=True, help="reconcile: keys that no source has go to zero."
+        "--delete-missing", is_flag=True, help="reconcile only: keys that no source has go to zero."
     ),
     settings.one_off(
         "--grace",
@@ -124,7 +126,7 @@ _DOING: Final = (
         default=DEFAULTS.grace_s,
         show_default=True,
         metavar="SECONDS",
-        help="reconcile: how long a day must be over.",
+        help="reconcile only: how long a day must be over.",
     ),
     settings.one_off(
         "--wait",
@@ -132,7 +134,7 @@ _DOING: Final = (
         default=DEFAULTS.wait_s,
         show_default=True,
         metavar="SECONDS",
-        help="reconcile: how long to wait for what is in the queue.",
+        help="reconcile only: how long to wait for what is in the queue.",
     ),
     settings.setting(
         "--jobs",
@@ -159,7 +161,8 @@ _DOING: Final = (
         "--rejects",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Where to write rejected lines.  [default: backfill-RUN-rejects.ndjson]",
+        help="Where to write rejected lines: a new file, or one of these.  [default:"
+        " backfill-RUN-rejects.ndjson]",
     ),
 )
 

@@ -116,7 +116,7 @@ def show_one(run: Run, sources: Sequence[RunSource]) -> None:
     }
     if run.mode == "reconcile":
         facts["corrections"] = run.corrections
-    facts["options"] = run.recipe.to_json()
+    facts["options"] = run.recipe.described()
     facts["sources"] = ", ".join(run.sources)
     if run.error:
         facts["error"] = run.error

@@ -40,14 +40,16 @@ def command(
 ) -> int:
     """Count events that were missed, from logs and exports.
 
-    --mode add: these events never arrived. Each byte of a source is counted once: of a source that
-    is given again, to two at once, after a crash, when it has grown, was renamed or compressed,
-    only what is new is added. Live traffic of the same days stays as it is.
+    Did some of these events arrive live? Then reconcile. If none did, add.
+
+    --mode add: these events never arrived. Each byte of a source is counted once: given again, to
+    two at once, after a crash, grown, renamed or compressed, only what is new is added. Live
+    traffic of the same days stays as it is.
 
     --mode reconcile: these sources are the whole truth for their days. The total of each key and
-    day is set to what they say, so that what did arrive live is not counted twice. Keys that they
-    lack keep their totals, unless --delete-missing. What differed is shown, and kept. Only days
-    that are over are set, and a worker must be running.
+    day is set to what they say, so that what did arrive is not counted twice. Keys that they lack
+    keep their totals, unless --delete-missing. What differed is shown, and kept. Only days that are
+    over are set, and a worker must be running.
 
     A SOURCE is a file, a directory, a shell pattern in quotes, or - for standard input; plain,
     gzip, bzip2 or zstd. Interrupted, run it again: it goes on. Lines that cannot be counted are
