@@ -348,3 +348,20 @@ def test_a_reconcile_is_read_by_jobs_too(
         assert (report.state, report.corrections) == ("done", corrections)
         assert report.lines == LINES
         assert totals(ground.mysql_url) == keys_of(LINES)
+
+
+def test_jobs_count_nothing_behind_a_reconcile(
+    ground: Ground, threads: Threads, redis_url: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "a.log", long_log(LINES))
+    corrected: list[Report] = []
+
+    def look(_: Progress) -> None:
+        if chunks(ground.mysql_url) and not corrected:
+            asked = options(source, mode="reconcile")
+            corrected.append(backfill(ground.mysql_url, asked, redis_url=redis_url))
+
+    report = ground.add(source, team=threads, on_progress=look, rate=2000)
+    assert (report.state, corrected[0].state) == ("failed", "done")
+    assert f"backfill {corrected[0].run} has set" in report.sources[0].detail
+    assert totals(ground.mysql_url) == keys_of(LINES)
