@@ -169,7 +169,8 @@ def test_a_rate_is_kept(mysql_url: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("countersink.backfill.pace.time.monotonic", lambda: clock[0])
     monkeypatch.setattr("countersink.backfill.pace.time.sleep", sleep)
     monkeypatch.setattr("countersink.backfill.pace.FEWEST", 50)
-    add(mysql_url, write(tmp_path / "a.log", long_log(200)), rate=10)
+    run = add(mysql_url, write(tmp_path / "a.log", long_log(200)), rate=10).run
+    assert run is not None
     assert sum(waits) == pytest.approx(15.0)
     assert query(mysql_url, "SELECT COUNT(*) FROM backfill_chunk") == [(4,)]
     waits.clear()
@@ -177,7 +178,7 @@ def test_a_rate_is_kept(mysql_url: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert outcomes(add(mysql_url, *files, rate=10)) == ["counted"] * 3
     assert sum(waits) == pytest.approx(10.0)
     waits.clear()
-    undoing.undo(mysql_url, 1)
+    undoing.undo(mysql_url, run)
     add(mysql_url, tmp_path / "a.log", rate=10)
     assert sum(waits) == pytest.approx(15.0)
 
