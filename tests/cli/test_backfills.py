@@ -124,18 +124,6 @@ def test_undo_of_what_was_set_over_says_so(servers: Servers, log: Path) -> None:
     assert f"backfill {later} has set" in done.err
 
 
-def test_undo_of_what_was_set_over_says_so(servers: Servers, log: Path) -> None:
-    first = str(backfill(servers, str(log), "--format", "json").json["run"])
-    write(log, "/a")
-    later = backfill(
-        servers, str(log), "--mode", "reconcile", "--grace", "0", "--format", "json"
-    ).json["run"]
-    done = servers.call("backfills", "undo", first, "--format", "json")
-    assert done.status == 0
-    assert done.err == f"countersink backfills: {done.json['notices'][0]}\n"
-    assert f"backfill {later} has set" in done.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
