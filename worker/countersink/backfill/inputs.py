@@ -134,9 +134,7 @@ class _Search:
         for problem in errors:
             self._fail(problem.filename or top, problem)
         if empty and not errors:
-            raise _Refused(
-                "there is no file in this directory (hidden ones are left out)"
-            )
+            raise _Refused("there is no file in this directory (hidden ones are left out)")
 
     def _fail(self, name: str, error: Exception) -> None:
         if isinstance(error, OSError):
