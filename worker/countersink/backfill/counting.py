@@ -33,7 +33,8 @@ class Changed(BackfillError):
 
 
 class Overtaken(Exception):
-    """Another process has counted what was read."""
+    """What was read is not to be counted: another process has counted it, or the policies by which
+    it was read are not in force any more."""
 
 
 class TooManyInChunk(TooManyRejects):
@@ -65,10 +66,11 @@ class Task:
     max_rejects: int | None = None
     _policies: Policies | None = field(default=None, repr=False)
 
-    def bucket(self, minute: int) -> int:
-        """The bucket's label for a Unix minute, by the policies that were in force last."""
-        assert self._policies is not None
-        return self._policies.bucket(self.counter, minute)
+    def policies(self, session: Session) -> Policies:
+        """Those that were in force when they were last looked at."""
+        if self._policies is None:
+            self._policies = policies.load(session)
+        return self._policies
 
     def in_force(self, session: Session) -> Policies:
         """The policies; they stay so until the transaction ends.
@@ -135,7 +137,12 @@ def count_planned(
             if chunk is None:
                 return None
             start = start_of_planned(session, chunk, lock=True)
-            found = _read_planned(content, reader, chunk, start)
+            known = task.policies(session)
+            found = _read_planned(content, reader, chunk, start, task.counter, known)
+            # Not locked while reading, which would keep all others who change policies waiting.
+            in_force = task.in_force(session)
+            if in_force is not known:
+                found = _read_planned(content, reader, chunk, start, task.counter, in_force)
             counted = _add(session, task, source, found)
             chunks.update_done(session, chunk, task.run, counted, found.open_rejected)
             _record(session, task, found, counted)
@@ -162,7 +169,8 @@ def count_next(
         again: reads it once more, by another reader.
 
     Raises:
-        Overtaken: the source is not any more what it was: maybe it was counted here.
+        Overtaken: the source is not any more what it was: maybe it was counted here. Or the
+            policies are not those by which it was read.
         RunEnded, BackfillError, TooManyInChunk, Unreadable, Conflict, StoreError: as
             :func:`count_planned`.
     """
@@ -177,6 +185,8 @@ def count_next(
                 session, source.id, start.at, lock=True
             ):
                 raise Overtaken  # the chunk before was undone, and counted again
+            if task.in_force(session) is not found.in_force:
+                raise Overtaken
             counted = _add(session, task, source, found)
             chunks.insert_done(
                 session,
@@ -233,29 +243,18 @@ def start_of_planned(session: Session, chunk: Chunk, *, lock: bool = False) -> S
     )
 
 
-def amounts_of(counter: str, in_force: Policies, found: ReadChunk) -> Amounts:
-    """What a chunk adds to the buckets that are in force.
-
-    Raises:
-        Refused: a time zone is unknown on this machine.
-    """
+def amounts_of(counter: str, found: ReadChunk) -> Amounts:
+    """What a chunk adds."""
     amounts = Amounts()
-    of_minute: dict[int, dict[str, int]] = {}
-    for (key, minute), amount in found.counts.items():
-        try:
-            of_bucket = of_minute[minute]
-        except KeyError:
-            of_bucket = amounts.bucket(counter, in_force.bucket(counter, minute))
-            of_minute[minute] = of_bucket
-        if key in of_bucket:
-            of_bucket[key] += amount
-        else:
-            of_bucket[key] = amount
+    for label, keys in found.amounts.items():
+        amounts.bucket(counter, label).update(keys)
     return amounts
 
 
-def _read_planned(content: Content, reader: Reader, chunk: Chunk, start: Start) -> ReadChunk:
-    found = read_chunk(content, reader, start, end=chunk.end_at)
+def _read_planned(
+    content: Content, reader: Reader, chunk: Chunk, start: Start, counter: str, in_force: Policies
+) -> ReadChunk:
+    found = read_chunk(content, reader, start, counter, in_force, end=chunk.end_at)
     if found is None or found.span.digest != chunk.digest:
         raise Changed(
             f"{content.name} has changed since it was looked at: bytes {chunk.start_at:,} to"
@@ -266,12 +265,11 @@ def _read_planned(content: Content, reader: Reader, chunk: Chunk, start: Start) 
 
 
 def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Counted:
-    """Add a chunk and keep its rejected lines."""
-    in_force = task.in_force(session)
-    amounts = amounts_of(task.counter, in_force, found)
+    """Add a chunk, read by the policies in force, and keep its rejected lines."""
+    amounts = amounts_of(task.counter, found)
     if not task.target.truth_of:
         changed = [label for label, keys in amounts.of(task.counter).items() if any(keys.values())]
-        set_days.refuse(session, in_force, task.counter, changed)
+        set_days.refuse(session, found.in_force, task.counter, changed)
     start = found.start
     task.target.add(session, amounts, source.id, start.at)
     if start.goes_on:
@@ -312,4 +310,4 @@ def _isolating(task: Task, reader: Reader, count: Callable[[Reader], Result]) ->
             for (_, label, key, _), why in error.cells:
                 large = why.reason == "out_of_range"
                 bad[label, key] = _TOO_LARGE.format(key=key) if large else str(why)
-            reading = IsolatingReader(reader, task.bucket, bad)
+            reading = IsolatingReader(reader, bad)

@@ -134,7 +134,7 @@ class DryRun:
             for chunk in waiting:
                 if chunk.end_at <= held.to and not self.stop():
                     begin = self.link.run(partial(start_of_planned, chunk=chunk))
-                    found = read_chunk(content, reader, begin, end=chunk.end_at)
+                    found = self._read_chunk(content, reader, begin, end=chunk.end_at)
                     if found is not None:
                         yield found
             if held.verdict == "older":
@@ -145,13 +145,18 @@ class DryRun:
         content.keep(False)
         spans: list[Span] = []
         lines = start.first_line
-        while not self.stop() and (found := read_chunk(content, reader, start)) is not None:
+        while not self.stop() and (found := self._read_chunk(content, reader, start)) is not None:
             yield found
             spans.append(found.span)
             lines = found.span.next_line
             start = Start(at=found.span.end, reads_from=found.span.end, first_line=lines)
         if held is None:
             self._read.setdefault(head.heads[-1], []).append(spans)
+
+    def _read_chunk(
+        self, content: Content, reader: Reader, start: Start, end: int | None = None
+    ) -> ReadChunk | None:
+        return read_chunk(content, reader, start, self.options.counter, self.in_force, end=end)
 
     def _same_as_before(self, content: Content, head: Head) -> bool:
         """Whether this dry run has read the same content by another name."""
@@ -163,9 +168,7 @@ class DryRun:
 
     def _add(self, source: Input, found: ReadChunk) -> Counted:
         counter = self.options.counter
-        by_label: Counter[int] = Counter()
-        for (_, minute), amount in found.counts.items():
-            by_label[self.in_force.bucket(counter, minute)] += amount
+        by_label = Counter({label: keys.total() for label, keys in found.amounts.items()})
         changed = [label for label, amount in by_label.items() if amount]
         self.link.run(
             partial(set_days.refuse, in_force=self.in_force, counter=counter, labels=changed)

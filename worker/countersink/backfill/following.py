@@ -15,6 +15,7 @@ from countersink.backfill.settling import Settled
 from countersink.backfill.sources import Source
 from countersink.backfill.work import Work
 from countersink.store.connection import Session
+from countersink.store.policies import Policies
 
 _LOOK_S: Final = 0.1
 
@@ -112,9 +113,10 @@ class Follower:
                 self._verify(source)
                 continue
             start = work.link.run(partial(start_of_next, source=source, content=self._content))
+            in_force = work.link.run(work.task.policies)
             found = self._last
-            if found is None or found.start != start:
-                found = self._last = self._read(start, self._reader)
+            if found is None or found.start != start or found.in_force is not in_force:
+                found = self._last = self._read(start, in_force, self._reader)
             if found is None:
                 return
             work.pace.wait()
@@ -128,7 +130,7 @@ class Follower:
                         source=source,
                         reader=self._reader,
                         found=found,
-                        again=partial(self._read_again, start),
+                        again=partial(self._read_again, start, in_force),
                     )
                 )
             except Overtaken:
@@ -137,11 +139,12 @@ class Follower:
             work.watch.add(counted)
             work.pace.note(counted.lines)
 
-    def _read(self, start: Start, reader: Reader) -> ReadChunk | None:
-        return read_chunk(self._content, reader, start, max_lines=self._work.pace.max_lines)
+    def _read(self, start: Start, in_force: Policies, reader: Reader) -> ReadChunk | None:
+        counter, max_lines = self._work.task.counter, self._work.pace.max_lines
+        return read_chunk(self._content, reader, start, counter, in_force, max_lines=max_lines)
 
-    def _read_again(self, start: Start, reader: Reader) -> ReadChunk:
-        found = self._read(start, reader)
+    def _read_again(self, start: Start, in_force: Policies, reader: Reader) -> ReadChunk:
+        found = self._read(start, in_force, reader)
         if found is None:
             raise Overtaken
         return found

@@ -1,6 +1,6 @@
 """Counting lines one by one, so that those are found that no total can take."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from countersink.backfill.formats import Reader
 from countersink.backfill.formats.tally import Tally
@@ -16,20 +16,13 @@ class IsolatingReader:
 
     Args:
         reader: reads the lines.
-        bucket: the label of the bucket of a Unix minute.
         cells: (label, key) → why it cannot be counted.
     """
 
-    def __init__(
-        self,
-        reader: Reader,
-        bucket: Callable[[int], int],
-        cells: Mapping[tuple[int, str], str],
-    ) -> None:
+    def __init__(self, reader: Reader, cells: Mapping[tuple[int, str], str]) -> None:
         self.quoted = reader.quoted
         self.plain = reader
         self.open_rejected = False
-        self._bucket = bucket
         self._cells = cells
 
     def count(self, window: Window, tally: Tally) -> None:
@@ -37,19 +30,20 @@ class IsolatingReader:
         if window.rejected:
             self.plain.count(window, tally)
         for number, line in zip(window.numbers, window.lines, strict=True):
-            one = Tally()
+            one = Tally(tally.bucket)
             self.plain.count(Window([number], [line], [], window.open), one)
             tally.lines += one.lines
             for reason in (
                 self._cells[cell]
-                for cell in ((self._bucket(minute), key) for key, minute in one.counts)
+                for cell in ((label, key) for key, label in one.counts)
                 if cell in self._cells
             ):
                 tally.reject(number, reason, line)
                 self.open_rejected |= window.open
                 break
             else:
-                tally.counts.update(one.counts)
+                for label, amounts in one.amounts.items():
+                    tally.amounts[label].update(amounts)
                 tally.counted += one.counted
                 tally.filtered += one.filtered
                 tally.rejected += one.rejected

@@ -1,7 +1,9 @@
 """Reading a chunk: from bytes to what is to be added, without touching a counter."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from countersink.backfill.contents import Content
 from countersink.backfill.formats import Reader
@@ -9,6 +11,7 @@ from countersink.backfill.formats.tally import Reject, Tally
 from countersink.backfill.isolating import IsolatingReader
 from countersink.backfill.options import Unreadable
 from countersink.backfill.spans import BYTES, LINES, Span, SpanReader
+from countersink.store.policies import Policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +47,9 @@ class ReadChunk:
     Attributes:
         start: where it was begun to be read.
         span: its bytes.
-        counts: (key, Unix minute) → amount. Where it begins in the midst of a line these, and the
-            numbers, are the difference to what was counted of that line before.
+        in_force: the policies by which it was read: under others it is to be read again.
+        amounts: label of the bucket → key → amount. Where it begins in the midst of a line these,
+            and the numbers, are the difference to what was counted of that line before.
         lines, counted, filtered, rejected: lines.
         rejects: the rejected lines, but for the last one if a later chunk has kept it.
         open_rejected: its last line has no newline, and was rejected since a total could not take
@@ -54,7 +58,8 @@ class ReadChunk:
 
     start: Start
     span: Span
-    counts: Counter[tuple[str, int]]
+    in_force: Policies
+    amounts: Mapping[int, Counter[str]]
     lines: int
     counted: int
     filtered: int
@@ -67,6 +72,8 @@ def read_chunk(
     content: Content,
     reader: Reader,
     start: Start,
+    counter: str,
+    in_force: Policies,
     *,
     end: int | None = None,
     max_lines: int = LINES,
@@ -75,13 +82,16 @@ def read_chunk(
     """Read the chunk that begins at ``start``; None: the content has nothing after it.
 
     Args:
+        in_force: the policies that say to which buckets of ``counter`` it adds.
         end: where it was planned to end; None: by the limits, or with the content.
 
     Raises:
         Unreadable: it cannot be read.
+        Refused: a time zone is unknown on this machine.
     """
     plain = reader.plain if isinstance(reader, IsolatingReader) else reader
-    whole, last = Tally(), Tally()
+    bucket = partial(in_force.bucket, counter)
+    whole, last = Tally(bucket), Tally(bucket)
     spans = SpanReader(
         content,
         start.at,
@@ -104,17 +114,21 @@ def read_chunk(
     if start.open_was:
         open_rejected = True
         _reject(last, span.next_line)
-    whole.counts.update(last.counts)
-    part = _part(content, plain, start)
-    for cell, amount in part.counts.items():
-        whole.counts[cell] -= amount
+    for label, keys in last.amounts.items():
+        whole.amounts[label].update(keys)
+    part = Tally(bucket)
+    _read_part(content, plain, start, part)
+    for (key, label), amount in part.counts.items():
+        keys = whole.amounts[label]
+        keys[key] -= amount
         # Not a cell of 0: nothing is changed.
-        if not whole.counts[cell]:
-            del whole.counts[cell]
+        if not keys[key]:
+            del keys[key]
     return ReadChunk(
         start=start,
         span=span,
-        counts=whole.counts,
+        in_force=in_force,
+        amounts=whole.amounts,
         lines=whole.lines + last.lines - part.lines,
         counted=whole.counted + last.counted - part.counted,
         filtered=whole.filtered + last.filtered - part.filtered,
@@ -140,11 +154,10 @@ def newlines(content: Content, start: int, end: int) -> int:
     return found
 
 
-def _part(content: Content, reader: Reader, start: Start) -> Tally:
-    """What the first line came to when only [reads_from, at) of it was there."""
-    part = Tally()
+def _read_part(content: Content, reader: Reader, start: Start, part: Tally) -> None:
+    """Add what the first line came to when only [reads_from, at) of it was there."""
     if not start.goes_on:
-        return part
+        return
     spans = SpanReader(
         content,
         start.reads_from,
@@ -156,14 +169,13 @@ def _part(content: Content, reader: Reader, start: Start) -> Tally:
         reader.count(window, part)
     if start.part_rejected:
         _reject(part, start.first_line)
-    return part
 
 
 def _reject(line: Tally, number: int) -> None:
     """Let a line have been rejected not for what stands in it, but for the total that it would have
     made: as :class:`IsolatingReader` does.
     """
-    line.counts.clear()
+    line.amounts.clear()
     line.rejected.clear()
     line.counted = line.filtered = 0
     line.reject(number, "")

@@ -6,7 +6,6 @@ A span is what one chunk of a source holds. :class:`SpanReader` reads the lines 
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -36,21 +35,46 @@ _TOO_LONG: Final = "the line is longer than 1 MiB"
 _NOT_CLOSED: Final = "the record is longer than 1 MiB (a quote that is never closed?)"
 
 
-@dataclass(frozen=True, slots=True)
 class Window:
     """Some records, in order.
 
     Attributes:
         numbers: of the lines they begin at, from 1; a range where every record is one line.
-        lines: without their newlines (CSV records may hold others) and the NULs before them.
         rejected: lines that are too long to be read; then there are no others.
         open: its only line has no newline: the content, or the span, ends before it comes.
+
+    Args:
+        records: without their newlines (CSV records may hold others) and the NULs before them; or,
+            where every record is one line, all together with a newline after each.
     """
 
-    numbers: Sequence[int]
-    lines: list[bytes]
-    rejected: list[Rejected]
-    open: bool
+    __slots__ = ("_records", "numbers", "open", "rejected")
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        records: list[bytes] | bytes,
+        rejected: list[Rejected],
+        open: bool,
+    ) -> None:
+        self.numbers = numbers
+        self.rejected = rejected
+        self.open = open
+        self._records = records
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The records without their newlines."""
+        if isinstance(self._records, bytes):
+            self._records = split(self._records, quoted=False)
+        return self._records
+
+    @property
+    def data(self) -> bytes:
+        """The records with a newline after each."""
+        if isinstance(self._records, bytes):
+            return self._records
+        return b"".join([record + b"\n" for record in self._records])
 
 
 class SpanReader:
@@ -111,9 +135,12 @@ class SpanReader:
         if piece.open:
             return Window(range(piece.line, piece.line + 1), [piece.data], [], True)
         data = piece.data if piece.stop == len(piece.data) else piece.data[: piece.stop]
+        newlines = data.count(b"\n")
+        numbers: Sequence[int] = range(piece.line, piece.line + newlines)
+        if not self._quoted and b"\0" not in data:
+            return Window(numbers, data, [], False)
         lines = split(data, quoted=self._quoted)
-        numbers: Sequence[int] = range(piece.line, piece.line + len(lines))
-        if self._quoted and data.count(b"\n") != len(lines):
+        if newlines != len(lines):
             heights = [record.count(b"\n") + 1 for record in lines]
             numbers = list(accumulate(heights[:-1], initial=piece.line))
         if b"\0" in data:

@@ -7,6 +7,7 @@ ordinary in some other way: those are read alone.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
 from operator import itemgetter
@@ -25,6 +26,7 @@ from countersink.producers.access_line import (
     line_pattern,
     minute_of,
 )
+from countersink.store.errors import Refused
 
 _REMEMBERED: Final = 50_000
 """Entries of a table; beyond that it is emptied."""
@@ -37,7 +39,7 @@ the end of the line if a quote is missing, which is found by the number of match
 
 
 class Special(Enum):
-    """What a table says instead of a key or a minute."""
+    """What a table says instead of a key or a label."""
 
     LEFT_OUT = "the recipe leaves the line out"
     ALONE = "the line is to be read alone"
@@ -105,55 +107,53 @@ class AccessLog:
         self._leaves_out = bool(recipe.where or recipe.exclude_keys or minutes)
         self._single = len(groups) == 1
         self._keys: _Table[str] = _Table(self._work_out_key)
-        self._minutes: _Table[int] = _Table(self._work_out_minute)
+        self._bucket = Tally().bucket
+        self._labels: _Table[int] = _Table(self._work_out_label)
 
     def count(self, window: Window, tally: Tally) -> None:
         """Add what the lines of ``window`` come to; of each, 1."""
         note_window(window, tally)
-        lines = window.lines
-        rows = self._match(lines)
-        keys, minutes = self._keys, self._minutes
-        keys.alone = minutes.alone = False
-        cells = list(
-            zip(
-                map(keys.__getitem__, map(self._what, rows)),
-                map(minutes.__getitem__, map(self._when, rows)),
-                strict=True,
-            )
-        )
-        if self._leaves_out or keys.alone or minutes.alone:
-            cells = self._plain(cells, window, tally)
-        _count(cells, tally)
+        if tally.bucket is not self._bucket:
+            self._bucket = tally.bucket
+            self._labels.clear()
+        rows = self._match(window)
+        self._keys.alone = self._labels.alone = False
+        keys = list(map(self._keys.__getitem__, map(self._what, rows)))
+        labels = list(map(self._labels.__getitem__, map(self._when, rows)))
+        if self._leaves_out or self._keys.alone or self._labels.alone:
+            keys, labels = self._plain(keys, labels, window, tally)
+        _count(cast("list[str]", keys), cast("list[int]", labels), tally)
 
-    def _match(self, lines: Sequence[bytes]) -> list[tuple[bytes, ...]]:
+    def _match(self, window: Window) -> list[tuple[bytes, ...]]:
         """The groups of each line; those of one that is malformed or blank are all empty."""
-        if not lines:
-            return []
-        data = b"\n".join(lines)
+        data, lines = window.data, len(window.numbers)
         if b"\\" not in data:
             rows = self._unescaped.findall(data)
-            if len(rows) == len(lines):  # so no match took two lines
+            if len(rows) == lines:  # so no match took two lines
                 return rows
         rows = self._escaped.findall(data)
-        assert len(rows) == len(lines), "a line holds a newline"
+        assert len(rows) == lines, "a line holds a newline"
         return rows
 
     def _plain(
-        self, cells: list[tuple[str | Special, int | Special]], window: Window, tally: Tally
-    ) -> list[tuple[str | Special, int | Special]]:
+        self,
+        keys: list[str | Special],
+        labels: list[int | Special],
+        window: Window,
+        tally: Tally,
+    ) -> tuple[list[str | Special], list[int | Special]]:
         """Those that are nothing special; the other lines are dealt with."""
-        plain: list[tuple[str | Special, int | Special]] = []
+        places: list[int] = []
         left_out = 0
-        for place, cell in enumerate(cells):
-            key, minute = cell
-            if type(key) is str and type(minute) is int:
-                plain.append(cell)
-            elif key is Special.ALONE or minute is Special.ALONE:
+        for place, (key, label) in enumerate(zip(keys, labels, strict=True)):
+            if type(key) is str and type(label) is int:
+                places.append(place)
+            elif key is Special.ALONE or label is Special.ALONE:
                 self._count_alone(window.lines[place], window.numbers[place], tally)
             else:
                 left_out += 1
         tally.filtered += left_out
-        return plain
+        return [keys[place] for place in places], [labels[place] for place in places]
 
     def _count_alone(self, line: bytes, number: int, tally: Tally) -> None:
         try:
@@ -173,8 +173,7 @@ class AccessLog:
         if cell is None:
             tally.filtered += 1
         else:
-            tally.counts[cell] += 1
-            tally.counted += 1
+            tally.count(*cell, 1)
 
     def _cell(self, match: re.Match[bytes]) -> tuple[str, int] | None:
         """The line's cell; None where it is left out, by its time rather than for what is wrong."""
@@ -207,13 +206,18 @@ class AccessLog:
             return Special.ALONE
         return Special.LEFT_OUT if key is None else key
 
-    def _work_out_minute(self, found: Found) -> int | Special:
+    def _work_out_label(self, found: Found) -> int | Special:
         when, zone = found
         try:
             minute = minute_of(cast(bytes, when) + cast(bytes, zone))
         except Malformed:
             return Special.ALONE
-        return minute if self._within(minute) else Special.LEFT_OUT
+        if not self._within(minute):
+            return Special.LEFT_OUT
+        try:
+            return self._bucket(minute)
+        except Refused:
+            return Special.ALONE  # who counts such a line is told; a malformed one has no bucket
 
     def _fulfils(self, found: Sequence[bytes]) -> bool:
         return all(holds(read(found)) for read, holds in self._tests)
@@ -222,12 +226,18 @@ class AccessLog:
         return self._range is None or self._range[0] <= minute < self._range[1]
 
 
-def _count(cells: list[tuple[str | Special, int | Special]], tally: Tally) -> None:
-    """Add 1 for each cell, none of which is special."""
-    tally.counts.update(cast("list[tuple[str, int]]", cells))
-    tally.counted += len(cells)
+def _count(keys: list[str], labels: list[int], tally: Tally) -> None:
+    """Add 1 for each line."""
+    amounts = tally.amounts
+    different = set(labels)
+    if len(different) == 1:
+        amounts[different.pop()].update(keys)
+    else:
+        for (label, key), lines in Counter(zip(labels, keys, strict=True)).items():
+            amounts[label][key] += lines
+    tally.counted += len(keys)
 
 
 def _windowed(line: bytes) -> re.Pattern[bytes]:
     """A pattern that takes line by line, those that are not as ``line`` without groups."""
-    return re.compile(rb"^(?:" + line + rb"[^\S\n]*+$|.*$)", re.MULTILINE)
+    return re.compile(rb"(?:" + line + rb"[^\S\n]*+\n|.*\n)")

@@ -126,9 +126,7 @@ class CsvRecords:
         if cell is None:
             tally.filtered += 1
         else:
-            key, minute, amount = cell
-            tally.counts[key, minute] += amount
-            tally.counted += 1
+            tally.count(*cell)
 
     def _header(self, head: bytes) -> tuple[int, list[str]]:
         """The number of the header's first line, and its names; 0 and none if all is blank."""

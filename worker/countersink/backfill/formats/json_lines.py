@@ -29,8 +29,7 @@ class JsonLines:
     def count(self, window: Window, tally: Tally) -> None:
         """Add what the lines of ``window`` come to."""
         note_window(window, tally)
-        counts, make = tally.counts, self._rule.cell
-        counted = filtered = 0
+        make = self._rule.cell
         for number, line in zip(window.numbers, window.lines, strict=True):
             try:
                 try:
@@ -47,13 +46,9 @@ class JsonLines:
                 tally.reject(number, str(error), line)
                 continue
             if cell is None:
-                filtered += 1
+                tally.filtered += 1
             else:
-                key, minute, amount = cell
-                counts[key, minute] += amount
-                counted += 1
-        tally.counted += counted
-        tally.filtered += filtered
+                tally.count(*cell)
 
     def _again(self, line: bytes) -> object:
         """Read a line that could not be read as it was."""

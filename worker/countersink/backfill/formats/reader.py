@@ -21,6 +21,6 @@ class Reader(Protocol):
 
 def note_window(window: Window, tally: Tally) -> None:
     """Count the window's lines, and those of it that were too long to be read as rejected."""
-    tally.lines += len(window.lines) + len(window.rejected)
+    tally.lines += len(window.numbers) + len(window.rejected)
     for each in window.rejected:
         tally.reject(each.line, each.reason)

@@ -1,6 +1,7 @@
 """What the lines of a source come to."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,23 +26,48 @@ class Reject:
     text: bytes
 
 
+def _itself(minute: int) -> int:
+    return minute
+
+
 @dataclass(slots=True)
 class Tally:
     """What was read so far.
 
     Attributes:
-        counts: (key, whole Unix minute) to amount; a sum may leave 64 bits.
+        bucket: the label of the bucket of a whole Unix minute; the minute itself if nothing is
+            given. Raises Refused where it cannot be told. Readers remember what it said.
+        amounts: label to key to amount; a sum may leave 64 bits.
         lines: records looked at, blank lines and a header included.
         counted: those that gave an amount.
         filtered: those that the recipe leaves out.
         rejected: those that could not be counted.
     """
 
-    counts: Counter[tuple[str, int]] = field(default_factory=Counter)
+    bucket: Callable[[int], int] = _itself
+    amounts: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     lines: int = 0
     counted: int = 0
     filtered: int = 0
     rejected: list[Reject] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[tuple[str, int], int]:
+        """All amounts, by (key, label)."""
+        return {
+            (key, label): amount
+            for label, keys in self.amounts.items()
+            for key, amount in keys.items()
+        }
+
+    def count(self, key: str, minute: int, amount: int) -> None:
+        """Note what a line gives.
+
+        Raises:
+            Refused: as ``bucket``.
+        """
+        self.amounts[self.bucket(minute)][key] += amount
+        self.counted += 1
 
     def reject(self, line: int, reason: str, text: bytes = b"") -> None:
         """Note that ``line`` could not be counted."""
