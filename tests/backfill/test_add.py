@@ -202,6 +202,29 @@ def test_a_dry_run_says_what_would_be_added_and_changes_nothing(
     assert outcomes(add(mysql_url, file, dry_run=True, strip_query=True)) == ["failed"]
 
 
+@pytest.mark.parametrize("counted", [0, 50])
+def test_a_dry_run_knows_a_copy_that_it_has_read_itself(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: int
+) -> None:
+    """Also one that goes on, or ends before."""
+    small_chunks(monkeypatch)
+    if counted:
+        add(mysql_url, write(tmp_path / "old.log", long_log(counted)))
+    files = [
+        write(tmp_path / "a.log", long_log(250)[:-1]),
+        write(tmp_path / "longer.log", long_log(300)),
+        write(tmp_path / "short.log", long_log(20)),
+        write(tmp_path / "cut.log", long_log(120)),
+        write(tmp_path / "other.log", long_log(20) + log("/other")),
+    ]
+    dry = add(mysql_url, *files, dry_run=True)
+    report = add(mysql_url, *files)
+    for each in dry, report:
+        assert outcomes(each) == ["counted", "counted", "known", "failed", "counted"]
+        assert each.amount == 300 - counted + 21
+    assert [each.counted for each in dry.sources] == [each.counted for each in report.sources]
+
+
 def test_a_tracked_tables_counter_is_refused(mysql_url: str, tmp_path: Path) -> None:
     with open_tables(mysql_url) as session:
         track(session, COUNTER)

@@ -88,6 +88,36 @@ def test_two_at_once_of_files_that_begin_alike_are_two_sources(
     assert query(mysql_url, "SELECT COUNT(*) FROM backfill_source") == [(2,)]
 
 
+@pytest.mark.parametrize("lines", [20, 400])
+def test_a_shorter_file_that_begins_alike_is_not_taken_for_a_copy_of_what_another_has_read(
+    mysql_url: str, tmp_path: Path, lines: int
+) -> None:
+    """It ends within the other's chunk, and cannot be told from it unless it is looked at."""
+    head = log(*["/head"] * lines)
+    longer = write(tmp_path / "a.log", head + log("/a") * 50)
+    shorter = write(tmp_path / "b.log", head + log("/b") * 20)
+    others: list[int] = []
+
+    def other(request: object) -> None:
+        """Another process reads the other file, once this one is settled."""
+        if not others and query(mysql_url, "SELECT 1 FROM backfill_source"):
+            others.append(1)
+            add(mysql_url, longer)
+
+    with MySQLProxy.to(mysql_url) as proxy:
+        proxy.when("commit_other", Phase.AFTER, Deed.PASS, times=0, call=other)
+        report = add(proxy.url(mysql_url), shorter)
+    assert others
+    found = totals(mysql_url)
+    if lines > 100:  # more than is known of how it begins
+        assert (report.state, report.counted) == ("failed", 0)
+        assert "--source-name" in details(report)
+        assert found == {(DAY, "/head"): lines, (DAY, "/a"): 50}
+    else:
+        assert (report.state, report.counted) == ("done", lines + 20)
+        assert found == {(DAY, "/head"): 2 * lines, (DAY, "/a"): 50, (DAY, "/b"): 20}
+
+
 @pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER])
 def test_a_commit_whose_outcome_is_unknown_counts_once(
     mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: Phase

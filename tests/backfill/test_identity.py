@@ -5,10 +5,12 @@ from __future__ import annotations
 import bz2
 import gzip
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from countersink.backfill.recipe import Recipe
 from countersink.backfill.undo import undo
 from tests.backfill.helpers import (
     DAY,
@@ -160,12 +162,12 @@ def test_files_that_begin_alike_and_then_differ_are_both_counted(
     mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch, lines=20)
-    head = log(*["/head"] * 30)
+    head = log(*["/head"] * 60)
     files = [write(tmp_path / key, head + log(f"/{key}") * 20) for key in ("a", "b")]
     reports = [add(mysql_url, file) for file in files]
     assert [outcomes(report) for report in reports] == [["counted"], ["counted"]]
     assert "another source" in details(reports[1])
-    expected = {(DAY, "/head"): 60, (DAY, "/a"): 20, (DAY, "/b"): 20}
+    expected = {(DAY, "/head"): 120, (DAY, "/a"): 20, (DAY, "/b"): 20}
     assert totals(mysql_url) == expected
     again = add(mysql_url, *files)
     assert outcomes(again) == ["known", "known"]
@@ -264,23 +266,110 @@ def test_a_file_of_nothing_but_headers_is_not_taken_for_the_next(
     assert totals(mysql_url) == day("0", "1", "2")
 
 
-@pytest.mark.parametrize("lines", [1, 3, 15, 16])
+@pytest.mark.parametrize("lines", [1, 3, 40, 60])
 def test_an_older_copy_of_a_few_lines_adds_nothing(
     mysql_url: str, tmp_path: Path, lines: int
 ) -> None:
-    """Fewer lines than a source is known by."""
+    """As far as is known how a source begins, an older copy may end anywhere."""
     add(mysql_url, write(tmp_path / "new.log", long_log(100)))
-    report = add(mysql_url, write(tmp_path / "old.log", long_log(lines)))
-    if lines < 16:
-        assert outcomes(report) == ["known"]
-    else:
-        assert outcomes(report) == ["failed"]
-    dry = add(mysql_url, tmp_path / "old.log", dry_run=True)
-    assert (outcomes(dry), dry.counted) == (outcomes(report), 0)
+    expected = ["known" if len(long_log(lines)) <= 4096 else "failed"]
+    older = write(tmp_path / "old.log", long_log(lines))
     torn = write(tmp_path / "torn.log", long_log(lines)[:-9])
-    if lines > 1:
-        assert outcomes(add(mysql_url, torn)) == ["failed"]
+    for file in older, torn:
+        assert outcomes(add(mysql_url, file)) == expected
+        dry = add(mysql_url, file, dry_run=True)
+        assert (outcomes(dry), dry.counted) == (expected, 0)
     assert totals(mysql_url) == keys_of(100)
+
+
+def test_an_older_copy_of_what_was_undone_is_not_taken_for_one_that_is_counted(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch, lines=20)
+    file = write(tmp_path / "new.log", long_log(20))
+    first = add(mysql_url, file)
+    write(file, long_log(40))
+    add(mysql_url, file)
+    assert first.run is not None
+    undo(mysql_url, first.run)
+    older = write(tmp_path / "old.log", long_log(10))
+    assert outcomes(add(mysql_url, older)) == ["failed"]
+    add(mysql_url, file)
+    assert outcomes(add(mysql_url, older)) == ["known"]
+    assert totals(mysql_url) == keys_of(40)
+
+
+def test_files_of_one_record_without_its_end_are_sources_of_their_own(
+    mysql_url: str, tmp_path: Path
+) -> None:
+    columns = {"input_format": "ndjson", "time_column": "t", "key_column": "k"}
+    files = [
+        write(tmp_path / f"{key}.json", f'{{"k":"{key}","t":"{DAY}T12:00Z"}}'.encode())
+        for key in ("alpha", "b", "cc")
+    ]
+    assert outcomes(add(mysql_url, *files, **columns)) == ["counted"] * 3
+    assert outcomes(add(mysql_url, *files, **columns)) == ["known"] * 3
+    assert totals(mysql_url) == day("alpha", "b", "cc")
+
+
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_exports_of_one_row_are_sources_of_their_own(
+    mysql_url: str, tmp_path: Path, ending: str
+) -> None:
+    columns = {"input_format": "csv", "time_column": "time", "key_column": "key"}
+    rows = [f"{DAY}T12:00Z,{key}" for key in "abcd"]
+    contents = [f"time,key\n{rows[0]}\n{rows[1]}\n", *(f"time,key\n{row}{ending}" for row in rows)]
+    files = [write(tmp_path / str(number), each.encode()) for number, each in enumerate(contents)]
+    header = write(tmp_path / "header", b"time,key\n")
+    # The second is how the first begins.
+    told = ["counted", "known", "counted", "counted", "counted"]
+    report = add(mysql_url, *files, header, **columns, dry_run=True)
+    assert (outcomes(report), report.amount) == ([*told, "known"], 5)
+    assert outcomes(add(mysql_url, *files, header, **columns)) == [*told, "known"]
+    assert totals(mysql_url) == day("a", "b", "b", "c", "d")
+    assert outcomes(add(mysql_url, *files, **columns)) == ["known"] * 5
+
+
+def test_what_was_never_counted_is_nobodys_beginning(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a file that was rejected in whole, nor one of which nothing was read."""
+    bad = write(tmp_path / "bad.log", b"garbage")
+    assert add(mysql_url, bad, max_rejects=0).state == "stopped"
+    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_source") == [(0,)]
+    # What a process leaves that is killed before its first chunk.
+    query(
+        mysql_url,
+        "INSERT INTO backfill_source (counter, head, options, path) VALUES ('views', %s, %s, '')",
+        long_log(30),
+        Recipe().to_json(),
+    )
+    torn = write(tmp_path / "torn.log", long_log(1) + log("/torn"))
+    short = write(tmp_path / "short.log", long_log(1))
+    grown = write(tmp_path / "a.log", long_log(5))
+    assert outcomes(add(mysql_url, torn, short)) == ["counted", "known"]
+    assert outcomes(add(mysql_url, grown)) == ["counted"]
+    assert totals(mysql_url) == Counter(keys_of(5)) + Counter({**keys_of(1), (DAY, "/torn"): 1})
+
+
+def test_what_begins_as_a_source_did_that_is_counted_no_further_is_known_as_it_grows(
+    mysql_url: str, tmp_path: Path
+) -> None:
+    """Its beginning is that of the content that was counted, not of one that was not."""
+    query(
+        mysql_url,
+        "INSERT INTO backfill_source (counter, head, options, path) VALUES ('views', %s, %s, '')",
+        long_log(30),
+        Recipe().to_json(),
+    )
+    file = write(tmp_path / "a.log", long_log(1))
+    add(mysql_url, file)
+    for content in long_log(1) + log("/x"), long_log(1) + log("/x") + long_log(90):
+        write(file, content)
+        assert add(mysql_url, file).known_lines > 0
+        assert query(mysql_url, "SELECT head FROM backfill_source") == [(content[:4096],)]
+    older = write(tmp_path / "older.log", content[:1000])
+    assert outcomes(add(mysql_url, older)) == ["known"]
 
 
 def test_files_of_a_few_lines_that_begin_alike_are_sources_of_their_own(

@@ -157,6 +157,7 @@ def count_next(
     source: Source,
     reader: Reader,
     found: ReadChunk,
+    head: bytes,
     again: Callable[[Reader], ReadChunk],
 ) -> Counted:
     """Count what was read of ``source`` behind all of its chunks, as another chunk; committed when
@@ -166,6 +167,7 @@ def count_next(
         session: at READ COMMITTED, outside a transaction.
         source: as it was looked at before ``found`` was read.
         reader: that has read it.
+        head: of the content.
         again: reads it once more, by another reader.
 
     Raises:
@@ -197,7 +199,8 @@ def count_next(
                 counted,
                 found.open_rejected,
             )
-            sources.advance(session, source.id, source.after(found.span, goes_on=goes_on))
+            position = source.after(found.span, goes_on=goes_on, head=head)
+            sources.advance(session, source.id, position)
             _record(session, task, found, counted)
         return counted
 

@@ -15,11 +15,11 @@ from countersink.backfill.inputs import Input
 from countersink.backfill.link import Link
 from countersink.backfill.listing import RejectedLine
 from countersink.backfill.options import BackfillError, Options, SourceReport
+from countersink.backfill.read_before import ReadBefore
 from countersink.backfill.reading import ReadChunk, Start, read_chunk
 from countersink.backfill.rejects import named
 from countersink.backfill.runs import Counted
 from countersink.backfill.settling import Wanted, find, may_begin_anew, other_recipe
-from countersink.backfill.spans import Span, digest
 from countersink.backfill.watch import Watch
 from countersink.store.policies import Policies
 
@@ -60,7 +60,8 @@ class DryRun:
     stop: Callable[[], bool]
     rejected: Callable[[Sequence[RejectedLine]], object]
     by_label: Counter[int] = field(default_factory=Counter)
-    _read: dict[tuple[int, bytes], list[list[Span]]] = field(default_factory=dict)
+    _before: ReadBefore = field(default_factory=ReadBefore)
+    _again: set[tuple[int, int]] = field(default_factory=set)
 
     def by_day(self) -> tuple[tuple[str, int], ...]:
         """What would be added on each day."""
@@ -128,43 +129,38 @@ class DryRun:
         self, content: Content, reader: Reader, head: Head, held: Held | None
     ) -> Iterator[ReadChunk]:
         """What would be counted of a content."""
-        start = Start(at=0, reads_from=0, first_line=1)
         if held is not None:
             waiting = self.link.run(partial(chunks.to_be_counted, source=held.source.id))
             for chunk in waiting:
-                if chunk.end_at <= held.to and not self.stop():
+                place = chunk.source, chunk.start_at
+                if chunk.end_at <= held.to and place not in self._again and not self.stop():
                     begin = self.link.run(partial(start_of_planned, chunk=chunk))
                     found = self._read_chunk(content, reader, begin, end=chunk.end_at)
                     if found is not None:
+                        self._again.add(place)
                         yield found
             if held.verdict == "older":
                 return
-            start = self.link.run(partial(start_of_next, source=held.source, content=content))
-        elif self._same_as_before(content, head):
+        number = None if held is None else held.source.id
+        reading = self._before.of(content, content.name, head.known, number)
+        if reading is None:
             return
+        if reading.spans:
+            start = reading.next()
+        elif held is not None and reading.source is not None:
+            start = self.link.run(partial(start_of_next, source=held.source, content=content))
+        else:
+            start = Start(at=0, reads_from=0, first_line=1)
         content.keep(False)
-        spans: list[Span] = []
-        lines = start.first_line
         while not self.stop() and (found := self._read_chunk(content, reader, start)) is not None:
             yield found
-            spans.append(found.span)
-            lines = found.span.next_line
-            start = Start(at=found.span.end, reads_from=found.span.end, first_line=lines)
-        if held is None:
-            self._read.setdefault(head.heads[-1], []).append(spans)
+            reading.spans.append(found.span)
+            start = reading.next()
 
     def _read_chunk(
         self, content: Content, reader: Reader, start: Start, end: int | None = None
     ) -> ReadChunk | None:
         return read_chunk(content, reader, start, self.options.counter, self.in_force, end=end)
-
-    def _same_as_before(self, content: Content, head: Head) -> bool:
-        """Whether this dry run has read the same content by another name."""
-        for spans in (spans for one in head.heads for spans in self._read.get(one, ())):
-            if all(digest(content, span.start, span.end) == span.digest for span in spans):
-                content.seek(spans[-1].end)
-                return not content.read(1)
-        return False
 
     def _add(self, source: Input, found: ReadChunk) -> Counted:
         counter = self.options.counter

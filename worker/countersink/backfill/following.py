@@ -39,6 +39,7 @@ class Follower:
         self._content = content
         self._reader = reader
         self._source = settled.source
+        self._head = settled.head
         self._held_to = settled.to
         self._ended = settled.ended
         self._last: ReadChunk | None = None
@@ -130,6 +131,7 @@ class Follower:
                         source=source,
                         reader=self._reader,
                         found=found,
+                        head=self._head,
                         again=partial(self._read_again, start, in_force),
                     )
                 )
@@ -175,6 +177,7 @@ class Follower:
                 compare,
                 content=self._content,
                 source=source,
+                head=self._head,
                 start_at=self._held_to,
                 looking=self._work.watch.look,
             )

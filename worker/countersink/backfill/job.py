@@ -12,10 +12,11 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
-from countersink.backfill import days, identity, listing, runs, sources
+from countersink.backfill import days, listing, runs, sources
 from countersink.backfill.contents import Content, open_content
 from countersink.backfill.counting import Changed, Task, count_planned
 from countersink.backfill.formats import Reader, make_reader
+from countersink.backfill.head import head_of
 from countersink.backfill.inputs import Input, expand
 from countersink.backfill.link import Link
 from countersink.backfill.options import BackfillError, Unreadable
@@ -167,7 +168,7 @@ class _Desk:
             content = self._opened.enter_context(open_content(_found(source.path)))
             if not content.plain:
                 raise Unreadable(f"{source.path} is compressed here")
-            head = identity.head_of(content).data
+            head = head_of(content).data
             in_force = self._link.run(policies.load)
             minutes = days.minutes(source.recipe, source.counter, in_force)
             self._open = source, content, make_reader(source.recipe, head, minutes)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from countersink.backfill import chunks
+from countersink.backfill import chunks, sources
 from countersink.backfill.contents import Content, open_content
 from countersink.backfill.counting import TooManyInChunk
 from countersink.backfill.following import Differs, Follower
@@ -129,6 +129,8 @@ class _Counting:
             counted, by_others = self._figures(number)
             own += counted - before
             others = by_others + before
+            if not (counted.size_bytes or by_others.size_bytes):
+                self._work.link.run(partial(sources.forget_unread, source=number))
         own = own.for_people()
         if failed:
             outcome = "failed"

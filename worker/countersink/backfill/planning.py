@@ -33,6 +33,7 @@ class Planner:
         content: of the source, a plain file.
         source: its number.
         held_to: up to where the content is known to hold the source's chunks.
+        head: of the content.
         quoted: its records are CSV's.
 
     Attributes:
@@ -41,11 +42,12 @@ class Planner:
     """
 
     def __init__(
-        self, work: Work, content: Content, source: int, held_to: int, *, quoted: bool
+        self, work: Work, content: Content, source: int, held_to: int, head: bytes, *, quoted: bool
     ) -> None:
         self._work = work
         self._content = content
         self._source = source
+        self._head = head
         self._quoted = quoted
         self.to = held_to
         self.finished = False
@@ -115,6 +117,7 @@ class Planner:
                 compare,
                 content=self._content,
                 source=source,
+                head=self._head,
                 start_at=self.to,
                 looking=self._work.watch.look,
             )
@@ -154,13 +157,13 @@ class Planner:
             for span in spans:
                 goes_on = start.goes_on and span is spans[0]
                 self._insert_one(session, span, start.reads_from if goes_on else span.start)
-                position = now.after(span, goes_on=goes_on)
+                position = now.after(span, goes_on=goes_on, head=self._head)
                 now = replace(
                     now,
                     read_to=position.read_to,
                     lines_to=position.lines_to,
                     open_at=position.open_at,
-                    prefix=position.prefix,
+                    head=position.head,
                 )
             sources.advance(session, source.id, position)
             self._hold_run(session)

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Self
 
 from countersink.backfill.inputs import Input
 from countersink.backfill.listing import RejectedLine
@@ -68,22 +68,57 @@ def _ours(path: Path) -> bool:
     return isinstance(found, dict) and set(found) == _KEYS
 
 
-def write_file(path: Path, rejected: Iterable[RejectedLine]) -> Path:
-    """Write rejected lines, a JSON object a line: source, line, reason, text.
+class RejectsFile:
+    """The file of the rejected lines of a run, a JSON object a line: source, line, reason, text.
+    It is made for the first of them. A context manager.
 
-    Returns:
-        where: beside ``path`` if that is a name that was made up and is taken.
-
-    Raises:
-        OSError: it cannot be written; a part may have been.
+    Args:
+        path: where; beside it if that is a name that was made up and is taken. None: nowhere.
+        instead: where to find them if it cannot be written.
     """
-    path, file = _opened(path)
-    with file:
-        for one in rejected:
-            text = one.text.decode("utf-8", "backslashreplace")
-            about = {"source": one.source, "line": one.line, "reason": one.reason, "text": text}
-            file.write(json.dumps(about, ensure_ascii=False) + "\n")
-    return path
+
+    def __init__(self, path: Path | None, instead: str) -> None:
+        self._path = path
+        self._instead = instead
+        self._file: IO[str] | None = None
+        self._error: OSError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def write(self, rejected: Iterable[RejectedLine]) -> None:
+        """Write some more, unless it has failed."""
+        if self._path is None or self._error is not None:
+            return
+        try:
+            for one in rejected:
+                if self._file is None:
+                    self._path, self._file = _opened(self._path)
+                text = one.text.decode("utf-8", "backslashreplace")
+                about = {"source": one.source, "line": one.line, "reason": one.reason, "text": text}
+                self._file.write(json.dumps(about, ensure_ascii=False) + "\n")
+        except OSError as error:
+            self._error = error
+
+    def notices(self) -> list[str]:
+        """For people, once all are written: where they are, or why they are not there."""
+        self._close()
+        if error := self._error:
+            why = error.strerror or type(error).__name__
+            return [
+                f"the rejected lines could not be written to {self._path} ({why}): {self._instead}"
+            ]
+        return [] if self._file is None else [f"the rejected lines are in {self._path}"]
+
+    def _close(self) -> None:
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError as error:
+                self._error = self._error or error
 
 
 def _opened(path: Path) -> tuple[Path, IO[str]]:

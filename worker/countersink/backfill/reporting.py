@@ -1,11 +1,8 @@
-"""The report of a backfill, and the file of its rejected lines."""
+"""The report of a backfill."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from countersink.backfill.listing import RejectedLine
 from countersink.backfill.options import Options, Report, SourceReport
-from countersink.backfill.rejects_file import write_file
 
 STOPPED = "it was told to stop: run it again, and it goes on"
 
@@ -48,17 +45,3 @@ def state_of(sources: Sequence[SourceReport], *, stopped: bool) -> str:
     if stopped:
         return "stopped"
     return "failed" if any(each.outcome == "failed" for each in sources) else "done"
-
-
-def save_rejects(path: Path, rejected: Iterable[RejectedLine], instead: str) -> str:
-    """Write rejected lines to a file; for people: where they are.
-
-    Args:
-        instead: where to find them if the file cannot be written.
-    """
-    try:
-        written = write_file(path, rejected)
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        return f"the rejected lines could not be written to {path} ({why}): {instead}"
-    return f"the rejected lines are in {written}"

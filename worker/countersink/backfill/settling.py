@@ -6,7 +6,7 @@ from functools import partial
 
 from countersink.backfill import chunks, sources
 from countersink.backfill.contents import Content
-from countersink.backfill.head import Head
+from countersink.backfill.head import Head, alike
 from countersink.backfill.identity import Held, compare
 from countersink.backfill.options import BackfillError
 from countersink.backfill.recipe import Recipe
@@ -52,12 +52,14 @@ class Settled:
     Attributes:
         source: its number.
         to: up to where the content is known to be that source's.
+        head: of the content.
         ended: the content ends there, and more of the source is known: it is an older copy.
         notice: for people, '' mostly.
     """
 
     source: int
     to: int
+    head: bytes
     ended: bool = False
     notice: str = ""
 
@@ -97,16 +99,13 @@ def find(
     Raises:
         As :func:`settle`.
     """
-    known = wanted.counter, wanted.truth_of, wanted.name
-    alike = sources.with_heads(session, *known, head.heads)
-    own = [compare(session, content, source, looking=looking) for source in alike]
+    own = [
+        compare(session, content, source, head.known, looking=looking)
+        for source in _alike(session, head, wanted)
+    ]
     held = _chosen(own)
-    if held is None:
-        longer = sources.longer(session, *known, head)
-        own += [_of_longer(session, source, head) for source in longer]
-        held = _chosen(own)
     if held is None and (short := [one for one in own if one.verdict == "short"]):
-        raise BackfillError(_too_short(short[0].source))
+        raise BackfillError(too_short(short[0].source.path))
     return Found(
         held=held,
         compared=frozenset(one.source.id for one in own),
@@ -127,10 +126,8 @@ def _chosen(own: Sequence[Held]) -> Held | None:
     return next((one for one in own if one.verdict == "same"), None)
 
 
-def _of_longer(session: Session, source: Source, head: Head) -> Held:
-    """What a content of a few lines holds of a source that goes on after them."""
-    counted = chunks.all_done(session, source.id, len(head.data))
-    return Held(source, 0, "older" if head.ends_with_line and counted else "short")
+def _alike(session: Session, head: Head, wanted: Wanted) -> list[Source]:
+    return sources.alike(session, wanted.counter, wanted.truth_of, wanted.name, head.known)
 
 
 def _write_down(session: Session, head: Head, wanted: Wanted, found: Found) -> Settled | None:
@@ -138,11 +135,7 @@ def _write_down(session: Session, head: Head, wanted: Wanted, found: Found) -> S
     with session.transaction():
         if found.held is None:
             sources.hold_counter(session, wanted.counter)
-            known = wanted.counter, wanted.truth_of, wanted.name
-            now = [
-                *sources.with_heads(session, *known, head.heads),
-                *sources.longer(session, *known, head),
-            ]
+            now = _alike(session, head, wanted)
             if not {one.id for one in now} <= found.compared:
                 return None
             number = sources.insert(
@@ -150,23 +143,25 @@ def _write_down(session: Session, head: Head, wanted: Wanted, found: Found) -> S
                 counter=wanted.counter,
                 truth_of=wanted.truth_of,
                 name=wanted.name,
-                head=head,
+                head=head.known,
                 recipe=wanted.recipe,
                 path=wanted.path,
             )
-            return Settled(source=number, to=0, notice=found.notice)
+            return Settled(source=number, to=0, head=head.known, notice=found.notice)
         held = found.held
         source = sources.read(session, held.source.id, lock=True)
-        if source is None:
+        if source is None or not alike(source.head, head.known):
             return None
-        sources.moved(session, source, wanted.path)
+        ended = held.verdict == "older"
+        if not ended:
+            sources.moved(session, source, wanted.path)
         if source.recipe != wanted.recipe:
             if not may_begin_anew(session, source):
                 raise BackfillError(other_recipe(session, source, wanted.recipe))
             chunks.forget(session, source.id)
             sources.begin_anew(session, source.id, wanted.recipe)
-            return Settled(source=source.id, to=0)
-        return Settled(source=source.id, to=held.to, ended=held.verdict == "older")
+            return Settled(source=source.id, to=0, head=head.known)
+        return Settled(source=source.id, to=held.to, head=head.known, ended=ended)
 
 
 def may_begin_anew(session: Session, source: Source) -> bool:
@@ -196,9 +191,10 @@ def other_recipe(session: Session, source: Source, recipe: Recipe) -> str:
     )
 
 
-def _too_short(source: Source) -> str:
+def too_short(path: str) -> str:
+    """Why a content is refused that is shorter than what was read of ``path``."""
     return (
-        f"it begins as {source.path} did, of which more was read: it ends where that cannot be"
+        f"it begins as {path} did, of which more was read: it ends where that cannot be"
         " told from an older copy of it. Give the newer copy; or, if it is another source, a name"
         " of its own by --source-name"
     )

@@ -1,18 +1,16 @@
 """Sources as the tables have them: files, known by their content."""
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from countersink.backfill.head import Head
+from countersink.backfill.head import KNOWN_BYTES
 from countersink.backfill.recipe import Recipe
 from countersink.backfill.spans import Span
 from countersink.store.connection import Session
 
 LONGEST_PATH: Final = 4096
-NOTHING: Final = bytes(32)
-"""The prefix of a source of which nothing was read."""
+_INDEXED: Final = 16
+"""Bytes of a head that are in the index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +22,12 @@ class Source:
         counter: for which it is read.
         truth_of: the run that set totals to what it says; 0: it was added.
         name: tells sources of the same content apart.
-        head, head_bytes: SHA-256 of its first bytes, and how many they are.
+        head: its first bytes, 4,096 at most, as far as they were seen.
         recipe: how it is read.
         path: where it was last.
         read_to: bytes that are in chunks.
         lines_to: lines in them.
         open_at: where its last line begins, if it had no newline yet.
-        prefix: SHA-256 over the digests of its chunks, one by one.
     """
 
     id: int
@@ -38,26 +35,26 @@ class Source:
     truth_of: int
     name: str
     head: bytes
-    head_bytes: int
     recipe: Recipe
     path: str
     read_to: int
     lines_to: int
     open_at: int | None
-    prefix: bytes
 
-    def after(self, span: Span, *, goes_on: bool) -> "Position":
+    def after(self, span: Span, *, goes_on: bool, head: bytes) -> "Position":
         """Where it is read to once ``span`` is in a chunk, too.
 
         Args:
             span: that begins at ``read_to``.
             goes_on: it begins in the midst of a line, which is in ``lines_to`` already.
+            head: of the content that holds the span, and all chunks.
         """
         return Position(
             read_to=span.end,
             lines_to=self.lines_to + span.lines - goes_on,
             open_at=span.open_at,
-            prefix=hashlib.sha256(self.prefix + span.digest).digest(),
+            # What nothing was read of may have begun as something else that goes on differently.
+            head=head if not self.read_to or len(head) > len(self.head) else self.head,
         )
 
 
@@ -68,12 +65,12 @@ class Position:
     read_to: int
     lines_to: int
     open_at: int | None
-    prefix: bytes
+    head: bytes
 
 
 _SELECT: Final = (
-    "SELECT id, counter, truth_of, name, head, head_bytes, options, path, read_to, lines_to,"
-    " open_at, prefix FROM backfill_source"
+    "SELECT id, counter, truth_of, name, head, options, path, read_to, lines_to, open_at"
+    " FROM backfill_source"
 )
 
 
@@ -83,37 +80,28 @@ def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
     return _source(found[0]) if found else None
 
 
-def with_heads(
-    session: Session, counter: str, truth_of: int, name: str, heads: Sequence[tuple[int, bytes]]
-) -> list[Source]:
-    """The sources of a counter, or of a run's truth, that begin with one of these heads (bytes,
-    SHA-256); those of which the most was read come first.
+def alike(session: Session, counter: str, truth_of: int, name: str, head: bytes) -> list[Source]:
+    """The sources of a counter, or of a run's truth, that begin as a content does, as far as both
+    go; those of which the most was read come first.
+
+    Args:
+        head: the content's.
     """
-    marks = ", ".join(["%s"] * len(heads))
+    begins = head[:_INDEXED]
+    shorter = [begins[:size] for size in range(len(begins))]
+    marks = ", ".join(["%s"] * (len(shorter) + 1))
     found = session.query(
-        f"{_SELECT} WHERE counter = %s AND truth_of = %s AND head IN ({marks})"
-        " ORDER BY read_to DESC, id",
-        (counter, truth_of, *(head for _, head in heads)),
+        f"{_SELECT} WHERE counter = %s AND truth_of = %s"
+        # By the index; then all of it, there: others of a format begin with the same header.
+        f" AND (head IN ({marks}) OR head BETWEEN %s AND %s)"
+        " AND LEFT(head, %s) = LEFT(%s, LENGTH(head)) ORDER BY read_to DESC, id",
+        (
+            *(counter, truth_of, *shorter, begins, begins),
+            *(begins.ljust(KNOWN_BYTES, b"\xff"), len(head), head),
+        ),
     )
     # In SQL a name would be as that with blanks after it.
-    sources = [_source(row) for row in found if row[3] == name]
-    return [source for source in sources if (source.head_bytes, source.head) in set(heads)]
-
-
-def longer(session: Session, counter: str, truth_of: int, name: str, head: Head) -> list[Source]:
-    """The sources of a counter, or of a run's truth, that begin with all the lines of a content
-    that has fewer than a head, and go on.
-    """
-    if not head.short:
-        return []
-    lines = head.whole_lines
-    size, known = head.heads[-1]
-    found = session.query(
-        f"{_SELECT} WHERE counter = %s AND truth_of = %s AND head_bytes > %s"
-        " AND SUBSTRING(first_lines, %s, %s) = %s ORDER BY id",
-        (counter, truth_of, size, 1 + (lines - 1) * len(known), len(known), known),
-    )
-    return [source for source in map(_source, found) if source.name == name]
+    return [_source(row) for row in found if row[3] == name]
 
 
 def hold_counter(session: Session, counter: str) -> None:
@@ -128,19 +116,15 @@ def insert(
     counter: str,
     truth_of: int,
     name: str,
-    head: Head,
+    head: bytes,
     recipe: Recipe,
     path: str,
 ) -> int:
     """A source of which nothing was read yet; the caller holds its counter. Its number."""
     session.execute(
         "INSERT INTO backfill_source"
-        " (counter, truth_of, name, head, head_bytes, first_lines, options, path, prefix)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        (
-            *(counter, truth_of, name, head.heads[-1][1], head.heads[-1][0], head.first_lines),
-            *(recipe.to_json(), path[:LONGEST_PATH], NOTHING),
-        ),
+        " (counter, truth_of, name, head, options, path) VALUES (%s, %s, %s, %s, %s, %s)",
+        (counter, truth_of, name, head, recipe.to_json(), path[:LONGEST_PATH]),
     )
     ((number,),) = session.query("SELECT LAST_INSERT_ID()")
     return int(number)
@@ -149,10 +133,20 @@ def insert(
 def advance(session: Session, source: int, position: Position) -> None:
     """Note how far a source was read."""
     session.execute(
-        "UPDATE backfill_source SET read_to = %s, lines_to = %s, open_at = %s, prefix = %s"
+        "UPDATE backfill_source SET read_to = %s, lines_to = %s, open_at = %s, head = %s"
         " WHERE id = %s",
-        (position.read_to, position.lines_to, position.open_at, position.prefix, source),
+        (position.read_to, position.lines_to, position.open_at, position.head, source),
     )
+
+
+def forget_unread(session: Session, source: int) -> None:
+    """Delete a source of which nothing is in chunks: so that nothing is taken for it. In a
+    transaction of its own; who was about to read it looks again which it is.
+    """
+    with session.transaction():
+        found = read(session, source, lock=True)
+        if found is not None and not found.read_to:
+            session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))
 
 
 def moved(session: Session, source: Source, path: str) -> None:
@@ -166,9 +160,9 @@ def moved(session: Session, source: Source, path: str) -> None:
 def begin_anew(session: Session, source: int, recipe: Recipe) -> None:
     """Let a source of which nothing was counted be read from its beginning, by another recipe."""
     session.execute(
-        "UPDATE backfill_source SET options = %s, read_to = 0, lines_to = 0, open_at = NULL,"
-        " prefix = %s WHERE id = %s",
-        (recipe.to_json(), NOTHING, source),
+        "UPDATE backfill_source SET options = %s, read_to = 0, lines_to = 0, open_at = NULL"
+        " WHERE id = %s",
+        (recipe.to_json(), source),
     )
 
 
@@ -189,11 +183,9 @@ def _source(row: tuple[Any, ...]) -> Source:
         truth_of=int(row[2]),
         name=row[3],
         head=bytes(row[4]),
-        head_bytes=int(row[5]),
-        recipe=Recipe.from_json(row[6]),
-        path=row[7],
-        read_to=int(row[8]),
-        lines_to=int(row[9]),
-        open_at=None if row[10] is None else int(row[10]),
-        prefix=bytes(row[11]),
+        recipe=Recipe.from_json(row[5]),
+        path=row[6],
+        read_to=int(row[7]),
+        lines_to=int(row[8]),
+        open_at=None if row[9] is None else int(row[9]),
     )

@@ -72,7 +72,7 @@ def count_by_jobs(
     left = work.link.run(partial(_left, source=settled.source))
     if size - left.done_bytes < LEAST_BYTES:
         return settled, ()
-    planner = Planner(work, content, settled.source, settled.to, quoted=reader.quoted)
+    planner = Planner(work, content, settled.source, settled.to, settled.head, quoted=reader.quoted)
     try:
         notice = _Together(work, team, content, planner, settled.source).run()
     except StreamError as error:

@@ -6,9 +6,9 @@ from countersink.backfill.days import minutes
 from countersink.backfill.dry_run import DryRun
 from countersink.backfill.inputs import Input
 from countersink.backfill.link import Link
-from countersink.backfill.listing import RejectedLine
 from countersink.backfill.options import Options, Report, SourceReport
-from countersink.backfill.reporting import STOPPED, report, save_rejects, state_of
+from countersink.backfill.rejects_file import RejectsFile
+from countersink.backfill.reporting import STOPPED, report, state_of
 from countersink.backfill.watch import Watch
 from countersink.store.policies import Policies
 
@@ -22,40 +22,38 @@ def add(
     watch: Watch,
     stop: Callable[[], bool],
 ) -> Report:
-    """What adding these sources would do; rejected lines are kept only if a file is named.
+    """What adding these sources would do; rejected lines are written only if a file is named.
 
     Raises:
         StoreError: MySQL did not do its part.
     """
-    rejected: list[RejectedLine] = []
-    keep = rejected.extend if options.rejects is not None else lambda lines: None
-    trial = DryRun(
-        options=options,
-        link=link,
-        in_force=in_force,
-        minutes=minutes(options.recipe, options.counter, in_force),
-        watch=watch,
-        stop=stop,
-        rejected=keep,
-    )
-    sources = list(failed)
-    known_lines = 0
-    too_many = False
-    for source in found:
-        tried = trial.source(source)
-        sources.append(tried.report)
-        known_lines += tried.known_lines
-        so_far = sum(each.rejected for each in sources)
-        too_many = options.max_rejects is not None and so_far > options.max_rejects
-        if stop() or too_many:
-            break
+    with RejectsFile(options.rejects, "name another file") as rejects:
+        trial = DryRun(
+            options=options,
+            link=link,
+            in_force=in_force,
+            minutes=minutes(options.recipe, options.counter, in_force),
+            watch=watch,
+            stop=stop,
+            rejected=rejects.write,
+        )
+        sources = list(failed)
+        known_lines = 0
+        too_many = False
+        for source in found:
+            tried = trial.source(source)
+            sources.append(tried.report)
+            known_lines += tried.known_lines
+            so_far = sum(each.rejected for each in sources)
+            too_many = options.max_rejects is not None and so_far > options.max_rejects
+            if stop() or too_many:
+                break
     notices = ["nothing was changed: this was a dry run"]
     if too_many:
         notices.append(f"more than {options.max_rejects:,} lines are rejected: it would stop there")
     elif stop():
         notices.append(STOPPED)
-    if options.rejects is not None and rejected:
-        notices.append(save_rejects(options.rejects, rejected, "name another file"))
+    notices += rejects.notices()
     return report(
         options,
         None,

@@ -17,7 +17,8 @@ from countersink.backfill.one_source import Outcome, count_source
 from countersink.backfill.options import Options, Progress, Report, SourceReport
 from countersink.backfill.pace import Pace
 from countersink.backfill.reconcile import Compared, Corrected
-from countersink.backfill.reporting import STOPPED, report, save_rejects, state_of
+from countersink.backfill.rejects_file import RejectsFile
+from countersink.backfill.reporting import STOPPED, report, state_of
 from countersink.backfill.targets import CounterTarget, Target
 from countersink.backfill.team import Team
 from countersink.backfill.truth import TruthTarget
@@ -176,8 +177,9 @@ class Whole:
             if path is None:
                 return
         path = path or Path(f"backfill-{run}-rejects.ndjson")
-        with open_tables(self.mysql_url) as session:
-            yield save_rejects(path, chain(listing.rejects(session, run), extra), instead)
+        with open_tables(self.mysql_url) as session, RejectsFile(path, instead) as file:
+            file.write(chain(listing.rejects(session, run), extra))
+            yield from file.notices()
 
     def _failed(self, run: int, why: str) -> None:
         """End a run that broke down, on a connection of its own: on the other there may be half of

@@ -37,17 +37,14 @@ CREATE TABLE IF NOT EXISTS backfill_source (
     counter    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     truth_of   BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'the run that set totals to what it says; 0: it was added',
     name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '' COMMENT 'tells files of the same content apart',
-    head       BINARY(32) NOT NULL COMMENT 'SHA-256 of its first head_bytes bytes',
-    head_bytes INT UNSIGNED NOT NULL,
-    first_lines VARBINARY(512) NOT NULL DEFAULT '' COMMENT 'SHA-256 of its first line, of its first two, and so on, as far as its head: what a shorter copy is told by',
+    head       VARBINARY(4096) NOT NULL COMMENT 'its first bytes, as far as they were seen: by which it is found, and a shorter copy is told',
     options    JSON NOT NULL COMMENT 'how it is read',
     path       VARCHAR(4096) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'where it was last',
     read_to    BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'uncompressed bytes that are in chunks',
     lines_to   BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'lines in them',
     open_at    BIGINT UNSIGNED NULL COMMENT 'where its last line begins, if it had no newline yet',
-    prefix     BINARY(32) NOT NULL COMMENT 'SHA-256 over the digests of its chunks, one by one',
     PRIMARY KEY (id),
-    KEY by_head (counter, head)
+    KEY by_head (counter, head(16))
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What of a source was counted, or is to be: each byte belongs to one chunk.
