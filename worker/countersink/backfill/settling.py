@@ -186,8 +186,8 @@ def other_recipe(session: Session, source: Source, recipe: Recipe) -> str:
     undo = " and ".join(f"`countersink backfills undo {number}`" for number in numbers[:3])
     return (
         f"it was counted as {source.counter} with other options (as {source.path}): then"
-        f" {source.recipe.to_json()}, now {recipe.to_json()}. Counting it twice would double it:"
-        f" {undo or 'undo that run'} first, or count it under another counter"
+        f" {source.recipe.described()}, now {recipe.described()}. Counting it twice would double"
+        f" it: {undo or 'undo that run'} first, or count it under another counter"
     )
 
 
