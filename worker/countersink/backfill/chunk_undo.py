@@ -1,23 +1,16 @@
 """Taking one chunk back, in one transaction with the note that it was."""
 
-import random
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
 
 from countersink.backfill import journal
 from countersink.backfill.listing import Run
 from countersink.backfill.options import BackfillError
+from countersink.backfill.other_slots import SLOTS, with_room
 from countersink.store import adding
-from countersink.store.adding import BadCells
 from countersink.store.amounts import Amounts
 from countersink.store.connection import Session
 from countersink.store.control import read_control
-from countersink.store.rerun import rerun
-
-_SLOTS: Final = (adding.FIRST_SLOT + adding.SLOTS, 65_535)
-"""Where cells go that do not fit the slot in which there may be much already."""
-_ATTEMPTS: Final = 8
 
 Reached = Callable[[str], object]
 
@@ -45,14 +38,8 @@ class ChunkUndo:
             BackfillError: its journal is damaged.
             StoreError: as any transaction.
         """
-        slot = adding.slot_of(session)
-        for parts in range(1, _ATTEMPTS):
-            try:
-                return rerun(partial(self._attempt, session, slot, parts))
-            except BadCells:
-                # Beyond 64 bits, but only in this slot, which holds what others added, too.
-                slot = random.randint(*_SLOTS)
-        return rerun(partial(self._attempt, session, slot, _ATTEMPTS))
+        # In more and more parts: the amount itself may be all that a slot can take.
+        return with_room(session, partial(self._attempt, session))
 
     def _attempt(self, session: Session, slot: int, parts: int) -> Amounts | None:
         with session.transaction():
@@ -107,7 +94,7 @@ def _spread(amounts: Amounts, slot: int, parts: int) -> Iterator[tuple[int, Amou
                     # Whole numbers that add up, whatever the sign.
                     piece = amount * (part + 1) // parts - amount * part // parts
                     share.add(counter, bucket, key, piece)
-        yield _SLOTS[0] + (slot + part) % (_SLOTS[1] - _SLOTS[0]), share
+        yield SLOTS[0] + (slot + part) % (SLOTS[1] - SLOTS[0]), share
 
 
 def forget_rejects(session: Session, source: int, start_at: int) -> None:

@@ -5,7 +5,6 @@ where it is killed, or whether two do it at once, nor what compaction, retention
 policy has done to the cells since.
 """
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Final
 from countersink.backfill import truth
 from countersink.backfill.keeping import Keeper
 from countersink.backfill.options import BackfillError
+from countersink.backfill.other_slots import with_room
 from countersink.store import adding, reconciled
 from countersink.store.adding import BadCells
 from countersink.store.amounts import Amounts
@@ -21,14 +21,9 @@ from countersink.store.buckets import label_of
 from countersink.store.connection import Connect, Session
 from countersink.store.control import Control, bump, exclusive, read_control
 from countersink.store.keys import key_text
-from countersink.store.rerun import rerun
 
 ROWS: Final = 1000
 """Corrections that are taken back in a transaction."""
-
-_OTHER_SLOTS: Final = (adding.FIRST_SLOT + adding.SLOTS, 65_535)
-"""Where corrections go back that do not fit a slot in which there may be much already."""
-_SLOTS_TRIED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,20 +93,16 @@ def _size(session: Session, run: int) -> tuple[str, int]:
 
 def _take_back(session: Session, counter: str, run: int) -> tuple[int, int]:
     """Take the next corrections back; how many, and what was added. None are left: (0, 0)."""
-    slot = adding.slot_of(session)
-    for _ in range(_SLOTS_TRIED):
-        try:
-            return rerun(partial(_attempt, session, counter, run, slot))
-        except BadCells as error:
-            refused = error
-            slot = random.randint(*_OTHER_SLOTS)
-    raise BackfillError(
-        f"a correction of backfill {run} cannot be taken back, as a sum would leave 64 bits"
-        f" ({refused}): `countersink counter delete` or a smaller total makes room"
-    )
+    try:
+        return with_room(session, partial(_attempt, session, counter, run))
+    except BadCells as error:
+        raise BackfillError(
+            f"a correction of backfill {run} cannot be taken back, as a sum would leave 64 bits"
+            f" ({error}): `countersink counter delete` or a smaller total makes room"
+        ) from error
 
 
-def _attempt(session: Session, counter: str, run: int, slot: int) -> tuple[int, int]:
+def _attempt(session: Session, counter: str, run: int, slot: int, _: int) -> tuple[int, int]:
     with session.transaction():
         read_control(session)  # its lock keeps the counter from becoming a tracked table's
         truth.refuse_tracked(session, counter)
