@@ -76,7 +76,7 @@ def test_the_file_has_a_name_of_its_own_and_is_not_made_for_nothing(
 
 def test_a_file_that_cannot_be_written_costs_no_count(mysql_url: str, tmp_path: Path) -> None:
     file = write(tmp_path / "a.log", log("/") + BAD)
-    for path in tmp_path / "a.log" / "no", tmp_path / "no" / "such" / "directory", Path("/dev/full"):
+    for path in file / "no", tmp_path / "no" / "such" / "directory", Path("/dev/full"):
         report = add(mysql_url, file, rejects=path, name=str(path))
         assert (report.state, report.rejected) == ("done", 1)
         (notice,) = [one for one in report.notices if "rejected" in one]
