@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from countersink.backfill.formats import Tally, make_reader
@@ -11,6 +11,8 @@ from countersink.backfill.records import split
 from countersink.backfill.spans import Window
 
 Cells = dict[tuple[str, int], int]
+MINUTES = Tally().bucket
+"""Each is a bucket of its own."""
 
 
 def at(*when: int) -> int:
@@ -29,6 +31,7 @@ def read(
     *,
     minutes: tuple[int, int] | None = None,
     sizes: Sequence[int] = (),
+    bucket: Callable[[int], int] = MINUTES,
 ) -> Tally:
     """What the whole content, or the lines, come to.
 
@@ -36,12 +39,13 @@ def read(
         recipe: how they are read.
         data: a content, or lines.
         minutes: see ``make_reader``.
+        bucket: see ``Tally``.
         sizes: of the first windows, in records; the last one takes what is left.
     """
     if not isinstance(data, bytes):
         lines = [line.encode() if isinstance(line, str) else line for line in data]
         data = b"".join(line + b"\n" for line in lines)
-    reader, tally = make_reader(recipe, data[: 64 * 1024], minutes), Tally()
+    reader, tally = make_reader(recipe, data[: 64 * 1024], minutes), Tally(bucket)
     records, number, first = split(data, quoted=reader.quoted), 1, 0
     for size in (*sizes, len(records)):
         window: list[bytes] = records[first : first + size]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -20,6 +21,7 @@ from countersink.producers.access_log import (
     Parser,
     Rejected,
 )
+from countersink.store.errors import Refused
 from tests.backfill.format_helpers import Cells, at, read, reasons, where
 from tests.support.processes import PROJECT
 
@@ -176,6 +178,107 @@ def test_filters_and_templates_do_not_depend_on_what_stands_beside_a_line(
     assert whole.counted == sum(whole.counts.values())
     blank = sum(1 for each in lines if not each.strip(b"\0 \t\r"))
     assert whole.counted + whole.filtered + len(whole.rejected) + blank == whole.lines
+
+
+DAY, HOUR, QUARTER = 1440, 60, 15
+"""Minutes of a bucket."""
+
+
+def _bucket(size: int, minute: int) -> int:
+    return minute // size
+
+
+def beside(lines: list[bytes], *, good: bytes | None = None) -> list[bytes]:
+    """Lines that stand between so many good ones of one day that those of others are few."""
+    around = [line().encode() if good is None else good] * (5 * len(lines) + 1)
+    return [*around, *lines, *around]
+
+
+@settings(max_examples=300)
+@given(SOURCES, st.sampled_from(["path", "target"]), st.sampled_from([DAY, HOUR, QUARTER]))
+def test_a_window_of_one_period_comes_to_the_same_as_line_by_line(
+    lines: list[bytes], kind: KeyKind, size: int
+) -> None:
+    lines = beside(lines)
+    counts, rejected = sample(kind, lines)
+    buckets: Cells = {}
+    for (key, minute), hits in counts.items():
+        cell = (key, minute // size)
+        buckets[cell] = buckets.get(cell, 0) + hits
+    tally = read(Recipe(key=f"{{{kind}}}"), lines, bucket=partial(_bucket, size))
+    assert tally.counts == buckets
+    assert [Rejected(each.line, each.reason) for each in tally.rejected] == rejected
+    assert (tally.counted, tally.filtered) == (sum(counts.values()), 0)
+
+
+OF_REQUESTS = [
+    Recipe(where=(where("path", "!~", "/a*"),)),
+    Recipe(key="{method} {target}", where=(where("request", "!=", ""),)),
+    Recipe(key="[{request}]"),
+    Recipe(key="{target}{protocol}", exclude_keys=("/a*",)),
+]
+
+
+@settings(max_examples=300)
+@given(
+    SOURCES,
+    st.sampled_from(OF_REQUESTS),
+    st.sampled_from([None, (MINUTE, MINUTE + 1), (MINUTE // DAY * DAY, MINUTE + DAY)]),
+    st.sampled_from([line(), line("POST /other HTTP/1.1"), line(rest="")]),
+)
+def test_recipes_mean_the_same_for_a_window_of_one_period(
+    lines: list[bytes], recipe: Recipe, minutes: tuple[int, int] | None, good: str
+) -> None:
+    bucket = partial(_bucket, DAY)
+    lines = beside(lines, good=good.encode())
+    whole = read(recipe, lines, minutes=minutes, bucket=bucket)
+    alone, reader = Tally(bucket), make_reader(recipe, b"", minutes)
+    for number, each in enumerate(lines, 1):
+        # The other line is of another year: there is no period.
+        other = line(when="17/May/2016:10:05:03 +0000", request="-").encode()
+        reader.count(Window([number, number + 1000], [each, other], [], False), alone)
+    alone.rejected = [each for each in alone.rejected if each.line <= len(lines)]
+    assert whole.rejected == alone.rejected
+    assert {cell: n for cell, n in alone.counts.items() if cell[1] != at(2016, 5, 17) // DAY} == (
+        whole.counts
+    )
+    assert whole.counted == sum(whole.counts.values())
+
+
+def test_periods_are_no_larger_than_their_buckets() -> None:
+    """A bucket may begin in the midst of a day or of an hour, and so may the range."""
+    whens = ["00:00:00", "10:04:59", "10:05:00", "10:59:60", "11:00:00", "23:59:59"]
+    lines = [line(when=f"17/May/2015:{when} +0000") for when in whens] * 3
+
+    def bucket(minute: int) -> int:
+        return 0 if minute < MINUTE else 1 if minute < at(2015, 5, 17, 11) else 2
+
+    for order in (lines, lines[1:], lines[::-1]):
+        for size in (1, 2, 3, 18):
+            sizes = [size] * (len(order) // size)
+            tally = read(Recipe(), order, bucket=bucket, sizes=sizes)
+            found = {label: n for (_, label), n in tally.counts.items()}
+            zero = 3 * 2 - (order == lines[1:])
+            assert found == {0: zero, 1: 6, 2: 6}
+            inside = read(Recipe(), order, minutes=(MINUTE, MINUTE + 1), bucket=bucket, sizes=sizes)
+            assert inside.counts == {("/a", 1): 3}
+
+
+def test_a_bucket_that_cannot_be_told_is_of_no_matter_to_malformed_lines() -> None:
+    def bucket(minute: int) -> int:
+        raise Refused("a time zone is unknown here")
+
+    assert reasons(read(Recipe(), [line("-")] * 3, bucket=bucket)).keys() == {1, 2, 3}
+    with pytest.raises(Refused):
+        read(Recipe(), [line("-"), line()], bucket=bucket)
+
+
+def test_a_reader_asks_again_where_other_buckets_hold() -> None:
+    reader = make_reader(Recipe(), b"", None)
+    for size in (DAY, HOUR, QUARTER, 1):
+        tally = Tally(partial(_bucket, size))
+        reader.count(Window(range(1, 10), [line().encode()] * 9, [], False), tally)
+        assert tally.counts == {("/a", MINUTE // size): 9}
 
 
 @settings(max_examples=200)

@@ -34,7 +34,9 @@ _TIME: Final = rb"\[(" + _MINUTE + rb")" + _SECOND + rb"(" + _ZONE + rb")\] "
 _QUOTED: Final = rb'"' + ESCAPED + rb'"'
 
 
-def line_pattern(captured: Collection[str], between_quotes: bytes = ESCAPED) -> bytes:
+def line_pattern(
+    captured: Collection[str], between_quotes: bytes = ESCAPED, *, only: bytes | None = None
+) -> bytes:
     """The pattern of a line in either format, without its end.
 
     Nothing in it backtracks (possessive, atomic), so that a hostile line costs no more than its
@@ -46,20 +48,27 @@ def line_pattern(captured: Collection[str], between_quotes: bytes = ESCAPED) -> 
             status size referer agent``. ``minute`` and ``zone`` are what :func:`minute_of` takes,
             one after the other. Groups are numbered in this order.
         between_quotes: the pattern of a quoted text without its quotes.
+        only: a pattern of some of the times; lines with others do not match, nor some with spaces
+            in the user. Then no part of the time can be captured.
     """
 
     def field(name: str, pattern: bytes) -> bytes:
         return b"(?P<%s>%s)" % (name.encode(), pattern) if name in captured else pattern
 
-    time = field("time", field("minute", _MINUTE) + _SECOND + field("zone", _ZONE))
+    if only is None:
+        time = field("time", field("minute", _MINUTE) + _SECOND + field("zone", _ZONE))
+        # The user may hold spaces. One that begins with "- " is really the ident of a line with
+        # something more in front (a virtual host), whose first field is not the client.
+        user = rb"(?!- (?!\[\d\d/))(?>" + field("user", rb".*?") + rb" \[" + time + rb"\] )"
+    else:
+        # No spaces, so that what follows is the first time of the line, whichever it is.
+        user = field("user", rb"[^ \n]++") + rb" \[" + only + rb"\] "
     return b"".join(
         (
             field("host", rb"[^ \n]+") + b" " + field("ident", rb"[^ \n]+") + b" ",
-            # The user may hold spaces. One that begins with "- " is really the ident of a line with
-            # something more in front (a virtual host), whose first field is not the client.
-            rb"(?!- (?!\[\d\d/))(?>" + field("user", rb".*?") + rb" \[" + time + rb"\] )",
+            user,
             b'"' + field("request", between_quotes) + b'" ',
-            field("status", rb"\d{3}") + b" " + field("size", rb"(?:\d+|-)"),
+            field("status", rb"\d\d\d") + b" " + field("size", rb"(?:\d++|-)"),
             b'(?: "' + field("referer", between_quotes) + b'"',
             b' "' + field("agent", between_quotes) + b'"(?: .*)?)?',
         )

@@ -3,24 +3,28 @@
 A window is matched as a whole, by one pattern that finds of every line what the recipe needs, and
 what was found is turned into cells by tables that remember what the same bytes became before. So
 nothing is done line by line in Python, except to lines that are malformed, too long, or out of the
-ordinary in some other way: those are read alone.
+ordinary in some other way: those are read alone. Where most lines are of one period that is all in
+one bucket, the pattern finds those, and nothing is done for their times at all.
 """
 
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import lru_cache
 from operator import itemgetter
 from typing import Final, TypeVar, cast
 
 from countersink.backfill import conditions, template
 from countersink.backfill.formats.access_fields import FIELDS
 from countersink.backfill.formats.keys import Keys
+from countersink.backfill.formats.periods import Periods
 from countersink.backfill.formats.reader import note_window
 from countersink.backfill.formats.tally import Tally
 from countersink.backfill.recipe import Recipe
 from countersink.backfill.spans import Window
 from countersink.producers.access_line import (
+    ESCAPED,
     Malformed,
     diagnosis,
     line_pattern,
@@ -36,6 +40,12 @@ _LONGEST_REMEMBERED: Final = 500
 _UNESCAPED: Final = rb'[^"]*+'
 """What stands between quotes where nothing is escaped. Faster than any set of bytes; may run over
 the end of the line if a quote is missing, which is found by the number of matches."""
+
+
+_OTHERS: Final = 8
+"""One line in so many may be of another period than the first one is."""
+_LONGEST_PAUSE: Final = 64
+"""Windows that are not looked at for a period where others before were of several."""
 
 
 class Special(Enum):
@@ -108,6 +118,10 @@ class AccessLog:
         self._single = len(groups) == 1
         self._keys: _Table[str] = _Table(self._work_out_key)
         self._bucket = Tally().bucket
+        self._periods = Periods(self._bucket, self._within)
+        self._by_period = groups == ["request"]
+        self._in_vain = 1
+        self._pause = 0
         self._labels: _Table[int] = _Table(self._work_out_label)
 
     def count(self, window: Window, tally: Tally) -> None:
@@ -115,14 +129,43 @@ class AccessLog:
         note_window(window, tally)
         if tally.bucket is not self._bucket:
             self._bucket = tally.bucket
+            self._periods = Periods(self._bucket, self._within)
             self._labels.clear()
-        rows = self._match(window)
         self._keys.alone = self._labels.alone = False
+        if self._by_period and self._count_period(window, tally):
+            return
+        rows = self._match(window)
         keys = list(map(self._keys.__getitem__, map(self._what, rows)))
         labels = list(map(self._labels.__getitem__, map(self._when, rows)))
         if self._leaves_out or self._keys.alone or self._labels.alone:
             keys, labels = self._plain(keys, labels, window, tally)
         _count(cast("list[str]", keys), cast("list[int]", labels), tally)
+
+    def _count_period(self, window: Window, tally: Tally) -> bool:
+        """Count a window if most lines are of one period; False: nothing was done."""
+        if self._pause:
+            self._pause -= 1
+            return False
+        data, lines = window.data, len(window.numbers)
+        period = self._periods.of(data)
+        if period is None:
+            return False
+        rows = _of_period(period.time, b"\\" in data).findall(data)
+        others = rows.count(b"")  # that may be read alone: an empty request is malformed, too
+        if len(rows) != lines or others > lines // _OTHERS:
+            self._in_vain = min(2 * self._in_vain, _LONGEST_PAUSE)
+            self._pause = self._in_vain
+            return False
+        self._in_vain = 1
+        keys = list(map(self._keys.__getitem__, rows))
+        if others:
+            keys = [key if row else Special.ALONE for key, row in zip(keys, rows, strict=True)]
+        if others or self._leaves_out or self._keys.alone:
+            keys, _ = self._plain(keys, [period.label] * lines, window, tally)
+        if keys:
+            tally.amounts[period.label].update(cast("list[str]", keys))
+            tally.counted += len(keys)
+        return True
 
     def _match(self, window: Window) -> list[tuple[bytes, ...]]:
         """The groups of each line; those of one that is malformed or blank are all empty."""
@@ -238,6 +281,12 @@ def _count(keys: list[str], labels: list[int], tally: Tally) -> None:
     tally.counted += len(keys)
 
 
+@lru_cache(maxsize=256)
+def _of_period(time: bytes, escaped: bool) -> re.Pattern[bytes]:
+    """Finds the requests of the lines with these times; an empty one of other lines."""
+    return _windowed(line_pattern(("request",), ESCAPED if escaped else _UNESCAPED, only=time))
+
+
 def _windowed(line: bytes) -> re.Pattern[bytes]:
     """A pattern that takes line by line, those that are not as ``line`` without groups."""
-    return re.compile(rb"(?:" + line + rb"[^\S\n]*+\n|.*\n)")
+    return re.compile(rb"(?:" + line + rb"(?:\n|[^\S\n]++\n)|.*\n)")

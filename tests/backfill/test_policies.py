@@ -1,0 +1,51 @@
+"""Chunks and policies that change while they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from countersink.backfill.undo import undo
+from countersink.store.tables import open_tables
+from tests.backfill.helpers import COUNTER, NOON, add, log, long_log, query, totals, write
+from tests.store.policy_rows import put_policies
+from tests.support.proxies import Deed, MySQLProxy, Phase
+from tests.support.proxies.rules import Request
+
+NOON_MINUTE = int(NOON.timestamp()) // 60
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_policies_that_change_between_reading_and_counting_are_in_force(
+    mysql_url: str, tmp_path: Path, planned: bool
+) -> None:
+    """They are locked only after it was read."""
+    file = write(tmp_path / "a.log", log(*["/head"] * 20) + long_log(300, keys=1))
+    if planned:
+        run = add(mysql_url, file).run
+        assert run is not None
+        undo(mysql_url, run)
+    changes: list[str] = []
+
+    def locks_policies(request: Request, reply: bytes) -> bool:
+        settled = query(mysql_url, "SELECT 1 FROM backfill_source")
+        return bool(settled) and request.text.startswith("SELECT pruned_before")
+
+    def change(request: Request) -> None:
+        changes.append(request.text)
+        with open_tables(mysql_url) as session:
+            put_policies(session, COUNTER, [(0, "UTC", "day"), (NOON_MINUTE + 1, "UTC", "hour")])
+
+    with MySQLProxy.to(mysql_url) as proxy:
+        proxy.when("control", Phase.BEFORE, Deed.PASS, call=change, where=locks_policies)
+        report = add(proxy.url(mysql_url), file)
+        asked = proxy.kinds().count("policy")
+    assert len(changes) == 1
+    assert asked >= 2
+    assert (report.state, report.counted) == ("done", 320)
+    assert {cell: amount for cell, amount in totals(mysql_url).items() if amount} == {
+        ("2026-03-14", "/0"): 60,
+        ("2026-03-14", "/head"): 20,
+        ("2026-03-14 12:00:01", "/0"): 240,
+    }
