@@ -55,6 +55,7 @@ class Piece:
         line: number of the first line.
         data: the records are ``data[:stop]``; empty for one that is too long.
         stop: see ``data``.
+        lines: newlines in the records.
         overlong: a record that is too long begins at ``line``.
         open: the content ends before the newline does.
     """
@@ -62,6 +63,7 @@ class Piece:
     line: int
     data: bytes
     stop: int
+    lines: int = 0
     overlong: bool = False
     open: bool = False
 
@@ -181,7 +183,7 @@ class Cutter:
         lines = data.count(b"\n", self._foreign(stop), stop)
         limited = self._limited(data, stop, lines)
         self._take(data, limited, lines if limited == stop else None)
-        return Piece(line, data, limited)
+        return Piece(line, data, limited, self._line - line)
 
     def _overlong(self, data: bytes, ended: bool, record_at: int) -> Piece:
         """Pass the first line of a record that is too long."""

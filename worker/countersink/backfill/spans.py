@@ -135,12 +135,11 @@ class SpanReader:
         if piece.open:
             return Window(range(piece.line, piece.line + 1), [piece.data], [], True)
         data = piece.data if piece.stop == len(piece.data) else piece.data[: piece.stop]
-        newlines = data.count(b"\n")
-        numbers: Sequence[int] = range(piece.line, piece.line + newlines)
+        numbers: Sequence[int] = range(piece.line, piece.line + piece.lines)
         if not self._quoted and b"\0" not in data:
             return Window(numbers, data, [], False)
         lines = split(data, quoted=self._quoted)
-        if newlines != len(lines):
+        if piece.lines != len(lines):
             heights = [record.count(b"\n") + 1 for record in lines]
             numbers = list(accumulate(heights[:-1], initial=piece.line))
         if b"\0" in data:
