@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill.undo import undo
+from countersink.store.errors import Refused
 from countersink.store.tables import open_tables
-from tests.backfill.helpers import COUNTER, NOON, add, log, long_log, query, totals, write
+from tests.backfill.helpers import COUNTER, NOON, add, line, log, long_log, query, totals, write
 from tests.store.policy_rows import put_policies
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.proxies.rules import Request
@@ -49,3 +50,20 @@ def test_policies_that_change_between_reading_and_counting_are_in_force(
         ("2026-03-14", "/head"): 20,
         ("2026-03-14 12:00:01", "/0"): 240,
     }
+
+
+@pytest.mark.timeout(60)
+def test_a_time_zone_that_is_unknown_here_matters_to_its_own_lines_only(
+    mysql_url: str, tmp_path: Path
+) -> None:
+    with open_tables(mysql_url) as session:
+        put_policies(
+            session, COUNTER, [(0, "UTC", "day"), (NOON_MINUTE + 1, "Mars/Olympus", "day")]
+        )
+    before = log(*["/head"] * 20)
+    malformed = line("x", minutes=2)
+    report = add(mysql_url, write(tmp_path / "a.log", before + malformed))
+    assert (report.state, report.counted, report.rejected) == ("done", 20, 1)
+    with pytest.raises(Refused, match="Mars/Olympus"):
+        add(mysql_url, write(tmp_path / "b.log", before + line("/b", minutes=2)))
+    assert totals(mysql_url) == {("2026-03-14", "/head"): 20}

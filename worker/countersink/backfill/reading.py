@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from countersink.backfill.contents import Content
 from countersink.backfill.formats import Reader
@@ -38,6 +37,23 @@ class Start:
     def goes_on(self) -> bool:
         """Whether it begins in the midst of a line."""
         return self.reads_from < self.at
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """The label of the bucket of a Unix minute; the same ones are equal."""
+
+    counter: str
+    in_force: Policies
+
+    def __call__(self, minute: int) -> int:
+        """The label.
+
+        Raises:
+            Refused: the time zone is unknown on this machine. The policies do not become outdated
+                by that: readers ask for minutes, too, in which there is nothing to be counted.
+        """
+        return self.in_force.at(self.counter, minute).label(minute)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +106,7 @@ def read_chunk(
         Refused: a time zone is unknown on this machine.
     """
     plain = reader.plain if isinstance(reader, IsolatingReader) else reader
-    bucket = partial(in_force.bucket, counter)
+    bucket = Buckets(counter, in_force)
     whole, last = Tally(bucket), Tally(bucket)
     spans = SpanReader(
         content,

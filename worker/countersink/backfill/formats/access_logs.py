@@ -127,7 +127,7 @@ class AccessLog:
     def count(self, window: Window, tally: Tally) -> None:
         """Add what the lines of ``window`` come to; of each, 1."""
         note_window(window, tally)
-        if tally.bucket is not self._bucket:
+        if tally.bucket != self._bucket:
             self._bucket = tally.bucket
             self._periods = Periods(self._bucket, self._within)
             self._labels.clear()

@@ -36,7 +36,8 @@ class Tally:
 
     Attributes:
         bucket: the label of the bucket of a whole Unix minute; the minute itself if nothing is
-            given. Raises Refused where it cannot be told. Readers remember what it said.
+            given. Raises Refused where it cannot be told. Readers remember what it said, as long as
+            they are given an equal one.
         amounts: label to key to amount; a sum may leave 64 bits.
         lines: records looked at, blank lines and a header included.
         counted: those that gave an amount.
