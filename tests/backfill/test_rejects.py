@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from countersink.backfill import listing
+from countersink.backfill import listing, options
 from countersink.backfill.undo import undo
 from countersink.store.tables import open_tables
 from tests.backfill.helpers import (
@@ -146,3 +146,14 @@ def test_a_file_of_nothing_else_is_read_to_its_end(mysql_url: str, tmp_path: Pat
     report = add(mysql_url, write(tmp_path / "a.log", (b"z" * 300 + b"\n") * 1201))
     assert (report.state, report.rejected) == ("done", 1201)
     assert query(mysql_url, "SELECT COUNT(*) FROM backfill_reject") == [(1201,)]
+
+
+def test_without_being_asked_a_run_ends_before_it_keeps_too_many(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong format, or a directory of something else, must not fill the database."""
+    monkeypatch.setattr(options, "MOST_REJECTS", 3)
+    out = tmp_path / "out"
+    assert add(mysql_url, write(tmp_path / "few.log", 3 * b"few\n"), rejects=out).state == "done"
+    assert add(mysql_url, write(tmp_path / "a.log", 4 * BAD), rejects=out).state == "stopped"
+    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_reject") == [(3,)]

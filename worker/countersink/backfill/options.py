@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from countersink.backfill.recipe import Recipe
 
@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from countersink.backfill.listing import Drift
 
 Mode = Literal["add", "reconcile"]
+
+
+MOST_REJECTS: Final = 100_000
+"""Rejected lines that end a run where nothing else is asked for: each is kept, with its text, and a
+wrong format or directory would fill the database.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +33,7 @@ class Options:
         wait_s: reconcile: seconds to wait for what is in the streams.
         jobs: how many job processes to use; 0: none.
         rate: lines per second at most; None: as fast as it goes.
-        max_rejects: more rejected lines than this end the run; None: any number may be.
+        max_rejects: more rejected lines than this end the run; None: :data:`MOST_REJECTS`.
         rejects: where to write them; None: a name is made up, of a file that is not there.
         dry_run: say what would change, change nothing.
     """
@@ -45,6 +51,11 @@ class Options:
     max_rejects: int | None = None
     rejects: Path | None = None
     dry_run: bool = False
+
+    @property
+    def rejects_allowed(self) -> int:
+        """How many lines may be rejected."""
+        return MOST_REJECTS if self.max_rejects is None else self.max_rejects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ class _Together:
             return "the jobs end without having counted anything (see their log): counted here"
         rate = None if options.rate is None else options.rate / options.jobs
         for _ in range(wanted - alive):
-            team.enqueue(run, self._asked, rate, options.max_rejects)
+            team.enqueue(run, self._asked, rate, options.rejects_allowed)
             self._asked += 1
             self._in_vain += 1
         self._show(left, max(alive, wanted))

@@ -45,12 +45,13 @@ def add(
             sources.append(tried.report)
             known_lines += tried.known_lines
             so_far = sum(each.rejected for each in sources)
-            too_many = options.max_rejects is not None and so_far > options.max_rejects
+            too_many = so_far > options.rejects_allowed
             if stop() or too_many:
                 break
     notices = ["nothing was changed: this was a dry run"]
     if too_many:
-        notices.append(f"more than {options.max_rejects:,} lines are rejected: it would stop there")
+        most = options.rejects_allowed
+        notices.append(f"more than {most:,} lines are rejected: it would stop there")
     elif stop():
         notices.append(STOPPED)
     notices += rejects.notices()

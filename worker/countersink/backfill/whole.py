@@ -100,7 +100,7 @@ class Whole:
             mysql_url=self.mysql_url,
             options=options,
             link=self.link,
-            task=Task(run, options.counter, target, options.max_rejects),
+            task=Task(run, options.counter, target, options.rejects_allowed),
             minutes=minutes(options.recipe, options.counter, self.in_force),
             pace=Pace(options.rate, self.stop),
             watch=self.watch,

@@ -155,7 +155,7 @@ _DOING: Final = (
         "--max-rejects",
         type=click.IntRange(0),
         metavar="N",
-        help="End when more lines than this are rejected.",
+        help="End when more lines than this are rejected; 100,000 if not given.",
     ),
     settings.one_off(
         "--rejects",
