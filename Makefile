@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # what can be run on MySQL, too: `make test-mysql`
 MYSQL_TESTS := $(wildcard tests/store/test_*.py) tests/store/sequences tests/store/tracked \
-	tests/drivers tests/worker tests/reads tests/end_to_end tests/backfill \
+	tests/drivers tests/worker tests/reads tests/end_to_end $(wildcard tests/backfill/test_*.py) \
 	$(filter-out %/test_frozen_redis.py %/test_schedulers.py,$(wildcard tests/faults/test_*.py)) \
 	$(foreach part,compaction moving planning pruning retention runs,tests/schedules/test_$(part).py) \
 	tests/cli/test_real_log.py
@@ -18,7 +18,8 @@ MYSQL_TESTS := $(wildcard tests/store/test_*.py) tests/store/sequences tests/sto
 # what of it `make test` leaves out, to be done in ten minutes: it is about Redis, arithmetic of
 # dates and processes rather than about how MySQL reads, locks and refuses
 NOT_SHORT := tests/worker \
-	$(foreach part,server_deaths state_machine bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
+	$(foreach part,backfill server_deaths state_machine bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
+	$(foreach part,contents formats_access formats_csv formats_json inputs jobs listing recipes rejects spans template times,tests/backfill/test_$(part).py) \
 	$(foreach part,buckets ends_of_time keys lease settings tls zones,tests/store/test_$(part).py) \
 	$(foreach part,planning pruning runs,tests/schedules/test_$(part).py)
 

@@ -10,6 +10,7 @@ import pytest
 from countersink.backfill import conditions, formats
 from countersink.backfill.options import BackfillError
 from countersink.backfill.recipe import Condition, InputFormat, Recipe
+from countersink.cli.app import app
 from countersink.cli.backfill_options import read
 from countersink.cli.commands.backfill import command
 from tests.backfill.format_helpers import where
@@ -196,7 +197,11 @@ def test_a_recipe_is_described_by_the_options_that_make_it(recipe: Recipe, words
     assert recipe.described() == words
     options, arguments = recipe.described(), ["SOURCE", "--counter", "c"]
     given = [] if options == "(none)" else shlex.split(options)
-    with command.make_context("backfill", [*arguments, *given]) as context:
+    # Under the app, as always: what a command's help is called is remembered with the command.
+    with (
+        app.make_context("countersink", ["backfill"]) as root,
+        command.make_context("backfill", [*arguments, *given], parent=root) as context,
+    ):
         parameters = {
             name: value
             for name, value in context.params.items()

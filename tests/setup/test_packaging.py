@@ -16,7 +16,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SUBPACKAGES = {"stream", "producers", "store", "worker", "reads", "cli", "schedules"}
+SUBPACKAGES = {
+    "stream",
+    "producers",
+    "store",
+    "worker",
+    "reads",
+    "backfill",
+    "cli",
+    "schedules",
+}
 
 HEAVY = {
     "pymysql",
