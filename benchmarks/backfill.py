@@ -41,13 +41,15 @@ class Backfill:
         """Lines, from the command's start to its end; then the small log, for its memory."""
         log = self._logs.get(seconds)
         taken, megabytes = self._run(log)
-        _, megabytes_small = self._run(self._logs.small(seconds))
         extras: dict[str, float] = {}
-        if megabytes is not None and megabytes_small is not None:
-            extras = {
-                BACKFILL_MEGABYTES: megabytes,
-                BACKFILL_MEGABYTES_SMALL: megabytes_small,
-            }
+        small = self._logs.small(seconds)
+        if small is not None:
+            _, megabytes_small = self._run(small)
+            if megabytes is not None and megabytes_small is not None:
+                extras = {
+                    BACKFILL_MEGABYTES: megabytes,
+                    BACKFILL_MEGABYTES_SMALL: megabytes_small,
+                }
         return Measurement(log.lines, taken, extras)
 
     def _run(self, log: Log) -> tuple[float, float | None]:

@@ -26,9 +26,9 @@ class Logs:
         """The log for measurements of so long. Raises Wrong if it cannot be written."""
         return self._written(QUICK_LINES if seconds < 1 else LINES)
 
-    def small(self, seconds: float) -> Log:
-        """One with a tenth of its lines."""
-        return self._written((QUICK_LINES if seconds < 1 else LINES) // PART)
+    def small(self, seconds: float) -> Log | None:
+        """One with a tenth of its lines; None: not of one that is short itself."""
+        return None if seconds < 1 else self._written(LINES // PART)
 
     def _written(self, lines: int) -> Log:
         if lines not in self._known:
