@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -13,17 +12,11 @@ from countersink.backfill.listing import Drift, RejectedLine
 from countersink.backfill.options import BackfillError
 from countersink.backfill.recipe import Condition, Recipe
 from countersink.backfill.undo import undo
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from tests.backfill.helpers import add, log, long_log, write
 from tests.backfill.truths import new_run
 from tests.store.helpers import minute
 from tests.store.policy_rows import put_policies
-
-
-@pytest.fixture
-def session(mysql_url: str) -> Iterator[Session]:
-    with connect(mysql_url) as opened:
-        yield opened
 
 
 @pytest.fixture(autouse=True)

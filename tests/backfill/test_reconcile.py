@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -14,7 +13,7 @@ from countersink.backfill.options import BackfillError, Progress
 from countersink.backfill.reconcile import Corrected
 from countersink.store import Store, dead
 from countersink.store.apply import Applier
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.control import bump
 from countersink.stream.connection import command
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
@@ -38,19 +37,6 @@ from tests.store.policy_rows import put_policies
 from tests.support.traffic import now_ms, send
 
 NO_MORE = "are taken for the whole of"
-
-
-@pytest.fixture
-def session(mysql_url: str) -> Iterator[Session]:
-    with connect(mysql_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def applier(mysql_url: str) -> Iterator[Applier]:
-    made = Applier(mysql_url, 17)
-    yield made
-    made.close()
 
 
 def corrected(url: str, run: int, t0: int | None = None, **asked: Any) -> Corrected:

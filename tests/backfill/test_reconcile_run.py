@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,19 +25,6 @@ from tests.store.helpers import entry, minute, now_ms
 NO_PID = 2**22 + 1
 """More than Linux gives."""
 TABLES = ("run", "source", "chunk", "truth", "drift", "journal", "reject")
-
-
-@pytest.fixture
-def session(mysql_url: str) -> Iterator[Session]:
-    with connect(mysql_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def applier(mysql_url: str) -> Iterator[Applier]:
-    made = Applier(mysql_url, 17)
-    yield made
-    made.close()
 
 
 def run(url: str, redis_url: str, *sources: Path, **given: Any) -> Report:

@@ -39,19 +39,6 @@ from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase, Request
 
 
-@pytest.fixture
-def session(mysql_url: str) -> Iterator[Session]:
-    with connect(mysql_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def applier(mysql_url: str) -> Iterator[Applier]:
-    made = Applier(mysql_url, 17)
-    yield made
-    made.close()
-
-
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "_RECONNECT_PAUSE_S", 0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date
 from functools import partial
 
@@ -17,7 +16,7 @@ from countersink.schedules.retention import roll_up
 from countersink.store import Store, adding
 from countersink.store.amounts import Amounts
 from countersink.store.apply import Applier
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.tables import open_tables
 from countersink.stream.entry import new_entry_id
 from tests.backfill.truths import (
@@ -35,20 +34,6 @@ from tests.backfill.truths import (
 from tests.store.helpers import MAX, entry, ledger, minute, together
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase
-
-
-@pytest.fixture
-def session(mysql_url: str) -> Iterator[Session]:
-    with connect(mysql_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def applier(mysql_url: str) -> Iterator[Applier]:
-    made = Applier(mysql_url, 17)
-    yield made
-    made.close()
-
 
 BEFORE = {(DAY, "/a"): 5, (DAY, "/gone"): 2, (NEXT, "/a"): 1}
 SAID = {(DAY, "/a"): 7, (DAY, "/b"): 3, (NEXT, "/a"): -4}

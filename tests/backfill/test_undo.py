@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
@@ -56,19 +56,6 @@ TABLES = ("source", "chunk", "journal", "reject", "truth", "drift")
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 lines a chunk."""
     monkeypatch.setattr(pace, "LINES", 100)
-
-
-@pytest.fixture
-def session(mysql_url: str) -> Iterator[Session]:
-    with connect(mysql_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def applier(mysql_url: str) -> Iterator[Applier]:
-    made = Applier(mysql_url, 17)
-    yield made
-    made.close()
 
 
 def live(applier: Applier, *hits: tuple[datetime, str, int]) -> None:
