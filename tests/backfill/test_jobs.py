@@ -110,12 +110,17 @@ class Ground:
 
 
 class Threads:
-    """Two job processes' worth of threads of this process: what a job does, without RQ."""
+    """Two job processes' worth of threads of this process: what a job does, without RQ.
+
+    Attributes:
+        between: called by a job between two chunks.
+    """
 
     def __init__(self, mysql_url: str) -> None:
         self._mysql_url = mysql_url
         self._pool = ThreadPoolExecutor(2)
         self._jobs: list[Future[str]] = []
+        self.between: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Threads:
         return self
@@ -127,7 +132,14 @@ class Threads:
         return 2
 
     def enqueue(self, run: int, number: int, rate: float | None, max_rejects: int | None) -> None:
-        work = partial(job.work, self._mysql_url, run, rate=rate, max_rejects=max_rejects)
+        work = partial(
+            job.work,
+            self._mysql_url,
+            run,
+            rate=rate,
+            max_rejects=max_rejects,
+            stop=lambda: self.between() is not None,
+        )
         self._jobs.append(self._pool.submit(work))
 
     def alive(self, run: int) -> int:
@@ -355,12 +367,19 @@ def test_jobs_count_nothing_behind_a_reconcile(
 ) -> None:
     source = write(tmp_path / "a.log", long_log(LINES))
     corrected: list[Report] = []
+    over = threading.Event()
+
+    def between() -> None:
+        if chunks(ground.mysql_url):
+            over.wait(30)
 
     def look(_: Progress) -> None:
         if chunks(ground.mysql_url) and not corrected:
             asked = options(source, mode="reconcile")
             corrected.append(backfill(ground.mysql_url, asked, redis_url=redis_url))
+            over.set()
 
+    threads.between = between
     report = ground.add(source, team=threads, on_progress=look, rate=2000)
     assert (report.state, corrected[0].state) == ("failed", "done")
     assert f"backfill {corrected[0].run} has set" in report.sources[0].detail
