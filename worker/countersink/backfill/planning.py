@@ -5,7 +5,7 @@ Whoever has planned a chunk owns it no more than anybody else: it is counted by 
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
@@ -19,7 +19,6 @@ from countersink.backfill.sources import Source
 from countersink.backfill.spans import Span, measure
 from countersink.backfill.work import Work
 from countersink.store.connection import Session
-from countersink.store.rerun import rerun
 
 PLAN_S: Final = 0.3
 """Seconds that one step takes, about."""
@@ -59,7 +58,7 @@ class Planner:
             RunEnded: this run must not count any more.
             StoreError: as any transaction.
         """
-        self._work.link.run(lambda session: rerun(partial(self._take_over, session)))
+        self._work.link.run(self._take_over)
 
     def step(self) -> None:
         """Plan for a moment.
@@ -81,7 +80,7 @@ class Planner:
         spans = self._measured(start)
         if not spans:
             return
-        written: bool = link.run(partial(self._write_down, source=source, start=start, spans=spans))
+        written: bool = link.run(partial(self._insert, source=source, start=start, spans=spans))
         if written:
             self.to = spans[-1].end
         else:
@@ -141,15 +140,10 @@ class Planner:
                 )
             self._hold_run(session)
 
-    def _write_down(
-        self, session: Session, source: Source, start: Start, spans: Sequence[Span]
-    ) -> bool:
-        """Make chunks of spans, unless somebody was faster."""
-        return rerun(partial(self._insert, session, source, start, spans))
-
     def _insert(
         self, session: Session, source: Source, start: Start, spans: Sequence[Span]
     ) -> bool:
+        """Make chunks of spans, unless somebody was faster."""
         with session.transaction():
             now = sources.read(session, source.id, lock=True)
             if now is None or replace(now, path=source.path) != source:
@@ -158,13 +152,7 @@ class Planner:
                 goes_on = start.goes_on and span is spans[0]
                 self._insert_one(session, span, start.reads_from if goes_on else span.start)
                 position = now.after(span, goes_on=goes_on, head=self._head)
-                now = replace(
-                    now,
-                    read_to=position.read_to,
-                    lines_to=position.lines_to,
-                    open_at=position.open_at,
-                    head=position.head,
-                )
+                now = replace(now, **asdict(position))
             sources.advance(session, source.id, position)
             self._hold_run(session)
         return True
