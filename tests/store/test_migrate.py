@@ -55,7 +55,7 @@ def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session
             assert written.query("SELECT * FROM control") == session.query("SELECT * FROM control")
     finally:
         session.execute(f"DROP DATABASE {other}")
-    assert len(_schema(session)) == 25
+    assert len(_schema(session)) == 28
 
 
 def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str) -> None:
@@ -64,6 +64,7 @@ def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str)
         "0002_schedules",
         "0003_transactions",
         "0004_backfill",
+        "0005_front_doors",
     ]
     assert migrate(empty_mysql_url) == []
     with connect(empty_mysql_url) as session:
@@ -74,7 +75,13 @@ def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str)
 def test_a_strange_name_of_a_database(empty_mysql_url: str) -> None:
     name = empty_mysql_url.rpartition("/")[2]
     url = f"{empty_mysql_url}%60%3B%20-x"
-    assert migrate(url) == ["0001_initial", "0002_schedules", "0003_transactions", "0004_backfill"]
+    assert migrate(url) == [
+        "0001_initial",
+        "0002_schedules",
+        "0003_transactions",
+        "0004_backfill",
+        "0005_front_doors",
+    ]
     with connect(url) as session:
         session.execute(f"DROP DATABASE `{name}``; -x`")
 
@@ -86,7 +93,13 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
         [],
         [],
         [],
-        ["0001_initial", "0002_schedules", "0003_transactions", "0004_backfill"],
+        [
+            "0001_initial",
+            "0002_schedules",
+            "0003_transactions",
+            "0004_backfill",
+            "0005_front_doors",
+        ],
     ]
     with connect(empty_mysql_url) as session:
         require_schema(session)
@@ -96,6 +109,7 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
             (2,),
             (3,),
             (4,),
+            (5,),
         ]
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 
@@ -134,10 +148,11 @@ def test_a_crash_after_any_statement_is_made_good(empty_mysql_url: str, done: in
         "0002_schedules",
         "0003_transactions",
         "0004_backfill",
+        "0005_front_doors",
     ]
     with connect(settings) as session:
         require_schema(session)
-        assert len(_schema(session)) == 25
+        assert len(_schema(session)) == 28
         assert session.query("SELECT id, pruned_before FROM control") == [(1, 0)]
 
 

@@ -36,6 +36,7 @@ CREATE TABLE control (
     pruned_before BIGINT NOT NULL COMMENT 'Unix ms; guards of entries older than this may be gone. Only grows',
     policy_version BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'grows with every change of counter or counter_policy',
     strict        BOOLEAN NOT NULL DEFAULT FALSE COMMENT 'rows of counters that nobody has made are refused',
+    max_keys      INT UNSIGNED NULL COMMENT 'for counters without their own; NULL: no cap',
     PRIMARY KEY (id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -70,6 +71,7 @@ CREATE TABLE lease (
 CREATE TABLE counter (
     name         VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     keep_days    INT UNSIGNED NULL COMMENT 'buckets of days longer ago roll up to months; NULL: never',
+    max_keys     INT UNSIGNED NULL COMMENT 'keys that workers make per day; what is beyond goes to __overflow__; NULL: as control says',
     app_slots    SMALLINT UNSIGNED NOT NULL DEFAULT 16 COMMENT 'slots from 256 up that the application spreads over',
     rolled_up_to DATE NULL COMMENT 'days before this one are in counter_month, or on their way there',
     created      DATETIME(3) NOT NULL COMMENT 'UTC',
@@ -289,6 +291,39 @@ CREATE TABLE reconciled_bucket (
     run         BIGINT UNSIGNED NOT NULL,
     sent_before BIGINT NOT NULL COMMENT 'Unix ms; entries first sent before it go to the dead letters',
     PRIMARY KEY (counter, bucket, run)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Keys of the HTTP interface. Rows stay when a key is revoked: once there was a key, one is needed.
+CREATE TABLE api_key (
+    id        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'the public part of the key',
+    name      VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'for people',
+    hash      BINARY(32) NOT NULL COMMENT 'SHA-256 of the secret part, which has 256 random bits',
+    scopes    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'of ingest, read, admin; separated by commas',
+    counters  JSON NOT NULL COMMENT 'array of shell patterns: the counters it is for; empty: all',
+    created   DATETIME(3) NOT NULL COMMENT 'UTC',
+    expires   DATETIME(3) NULL COMMENT 'UTC; NULL: never',
+    revoked   DATETIME(3) NULL COMMENT 'UTC',
+    last_used DATETIME(3) NULL COMMENT 'UTC; to the minute or so',
+    PRIMARY KEY (id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Browsers that have logged in to the dashboard.
+CREATE TABLE web_session (
+    token_hash BINARY(32) NOT NULL COMMENT 'SHA-256 of the cookie, which has 256 random bits',
+    api_key    VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'the key it logged in with; the session ends with it',
+    created    DATETIME(3) NOT NULL COMMENT 'UTC',
+    expires    DATETIME(3) NOT NULL COMMENT 'UTC',
+    PRIMARY KEY (token_hash),
+    KEY by_expires (expires)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- How many keys workers have made on a day of a counter that has a cap.
+CREATE TABLE counter_keys (
+    counter   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    day       DATE NOT NULL COMMENT 'of the time zone of the counter',
+    number    INT UNSIGNED NOT NULL COMMENT 'keys that were made',
+    overflown BIGINT UNSIGNED NOT NULL COMMENT 'rows that went to __overflow__ instead',
+    PRIMARY KEY (counter, day)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- For people with a SQL prompt: one row per counter, day and key (of counters that go by hour or quarter the UTC day;

@@ -1,0 +1,55 @@
+"""What ``countersink web`` can be told."""
+
+from dataclasses import dataclass
+
+PORT = 8321
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebOptions:
+    """The settings of the HTTP interface.
+
+    Attributes:
+        redis_url, mysql_url: the queue and the tables.
+        host: the address to listen at.
+        port: 0 for any free one.
+        without_keys: listen beyond loopback although there is no key, so that everybody may do
+            everything.
+        allowed_hosts: names that the ``Host`` header may have besides loopback's and ``host``;
+            ``*`` for any.
+        public_counters: shell patterns of the counters that anybody may add 1 to, without a key and
+            from any page: for pixels, badges and beacons.
+        trusted_proxies: addresses or networks whose ``X-Forwarded-For`` and ``-Proto`` are
+            believed.
+        max_body_bytes: of a request, before and after decompression.
+        max_items: increments in one request.
+        max_amount: the largest absolute amount of an increment that comes by HTTP.
+        rate_per_key: requests per second of one API key, over time; bursts of 2 s' worth pass.
+        rate_per_address: the same for one address (of IPv6 its /64).
+        failures_per_minute: wrong keys that one address may show.
+        max_connections: at once; more are told 503.
+        request_timeout_s: seconds in which a request's head and body must have arrived.
+        wait_s: seconds that ``?wait=`` waits at most.
+        threads: that ask MySQL, at once.
+        session_hours: hours that a login to the dashboard lasts.
+    """
+
+    redis_url: str
+    mysql_url: str
+    host: str = "127.0.0.1"
+    port: int = PORT
+    without_keys: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    public_counters: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
+    max_body_bytes: int = 1 << 20
+    max_items: int = 1_000
+    max_amount: int = 1_000_000_000
+    rate_per_key: float = 10_000.0
+    rate_per_address: float = 1_000.0
+    failures_per_minute: int = 10
+    max_connections: int = 1_000
+    request_timeout_s: float = 10.0
+    wait_s: float = 10.0
+    threads: int = 8
+    session_hours: float = 12.0
