@@ -60,8 +60,9 @@ test-mysql: install ## all tests that touch the database on a MySQL 9 of their o
 bench: install ## the benchmarks; writes benchmarks/results.json
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-soak: install ## faults at random for SECONDS=300 on SERVER=mariadb|mysql; SEED=N replays a run
+soak: install ## every benchmark once, then faults at random for SECONDS=300 on SERVER=mariadb|mysql; SEED=N replays a run
 	@[ '$(SERVER)' != mysql ] || scripts/mysql-tree.sh
+	@$(BIN)/python -m benchmarks --quick --server $(SERVER)
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --server $(SERVER) $(if $(SEED),--seed $(SEED))
 
 up: install ## private servers, a worker and scheduled jobs, with data kept in DATA=countersink-data
