@@ -1,7 +1,7 @@
 """The benchmarks run from start to end, and results.json has the shape that README.md promises.
 
-With measurements of a fraction of a second: what the figures are is nothing for a test. Of rows that
-are measured by the same code there is one here; `make soak` runs all of them like this.
+With measurements of a fraction of a second: what the figures are is nothing for a test. Of rows
+that are measured by the same code there is one here; `make soak` runs all of them like this.
 """
 
 from __future__ import annotations
