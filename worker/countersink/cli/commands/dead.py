@@ -1,8 +1,5 @@
 """``countersink dead list|retry|drop``."""
 
-import os
-import secrets
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Final
@@ -14,12 +11,12 @@ from countersink.cli.database import session
 from countersink.cli.failures import Misuse
 from countersink.cli.types import Checked
 from countersink.store import dead
-from countersink.store.lease import lease_worker_slot, release_worker_slot
+from countersink.store.dead_document import document
 from countersink.store.retry import retry
+from countersink.store.slot_lease import leased_slot
 from countersink.stream.decode import decode_payload
 
 COLUMNS: Final = ("ref", "reason", "detail", "stream", "at", "created", "payload", "truncated")
-_SLOT_SECONDS: Final = 60.0
 
 
 def _ref(text: str) -> str:
@@ -81,7 +78,7 @@ def list_command(
     with session(mysql_url) as database:
         rows = dead.list_rows(database, reason=reason, refs=list(refs) or None, limit=limit)
         by_reason = dead.count(database)
-    shown = [_described(row) for row in rows]
+    shown = [document(row) for row in rows]
     if format == "json":
         output.write_json({"rows": shown, "by_reason": by_reason, "total": sum(by_reason.values())})
     elif format == "csv":
@@ -108,14 +105,8 @@ def retry_command(
     only with --reason or by their REF.
     """
     chosen, why = _selected(refs, reason, everything)
-    holder = f"dead-retry-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    with session(mysql_url) as database:
-        slot = lease_worker_slot(database, holder, _SLOT_SECONDS)
-        try:
-            done = retry(database, slot=slot, decode=decode_payload, reason=why, refs=chosen)
-        finally:
-            if not database.closed:
-                release_worker_slot(database, slot, holder)
+    with session(mysql_url) as database, leased_slot(database, "dead-retry") as slot:
+        done = retry(database, slot=slot, decode=decode_payload, reason=why, refs=chosen)
     if format == "json":
         output.write_json(asdict(done))
     else:
@@ -147,19 +138,6 @@ def drop_command(
         output.write_json({"dropped": dropped})
     else:
         click.echo(f"dropped {dropped:,}")
-
-
-def _described(row: dead.DeadRow) -> dict[str, object]:
-    return {
-        "ref": row.ref,
-        "reason": row.reason,
-        "detail": row.detail,
-        "stream": row.stream,
-        "at": output.iso_ms(row.at),
-        "created": f"{row.created.isoformat(timespec='milliseconds')}Z" if row.created else None,
-        "payload": row.payload.decode("utf-8", "backslashreplace"),
-        "truncated": row.truncated,
-    }
 
 
 def _print(rows: Sequence[output.Row], by_reason: dict[str, int]) -> None:
