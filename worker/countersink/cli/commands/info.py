@@ -65,16 +65,21 @@ def command(
         )
     client = connect_redis(settings.needed(redis_url, "redis"), client_name="countersink-info")
     if watch:
-        _watch(lambda: render(_found(client, mysql_url)), every)
+        _watch(lambda: render(found(client, mysql_url)), every)
         return
-    found = _found(client, mysql_url)
+    state = found(client, mysql_url)
     if format == "json":
-        output.write_json(found)
+        output.write_json(state)
     else:
-        output.console().print(render(found))
+        output.console().print(render(state))
 
 
-def _found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
+def found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
+    """Ask both servers; the document of ``--format json``.
+
+    Raises:
+        StreamError: Redis did not do its part. Without MySQL the rest is there all the same.
+    """
     return document(look(client), dead_rows(mysql_url), schedule_state.look(mysql_url))
 
 
