@@ -17,10 +17,10 @@ MYSQL_TESTS := $(wildcard tests/store/test_*.py) tests/store/sequences tests/sto
 
 # what of it `make test` leaves out, to be done in ten minutes: it is about Redis, arithmetic of
 # dates and processes rather than about how MySQL reads, locks and refuses
-NOT_SHORT := tests/worker \
-	$(foreach part,backfill server_deaths state_machine bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
+NOT_SHORT := tests/worker tests/end_to_end \
+	$(foreach part,backfill server_deaths worker_deaths state_machine tracked bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
 	$(foreach part,contents formats_access formats_csv formats_json inputs jobs listing recipes rejects spans template times,tests/backfill/test_$(part).py) \
-	$(foreach part,buckets ends_of_time keys lease settings tls zones,tests/store/test_$(part).py) \
+	$(foreach part,buckets ends_of_time keys lease policy_totals settings tls zones,tests/store/test_$(part).py) \
 	$(foreach part,planning pruning runs,tests/schedules/test_$(part).py)
 
 # `make soak`
