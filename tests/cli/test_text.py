@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.cli.output import bar
-from countersink.cli.text import for_spreadsheet, printable
+from countersink.cli.text import printable
+from countersink.reads.layout import for_spreadsheet
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Printing results: one JSON document, CSV, or a table for people."""
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from countersink.cli.text import for_spreadsheet, printable
+from countersink.cli.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,20 +41,10 @@ def write_json_list(document: Row, name: str, rows: Iterable[Row]) -> None:
 
 def write_csv(columns: Sequence[str], rows: Iterable[Row]) -> None:
     """RFC 4180 with a header line; text that a spreadsheet would run as a formula gets a ``'``."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    each = iter(rows)
-    while some := list(islice(each, _AT_ONCE)):
-        writer.writerows([_cell(row[column]) for column in columns] for row in some)
-        click.echo(text.getvalue(), nl=False)
-        text.seek(0)
-        text.truncate()
-    click.echo(text.getvalue(), nl=False)
+    from countersink.reads.layout import csv_text
 
-
-def _cell(value: object) -> object:
-    return for_spreadsheet(value) if isinstance(value, str) else value
+    for some in csv_text(columns, rows):
+        click.echo(some, nl=False)
 
 
 def console() -> "Console":
@@ -107,9 +95,9 @@ def bar(value: int, largest: int) -> str:
 
 def iso(moment: datetime | None) -> str | None:
     """ISO 8601 in UTC to the millisecond, ending in Z; None stays None."""
-    if moment is None:
-        return None
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    from countersink.reads import layout
+
+    return layout.iso(moment)
 
 
 def iso_ms(ms: int) -> str:

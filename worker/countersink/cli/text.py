@@ -1,13 +1,10 @@
 """Text from outside, made safe to print.
 
 Keys come from whoever can reach a counted URL: they may hold escape sequences that rewrite a
-terminal's screen, or begin like a spreadsheet's formula.
+terminal's screen. What a spreadsheet makes of them is :mod:`countersink.reads.layout`'s matter.
 """
 
 import unicodedata
-from typing import Final
-
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def printable(text: str) -> str:
@@ -32,8 +29,3 @@ def _shown(character: str) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def for_spreadsheet(text: str) -> str:
-    """``text`` with ``'`` in front where a spreadsheet would take it for a formula (OWASP)."""
-    return f"'{text}" if text.startswith(_FORMULA) else text

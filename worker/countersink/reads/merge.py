@@ -13,6 +13,7 @@ from countersink.reads.wanted import Wanted
 from countersink.store import series, totals_sql
 from countersink.store.connection import Session
 from countersink.store.hours import Series
+from countersink.store.key_match import ANY, KeyMatch
 from countersink.store.keys import key_bytes
 from countersink.store.shapes import counter_names
 
@@ -65,17 +66,23 @@ def monthly(session: Session, wanted: Wanted, pending: Pending) -> list[tuple[da
 
 
 def by_key(
-    session: Session, wanted: Wanted, pending: Pending, limit: int | None = None
+    session: Session,
+    wanted: Wanted,
+    pending: Pending,
+    limit: int | None = None,
+    match: KeyMatch = ANY,
 ) -> list[tuple[str, int]]:
-    """(key, total), largest first, then by key; all of them, or the first ``limit``."""
+    """(key, total) of the keys that match, largest first, then by key; all of them, or the first
+    ``limit``.
+    """
     if limit is not None and limit < 1:
         raise ValueError("ask for 1 key or more")
     counter, days = _counter(wanted), _range(wanted, pending)
-    added = pending.by_key()
+    added = {key: amount for key, amount in pending.by_key().items() if key in match}
     # Of the keys that nothing is added to, none beyond the first `limit` can get into the result;
     # those that something is added to can come from anywhere, also from above.
     asked = None if limit is None else limit + len(added)
-    totals = dict(totals_sql.by_key(session, counter, limit=asked, **days))
+    totals = dict(totals_sql.by_key(session, counter, limit=asked, match=match, **days))
     if asked is not None and len(totals) == asked:
         beyond = [key for key in added if key not in totals]
         totals |= totals_sql.many(session, counter, beyond, **days)

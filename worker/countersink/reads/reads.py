@@ -8,6 +8,7 @@ from typing import Final, Generic, TypeVar
 import redis
 
 from countersink.reads import merge, queue
+from countersink.reads.overview import Glance, Overview, overview
 from countersink.reads.pending import Pending, PoliciesChanged, settle
 from countersink.reads.queue import Queue
 from countersink.reads.wanted import Folding, Wanted
@@ -15,6 +16,7 @@ from countersink.store import Store, policies
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
 from countersink.store.hours import Series
+from countersink.store.key_match import ANY, KeyMatch
 from countersink.store.keys import chosen_keys
 from countersink.store.policies import Policies
 from countersink.store.shapes import rolled_up_to
@@ -178,14 +180,17 @@ class Reads:
         end: date | None = None,
         time_zone: str | None = None,
         n: int = 10,
+        match: KeyMatch = ANY,
         include_pending: bool = False,
     ) -> Read[list[tuple[str, int]]]:
-        """The ``n`` keys with the largest totals: (key, total), largest first, then by key."""
+        """The ``n`` keys with the largest totals, of those that match: (key, total), largest first,
+        then by key.
+        """
         wanted = Wanted(counter=counter, start=start, end=end, time_zone=time_zone)
         return self._read(
             wanted,
             include_pending,
-            lambda session, wanted, pending: merge.by_key(session, wanted, pending, n),
+            lambda session, wanted, pending: merge.by_key(session, wanted, pending, n, match),
         )
 
     def by_key(
@@ -195,11 +200,16 @@ class Reads:
         start: date | None = None,
         end: date | None = None,
         time_zone: str | None = None,
+        match: KeyMatch = ANY,
         include_pending: bool = False,
     ) -> Read[list[tuple[str, int]]]:
-        """(key, total) for every key of the range, largest first, then by key."""
+        """(key, total) for every key of the range that matches, largest first, then by key."""
         wanted = Wanted(counter=counter, start=start, end=end, time_zone=time_zone)
-        return self._read(wanted, include_pending, merge.by_key)
+        return self._read(
+            wanted,
+            include_pending,
+            lambda session, wanted, pending: merge.by_key(session, wanted, pending, match=match),
+        )
 
     def counters(
         self,
@@ -216,6 +226,14 @@ class Reads:
     def names(self, *, include_pending: bool = False) -> Read[list[str]]:
         """The names of all counters, in order."""
         return self._read(Wanted(keys=()), include_pending, merge.names)
+
+    def overview(self, glance: Glance, *, include_pending: bool = False) -> Read[Overview]:
+        """Counters by name, with their totals and last days."""
+        return self._read(
+            Wanted(),
+            include_pending,
+            lambda session, _, pending: overview(session, pending, glance),
+        )
 
     def _read(
         self, wanted: Wanted, include_pending: bool, ask: Callable[[Session, Wanted, Pending], T]

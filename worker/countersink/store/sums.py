@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from countersink.store.buckets import label_of
 from countersink.store.connection import Session
+from countersink.store.key_match import ANY, KeyMatch
 from countersink.store.keys import key_bytes, key_text
 from countersink.store.ranges import Ranges, check_days, condition
 from countersink.store.rollups import Months
@@ -85,18 +86,22 @@ def by_month(session: Session, scope: Scope, keys: Keys) -> dict[date, int]:
     return found
 
 
-def ranked(session: Session, scope: Scope, limit: int | None) -> list[tuple[str, int]]:
-    """(key, sum), largest first, then by key; the first ``limit``, if given."""
+def ranked(
+    session: Session, scope: Scope, limit: int | None, match: KeyMatch = ANY
+) -> list[tuple[str, int]]:
+    """(key, sum) of the keys that match, largest first, then by key; at most ``limit``, if given."""
     where, args = condition(scope.ranges)
+    matching, parts_of_keys = match.condition()
+    where, args = where + matching, (*args, *parts_of_keys)
     source = f"counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s{where}"
     values: tuple[object, ...] = (scope.counter, *args)
     if scope.months is not None:
-        months = f"counter_month FORCE INDEX (PRIMARY) WHERE counter = %s{_MONTHS}"
+        months = f"counter_month FORCE INDEX (PRIMARY) WHERE counter = %s{_MONTHS}{matching}"
         source = (
             f"(SELECT counter_key, SUM(amount) AS amount FROM {source} GROUP BY counter_key"
             f" UNION ALL SELECT counter_key, amount FROM {months}) AS parts"
         )
-        values += (scope.counter, *scope.months)
+        values += (scope.counter, *scope.months, *parts_of_keys)
     rows = session.query(
         f"SELECT counter_key, SUM(amount) AS total FROM {source}"
         " GROUP BY counter_key ORDER BY total DESC, counter_key" + (" LIMIT %s" if limit else ""),

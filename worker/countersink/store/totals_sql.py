@@ -26,6 +26,7 @@ from datetime import date
 from typing import Any, Final
 
 from countersink.store.connection import Session
+from countersink.store.key_match import ANY, KeyMatch
 from countersink.store.keys import key_bytes
 from countersink.store.periods import month_ends
 from countersink.store.policies import DEFAULT
@@ -68,9 +69,11 @@ def by_key(
     end: date | None = None,
     time_zone: str | None = None,
     limit: int | None = None,
+    match: KeyMatch = ANY,
     known: bool = False,
 ) -> list[tuple[str, int]]:
-    """(key, total), largest first, then by key; all of them, or the first ``limit``.
+    """(key, total) of the keys that match, largest first, then by key; all of them, or the first
+    ``limit``.
 
     Raises:
         ValueError: also where ``limit`` is not above 0.
@@ -78,7 +81,7 @@ def by_key(
     if limit is not None and limit < 1:
         raise ValueError("ask for 1 key or more")
     scope = _scope(session, counter, start, end, time_zone, known)
-    return ranked(session, scope, limit)
+    return ranked(session, scope, limit, match)
 
 
 def many(
@@ -115,19 +118,23 @@ def counters(
     everything = start is None and end is None
     # All that was ever counted adds up whatever the buckets are, and so do UTC days.
     alike = [name for name in totals if everything or name not in shaped]
-    for names in parts(alike, _COUNTERS_PER_QUERY):
-        plain = Shape(names[0], True, (DEFAULT,), None)
+    if everything:
+        totals |= totals_of(session, alike)
+    elif alike:
+        plain = Shape(alike[0], True, (DEFAULT,), None)
         where, args = condition(Scope.of(plain, plain.view(time_zone), start, end).ranges)
-        for table in ("counter_slot", "counter_month") if everything else ("counter_slot",):
-            rows = session.query(
-                f"SELECT counter, SUM(amount) FROM {table} FORCE INDEX (PRIMARY)"
-                f" WHERE counter IN ({marks(names)}){where} GROUP BY counter",
-                (*names, *args),
-            )
-            for name, amount in rows:
-                totals[name] += int(amount)
+        totals |= _by_counter(session, "counter_slot", alike, where, args)
     for name in totals.keys() - set(alike):
         totals[name] = total(session, name, start=start, end=end, time_zone=time_zone, known=True)
+    return totals
+
+
+def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
+    """All that was ever counted as each of ``names``, in their order; 0 for unknown ones."""
+    totals = dict.fromkeys(names, 0)
+    for table in ("counter_slot", "counter_month"):
+        for name, amount in _by_counter(session, table, names).items():
+            totals[name] += amount
     return totals
 
 
@@ -170,6 +177,21 @@ def _scope(
     check_days(start, end)
     own = shape(session, counter) if known else known_shape(session, counter)
     return Scope.of(own, own.view(time_zone), start, end)
+
+
+def _by_counter(
+    session: Session, table: str, names: Sequence[str], where: str = "", args: Sequence[object] = ()
+) -> dict[str, int]:
+    """The sums of the rows of a table that a condition picks; only of counters that have any."""
+    found: dict[str, int] = {}
+    for some in parts(names, _COUNTERS_PER_QUERY):
+        rows = session.query(
+            f"SELECT counter, SUM(amount) FROM {table} FORCE INDEX (PRIMARY)"
+            f" WHERE counter IN ({marks(some)}){where} GROUP BY counter",
+            (*some, *args),
+        )
+        found |= {name: int(amount) for name, amount in rows}
+    return found
 
 
 def _int(amount: Any) -> int:

@@ -8,10 +8,10 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.failures import Failure, Misuse
-from countersink.cli.totals_query import COLUMNS, Answer, Query, ask
 from countersink.cli.types import COUNTER, DAY, KEY
 from countersink.cli.zones import ZONE
 from countersink.reads import Reads
+from countersink.reads.query import COLUMNS, Answer, Query, ask
 from countersink.store import Store, StoreError, UnknownCounter
 from countersink.stream.connection import connect
 

@@ -1,6 +1,6 @@
-"""Asking for totals the way ``countersink totals`` lays them out: columns and rows."""
+"""Asking for totals the way ``countersink totals`` and ``/v1`` lay them out: columns and rows."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from countersink.reads import Read, Reads
 from countersink.store.errors import RolledUp
+from countersink.store.key_match import ANY, KeyMatch
 from countersink.store.keys import key_bytes
 from countersink.stream.errors import StreamError
 
@@ -36,6 +37,11 @@ class Query:
         start, end: days, both inclusive; None for where the data begins or ends.
         time_zone: whose days, hours and months; None for each counter's own.
         top: at most so many keys or counters (of each counter).
+        match: of the keys only these; goes with ``by="key"`` and without ``keys``.
+        most: where ``top`` is not given, so many keys or counters; the answer says if it leaves any
+            out. None for all.
+        max_rows: an answer of more rows is refused; None for any.
+        visible: tells which counters may be seen where all are asked for.
         include_pending: add what is still in the queue.
     """
 
@@ -46,6 +52,10 @@ class Query:
     end: date | None = None
     time_zone: str | None = None
     top: int | None = None
+    match: KeyMatch = ANY
+    most: int | None = None
+    max_rows: int | None = None
+    visible: Callable[[str], bool] = field(default=lambda name: True, repr=False)
     include_pending: bool = False
 
     @property
@@ -69,6 +79,7 @@ class Answer:
             latest; None where nothing is rolled up to months.
         days_gone: days or hours that were asked for are not in the rows, since they are rolled up.
         unknown_because: why Redis did not tell.
+        truncated: there are more keys or counters than the largest, which are in the rows.
     """
 
     columns: tuple[str, ...]
@@ -78,6 +89,11 @@ class Answer:
     rolled_up_to: date | None = None
     days_gone: bool = False
     unknown_because: StreamError | None = None
+    truncated: bool = False
+
+
+class TooLarge(ValueError):
+    """The answer would have more rows than were wanted at most."""
 
 
 def ask(reads: Reads, query: Query) -> Answer:
@@ -87,6 +103,7 @@ def ask(reads: Reads, query: Query) -> Answer:
 
     Raises:
         UnknownCounter, StoreError, StreamError, ValueError: as :class:`countersink.reads.Reads`.
+        TooLarge: more than ``max_rows``.
     """
     return _Asking(reads, query).answer()
 
@@ -107,22 +124,45 @@ class _Asking:
     def answer(self) -> Answer:
         query, rows = self._query, self._answer.rows
         if query.counter is not None:
-            for row in self._rows(query.counter):
-                rows.append({"counter": query.counter, **row})
+            self._add(query.counter, self._rows(query.counter))
         elif query.by in ("counter", "total") and not query.keys:
             totals = self._take(self._reads.counters(**self._range))
-            rows.extend({"counter": name, "total": total} for name, total in totals.items())
+            for name, total in totals.items():
+                if query.visible(name):
+                    self._add(name, [{"total": total}])
         else:
             names = self._reads.names(include_pending=query.include_pending)
             for name in self._take(names):
-                rows.extend({"counter": name, **row} for row in self._rows(name))
+                if query.visible(name):
+                    self._add(name, self._rows(name))
         if query.by == "counter":
             rows.sort(key=lambda row: (-_int(row["total"]), str(row["counter"])))
-            del rows[len(rows) if query.top is None else query.top :]
+            self._answer.rows = rows = self._cut(rows)
         for row in rows:
             if "counter" not in query.columns:
                 del row["counter"]
         return self._answer
+
+    def _add(self, counter: str, found: Iterable[dict[str, object]]) -> None:
+        """The rows of a counter go into the answer."""
+        rows, most = self._answer.rows, self._query.max_rows
+        for row in found:
+            if most is not None and len(rows) >= most:
+                raise TooLarge(
+                    f"the answer would have more than {most:,} rows: ask for a shorter range, for"
+                    " less at once, or with `countersink export`"
+                )
+            rows.append({"counter": counter, **row})
+
+    def _cut(self, ordered: list[T]) -> list[T]:
+        """The largest, as many as were asked for."""
+        query = self._query
+        if query.top is not None:
+            return ordered[: query.top]
+        if query.most is not None and len(ordered) > query.most:
+            self._answer.truncated = True
+            return ordered[: query.most]
+        return ordered
 
     def _rows(self, counter: str) -> Iterator[dict[str, object]]:
         query = self._query
@@ -173,14 +213,18 @@ class _Asking:
         return self._take(self._reads.total(counter, keys=keys, **self._range))
 
     def _by_key(self, counter: str, keys: list[str] | None) -> list[tuple[str, int]]:
-        top = self._query.top
+        query = self._query
         if keys is not None:
             found = self._take(self._reads.many(counter, keys, **self._range))
             ordered = sorted(found.items(), key=lambda pair: (-pair[1], key_bytes(pair[0])))
-            return ordered[:top]
-        if top is None:
-            return self._take(self._reads.by_key(counter, **self._range))
-        return self._take(self._reads.top(counter, n=top, **self._range))
+            return self._cut(ordered)
+        # One more than the most, so as to know whether there are more.
+        n = query.top or (query.most and query.most + 1)
+        if n is None:
+            return self._take(self._reads.by_key(counter, match=query.match, **self._range))
+        return self._cut(
+            self._take(self._reads.top(counter, n=n, match=query.match, **self._range))
+        )
 
     def _take(self, read: Read[T]) -> T:
         """The value of a read; what it says of its freshness goes into the answer."""
