@@ -40,6 +40,7 @@ def test_public_names_are_pinned() -> None:
         "from_env",
         "increment",
         "increment_many",
+        "spool",
         "start_over",
         "stats",
     ]

@@ -221,6 +221,11 @@ class Producer:
         """The figures of this producer in this process."""
         return self._core.stats()
 
+    @property
+    def spool(self) -> str | None:
+        """The directory of its spool; None without one."""
+        return self._options.spool
+
     def close(self, timeout: float = 5.0) -> bool:
         """Flush, then end the threads. Calls of ``increment()`` from then on raise RuntimeError.
         Idempotent.

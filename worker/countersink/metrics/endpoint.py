@@ -1,0 +1,212 @@
+"""``/metrics``, ``/livez`` and ``/readyz`` of a process that serves nothing else: on a thread.
+
+Whoever may connect may read: so it listens at loopback unless told otherwise, and says nothing of
+what is counted.
+"""
+
+import io
+import os
+import socket
+import threading
+import time
+import weakref
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Final, Self
+
+from countersink.metrics.exposition import render
+from countersink.metrics.health import Health
+
+WITHIN_S: Final = 5.0
+"""Seconds in which a request's head must have arrived."""
+MAX_HEAD: Final = 16_384
+"""Bytes that it may have."""
+AT_ONCE: Final = 32
+"""Connections at once; further ones are closed."""
+TEXT: Final = "text/plain; charset=utf-8"
+_END: Final = b"\r\n\r\n"
+
+
+class Endpoint:
+    """Serves until :meth:`close`; a context manager.
+
+    Args:
+        host: the address to listen at.
+        port: 0 for any free one.
+        health: what to tell.
+
+    Raises:
+        OSError: it cannot listen there.
+    """
+
+    def __init__(self, host: str, port: int, health: Health) -> None:
+        self._server = _Server(host, port, health)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": 0.1},
+            name="metrics",
+            daemon=True,
+        )
+        self._thread.start()
+        _open.add(self._server)
+
+    @property
+    def url(self) -> str:
+        """Of its root, without a slash at the end."""
+        host, port = self._server.server_address[:2]
+        name = f"[{host!s}]" if self._server.address_family == socket.AF_INET6 else str(host)
+        return f"http://{name}:{port}"
+
+    def close(self) -> None:
+        """Serve no more. Idempotent."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, health: Health) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.health = health
+        self._room = threading.BoundedSemaphore(AT_ONCE)
+        super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own, if there is room for one more."""
+        if self._room.acquire(blocking=False):
+            try:
+                super().process_request(request, client_address)
+            except BaseException:  # no thread could be started
+                self._room.release()
+                raise
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: a client that went away is no news."""
+
+    def server_bind(self) -> None:
+        """Bind; without the name look-up of the library, which may take long."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.0"  # one request per connection
+
+    def handle(self) -> None:
+        """Read the head within :data:`WITHIN_S`, however it drips, and answer."""
+        head = _read_head(self.connection)
+        if head is None:
+            return
+        self.rfile = io.BufferedReader(io.BytesIO(head))  # type: ignore[arg-type] # a raw one
+        self.handle_one_request()
+
+    def do_GET(self) -> None:
+        """Answer."""
+        path = self.path.partition("?")[0]
+        health = self.server.health
+        if path == "/metrics":
+            try:
+                body, media_type = render(health.everything(), self.headers.get("Accept", ""))
+            except Exception:  # whatever it is, the process goes on, and the scrape has failed
+                self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the figures cannot be had\n")
+                return
+            self._answer(HTTPStatus.OK, body, media_type)
+        elif path == "/livez":
+            lives = health.lives()
+            status = HTTPStatus.OK if lives else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(status, "ok\n" if lives else "stuck: its main loop does not move\n")
+        elif path == "/readyz":
+            why = health.unready()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+            self._answer(status, f"not ready: {why}\n" if why else "ok\n")
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "there are /metrics, /livez and /readyz\n")
+
+    do_HEAD = do_GET
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the library refuses: in one line, quoting nothing of the request."""
+        if code == HTTPStatus.NOT_IMPLEMENTED:
+            code = HTTPStatus.METHOD_NOT_ALLOWED
+        self._answer(code, f"{HTTPStatus(code).phrase}\n")
+
+    def version_string(self) -> str:
+        """For the Server header."""
+        return "countersink"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+    def _answer(self, status: int, body: str | bytes, media_type: str = TEXT) -> None:
+        content = body.encode() if isinstance(body, str) else body
+        self.send_response(status)
+        self.send_header("Content-Type", media_type)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def _read_head(connection: socket.socket) -> bytes | None:
+    """The head of the request; None if it did not arrive, or is too large."""
+    deadline = time.monotonic() + WITHIN_S
+    head = b""
+    while _END not in head:
+        left = deadline - time.monotonic()
+        if left <= 0 or len(head) > MAX_HEAD:
+            return None
+        connection.settimeout(left)
+        try:
+            got = connection.recv(4096)
+        except OSError:
+            return None
+        if not got:
+            return None
+        head += got
+    connection.settimeout(WITHIN_S)
+    return head
+
+
+_open: "weakref.WeakSet[_Server]" = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """In a forked child, such as one that does a job: else it would hold the port, for as long as
+    it lives, against a process that takes the place of its killed parent."""
+    for server in list(_open):
+        server.socket.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

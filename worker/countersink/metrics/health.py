@@ -1,0 +1,61 @@
+"""A process as its operators see it: its samples, whether it lives, and whether it is ready."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from countersink.metrics.probes import Probes, all_up
+from countersink.metrics.table import Sample, Samples
+
+LIVES_WITHIN_S: Final = 300.0
+"""Seconds without a move of the main loop after which a process counts as stuck. Waiting for a
+server that is away moves it every few seconds, and a frozen one is given up after its time-out: a
+restart would help neither."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """What a process tells of itself. Everything is asked when somebody asks.
+
+    Attributes:
+        process: the command, such as ``worker``.
+        version: of countersink.
+        samples: its own figures.
+        probes: the servers that it needs.
+        moved: when its main loop last moved, on :func:`time.monotonic`; None: it has none that
+            could be stuck.
+        busy: why it is not ready although its servers answer, such as ``starting``; empty: it is.
+    """
+
+    process: str
+    version: str
+    samples: Callable[[], Samples]
+    probes: Probes = field(default_factory=dict)
+    moved: Callable[[], float] | None = None
+    busy: Callable[[], str] = lambda: ""
+
+    def lives(self) -> bool:
+        """Whether its main loop moves."""
+        return self.moved is None or time.monotonic() - self.moved() < LIVES_WITHIN_S
+
+    def unready(self) -> str:
+        """Why it is not ready, in words; empty if it is."""
+        return self._unready(all_up(self.probes))
+
+    def everything(self) -> Samples:
+        """All samples: of every process, and its own."""
+        up = all_up(self.probes)
+        yield Sample(
+            "countersink_build_info", 1, {"version": self.version, "process": self.process}
+        )
+        yield Sample("countersink_ready", float(not self._unready(up)))
+        for server, answers in up.items():
+            yield Sample("countersink_server_up", float(answers), {"server": server})
+        yield from self.samples()
+
+    def _unready(self, up: dict[str, bool]) -> str:
+        if not self.lives():
+            return "stuck"
+        away = [server for server, answers in up.items() if not answers]
+        return f"{', '.join(away)} does not answer" if away else self.busy()
