@@ -1,0 +1,62 @@
+"""Celery: counts tasks by name and by how they ended, in the workers.
+
+::
+
+    from countersink.producers.integrations.celery import count_tasks
+
+    count_tasks(producer)                    # in the module of the Celery app
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from celery import signals
+
+from countersink.producers.middleware.tally import MAX_NAMES, Flushable, Tally
+
+FLUSH_SECONDS: Final = 5.0
+"""That a process of the pool waits at its end until what it counted is stored."""
+
+_UID: Final = "countersink"
+
+
+def count_tasks(producer: Flushable, *, counter: str = "tasks", max_names: int = MAX_NAMES) -> None:
+    """Count tasks as ``shop.tasks.charge succeeded``, ``… failed``, ``… retried`` and
+    ``… revoked``.
+
+    A task that is retried twice and then succeeds counts as retried 2, succeeded 1. What is counted
+    in a process of the pool is stored when that process ends, too. A second call replaces the
+    first.
+
+    Args:
+        producer: what counts.
+        counter: the counter's name.
+        max_names: task names beyond this number are counted as ``__other__``.
+
+    Raises:
+        TypeError, ValueError: an argument cannot be used.
+    """
+    tally = Tally(producer, counter, max_names=max_names)
+
+    def ended(**ignored: object) -> None:
+        # These processes leave by os._exit: no atexit, nor multiprocessing's finalizers.
+        producer.flush(FLUSH_SECONDS)
+
+    _receive(signals.task_success, _counting(tally, "succeeded"))
+    _receive(signals.task_failure, _counting(tally, "failed"))
+    _receive(signals.task_retry, _counting(tally, "retried"))
+    _receive(signals.task_revoked, _counting(tally, "revoked"))
+    _receive(signals.worker_process_shutdown, ended)
+
+
+def _counting(tally: Tally, state: str) -> Callable[..., None]:
+    def count(sender: Any = None, **ignored: object) -> None:
+        name = getattr(sender, "name", None)
+        tally.add("", name if isinstance(name, str) else str(sender), state)
+
+    return count
+
+
+def _receive(signal: Any, receiver: Callable[..., None]) -> None:
+    signal.disconnect(dispatch_uid=_UID)
+    signal.connect(receiver, weak=False, dispatch_uid=_UID)

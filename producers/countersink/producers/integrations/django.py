@@ -1,0 +1,101 @@
+"""Django: counts requests by the patterns of the URL configuration.
+
+::
+
+    MIDDLEWARE = ["countersink.producers.integrations.django.CountRequests", ...]
+    COUNTERSINK_PRODUCER = "shop.counting.producer"     # default: one, as the environment asks for
+    COUNTERSINK_COUNTER = "requests"                    # the default
+
+First in the list it sees every answer as the client does. Under WSGI and ASGI alike.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from countersink.producers.middleware.requests import (
+    CLIENT_GONE,
+    FAILED,
+    ROUTE,
+    About,
+    count_request,
+)
+from countersink.producers.middleware.tally import Increments, Tally
+from countersink.producers.producer import Producer
+
+
+class CountRequests:
+    """Counts each request once, as ``GET /users/<int:id>/ 200``; requests and answers go through
+    as they are.
+
+    Raises:
+        ImproperlyConfigured: ``COUNTERSINK_PRODUCER`` or ``COUNTERSINK_COUNTER`` cannot be used, or
+            there is neither the first nor ``COUNTERSINK_REDIS_URL`` in the environment.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self._get_response = get_response
+        self._async = bool(iscoroutinefunction(get_response))
+        if self._async:
+            markcoroutinefunction(self)
+        counter = getattr(settings, "COUNTERSINK_COUNTER", "requests")
+        try:
+            self._tally = Tally(_producer(), counter)
+        except (TypeError, ValueError, ImportError) as error:
+            raise ImproperlyConfigured(f"COUNTERSINK_PRODUCER, COUNTERSINK_COUNTER: {error}") from (
+                error
+            )
+
+    def __call__(self, request: Any) -> Any:
+        """Answer one request."""
+        if self._async:
+            return self._answer(request)
+        try:
+            response = self._get_response(request)
+        except BaseException:
+            self._count(request, FAILED)
+            raise
+        self._count(request, response.status_code)
+        return response
+
+    async def _answer(self, request: Any) -> Any:
+        try:
+            response = await self._get_response(request)
+        except Exception:
+            self._count(request, FAILED)
+            raise
+        except BaseException:  # Django cancels what nobody waits for any more
+            self._count(request, CLIENT_GONE)
+            raise
+        self._count(request, response.status_code)
+        return response
+
+    def _count(self, request: Any, status: int) -> None:
+        count_request(self._tally, request.method, _template, {ROUTE: request}, status)
+
+
+def _template(about: About) -> str | None:
+    match = about[ROUTE].resolver_match
+    return None if match is None else f"/{match.route}"
+
+
+def _producer() -> Increments:
+    configured = getattr(settings, "COUNTERSINK_PRODUCER", None)
+    if configured is None:
+        return _from_environment()
+    found: Increments = import_string(configured) if isinstance(configured, str) else configured
+    return found
+
+
+@cache
+def _from_environment() -> Producer:
+    """One for the process, however often Django makes its middleware."""
+    return Producer.from_env()

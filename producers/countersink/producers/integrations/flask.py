@@ -1,0 +1,35 @@
+"""Flask: counts an app's requests by its URL rules."""
+
+from typing import Any
+
+import flask
+
+from countersink.producers.middleware.requests import ROUTE
+from countersink.producers.middleware.tally import MAX_NAMES, Increments
+from countersink.producers.middleware.wsgi import WSGIMiddleware
+
+
+def count_requests(
+    app: Any, producer: Increments, *, counter: str = "requests", max_routes: int = MAX_NAMES
+) -> None:
+    """Count the requests of ``app`` (a ``flask.Flask``) as ``GET /users/<int:id> 200``.
+
+    It goes around ``app.wsgi_app`` as this is now, so that errors are seen as the client sees them.
+
+    Args:
+        app: the application.
+        producer, counter, max_routes: as of
+            :class:`~countersink.producers.middleware.WSGIMiddleware`.
+
+    Raises:
+        TypeError, ValueError: an argument cannot be used.
+    """
+    app.wsgi_app = WSGIMiddleware(app.wsgi_app, producer, counter=counter, max_routes=max_routes)
+    flask.request_started.connect(_note_route, app, weak=False)
+
+
+def _note_route(sender: object, **ignored: object) -> None:
+    """Before any function of the app's, which may refuse the request: what the URL map says."""
+    rule = flask.request.url_rule
+    if rule is not None:
+        flask.request.environ[ROUTE] = rule.rule

@@ -1,0 +1,96 @@
+"""RQ: workers that count their jobs by function and by how they ended.
+
+::
+
+    rq worker --worker-class countersink.producers.integrations.rq.CountingWorker
+
+The producer is the one that the environment asks for (``COUNTERSINK_REDIS_URL``). For another one,
+another counter or another kind of worker make a class of your own::
+
+    class Worker(CountsJobs, SimpleWorker):
+        counter = "background_jobs"
+
+        def make_producer(self):
+            return my_producer
+"""
+
+from typing import Any, ClassVar, Final
+
+from rq import Worker
+from rq.job import JobStatus
+
+from countersink.producers.middleware.tally import MAX_NAMES, Flushable, Tally
+from countersink.producers.producer import Producer
+
+FLUSH_SECONDS: Final = 5.0
+"""That a work horse waits at its end until what it counted is stored."""
+UNREADABLE: Final = "__unreadable__"
+"""What stands for the function of a job that cannot be read."""
+
+_RETRIED: Final = (JobStatus.QUEUED, JobStatus.SCHEDULED)
+
+
+class CountsJobs:
+    """To be put before a worker class of RQ: counts each run of a job, once it has ended, as
+    ``shop.jobs.charge finished``, ``… failed``, ``… stopped`` or, when it is to run again,
+    ``… retried``.
+
+    A work horse that is killed counts as failed, by the worker. What RQ cleans up later, after a
+    worker that is gone, is not counted.
+
+    Raises:
+        ValueError: ``COUNTERSINK_REDIS_URL`` is missing, or ``counter`` cannot be a counter's name.
+    """
+
+    counter: ClassVar[str] = "jobs"
+    max_names: ClassVar[int] = MAX_NAMES
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._counts = self.make_producer()
+        self._job_tally = Tally(self._counts, self.counter, max_names=self.max_names)
+
+    def make_producer(self) -> Flushable:
+        """What counts; called once, in the worker's process. Work horses are its forks."""
+        return Producer.from_env()
+
+    def handle_job_success(self, job: Any, *args: Any, **kwargs: Any) -> Any:
+        """RQ's, then counts."""
+        result = super().handle_job_success(job, *args, **kwargs)  # type: ignore[misc]
+        # Not the job's status: one that is to be repeated is waiting again already.
+        self._count_job(job, "finished")
+        return result
+
+    def handle_job_retry(self, job: Any, *args: Any, **kwargs: Any) -> Any:
+        """RQ's, then counts; without any retry left it is a failure."""
+        result = super().handle_job_retry(job, *args, **kwargs)  # type: ignore[misc]
+        self._count_job(job)
+        return result
+
+    def handle_job_failure(self, job: Any, *args: Any, **kwargs: Any) -> Any:
+        """RQ's, then counts; RQ may have queued the job again."""
+        result = super().handle_job_failure(job, *args, **kwargs)  # type: ignore[misc]
+        self._count_job(job)
+        return result
+
+    def perform_job(self, *args: Any, **kwargs: Any) -> Any:
+        """RQ's; then a work horse, which leaves by ``os._exit``, stores what it has counted."""
+        try:
+            return super().perform_job(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            if getattr(self, "is_horse", False):
+                self._counts.flush(FLUSH_SECONDS)
+
+    def _count_job(self, job: Any, state: str | None = None) -> None:
+        try:
+            if state is None:
+                status = job.get_status(refresh=False)
+                state = "retried" if status in _RETRIED else str(JobStatus(status).value)
+            name = job.func_name
+        except Exception:  # of a serializer that is not the worker's, say: then RQ failed it
+            state, name = state or "failed", UNREADABLE
+        self._job_tally.add("", name if isinstance(name, str) else UNREADABLE, state)
+
+
+class CountingWorker(CountsJobs, Worker):  # type: ignore[misc]
+    """RQ's ``Worker``, which counts its jobs."""

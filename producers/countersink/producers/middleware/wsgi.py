@@ -1,0 +1,170 @@
+"""WSGI: counts the requests of any app by its routes (PEP 3333)."""
+
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from types import TracebackType
+from typing import Any, Protocol
+
+from countersink.producers.middleware.requests import (
+    CLIENT_GONE,
+    FAILED,
+    Route,
+    count_request,
+    noted_route,
+)
+from countersink.producers.middleware.tally import MAX_NAMES, Increments, Tally
+
+Environ = MutableMapping[str, Any]
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class StartResponse(Protocol):
+    """What a server gives an app to begin its answer with."""
+
+    def __call__(
+        self, status: str, headers: list[tuple[str, str]], exc_info: ExcInfo | None = None, /
+    ) -> Callable[[bytes], object]:
+        """Begin it; what is returned writes."""
+
+
+App = Callable[[Any, Any], Iterable[bytes]]
+
+
+class WSGIMiddleware:
+    """Counts each request once, when its answer begins, as ``GET /users/<int:id> 200``.
+
+    ::
+
+        app.wsgi_app = WSGIMiddleware(app.wsgi_app, producer)
+        application = WSGIMiddleware(application, producer, route=my_router.template_of)
+
+    WSGI has no word for routes, so an app (or the helper of its framework in
+    ``countersink.producers.integrations``) puts the template into ``environ["countersink.route"]``,
+    or ``route`` finds it; else every request is ``__unmatched__``.
+
+    The status is the one that the app had begun its answer with when it returned, or when a
+    generator gave its first piece. An app that raises instead is counted as 500 and raises on.
+    Bodies go through untouched, ``wsgi.file_wrapper`` included. Whatever goes wrong with counting
+    is logged and nothing else.
+
+    Args:
+        app: what answers.
+        producer: what counts.
+        counter: the counter's name.
+        route: gives the route template of an environ; None: no route matched.
+        max_routes: route templates beyond this number are counted as ``__other__``.
+
+    Raises:
+        TypeError, ValueError: an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        producer: Increments,
+        *,
+        counter: str = "requests",
+        route: Route = noted_route,
+        max_routes: int = MAX_NAMES,
+    ) -> None:
+        self._app = app
+        self._tally = Tally(producer, counter, max_names=max_routes)
+        self._route = route
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        exchange = _Exchange(self._tally, self._route, environ, start_response)
+        try:
+            body = self._app(environ, exchange.start_response)
+        except BaseException:
+            exchange.fail()
+            raise
+        if exchange.began:
+            exchange.end(FAILED)
+            return body  # itself: a server looks whether it is its file wrapper, and has a length
+        return _LateBody(body, exchange)
+
+
+class _Exchange:
+    """One request, until its answer begins."""
+
+    __slots__ = ("_environ", "_route", "_start_response", "_status", "_tally", "_waiting")
+
+    def __init__(
+        self, tally: Tally, route: Route, environ: Environ, start_response: StartResponse
+    ) -> None:
+        self._tally = tally
+        self._route = route
+        self._environ = environ
+        self._start_response = start_response
+        self._status: str | None = None
+        self._waiting = True
+
+    @property
+    def began(self) -> bool:
+        """Whether the app has begun its answer."""
+        return self._status is not None
+
+    def start_response(
+        self, status: str, headers: list[tuple[str, str]], exc_info: ExcInfo | None = None
+    ) -> Callable[[bytes], object]:
+        """Begin the answer, or begin it anew after an error."""
+        if exc_info is None:
+            write = self._start_response(status, headers)
+        else:
+            write = self._start_response(status, headers, exc_info)
+        self._status = status
+        return write
+
+    def end(self, unanswered: int) -> None:
+        """The answer goes out; it is ``unanswered`` where there is none."""
+        if self._waiting:
+            self._count(unanswered if self._status is None else _number(self._status))
+
+    def fail(self) -> None:
+        """The app has raised before anything went out."""
+        if self._waiting:
+            self._count(FAILED)
+
+    def _count(self, status: int) -> None:
+        self._waiting = False
+        method = self._environ.get("REQUEST_METHOD")
+        count_request(self._tally, method, self._route, self._environ, status)
+
+
+class _LateBody:
+    """The body of an app that begins its answer with the first piece of it, as generators do."""
+
+    def __init__(self, body: Iterable[bytes], exchange: _Exchange) -> None:
+        self._body = body
+        self._exchange = exchange
+        self._pieces: Iterator[bytes] | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            if self._pieces is None:
+                self._pieces = iter(self._body)
+            piece = next(self._pieces)
+        except StopIteration:
+            self._exchange.end(FAILED)
+            raise
+        except BaseException:
+            self._exchange.fail()
+            raise
+        self._exchange.end(FAILED)
+        return piece
+
+    def close(self) -> None:
+        """The server is done with it, or its client is gone."""
+        self._exchange.end(CLIENT_GONE)
+        close = getattr(self._body, "close", None)
+        if close is not None:
+            close()
+
+
+def _number(status: str) -> int:
+    """The number in ``200 OK``; 0 if there is none."""
+    digits = status[:3] if isinstance(status, str) else ""
+    return int(digits) if len(digits) == 3 and digits.isascii() and digits.isdigit() else 0
