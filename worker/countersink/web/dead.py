@@ -1,0 +1,238 @@
+"""Dead letters: rows that could not be counted, to be seen, retried or dropped."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from countersink.store import dead
+from countersink.store.dead_document import document
+from countersink.store.retry import Retried, retry
+from countersink.store.slot_lease import leased_slot
+from countersink.store.tables import open_tables
+from countersink.stream.decode import decode_payload
+from countersink.web import bodies
+from countersink.web.door import Door
+from countersink.web.identity import Identity
+from countersink.web.problem import Problem
+from countersink.web.services import Services
+
+MAX_ROWS: Final = 500
+"""Dead letters in one answer."""
+MAX_REFS: Final = 1_000
+"""Dead letters that one request may name."""
+SHOWN_BYTES: Final = 2_000
+"""Characters of a payload that a list shows; ``countersink dead list`` has all of it."""
+_REASON_LENGTH: Final = 64
+
+
+class Choice(msgspec.Struct, forbid_unknown_fields=True):
+    """Which dead letters; exactly one of these.
+
+    Attributes:
+        refs: by name.
+        reason: all with this reason.
+        all: all of them; of a retry but those that may be counted already.
+    """
+
+    refs: list[str] | None = None
+    reason: str | None = None
+    all: bool = False
+
+
+_DECODER: Final = msgspec.json.Decoder(Choice)
+
+
+async def listed(request: Request, services: Services, who: Identity) -> Response:
+    """``GET /v1/dead``."""
+    _require_all_counters(who)
+    given = request.query_params
+    if unknown := sorted(set(given) - {"reason", "limit"}):
+        raise Problem(422, f"There is no parameter {unknown[0][:64]!r}: use reason and limit")
+    if len(given.multi_items()) > len(given):
+        raise Problem(422, "Give each parameter once")
+    reason = given.get("reason")
+    limit = _limit(given.get("limit", "100"))
+    return JSONResponse(await services.run(_list, services.options.mysql_url, reason, limit))
+
+
+async def retried(request: Request, services: Services, who: Identity) -> Response:
+    """``POST /v1/dead/retry``."""
+    choice = await _choice(request, services, who)
+    done = await services.run(_retry, services.options.mysql_url, choice.refs, choice.reason)
+    return JSONResponse(asdict(done))
+
+
+async def dropped(request: Request, services: Services, who: Identity) -> Response:
+    """``POST /v1/dead/drop``."""
+    choice = await _choice(request, services, who)
+    number = await services.run(_drop, services.options.mysql_url, choice.refs, choice.reason)
+    return JSONResponse({"dropped": number})
+
+
+def _list(mysql_url: str, reason: str | None, limit: int) -> dict[str, Any]:
+    with open_tables(mysql_url) as session:
+        rows = dead.list_rows(session, reason=reason, limit=limit)
+        by_reason = dead.count(session)
+    return {
+        "rows": [_shortened(document(row)) for row in rows],
+        "by_reason": by_reason,
+        "total": sum(by_reason.values()),
+    }
+
+
+def _retry(mysql_url: str, refs: Sequence[str] | None, reason: str | None) -> Retried:
+    with open_tables(mysql_url) as session, leased_slot(session, "dead-retry") as slot:
+        return retry(session, slot=slot, decode=decode_payload, reason=reason, refs=refs)
+
+
+def _drop(mysql_url: str, refs: Sequence[str] | None, reason: str | None) -> int:
+    with open_tables(mysql_url) as session:
+        return dead.drop(session, reason=reason, refs=refs)
+
+
+def _shortened(row: dict[str, object]) -> dict[str, object]:
+    payload = str(row["payload"])
+    return {**row, "payload": payload[:SHOWN_BYTES], "payload_characters": len(payload)}
+
+
+def _require_all_counters(who: Identity) -> None:
+    """What could not be counted may be of any counter, or of none."""
+    if who.counters:
+        raise Problem(403, "This key is for some counters only: dead letters may be of any")
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MAX_ROWS):
+        raise Problem(422, f"limit is a number from 1 to {MAX_ROWS}")
+    return int(text)
+
+
+async def _choice(request: Request, services: Services, who: Identity) -> Choice:
+    _require_all_counters(who)
+    body = await bodies.read(request, services)
+    try:
+        choice = _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem(422, f"The body is not as it should be: {error}") from error
+    if sum((choice.refs is not None, choice.reason is not None, choice.all)) != 1:
+        raise Problem(422, 'Say which: {"refs": [...]}, {"reason": "..."} or {"all": true}')
+    if choice.refs is not None and not 1 <= len(choice.refs) <= MAX_REFS:
+        raise Problem(422, f"Name 1 to {MAX_REFS:,} dead letters")
+    if choice.reason is not None and not 1 <= len(choice.reason) <= _REASON_LENGTH:
+        raise Problem(422, f"A reason has 1 to {_REASON_LENGTH} characters")
+    for ref in choice.refs or ():
+        try:
+            dead.parse_ref(ref)
+        except ValueError:
+            raise Problem(
+                422, "A ref is 32 hex digits, or those and :POSITION, as the list has it"
+            ) from None
+    return choice
+
+
+_TEXT: Final = {"type": "string"}
+_COUNT: Final = {"type": "integer", "minimum": 0}
+_ROW: Final = {
+    "type": "object",
+    "properties": {
+        "ref": _TEXT | {"description": "its name"},
+        "reason": _TEXT | {"description": "a code for machines"},
+        "detail": _TEXT | {"description": "a sentence for people"},
+        "stream": _TEXT,
+        "at": _TEXT | {"description": "when its entry was first sent"},
+        "created": {"type": ["string", "null"], "description": "when it was set aside"},
+        "payload": _TEXT | {"description": f"its first {SHOWN_BYTES:,} characters"},
+        "payload_characters": _COUNT,
+        "truncated": {"type": "boolean", "description": "it was cut off: it cannot be retried"},
+    },
+    "required": ["ref", "reason", "detail", "at", "created", "payload", "truncated"],
+}
+_CHOICE: Final = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "refs": {
+                        "type": "array",
+                        "items": {
+                            "type": "string",
+                            "pattern": "^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$",
+                        },
+                        "minItems": 1,
+                        "maxItems": MAX_REFS,
+                    },
+                    "reason": {"type": "string", "minLength": 1, "maxLength": _REASON_LENGTH},
+                    "all": {"const": True},
+                },
+                "minProperties": 1,
+                "maxProperties": 1,
+                "additionalProperties": False,
+            }
+        }
+    },
+}
+
+
+def _answer(description: str, properties: dict[str, Any]) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return {
+        "200": {
+            "description": description,
+            "content": {"application/json": {"schema": schema}},
+        },
+        "422": {"description": "A parameter or the body is not as it should be."},
+    }
+
+
+_LIST: Final[dict[str, Any]] = {
+    "summary": "Dead letters, newest first",
+    "parameters": [
+        {
+            "name": "reason",
+            "in": "query",
+            "schema": {"type": "string"},
+            "description": "only those with this reason",
+        },
+        {
+            "name": "limit",
+            "in": "query",
+            "schema": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS, "default": 100},
+        },
+    ],
+    "responses": _answer(
+        "Dead letters, and how many there are of each reason.",
+        {
+            "rows": {"type": "array", "items": _ROW},
+            "by_reason": {"type": "object", "additionalProperties": _COUNT},
+            "total": _COUNT,
+        },
+    ),
+}
+_RETRY: Final[dict[str, Any]] = {
+    "summary": "Count dead letters after all, each exactly once",
+    "description": "What fails again stays. What may be counted already (`too_old`, `reconciled`)"
+    " is retried only by its ref or by reason. Asking twice counts once.",
+    "requestBody": _CHOICE,
+    "responses": _answer(
+        "What became of them.",
+        {"retried": _COUNT, "failed": _COUNT, "rows": _COUNT, "left_out": _COUNT},
+    ),
+}
+_DROP: Final[dict[str, Any]] = {
+    "summary": "Delete dead letters for good",
+    "description": "What they would have counted is never counted.",
+    "requestBody": _CHOICE,
+    "responses": _answer("How many are gone.", {"dropped": _COUNT}),
+}
+
+DOORS: Final[tuple[Door, ...]] = (
+    Door(method="GET", path="/v1/dead", handler=listed, scope="read", operation=_LIST),
+    Door(method="POST", path="/v1/dead/retry", handler=retried, scope="admin", operation=_RETRY),
+    Door(method="POST", path="/v1/dead/drop", handler=dropped, scope="admin", operation=_DROP),
+)

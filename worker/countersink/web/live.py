@@ -1,0 +1,132 @@
+"""``GET /v1/live``: live numbers as server-sent events (WHATWG HTML, 9.2)."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
+
+from countersink.store.keys import is_name
+from countersink.web.door import Door
+from countersink.web.identity import Identity
+from countersink.web.live_feed import FEEDS, Feed, Listener
+from countersink.web.problem import Problem
+from countersink.web.services import Services
+
+MEDIA_TYPE: Final = "text/event-stream"
+MAX_COUNTERS: Final = 100
+"""Counters that one listener may name."""
+LIFE_S: Final = 300.0
+"""Seconds until a stream ends; the browser opens another one, which is let in anew or not."""
+HEARTBEAT_S: Final = 15.0
+"""Seconds of silence after which a comment is sent, so that no proxy takes the stream for dead."""
+SEND_S: Final = 10.0
+"""Seconds within which a listener must take what it is sent."""
+RECONNECT_MS: Final = 2_000
+
+
+class LiveStream(StreamingResponse):
+    """Sends a listener what is new until it goes, stops reading, or its time is over.
+
+    Args:
+        feed: where the news are.
+        listener: whose they are.
+    """
+
+    def __init__(self, feed: Feed, listener: Listener) -> None:
+        super().__init__(
+            _nothing(),
+            media_type=MEDIA_TYPE,
+            # nginx would otherwise keep the events until it has 4 kB of them
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+        self._feed = feed
+        self._listener = listener
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the head, and events as they come (called by Starlette)."""
+        ends = time.monotonic() + LIFE_S
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        await _send(send, f"retry: {RECONNECT_MS}\n\n")
+        with self._feed.joined(self._listener):
+            while (left := ends - time.monotonic()) > 0:
+                await _send(send, await self._next(min(left, HEARTBEAT_S)))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _next(self, seconds: float) -> str:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._listener.wake.wait()
+        except TimeoutError:
+            return ":\n\n"
+        self._listener.wake.clear()
+        news = self._listener.news(self._feed.seen)
+        return ":\n\n" if news is None else f"data: {json.dumps(news)}\n\n"
+
+
+async def live(request: Request, services: Services, who: Identity) -> Response:
+    """``GET /v1/live``."""
+    given = request.query_params
+    if unknown := sorted(set(given) - {"counter"}):
+        raise Problem(422, f"There is no parameter {unknown[0][:64]!r}: use counter")
+    counters = frozenset(given.getlist("counter"))
+    if len(counters) > MAX_COUNTERS:
+        raise Problem(422, f"Name at most {MAX_COUNTERS} counters")
+    for counter in counters:
+        if not is_name(counter):
+            raise Problem(422, "A counter's name has 1 to 64 of A-Z a-z 0-9 _ . : -")
+        if not who.may_name(counter):
+            raise Problem(403, "This key is not for all of these counters")
+    feed = FEEDS.of(services)
+    if feed.full:
+        raise Problem(
+            503, "Too many listen already: try again later", headers={"Retry-After": "30"}
+        )
+    if request.method == "HEAD":
+        return Response(media_type=MEDIA_TYPE)
+    return LiveStream(feed, Listener(counters, who.may_name))
+
+
+async def _send(send: Send, text: str) -> None:
+    async with asyncio.timeout(SEND_S):
+        await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""  # what makes it an iterator
+
+
+_OPERATION: Final[dict[str, Any]] = {
+    "summary": "Live numbers, as server-sent events",
+    "description": "About once a second one event whose data is a JSON document: `counters`, how"
+    " many there are; `complete_up_to`; `today`, the day and its total of each named counter that"
+    ' has changed. `{"trouble": true}` where a server behind this one is away. The stream ends'
+    f" after {LIFE_S:.0f} seconds: open another one.",
+    "parameters": [
+        {
+            "name": "counter",
+            "in": "query",
+            "description": "whose total of today to tell; repeatable",
+            "schema": {
+                "type": "array",
+                "maxItems": MAX_COUNTERS,
+                "items": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
+            },
+        }
+    ],
+    "responses": {
+        "200": {"description": "Events.", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
+        "422": {"description": "A name that no counter can have, or too many of them."},
+        "503": {"description": "Too many listen already."},
+    },
+}
+
+DOORS: Final[tuple[Door, ...]] = (
+    Door(method="GET", path="/v1/live", handler=live, scope="read", operation=_OPERATION),
+)
