@@ -23,7 +23,13 @@ def public(thing: object) -> list[str]:
 
 
 def test_public_names_are_pinned() -> None:
-    assert countersink.producers.__all__ == ["Options", "Producer", "Stats"]
+    assert countersink.producers.__all__ == [
+        "Increment",
+        "InvalidBatch",
+        "Options",
+        "Producer",
+        "Stats",
+    ]
     assert countersink.producers.spool.__all__ == [
         "Replayed",
         "SegmentInfo",
@@ -39,6 +45,7 @@ def test_public_names_are_pinned() -> None:
         "flush",
         "from_env",
         "increment",
+        "increment_batch",
         "increment_many",
         "spool",
         "start_over",
@@ -72,7 +79,9 @@ def test_constructor_takes_each_option_with_its_default() -> None:
     assert set(parameters) == {"self", "url", *(f.name for f in dataclasses.fields(Options))}
 
 
-@pytest.mark.parametrize("name", ["increment", "increment_many", "flush", "stats", "close"])
+@pytest.mark.parametrize(
+    "name", ["increment", "increment_many", "increment_batch", "flush", "stats", "close"]
+)
 def test_the_recording_producer_has_the_real_ones_signatures(name: str) -> None:
     real = inspect.signature(getattr(Producer, name))
     assert inspect.signature(getattr(RecordingProducer, name)) == real

@@ -23,7 +23,8 @@ STEPS = st.lists(
             MINUTES,
             st.lists(st.tuples(KEYS, AMOUNTS), min_size=1, max_size=4, unique_by=lambda p: p[0]),
         ),
-        st.tuples(st.just("named"), MINUTES, KEYS),
+        st.tuples(st.just("named"), MINUTES, st.lists(KEYS, min_size=1, max_size=3)),
+        st.tuples(st.just("promised"), MINUTES, st.lists(KEYS, min_size=1, max_size=3)),
         st.tuples(st.just("take"), st.integers(1, 3)),
         st.tuples(st.just("give back"), st.integers(1, 3)),
         st.tuples(st.just("settle")),
@@ -60,15 +61,30 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
                     for key, amount in pairs:
                         expected[key, minute] += amount
                 exact = exact and not lost
-            case ("named", int(minute), str(key)):
-                lost = buffer.add_named("id", ("c", key, minute, 1))
-                asked, dropped = asked + 1, dropped + lost
-                expected[key, minute] += 1 - lost
+            case ("named", int(minute), list(keys)):
+                lost = buffer.add_named(("id",), [("c", key, minute, 1) for key in keys])
+                asked, dropped = asked + len(keys), dropped + lost
+                assert lost in (0, len(keys)), "all or nothing"
+                if not lost:
+                    expected.update((key, minute) for key in keys)
+            case ("promised", int(minute), list(keys)):
+                if buffer.has_room(len(keys)):
+                    buffer.reserve(len(keys))
+                    buffer.recount()
+                    # Others take whatever room is left, but not this.
+                    strangers = [f"stranger {number}" for number in range(limit)]
+                    asked += limit
+                    dropped += buffer.add_ones("c", minute, strangers)
+                    exact = False
+                    buffer.reserve(-len(keys))
+                    for key in keys:
+                        asked += 1
+                        assert not buffer.add("c", key, minute, 1, 1, bounded=False)
             case ("take", int(size)):
                 piece = buffer.take(size, NEVER)
                 if piece is not None:
                     out.append(piece)
-                    assert len(piece.rows) <= size
+                    assert piece.names or len(piece.rows) <= size
             case ("give back", int(size)):
                 buffer.give_back(size)
                 assert buffer.held <= before
@@ -76,7 +92,7 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
                 for piece in out:
                     if piece.generation:
                         buffer.settle(piece.generation, len(piece.rows))
-                out = [Piece(0, piece.rows, piece.increments, piece.id) for piece in out]
+                out = [Piece(0, piece.rows, piece.increments, piece.names) for piece in out]
         assert buffer.held <= limit
         assert all(-(2**63) <= row[3] < 2**63 for piece in out for row in piece.rows)
     out += _drain(buffer)

@@ -21,6 +21,7 @@ from time import sleep
 from typing import Final
 
 from countersink.producers.clock import RedisClock
+from countersink.producers.increments import Batch, Event
 from countersink.producers.rows import RowBuffer
 from countersink.stream.limits import MAX_AMOUNT, MIN_AMOUNT
 
@@ -37,13 +38,12 @@ CHUNK: Final = 2_000
 ALL_CHUNK: Final = 4_000
 """Events that a flush folds at a time."""
 
-BATCH: Final = 500
-"""Items at most that one batch of ``increment_many`` carries."""
+ITEMS: Final = 500
+"""Items at most that are kept together of an ``increment_many``."""
+MUCH: Final = 8
+"""The folder is woken when this part of all room is promised to batches that are not folded."""
 
-
-Event = tuple[str, str, int | None, int]
-"""(counter, key, minute or None for now, amount)."""
-Batch = tuple[str, int | None, Sequence[str], Sequence[int]]
+Many = tuple[str, int | None, Sequence[str], Sequence[int]]
 """(counter, minute or None for now, keys, amounts): an increment for each key."""
 
 
@@ -82,6 +82,7 @@ class Intake:
         self._ones: dict[str, list[str]] = {}
         self._lists: list[tuple[str, list[str]]] = []  # the same lists; safe to walk while it grows
         self._mixed: list[Event] = []
+        self._many: list[Many] = []
         self._batches: list[Batch] = []
         self._late: list[int] = []
         self._named: list[tuple[str, Event]] = []
@@ -108,13 +109,29 @@ class Intake:
         self, counter: str, minute: int | None, keys: Sequence[str], amounts: Sequence[int]
     ) -> None:
         """Leave checked events, all at once."""
-        self._batches.extend(
+        self._many.extend(
             [
-                (counter, minute, keys[at : at + BATCH], amounts[at : at + BATCH])
-                for at in range(0, len(keys), BATCH)
+                (counter, minute, keys[at : at + ITEMS], amounts[at : at + ITEMS])
+                for at in range(0, len(keys), ITEMS)
             ]
         )
-        self._after_put(len(self._batches) * BATCH)
+        self._after_put(len(self._many) * ITEMS)
+
+    def put_batch(self, batch: Batch) -> bool:
+        """Leave checked events for which there is room, which is theirs from now on; else False."""
+        buffer = self.buffer
+        with self.lock:
+            if not buffer.has_room(batch.rows):
+                return False
+            # In this order: an exception of a signal handler in between leaves no room reserved
+            # for ever.
+            self._batches.append(batch)
+            buffer.reserve(batch.rows)
+        if self.mode is not Mode.HOT or buffer.reserved * MUCH > buffer.limit:
+            self._wake()
+            if self.mode is Mode.ALONE:
+                self._fold_if_free()
+        return True
 
     def put_named(self, id: str, event: Event) -> None:
         """Leave a checked event that has the app's own id."""
@@ -177,8 +194,13 @@ class Intake:
     def raw(self) -> int:
         """Events that are not folded yet."""
         ones = sum([len(events) for _, events in self._lists])
-        many = sum([len(keys) for _, _, keys, _ in self._batches])
-        return ones + many + len(self._mixed) + len(self._named)
+        return ones + self._many_raw() + self._batched() + len(self._mixed) + len(self._named)
+
+    def _many_raw(self) -> int:
+        return sum([len(keys) for _, _, keys, _ in self._many])
+
+    def _batched(self) -> int:
+        return sum([batch.rows for batch in self._batches])
 
     def fold(self, limit: int) -> int:
         """Fold at most ``limit`` events of each kind; how many were folded."""
@@ -197,7 +219,8 @@ class Intake:
             if events
         ]
         kinds.append((self._fold_mixed, len(self._mixed)))
-        kinds.append((self._fold_batches, sum([len(keys) for _, _, keys, _ in self._batches])))
+        kinds.append((self._fold_many, self._many_raw()))
+        kinds.append((self._fold_batches, self._batched()))
         kinds.append((self._fold_named, len(self._named)))
         since = 0
         for fold, there in kinds:
@@ -222,6 +245,8 @@ class Intake:
         done = self._guarded(self._fold_ones, limit)
         if self._mixed:
             done += self._guarded(self._fold_mixed, limit)
+        if self._many:
+            done += self._guarded(self._fold_many, limit)
         if self._batches:
             done += self._guarded(self._fold_batches, limit)
         if self._named:
@@ -277,15 +302,46 @@ class Intake:
         self.accepted += len(chunk) - dropped
         return len(chunk)
 
-    def _fold_batches(self, limit: int) -> int:
+    def _fold_many(self, limit: int) -> int:
         minute = self._clock.minute()
         done = 0
-        while self._batches and done < limit:
-            counter, at, keys, amounts = self._batches.pop(0)
+        while self._many and done < limit:
+            counter, at, keys, amounts = self._many.pop(0)
             dropped = self.buffer.add_batch(counter, minute if at is None else at, keys, amounts)
             self.dropped += dropped
             self.accepted += len(keys) - dropped
             done += len(keys)
+        return done
+
+    def _fold_batches(self, limit: int) -> int:
+        minute = self._clock.minute()
+        chunk, done = 0, 0
+        for batch in self._batches:
+            if done >= limit:
+                break
+            chunk, done = chunk + 1, done + batch.rows
+        batches = self._batches[:chunk]
+        del self._batches[:chunk]
+        buffer = self.buffer
+        for batch in batches:
+            buffer.reserve(-batch.rows)
+            if not buffer.limit:  # given up meanwhile
+                self.dropped += batch.rows
+                continue
+            for (counter, key, at, amount), calls in Counter(batch.plain).items():
+                when = minute if at is None else at
+                if MIN_AMOUNT <= amount * calls <= MAX_AMOUNT:
+                    buffer.add(counter, key, when, amount * calls, calls, bounded=False)
+                else:
+                    for _ in range(calls):
+                        buffer.add(counter, key, when, amount, 1, bounded=False)
+            for names, events in batch.named:
+                rows = [
+                    (counter, key, minute if at is None else at, amount)
+                    for counter, key, at, amount in events
+                ]
+                buffer.add_named(names, rows, bounded=False)
+            self.accepted += batch.rows
         return done
 
     def _fold_named(self, limit: int) -> int:
@@ -295,7 +351,7 @@ class Intake:
         dropped = 0
         for id, (counter, key, at, amount) in chunk:
             row = (counter, key, minute if at is None else at, amount)
-            dropped += self.buffer.add_named(id, row)
+            dropped += self.buffer.add_named((counter, id), [row])
         self.dropped += dropped
         self.accepted += len(chunk) - dropped
         return len(chunk)

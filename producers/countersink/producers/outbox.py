@@ -5,6 +5,7 @@ from typing import Final
 
 from countersink.producers.bell import Bell
 from countersink.producers.clock import RedisClock
+from countersink.producers.increments import Names
 from countersink.producers.intake import Intake
 from countersink.producers.parcel import Parcel, encode_pieces
 from countersink.producers.rows import NEVER
@@ -53,7 +54,7 @@ class Outbox:
         """
         pieces: list[list[Row]] = []
         count = increments = generation = 0
-        id: str | None = None
+        names: Names = ()
         # Larger pieces when much waits: between two of them this thread may wait a whole switch
         # interval.
         limit = min(ROWS_PER_ENTRY, max(PIECE_ROWS, self._buffer.waiting // 32))
@@ -67,17 +68,19 @@ class Outbox:
                 )
             if piece is None:
                 break
-            pieces.append(piece.rows)
+            # By and by, see encode_pieces: a batch of the app's comes all at once.
+            pieces += [piece.rows[at : at + limit] for at in range(0, len(piece.rows), limit)]
             count += len(piece.rows)
             increments += piece.increments
             generation = piece.generation
-            if piece.id is not None:
-                id = id_for(self._id_scope, piece.rows[0][0], piece.id)
+            names = piece.names
+            if names:
                 break
         if not pieces:
             return None
         rows = encode_pieces(pieces, self._breathe)
-        return Parcel(id or new_entry_id(self._clock.now_ms()), rows, count, increments, generation)
+        id = id_for(self._id_scope, *names) if names else new_entry_id(self._clock.now_ms())
+        return Parcel(id, rows, count, increments, generation)
 
     def post(self, parcels: Sequence[Parcel]) -> None:
         """Leave parcels to be sent."""

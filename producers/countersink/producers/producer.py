@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from threading import RLock
@@ -11,6 +11,7 @@ from typing import Final, NoReturn, Self
 
 from countersink.producers import lifecycle
 from countersink.producers.core import Core
+from countersink.producers.increments import Increment, check_batch, check_id
 from countersink.producers.intake import Mode
 from countersink.producers.options import Options, from_environment
 from countersink.producers.stats import Stats
@@ -25,9 +26,6 @@ from countersink.stream.limits import (
     check_key,
     minute_of,
 )
-
-MAX_ID_LENGTH: Final = 1_000
-"""Characters in an ``id``; it is hashed, so its length costs nothing later."""
 
 _ONE: Final = 1
 _DEFAULTS: Final = Options()
@@ -200,6 +198,38 @@ class Producer:
             return
         intake.put_many(counter, minute, keys, values)
 
+    def increment_batch(self, increments: Iterable[Increment], *, id: str | None = None) -> bool:
+        """Accept all these increments, or none: for those who pass on what others send.
+
+        What was accepted here is not dropped for lack of memory later, as that of
+        :meth:`increment` may be.
+
+        Args:
+            increments: at most 1,000; each is as for :meth:`increment`.
+            id: of the whole batch, at most 1,000 characters; none of its increments has one then.
+                The batch travels as one entry: however often, by however many producers of the same
+                ``id_scope`` and however concurrently batches with this id are sent, one of them is
+                counted, as a whole, as long as the store remembers it (``ledger_days``).
+
+        Returns:
+            Whether it was accepted. False: there is no room for all of it now; nothing of it is
+            counted, in ``stats()`` neither.
+
+        Raises:
+            InvalidBatch: a ValueError with the position of each increment that is not valid.
+                Nothing is counted.
+            TypeError, ValueError: the id or the number of increments is not as above, likewise.
+            RuntimeError: the producer is closed.
+        """
+        batch = check_batch(increments, id)
+        if not batch.rows:
+            return True
+        intake = self._core.intake
+        if intake.mode is Mode.CLOSED:
+            self._refuse(batch.rows)
+            return False
+        return intake.put_batch(batch)
+
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
         """Wait until everything accepted before this call is stored: in Redis, or else in the
         spool.
@@ -318,15 +348,3 @@ class Producer:
             raise RuntimeError("the producer is closed")
         # Another exit hook, after ours: it is not wrong to count there, only too late.
         self._core.intake.refuse(increments)
-
-
-def check_id(id: object) -> None:
-    """Whether ``id`` can name an event.
-
-    Raises:
-        TypeError, ValueError: it cannot.
-    """
-    if type(id) is not str:
-        raise TypeError(f"an id is a str, not {type(id).__name__}")
-    if not 1 <= len(id) <= MAX_ID_LENGTH:
-        raise ValueError(f"an id has 1 to {MAX_ID_LENGTH} characters, not {len(id)}")

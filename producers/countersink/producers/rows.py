@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from countersink.producers.increments import Names
 from countersink.stream.entry import Row
 from countersink.stream.limits import MAX_AMOUNT, MIN_AMOUNT
 
-Named = tuple[str, Row]
-"""The app's own id, and the row of that one increment."""
+Named = tuple[Names, list[Row], int]
+"""The app's own names, the rows that travel under them, and how many rows there are in the list up
+to and including these: counted so that their sum can be told without adding it up, and cannot part
+from them."""
 
 NEVER: Final = 1 << 62
 """A generation later than all."""
@@ -54,7 +57,16 @@ class _Generation:
         when a caller that folds is interrupted by an exception of a signal handler.
         """
         tables = list(self.tables.values())
-        return sum([len(each.counts) for each in tables]) + len(self.full) + len(self.named)
+        return sum([len(each.counts) for each in tables]) + len(self.full) + self.named_rows
+
+    @property
+    def named_rows(self) -> int:
+        """Rows that have names."""
+        return self.named[-1][2] if self.named else 0
+
+    def add_named(self, names: Names, rows: list[Row]) -> None:
+        """Add rows that travel in an entry of their own."""
+        self.named.append((names, rows, self.named_rows + len(rows)))
 
     def walk(self) -> Iterator[tuple[Row, int]]:
         """Each row without an id, and how many increments it stands for."""
@@ -78,12 +90,16 @@ class _Taken:
         self.named = rows.named
         self._rows = rows.walk()
         self._ahead = next(self._rows, None)
-        self._total = rows.size - len(rows.named)
+        self._total = rows.size - rows.named_rows
         self._given = 0
 
     @property
     def left(self) -> int:
         return 0 if self._ahead is None else max(1, self._total - self._given)
+
+    @property
+    def named_rows(self) -> int:
+        return self.named[-1][2] if self.named else 0
 
     def next(self, limit: int) -> list[tuple[Row, int]]:
         if self._ahead is None:
@@ -102,18 +118,18 @@ class Piece:
         generation: which.
         rows: the rows.
         increments: the increments folded into them.
-        id: the app's own id: the one row travels in an entry of its own.
+        names: the app's own: these rows travel in an entry of their own. Empty: none.
     """
 
     generation: int
     rows: list[Row]
     increments: int
-    id: str | None = None
+    names: Names = ()
 
 
 class RowBuffer:
     """Rows waiting to be stored, bounded by ``limit``; rows handed out count until they are
-    settled.
+    settled, and room is kept for those that were promised it.
 
     Rows belong to generations, numbered from 1: everything added so far is stored once
     :meth:`oldest_unsettled` is greater than :attr:`generation` was.
@@ -121,6 +137,7 @@ class RowBuffer:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.reserved = 0
         self._current = _Generation(1, 1)
         self._taken: _Taken | None = None
         self._outside: dict[int, int] = {}
@@ -141,7 +158,7 @@ class RowBuffer:
     def waiting(self) -> int:
         """Rows not handed out."""
         taken = self._taken
-        return self._current.size + (taken.left + len(taken.named) if taken else 0)
+        return self._current.size + (taken.left + taken.named_rows if taken else 0)
 
     @property
     def held(self) -> int:
@@ -162,11 +179,20 @@ class RowBuffer:
     def _free(self) -> int:
         room = self._room
         if room is None:
-            room = self._room = self.limit - self.held
+            room = self._room = self.limit - self.held - self.reserved
         return room
 
     def _took(self, rows: int) -> None:
         self._room = self._free() - rows
+
+    def reserve(self, rows: int) -> None:
+        """Keep room for ``rows`` rows to come; less than none: give it back."""
+        self._room = self._free() - rows
+        self.reserved += rows
+
+    def has_room(self, rows: int) -> bool:
+        """Whether ``rows`` further rows would fit."""
+        return self._free() >= rows
 
     # --- in ----------------------------------------------------------------------------------
 
@@ -265,12 +291,14 @@ class RowBuffer:
             table.large = True
         return 0
 
-    def add_named(self, id: str, row: Row) -> int:
-        """Add one increment with the app's own id; 1 if there is no room."""
-        if self._free() <= 0:
-            return 1
-        self._current.named.append((id, row))
-        self._took(1)
+    def add_named(self, names: Names, rows: list[Row], *, bounded: bool = True) -> int:
+        """Add rows that travel under the app's own names, for each an increment; how many found no
+        room: all or 0.
+        """
+        if bounded and self._free() < len(rows):
+            return len(rows)
+        self._current.add_named(names, rows)
+        self._took(len(rows))
         return 0
 
     # --- out ---------------------------------------------------------------------------------
@@ -278,7 +306,8 @@ class RowBuffer:
     def take(self, limit: int, upto: int, *, lowest: int = 0, named: bool = True) -> Piece | None:
         """Hand out at most ``limit`` rows of the generations ``lowest`` to ``upto``, or ``None``.
 
-        A row with the app's own id comes alone, after the others, and only if ``named``.
+        Rows with names of the app's own come by themselves, all at once, after the others, and
+        only if ``named``.
         """
         if self._taken is None:
             if not self._current.size or not lowest <= self._current.oldest <= upto:
@@ -295,8 +324,8 @@ class RowBuffer:
         elif not named:
             return None
         else:
-            id, row = taken.named.pop()
-            piece = Piece(taken.generation, [row], 1, id)
+            names, rows, _ = taken.named.pop()
+            piece = Piece(taken.generation, rows, len(rows), names)
         if not taken.left and not taken.named:
             self._taken = None
         self._room = None
@@ -318,7 +347,8 @@ class RowBuffer:
         self._room = None
         if taken.left:
             return True
-        self._current.named += taken.named
+        for names, rows, _ in taken.named:
+            self._current.add_named(names, rows)
         self._taken = None
         return False
 

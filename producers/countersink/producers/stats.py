@@ -8,9 +8,10 @@ class Stats:
     """Figures of one producer in one process, since it was created there (a forked child starts at
     0).
 
-    The unit is the *increment*, one call of ``increment()`` or one item of ``increment_many()``
-    whatever its amount, except where another is named. ``accepted + dropped`` is what was asked
-    for, and ``accepted - stored - spooled`` is what only this process's memory holds.
+    The unit is the *increment*, one call of ``increment()`` or one item of ``increment_many()`` and
+    ``increment_batch()`` whatever its amount, except where another is named. ``accepted + dropped``
+    is what was asked for, but for batches of which ``increment_batch()`` said that there was no
+    room, and ``accepted - stored - spooled`` is what only this process's memory holds.
 
     Attributes:
         accepted: increments taken and not dropped.

@@ -11,34 +11,17 @@
         producer.assert_counted("page_views", {"/home": 1})
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from threading import Lock
 from types import TracebackType
 from typing import Self
 
-from countersink.producers.producer import check_id
+from countersink.producers.increments import Increment, check_batch, check_id
 from countersink.producers.stats import Stats
 from countersink.stream.limits import check_amount, check_counter, check_key, minute_of
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Increment:
-    """One accepted increment, as it was asked for.
-
-    Attributes:
-        counter: the counter's name.
-        key: the key; amount: what was added to it.
-        at: the event time given, ``None``: now.
-        id: the app's own id, if it gave one.
-    """
-
-    counter: str
-    key: str
-    amount: int
-    at: datetime | None = None
-    id: str | None = None
+__all__ = ["Increment", "RecordingProducer"]
 
 
 class RecordingProducer:
@@ -51,7 +34,7 @@ class RecordingProducer:
     def __init__(self) -> None:
         self._lock = Lock()
         self._increments: list[Increment] = []
-        self._ids: set[tuple[str, str]] = set()
+        self._ids: set[tuple[str, ...]] = set()
         self._asked = 0
         self._closed = False
 
@@ -94,6 +77,13 @@ class RecordingProducer:
                 for key, amount in amounts.items()
             ]
         )
+
+    def increment_batch(self, increments: Iterable[Increment], *, id: str | None = None) -> bool:
+        """Like :meth:`countersink.producers.Producer.increment_batch`; there is always room."""
+        given = list(increments)
+        check_batch(given, id)
+        self._record(given, id)
+        return True
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
         """True: nothing can be missing."""
@@ -178,11 +168,15 @@ class RecordingProducer:
             self._ids.clear()
             self._asked = 0
 
-    def _record(self, increments: list[Increment]) -> None:
+    def _record(self, increments: list[Increment], batch_id: str | None = None) -> None:
         if self._closed:
             raise RuntimeError("the producer is closed")
         with self._lock:
             self._asked += len(increments)
+            if batch_id is not None:
+                if (batch_id,) in self._ids:
+                    return
+                self._ids.add((batch_id,))
             for each in increments:
                 if each.id is not None:
                     if (each.counter, each.id) in self._ids:

@@ -62,11 +62,15 @@ def new_entry_id(now_ms: int) -> str:
     return f"{now_ms & 0xFFFFFFFFFFFF:012x}{os.urandom(10).hex()}"
 
 
-def id_for(scope: str, counter: str, id: str) -> str:
-    """The entry id of an increment that the app named ``id`` itself: the same for the same three
-    texts, for ever.
+def id_for(scope: str, *names: str) -> str:
+    """The entry id of what the app has named itself: the same for the same texts, for ever.
+
+    Args:
+        scope: the namespace of the names.
+        names: counter and id of an increment; just the id of a batch. No increment's entry has the
+            id of a batch's.
     """
-    parts = [part.encode("utf-8", "surrogatepass") for part in (scope, counter, id)]
+    parts = [part.encode("utf-8", "surrogatepass") for part in (scope, *names)]
     return sha256(b"".join(b"%d:%b," % (len(part), part) for part in parts)).hexdigest()[:32]
 
 
