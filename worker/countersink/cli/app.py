@@ -42,6 +42,10 @@ COMMANDS: Final[dict[str, Lazy]] = {
         "countersink.cli.commands.tail:command",
         "Count the lines of a web server's access log.",
     ),
+    "statsd": Lazy(
+        "countersink.cli.commands.statsd:command",
+        "Count what StatsD clients send, until stopped.",
+    ),
     "backfill": Lazy(
         "countersink.cli.commands.backfill:command",
         "Count events that were missed, from logs and exports.",

@@ -1,0 +1,13 @@
+"""A StatsD listener: counters from any client that speaks StatsD go to a producer.
+
+StatsD has no acknowledgement: a datagram that the kernel or the network drops is lost, and nobody
+knows. What was received is accepted by the producer like an app's own increments.
+"""
+
+from countersink.producers.statsd.figures import Figures
+from countersink.producers.statsd.mapping import MapError
+from countersink.producers.statsd.options import NotLoopback, StatsdOptions
+from countersink.producers.statsd.server import Server
+from countersink.producers.statsd.sockets import CannotListen
+
+__all__ = ["CannotListen", "Figures", "MapError", "NotLoopback", "Server", "StatsdOptions"]

@@ -1,0 +1,135 @@
+"""One line of StatsD, in the dialects that are in use.
+
+``name:value[:value…]|c[|@rate][|#tag:value,…]``: the counter of Etsy's StatsD, with DogStatsD's
+several values, tags, time (``|T1764000000``) and fields that say where it came from, which are not
+used. Tags may also stand behind the name as InfluxDB (``name,tag=value``) and Graphite
+(``name;tag=value``) write them.
+
+Protocol: https://github.com/statsd/statsd/blob/master/docs/metric_types.md and
+https://docs.datadoghq.com/developers/dogstatsd/datagram_shell/.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from countersink.producers.statsd.amounts import billionths, number, times
+from countersink.stream.limits import MAX_MINUTE
+
+MAX_NAME: Final = 1_024
+"""Characters of a bucket's name, tags behind it included."""
+OTHER_TYPES: Final = frozenset((b"g", b"ms", b"h", b"d", b"s", b"m", b"kv", b"t"))
+"""Gauges, timers, histograms, distributions, sets, meters, key-values: not counters."""
+_NOT_METRICS: Final = (b"_e{", b"_sc|")
+"""How DogStatsD's events and service checks begin."""
+_UNUSED: Final = ("c:", "e:", "card:")
+"""Sections that say who sent it: container, external data, cardinality of tags."""
+_NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Malformed(Exception):
+    """The line is not StatsD, or not a counter that can be counted; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A counter's line.
+
+    Attributes:
+        name: the bucket's, without tags.
+        amount: what all its values stand for, in units of 1/10⁹.
+        tags: by name; a tag without a value has an empty one. The last of a name wins.
+        minute: when it was, in whole Unix minutes; ``None``: now.
+    """
+
+    name: str
+    amount: int
+    tags: Mapping[str, str]
+    minute: int | None
+
+
+def is_other(line: bytes) -> bool:
+    """Whether the line is of a type that is not counted. Cheap: most of what a busy client sends
+    may be timers, no two of them alike.
+    """
+    sections = line.split(b"|", 2)
+    return (len(sections) > 1 and sections[1] in OTHER_TYPES) or line.startswith(_NOT_METRICS)
+
+
+def parse(line: bytes) -> Metric:
+    """The counter in ``line``, which is not of another type.
+
+    Raises:
+        Malformed: there is none.
+    """
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Malformed("it is not UTF-8") from None
+    head, bar, rest = text.partition("|")
+    if not bar:
+        raise Malformed("it has no type")
+    kind, *sections = rest.split("|")
+    if kind != "c":
+        raise Malformed(f"its type is unknown: {kind[:20]!r}")
+    name, colon, values = head.partition(":")
+    if not colon:
+        raise Malformed("it has no value")
+    if len(name) > MAX_NAME:
+        raise Malformed(f"its name is longer than {MAX_NAME} characters")
+    given = _sections(sections)
+    name, tags = _tags_behind(name)
+    if not name:
+        raise Malformed("it has no name")
+    if "#" in given:
+        tags = {**tags, **dict(_pair(tag, ":") for tag in given["#"].split(",") if tag)}
+    amount = 0
+    factor = times(given["@"]) if "@" in given else 1
+    if factor is None:
+        raise Malformed("its sample rate is not above 0 and up to 1")
+    for value in values.split(":"):
+        found = number(value)
+        if found is None:
+            raise Malformed("its value is not a number")
+        amount += billionths(found * factor)
+    return Metric(name, amount, tags or _NO_TAGS, _minute(given.get("T")))
+
+
+def _sections(sections: list[str]) -> dict[str, str]:
+    """What stands behind the type, by its first character."""
+    given: dict[str, str] = {}
+    for section in sections:
+        if not section or section.startswith(_UNUSED):
+            continue
+        mark = section[0]
+        if mark not in "@#T":
+            raise Malformed("there is more behind its type than a rate, tags and a time")
+        if mark in given:
+            raise Malformed(f"it has two sections with {mark}")
+        given[mark] = section[1:]
+    return given
+
+
+def _tags_behind(name: str) -> tuple[str, Mapping[str, str]]:
+    for separator in ";,":
+        bare, *tags = name.split(separator)
+        if tags and all("=" in tag for tag in tags):
+            return bare, dict(_pair(tag, "=") for tag in tags)
+    return name, _NO_TAGS
+
+
+def _pair(tag: str, separator: str) -> tuple[str, str]:
+    name, _, value = tag.partition(separator)
+    return name, value
+
+
+def _minute(seconds: str | None) -> int | None:
+    if seconds is None:
+        return None
+    if not (seconds.isascii() and seconds.isdigit() and len(seconds) <= 12):
+        raise Malformed("its time is no number of seconds since 1970")
+    minute = int(seconds) // 60
+    if minute > MAX_MINUTE:
+        raise Malformed("its time is after 9999-12-25")
+    return minute

@@ -1,0 +1,156 @@
+"""Receiving lines by stream connections: TCP and unix."""
+
+import selectors
+import socket
+import time
+from collections.abc import Sequence
+from threading import Thread
+from typing import Final
+
+from countersink.producers.statsd.figures import Figures
+from countersink.producers.statsd.journal import Action, Journal
+from countersink.producers.statsd.tally import Tally
+
+READ: Final = 65_536
+"""Bytes read from a connection before the next one has its turn."""
+LONGEST: Final = 65_535
+"""Bytes of a line; a connection that sends a longer one is closed."""
+ROUND: Final = 128
+"""Connections read before what they sent is counted."""
+PAUSE_SECONDS: Final = 0.1
+"""Before connections are accepted again when there was no descriptor for one."""
+
+
+class Streams(Thread):
+    """Serves all stream connections until told to stop, and then reads what has arrived by then.
+
+    Args:
+        listeners: sockets that listen.
+        tally: what counts.
+        figures: where open and refused connections are written down.
+        journal: told of refused connections.
+        stop: a descriptor that becomes readable when it is time to stop.
+        drain_seconds: how long then to go on at most.
+        max_connections: at once.
+    """
+
+    def __init__(
+        self,
+        listeners: list[socket.socket],
+        tally: Tally,
+        figures: Figures,
+        journal: Journal,
+        stop: int,
+        drain_seconds: float,
+        max_connections: int,
+    ) -> None:
+        super().__init__(name="statsd-streams", daemon=True)
+        self._listeners = listeners
+        self._tally = tally
+        self._figures = figures
+        self._journal = journal
+        self._stop_fd = stop
+        self._drain_seconds = drain_seconds
+        self._most = max_connections
+        self._selector = selectors.DefaultSelector()
+        self._unfinished: dict[socket.socket, bytes] = {}
+        self._lines: list[bytes] = []
+
+    def run(self) -> None:
+        """Accept, receive and count."""
+        selector = self._selector
+        for listener in self._listeners:
+            listener.setblocking(False)
+            selector.register(listener, selectors.EVENT_READ)
+        selector.register(self._stop_fd, selectors.EVENT_READ)
+        try:
+            stopping = False
+            while not stopping:
+                ready = [key.fileobj for key, _ in selector.select()]
+                stopping = self._stop_fd in ready
+                self._serve(ready)
+            self._drain()
+        finally:
+            for connection in list(self._unfinished):
+                self._close(connection)
+            selector.close()
+
+    def _drain(self) -> None:
+        """Read what has been sent, also by connections that are not accepted yet."""
+        self._selector.unregister(self._stop_fd)
+        until = time.monotonic() + self._drain_seconds
+        while time.monotonic() < until:
+            ready = self._selector.select(0)
+            if not ready:
+                return
+            self._serve([key.fileobj for key, _ in ready])
+
+    def _serve(self, ready: Sequence[object]) -> None:
+        for number, each in enumerate(ready, 1):
+            if each in self._listeners:
+                self._accept(each)
+            elif each != self._stop_fd:
+                self._read(each)
+            if number % ROUND == 0:
+                self._count()
+        self._count()
+
+    def _count(self) -> None:
+        if self._lines:
+            lines, self._lines = self._lines, []
+            self._tally.lines(lines)
+
+    def _accept(self, listener: object) -> None:
+        assert isinstance(listener, socket.socket)
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            # No descriptor is left, say: whoever connects waits in the backlog.
+            self._journal.seldom(Action.REFUSED, f"cannot accept a connection: {error.strerror}")
+            time.sleep(PAUSE_SECONDS)
+            return
+        if len(self._unfinished) >= self._most:
+            connection.close()
+            self._figures.refused += 1
+            self._journal.seldom(
+                Action.REFUSED,
+                f"a connection was closed at once: {self._most} are open",
+                refused=self._figures.refused,
+            )
+            return
+        connection.setblocking(False)
+        if connection.family != socket.AF_UNIX:
+            # A client that vanished without a word would hold its place for ever.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._unfinished[connection] = b""
+        self._selector.register(connection, selectors.EVENT_READ)
+        self._figures.connections = len(self._unfinished)
+
+    def _read(self, connection: object) -> None:
+        assert isinstance(connection, socket.socket)
+        try:
+            data = connection.recv(READ)
+        except BlockingIOError:
+            return
+        except OSError:  # broken off: what was not finished is no line
+            self._close(connection)
+            return
+        unfinished = self._unfinished[connection]
+        if not data:
+            self._lines.append(unfinished)  # its end is the end of the line
+            self._close(connection)
+            return
+        *lines, unfinished = (unfinished + data).split(b"\n")
+        self._lines += lines
+        self._unfinished[connection] = unfinished
+        if len(unfinished) > LONGEST:
+            self._tally.too_long(unfinished)
+            self._close(connection)
+
+    def _close(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        connection.close()
+        del self._unfinished[connection]
+        self._figures.connections = len(self._unfinished)
