@@ -89,7 +89,7 @@ def by_month(session: Session, scope: Scope, keys: Keys) -> dict[date, int]:
 def ranked(
     session: Session, scope: Scope, limit: int | None, match: KeyMatch = ANY
 ) -> list[tuple[str, int]]:
-    """(key, sum) of the keys that match, largest first, then by key; at most ``limit``, if given."""
+    """(key, sum) of the keys that match, largest first, then by key; at most ``limit`` if given."""
     where, args = condition(scope.ranges)
     matching, parts_of_keys = match.condition()
     where, args = where + matching, (*args, *parts_of_keys)

@@ -4,11 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from countersink.producers import Producer
+from countersink.web import counters, totals
 from countersink.web.application import Application
 from countersink.web.door import Door
 from countersink.web.options import WebOptions
 
-DOORS: Final[tuple[Door, ...]] = ()
+DOORS: Final[tuple[Door, ...]] = (
+    *counters.DOORS,
+    *totals.DOORS,
+)
 """All doors, in the order of the document."""
 
 

@@ -14,6 +14,7 @@ from countersink.cli import counter_view, output, settings
 from countersink.cli.failures import Failure, Misuse
 from countersink.cli.types import COUNTER, KEY, Checked
 from countersink.cli.zones import ZONE
+from countersink.reads.counter_document import document
 from countersink.store import Store, StoreError, UnknownCounter, buckets
 from countersink.store.buckets import RESOLUTIONS, Resolution
 from countersink.store.policies import DEFAULT
@@ -75,7 +76,7 @@ def list_command(format: str, mysql_url: str | None) -> None:
     with _store(mysql_url) as store:
         counters = store.counters.list()
     if format == "json":
-        output.write_json({"counters": [counter_view.document(one) for one in counters]})
+        output.write_json({"counters": [document(one) for one in counters]})
     else:
         counter_view.print_list(counters)
 
@@ -89,7 +90,7 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
     with _store(mysql_url) as store:
         found = store.counters.show(name)
     if format == "json":
-        output.write_json(counter_view.document(found))
+        output.write_json(document(found))
     else:
         counter_view.print_one(found)
 
@@ -155,7 +156,7 @@ def set_command(
         except ValueError as error:
             raise Misuse(str(error), click.get_current_context()) from error
     if format == "json":
-        output.write_json(counter_view.document(made))
+        output.write_json(document(made))
     else:
         counter_view.print_one(made)
 

@@ -1,0 +1,173 @@
+"""What the doors of the read API have in common: parameters, names, errors, documentation."""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import date
+from typing import Any, Final, TypeVar
+
+from countersink.store import buckets
+from countersink.store.errors import InexactZone, RolledUp, StoreError, UnknownCounter
+from countersink.store.keys import is_name, key_bytes
+from countersink.stream.limits import MAX_KEY_BYTES
+from countersink.web.answers import COMPLETE, CSV, ROLLED_UP, TRUNCATED
+from countersink.web.identity import Identity
+from countersink.web.parameters import Parameter, one_of, yes_or_no
+from countersink.web.problem import Problem
+
+T = TypeVar("T")
+
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DAY_SCHEMA: Final = {"type": "string", "format": "date", "examples": ["2026-11-21"]}
+
+
+def _day(text: str) -> date:
+    if _DAY.fullmatch(text) is None:
+        raise ValueError("give a day such as 2026-11-21")
+    return date.fromisoformat(text)
+
+
+def _zone(text: str) -> str:
+    # A name is no longer than this; what is looked up in a list is not for megabytes.
+    return buckets.zone(text[:80]).key
+
+
+def _part_of_key(text: str) -> str:
+    if len(key_bytes(text)) > MAX_KEY_BYTES:
+        raise ValueError(f"a key has at most {MAX_KEY_BYTES} bytes")
+    return text
+
+
+START: Final = Parameter(
+    name="from",
+    read=_day,
+    description="First day, inclusive. Default: where the data begins.",
+    schema=_DAY_SCHEMA,
+)
+END: Final = Parameter(
+    name="to",
+    read=_day,
+    description="Last day, inclusive. Default: where the data ends.",
+    schema=_DAY_SCHEMA,
+)
+TIME_ZONE: Final = Parameter(
+    name="time_zone",
+    read=_zone,
+    description="Whose days, hours and months: an IANA name. Default: each counter's own.",
+    schema={"type": "string", "examples": ["UTC", "Europe/Berlin"]},
+)
+KEYS: Final = Parameter(
+    name="key",
+    read=_part_of_key,
+    description="This key alone; may be given several times.",
+    schema={"type": "string", "maxLength": MAX_KEY_BYTES},
+    repeatable=True,
+)
+INCLUDE_PENDING: Final = Parameter(
+    name="include_pending",
+    read=yes_or_no,
+    description="Add, exactly, what is still in the queue. Takes time with the queue's length.",
+    schema={"type": "boolean", "default": False},
+    default=False,
+)
+FORMAT: Final = Parameter(
+    name="format",
+    read=one_of("json", "csv"),
+    description="Default: csv where the header Accept asks for text/csv alone, else json.",
+    schema={"type": "string", "enum": ["json", "csv"]},
+)
+PREFIX: Final = Parameter(
+    name="prefix",
+    read=_part_of_key,
+    description="Only keys that begin so, byte by byte.",
+    schema={"type": "string", "maxLength": MAX_KEY_BYTES},
+    default="",
+)
+SEARCH: Final = Parameter(
+    name="search",
+    read=_part_of_key,
+    description="Only keys that have this in them, byte by byte.",
+    schema={"type": "string", "maxLength": MAX_KEY_BYTES},
+    default="",
+)
+
+COUNTER: Final[Mapping[str, Any]] = {
+    "name": "counter",
+    "in": "path",
+    "required": True,
+    "description": "The counter's name.",
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
+}
+
+
+def own_counter(name: str, who: Identity) -> str:
+    """A counter's name from a path, which they may see.
+
+    Raises:
+        Problem: 404 it can be none; 403 it is not theirs.
+    """
+    if not is_name(name):
+        raise Problem(
+            404, "There is no such counter: names are 1 to 64 characters of A-Z a-z 0-9 _ . : -"
+        )
+    if not who.may_name(name):
+        raise Problem(403, "This key is not for this counter")
+    return name
+
+
+def asking(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """What ``work`` returns; what it cannot tell as a problem.
+
+    Raises:
+        Problem: 404 nobody has counted it; 422 what is asked for cannot be told, or is no question.
+    """
+    try:
+        return work(*args, **kwargs)
+    except UnknownCounter as error:
+        raise Problem(
+            404,
+            f"{_sentence(error)}; if it was a moment ago, ask with"
+            " include_pending=true. GET /v1/counters lists what was",
+        ) from error
+    except RolledUp as error:
+        up_to = error.rolled_up_to.isoformat()
+        raise Problem(422, _sentence(error), extra={"rolled_up_to": up_to}) from error
+    except InexactZone as error:
+        raise Problem(422, _sentence(error)) from error
+    except StoreError:
+        raise  # some of them are ValueErrors too
+    except ValueError as error:
+        raise Problem(422, _sentence(error)) from error
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return text[:1].upper() + text[1:]
+
+
+def responses(document: Mapping[str, Any], *, csv: bool = True) -> dict[str, Any]:
+    """The answers that all of these doors give, besides those that every door has."""
+    headers = {
+        "ETag": {"description": "Of the numbers.", "schema": {"type": "string"}},
+        "Cache-Control": {"schema": {"type": "string"}},
+        "Vary": {"schema": {"type": "string"}},
+        COMPLETE: {
+            "description": "Everything that reached Redis before this time is in the answer;"
+            " `unknown` where Redis did not tell.",
+            "schema": {"type": "string"},
+        },
+        ROLLED_UP: {
+            "description": "The first day of which everything can still be told.",
+            "schema": {"type": "string", "format": "date"},
+        },
+        TRUNCATED: {
+            "description": "There: only the largest are in the answer.",
+            "schema": {"type": "string", "enum": ["true"]},
+        },
+    }
+    content: dict[str, Any] = {"application/json": {"schema": document}}
+    if csv:
+        content[CSV] = {"schema": {"type": "string"}}
+    return {
+        "200": {"description": "The answer.", "headers": headers, "content": content},
+        "304": {"description": "It is as If-None-Match has it.", "headers": headers},
+    }
