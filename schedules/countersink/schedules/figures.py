@@ -7,6 +7,7 @@ from typing import Final
 
 import redis
 
+from countersink.schedules.vitals import Vitals
 from countersink.stream.connection import mapped
 from countersink.stream.errors import StreamError
 from countersink.stream.names import process_key
@@ -28,11 +29,15 @@ class Figures:
         client: with a short time-out, see :data:`TIMEOUT_S`.
         kind: ``scheduler`` or ``jobs``.
         name: of the process.
+        vitals: told every time, for who watches the process itself.
     """
 
-    def __init__(self, client: redis.Redis, kind: str, name: str) -> None:
+    def __init__(
+        self, client: redis.Redis, kind: str, name: str, vitals: Vitals | None = None
+    ) -> None:
         self._client = client
         self._key = process_key(kind, name)
+        self._vitals = vitals or Vitals()
         self._fixed: dict[str, str | int] = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -49,6 +54,7 @@ class Figures:
             looked: when it last did what it is there for, on :func:`time.time`; None: there is
                 nothing that it has to do again and again.
         """
+        self._vitals.step(state, looked)
         now = time.monotonic()
         if now < self._next and state == self._state:
             return

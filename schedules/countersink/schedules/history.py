@@ -64,6 +64,19 @@ class InCharge:
     token: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What became of a job's runs.
+
+    Attributes:
+        runs: by state, of those planned in the last 24 hours.
+        last_success: when the last one that was done ended; naive UTC; None if there is none.
+    """
+
+    runs: dict[str, int]
+    last_success: datetime | None
+
+
 def last_runs(session: Session, *, job: str | None = None, limit: int = 20) -> list[RunRow]:
     """The runs planned last, the latest first.
 
@@ -184,3 +197,25 @@ def last_done(session: Session, job: str) -> RunRow | None:
         detail=detail,
         error=None,
     )
+
+
+def tally(session: Session) -> dict[str, Tally]:
+    """What became of the runs, by job; of all jobs that ever had one and are remembered.
+
+    By index, whatever the number of runs: each job's last day, and its last run that was done.
+    """
+    names = [str(name) for (name,) in session.query("SELECT DISTINCT job FROM job_run")]
+    found = {}
+    for name in names:
+        rows = session.query(
+            "SELECT state, COUNT(*) FROM job_run"
+            " WHERE job = %s AND planned_at > UTC_TIMESTAMP() - INTERVAL 1 DAY"
+            " AND planned_at <= UTC_TIMESTAMP() GROUP BY state",
+            (name,),
+        )
+        done = last_done(session, name)
+        found[name] = Tally(
+            runs={str(state): int(number) for state, number in rows},
+            last_success=None if done is None else done.ended_at,
+        )
+    return found

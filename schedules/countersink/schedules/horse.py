@@ -20,6 +20,7 @@ from countersink.schedules.patience import Outage
 from countersink.schedules.perform import Process
 from countersink.schedules.queue import RunJob, make_queue
 from countersink.schedules.stopping import SIGNALS, Stop
+from countersink.schedules.vitals import Vitals
 
 IDLE_S: Final = 1
 """Seconds that one read of the queue waits: a stop goes unnoticed so long. RQ takes whole ones."""
@@ -44,6 +45,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         stop: when to end.
         outage: where a Redis that is away is announced.
         beat: called with what the process does, every few seconds.
+        vitals: where started runs are counted.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         stop: Stop,
         outage: Outage,
         beat: Callable[[str], None],
+        vitals: Vitals,
     ) -> None:
         super().__init__(
             [make_queue(client)],
@@ -69,6 +72,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         self._asked = stop
         self._outage = outage
         self._beat = beat
+        self._vitals = vitals
 
     def tell_horse(self) -> None:
         """Ask the work horse, if there is one, to end in good order; from any thread."""
@@ -136,6 +140,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
     def fork_work_horse(self, job: Any, queue: Any) -> None:
         """RQ's, with signals held back until the child has its own handlers."""
         self._beat("running")
+        self._vitals.runs += 1
         self._process.held.until = inf
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:

@@ -21,6 +21,7 @@ from countersink.schedules.perform import Process, install
 from countersink.schedules.queue import connect_queue
 from countersink.schedules.registry import JOBS, Registry, load
 from countersink.schedules.stopping import Stop, signals
+from countersink.schedules.vitals import Vitals
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect, mapped
 from countersink.stream.errors import translate
@@ -33,7 +34,13 @@ _IDLE_S: Final = 3.0
 """Seconds that a stop may take with no run at hand: more means that Redis does not answer."""
 
 
-def run(options: JobsOptions, *, registry: Registry = JOBS, stop: Stop | None = None) -> int:
+def run(
+    options: JobsOptions,
+    *,
+    registry: Registry = JOBS,
+    stop: Stop | None = None,
+    vitals: Vitals | None = None,
+) -> int:
     """Run jobs until told to stop (SIGTERM, SIGINT or ``stop``); the exit status, 0.
 
     The run at hand is told to end; if it does not, its process is killed, and the run is taken over
@@ -43,6 +50,7 @@ def run(options: JobsOptions, *, registry: Registry = JOBS, stop: Stop | None = 
         options: the settings.
         registry: the jobs.
         stop: to stop it from another thread.
+        vitals: written while it runs, for whoever watches it.
 
     Raises:
         Misconfigured, StreamMisconfigured: one of the URLs cannot be used.
@@ -58,7 +66,9 @@ def run(options: JobsOptions, *, registry: Registry = JOBS, stop: Stop | None = 
     process = Process(options, registry, log, os.getpid())
     install(process)
     _preload(registry, log)
-    keeper = _Keeper(name, log, stop, process, Figures(hasty, "jobs", name))
+    vitals = vitals or Vitals()
+    figures = Figures(hasty, "jobs", name, vitals)
+    keeper = _Keeper(name, log, stop, process, figures, vitals)
     try:
         with signals(stop, log, options.stop_within_s, asked=keeper.tell, forced=keeper.kill):
             log(Action.STARTED, "a job process starts", pid=os.getpid())
@@ -90,12 +100,21 @@ def _preload(registry: Registry, log: Log) -> None:
 class _Keeper:
     """Keeps an RQ worker at work."""
 
-    def __init__(self, name: str, log: Log, stop: Stop, process: Process, figures: Figures) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: Log,
+        stop: Stop,
+        process: Process,
+        figures: Figures,
+        vitals: Vitals,
+    ) -> None:
         self._name = name
         self._log = log
         self._stop = stop
         self._process = process
         self.figures = figures
+        self._vitals = vitals
         self.ended = False
         self._outage = Outage("Redis", log)
         self._worker: RunWorker | None = None
@@ -114,6 +133,7 @@ class _Keeper:
                     self._stop,
                     self._outage,
                     self.figures.publish,
+                    self._vitals,
                 )
 
         try:

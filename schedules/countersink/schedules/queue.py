@@ -15,6 +15,7 @@ from rq.exceptions import DeserializationError, InvalidJobOperation, NoSuchJobEr
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from countersink.schedules.vitals import Vitals
 from countersink.stream.connection import connect, mapped
 from countersink.stream.errors import StreamMisconfigured
 
@@ -110,10 +111,12 @@ class Runs:
 
     Args:
         client: from :func:`connect_queue`.
+        vitals: where enqueued runs are counted.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, vitals: Vitals | None = None) -> None:
         self._client = client
+        self._vitals = vitals or Vitals()
         self._queue = make_queue(client)
 
     def enqueue(self, job: str, planned_at: datetime, attempt: int, limit_s: int) -> None:
@@ -138,6 +141,7 @@ class Runs:
                 description=f"{job} of {planned_at:%Y-%m-%d %H:%M:%S} UTC, attempt {attempt}",
                 job_id=run_id(job, planned_at),
             )
+        self._vitals.runs += 1
 
     def waiting(self) -> set[str]:
         """The ids of what waits in the queue.

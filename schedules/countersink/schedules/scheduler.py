@@ -18,6 +18,7 @@ from countersink.schedules.queue import Runs, connect_queue
 from countersink.schedules.reign import MutableLog, Reign
 from countersink.schedules.stopping import Stop, signals
 from countersink.schedules.tables import Kept
+from countersink.schedules.vitals import Vitals
 from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect
@@ -26,10 +27,17 @@ DONE: Final = 0
 FAILED: Final = 1
 
 
-def run(options: SchedulerOptions, *, stop: Stop | None = None) -> int:
+def run(
+    options: SchedulerOptions, *, stop: Stop | None = None, vitals: Vitals | None = None
+) -> int:
     """Schedule until told to stop (SIGTERM, SIGINT or ``stop``); the exit status.
 
     Servers that are away are waited for.
+
+    Args:
+        options: the settings.
+        stop: to stop it from another thread.
+        vitals: written while it runs, for whoever watches it.
 
     Returns:
         0; 1 when the tables are too new for this program, or after a bug.
@@ -47,8 +55,9 @@ def run(options: SchedulerOptions, *, stop: Stop | None = None) -> int:
     hasty = connect(options.redis_url, socket_timeout=TIMEOUT_S)
     try:
         with signals(stop, log, options.stop_within_s):
-            figures = Figures(hasty, "scheduler", name)
-            return _Process(options, name, log, stop, Runs(client), figures).run()
+            vitals = vitals or Vitals()
+            figures = Figures(hasty, "scheduler", name, vitals)
+            return _Process(options, name, log, stop, Runs(client, vitals), figures).run()
     finally:
         client.close()
         hasty.close()

@@ -8,7 +8,14 @@ from rich.text import Text
 
 from countersink.cli import output
 from countersink.cli.commands.runs import as_next, as_row, second
-from countersink.schedules.history import failing, in_charge, last_done, next_runs, overdue
+from countersink.schedules.history import (
+    failing,
+    in_charge,
+    last_done,
+    next_runs,
+    overdue,
+    tally,
+)
 from countersink.store.connection import connect
 from countersink.store.errors import StoreError
 from countersink.store.migrate import require_schema
@@ -28,6 +35,7 @@ def look(mysql_url: str | None) -> dict[str, Any]:
         "last_compaction": None,
         "next": None,
         "overdue": None,
+        "jobs": None,
     }
     if not mysql_url:
         return unknown | {"unknown": "no MySQL URL is configured"}
@@ -39,6 +47,7 @@ def look(mysql_url: str | None) -> dict[str, Any]:
             compacted = last_done(session, COMPACT)
             upcoming = next_runs(session)
             late = overdue(session, OVERDUE_MINUTES)
+            tallies = tally(session)
     except StoreError as error:
         return unknown | {"unknown": str(error)}
     return {
@@ -55,6 +64,13 @@ def look(mysql_url: str | None) -> dict[str, Any]:
         "last_compaction": None if compacted is None else as_row(compacted),
         "next": [as_next(run) for run in upcoming],
         "overdue": [as_row(run) for run in late],
+        "jobs": {
+            job: {
+                "last_success": None if one.last_success is None else second(one.last_success),
+                "runs": one.runs,
+            }
+            for job, one in sorted(tallies.items())
+        },
         "unknown": None,
     }
 

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from countersink.metrics.probes import Probes, all_up
@@ -20,7 +22,6 @@ class Health:
 
     Attributes:
         process: the command, such as ``worker``.
-        version: of countersink.
         samples: its own figures.
         probes: the servers that it needs.
         moved: when its main loop last moved, on :func:`time.monotonic`; None: it has none that
@@ -29,7 +30,6 @@ class Health:
     """
 
     process: str
-    version: str
     samples: Callable[[], Samples]
     probes: Probes = field(default_factory=dict)
     moved: Callable[[], float] | None = None
@@ -46,9 +46,7 @@ class Health:
     def everything(self) -> Samples:
         """All samples: of every process, and its own."""
         up = all_up(self.probes)
-        yield Sample(
-            "countersink_build_info", 1, {"version": self.version, "process": self.process}
-        )
+        yield Sample("countersink_build_info", 1, {"version": _version(), "process": self.process})
         yield Sample("countersink_ready", float(not self._unready(up)))
         for server, answers in up.items():
             yield Sample("countersink_server_up", float(answers), {"server": server})
@@ -59,3 +57,12 @@ class Health:
             return "stuck"
         away = [server for server, answers in up.items() if not answers]
         return f"{', '.join(away)} does not answer" if away else self.busy()
+
+
+@cache
+def _version() -> str:
+    """Of countersink; empty in a source tree that is not installed."""
+    try:
+        return version("countersink")
+    except PackageNotFoundError:
+        return ""

@@ -6,5 +6,6 @@
 from countersink.worker.options import WorkerOptions
 from countersink.worker.process import run
 from countersink.worker.stopping import Stop
+from countersink.worker.vitals import Vitals
 
-__all__ = ["Stop", "WorkerOptions", "run"]
+__all__ = ["Stop", "Vitals", "WorkerOptions", "run"]

@@ -26,6 +26,7 @@ class Loop:
         stop: asked between batches.
         figures, publisher, reporter: what is told about it.
         reached: called with ``read`` and ``acknowledged``; for tests that kill the process there.
+        step: called between batches: it moves.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Loop:
         publisher: Publisher,
         reporter: Reporter,
         reached: Callable[[str], object],
+        step: Callable[[], None],
     ) -> None:
         self._intake = intake
         self._applying = applying
@@ -53,6 +55,7 @@ class Loop:
         self._publisher = publisher
         self._reporter = reporter
         self._reached = reached
+        self._step = step
 
     def run(self) -> bool:
         """Go on until a stop is requested and all that was read is acknowledged, or, when draining,
@@ -95,6 +98,7 @@ class Loop:
         self._reporter.batch(batch, applied, took)
 
     def _between(self) -> None:
+        self._step()
         self._figures.slot = self._slot.keep()
         self._applying.use_slot(self._figures.slot)
         self._reporter.progress()

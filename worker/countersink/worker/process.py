@@ -16,7 +16,7 @@ from countersink.stream.errors import StreamError
 from countersink.stream.group import Group
 from countersink.stream.partitions import stream_keys
 from countersink.worker.applying import Applying
-from countersink.worker.figures import Figures, Publisher
+from countersink.worker.figures import Publisher
 from countersink.worker.intake import Intake
 from countersink.worker.logs import Action, Log, error_text, set_up, take_down
 from countersink.worker.loop import Loop
@@ -26,6 +26,7 @@ from countersink.worker.report import Reporter
 from countersink.worker.slot import Slot
 from countersink.worker.stopping import Stop, signals
 from countersink.worker.tables import SchemaTooNew, open_tables, passes
+from countersink.worker.vitals import Vitals
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -45,6 +46,7 @@ def run(
     *,
     stop: Stop | None = None,
     reached: Callable[[str], object] = lambda point: None,
+    vitals: Vitals | None = None,
 ) -> int:
     """Run a worker until it is told to stop (SIGTERM, SIGINT or ``stop``) or, when draining, until
     nothing is left.
@@ -58,6 +60,7 @@ def run(
         reached: called at each named point of a batch: ``read``, those of
             :data:`countersink.store.apply.POINTS`, ``acknowledged``. For tests that kill the
             process there.
+        vitals: written while it runs, for whoever watches it.
 
     Returns:
         0 when all that was read was applied and acknowledged; 1 when entries stay pending (they are
@@ -75,7 +78,9 @@ def run(
     handler = set_up(options.log_format)
     try:
         with signals(stop, log, options.stop_within_s):
-            process = _Process(options, settings, client, hasty, consumer, stop, log, reached)
+            process = _Process(
+                options, settings, client, hasty, consumer, stop, log, reached, vitals or Vitals()
+            )
             return process.run()
     finally:
         take_down(handler)
@@ -96,15 +101,17 @@ class _Process:
         stop: Stop,
         log: Log,
         reached: Callable[[str], object],
+        vitals: Vitals,
     ) -> None:
         self._options = options
         self._client = client
         self._consumer = consumer
         self._stop = stop
         self._log = log
-        self._reached = reached
+        self._tell = reached
+        self._vitals = vitals
         self._loop: Loop | None = None
-        self._figures = Figures()
+        self._figures = vitals.figures
         self._hasty = hasty
         self._publisher = Publisher(hasty, consumer, self._figures)
         self._redis = Patience("Redis", _is_stream_error, stop, log, self._note)
@@ -169,6 +176,7 @@ class _Process:
             publisher=self._publisher,
             reporter=Reporter(self._figures, self._log),
             reached=self._reached,
+            step=self._vitals.step,
         )
         try:
             return self._loop.run()
@@ -194,7 +202,12 @@ class _Process:
                 error=error_text(error),
             )
 
+    def _reached(self, point: str) -> None:
+        self._vitals.reached(point)
+        self._tell(point)
+
     def _note(self, error: Exception) -> None:
+        self._vitals.step()
         self._figures.failed(error_text(error))
 
     def _note_and_publish(self, error: Exception) -> None:

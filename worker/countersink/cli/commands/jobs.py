@@ -1,15 +1,18 @@
 """``countersink jobs``."""
 
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final
 
 import click
 
-from countersink.cli import settings
+from countersink.cli import metrics, settings
 from countersink.cli.failures import Misuse
+from countersink.cli.metrics_schedules import jobs_health
 from countersink.schedules.context import JobOptions
 from countersink.schedules.jobs import run
 from countersink.schedules.options import JobsOptions
+from countersink.schedules.vitals import Vitals
 from countersink.worker.logs import set_up, take_down
 
 OF_JOBS: Final[dict[str, Any]] = {field.name: field.default for field in fields(JobOptions)}
@@ -40,6 +43,7 @@ def _tunables(function: settings.Decorated) -> settings.Decorated:
 @settings.number(OF_PROCESS, "renew_every_s", float, "Seconds between two signs of life of a run.")
 @settings.number(OF_PROCESS, "wait_s", float, "Seconds that a run waits for the one before it.")
 @settings.number(OF_PROCESS, "stop_within_s", float, "Seconds after SIGTERM in which it ends.")
+@metrics.options
 @settings.log_format
 @settings.jobs_redis_url
 @settings.redis_url
@@ -49,6 +53,8 @@ def command(
     mysql_url: str | None,
     jobs_redis_url: str | None,
     log_format: str,
+    metrics_host: str,
+    metrics_port: int | None,
     **options: Any,
 ) -> int:
     """Run the scheduled jobs, one at a time, until stopped.
@@ -67,8 +73,10 @@ def command(
         )
     except ValueError as error:
         raise Misuse(str(error), click.get_current_context()) from error
+    vitals = Vitals()
     handler = set_up(log_format)
     try:
-        return run(chosen)
+        with metrics.served(metrics_host, metrics_port, partial(jobs_health, chosen, vitals)):
+            return run(chosen, vitals=vitals)
     finally:
         take_down(handler)

@@ -1,16 +1,19 @@
 """``countersink scheduler``."""
 
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final
 
 import click
 
-from countersink.cli import settings
+from countersink.cli import metrics, settings
 from countersink.cli.failures import Misuse
+from countersink.cli.metrics_schedules import scheduler_health
 from countersink.schedules.cron import parse
 from countersink.schedules.options import SchedulerOptions, Times
 from countersink.schedules.registry import JOBS
 from countersink.schedules.scheduler import run
+from countersink.schedules.vitals import Vitals
 from countersink.worker.logs import set_up, take_down
 
 DEFAULTS: Final[dict[str, Any]] = {field.name: field.default for field in fields(SchedulerOptions)}
@@ -58,6 +61,7 @@ def _times(function: settings.Decorated) -> settings.Decorated:
     DEFAULTS, "sweep_every_s", float, "Seconds between two looks for runs that got lost."
 )
 @settings.number(DEFAULTS, "stop_within_s", float, "Seconds after SIGTERM in which it ends.")
+@metrics.options
 @settings.log_format
 @settings.jobs_redis_url
 @settings.redis_url
@@ -68,6 +72,8 @@ def command(
     jobs_redis_url: str | None,
     time_zone: str,
     log_format: str,
+    metrics_host: str,
+    metrics_port: int | None,
     **options: Any,
 ) -> int:
     """Plan the scheduled jobs until stopped.
@@ -90,8 +96,10 @@ def command(
         chosen = SchedulerOptions(mysql_url=mysql_url, redis_url=queue_url, jobs=jobs, **options)
     except ValueError as error:
         raise Misuse(str(error), click.get_current_context()) from error
+    vitals = Vitals()
     handler = set_up(log_format)
     try:
-        return run(chosen)
+        with metrics.served(metrics_host, metrics_port, partial(scheduler_health, chosen, vitals)):
+            return run(chosen, vitals=vitals)
     finally:
         take_down(handler)

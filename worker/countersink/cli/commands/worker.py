@@ -1,13 +1,15 @@
 """``countersink worker``."""
 
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final
 
 import click
 
-from countersink.cli import settings
+from countersink.cli import metrics, settings
 from countersink.cli.failures import Misuse
-from countersink.worker import WorkerOptions, run
+from countersink.cli.metrics_worker import health
+from countersink.worker import Vitals, WorkerOptions, run
 
 DEFAULTS: Final[dict[str, Any]] = {field.name: field.default for field in fields(WorkerOptions)}
 
@@ -33,10 +35,17 @@ DEFAULTS: Final[dict[str, Any]] = {field.name: field.default for field in fields
     float,
     "Seconds after SIGTERM in which the worker ends, come what may.",
 )
+@metrics.options
 @settings.log_format
 @settings.redis_url
 @settings.mysql_url
-def command(redis_url: str | None, mysql_url: str | None, **options: Any) -> int:
+def command(
+    redis_url: str | None,
+    mysql_url: str | None,
+    metrics_host: str,
+    metrics_port: int | None,
+    **options: Any,
+) -> int:
     """Move increments from Redis into MySQL until stopped.
 
     Run one per core; each takes a slot of its own. SIGTERM and Ctrl-C finish the batch at hand.
@@ -48,4 +57,7 @@ def command(redis_url: str | None, mysql_url: str | None, **options: Any) -> int
         chosen = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
     except ValueError as error:
         raise Misuse(str(error), click.get_current_context()) from error
-    return run(chosen)
+    vitals = Vitals()
+    said = metrics.log_as(chosen.log_format)
+    with metrics.served(metrics_host, metrics_port, partial(health, chosen, vitals), said):
+        return run(chosen, vitals=vitals)

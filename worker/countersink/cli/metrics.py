@@ -1,0 +1,85 @@
+"""``--metrics-port``: a process of ours tells its operators how it is."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import click
+
+from countersink.cli import settings
+from countersink.cli.failures import Failure
+from countersink.metrics.endpoint import Endpoint
+from countersink.metrics.health import Health
+from countersink.worker.logs import set_up, take_down
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+def options(function: settings.Decorated) -> settings.Decorated:
+    """Decorator: ``--metrics-port`` and ``--metrics-host``."""
+    port = settings.setting(
+        "--metrics-port",
+        type=click.IntRange(0, 65_535),
+        metavar="PORT",
+        help="Serve /metrics, /livez and /readyz at this port; 0 takes any free one. Without it"
+        " nothing is served.",
+    )
+    host = settings.setting(
+        "--metrics-host",
+        default=LOOPBACK,
+        show_default=True,
+        metavar="ADDRESS",
+        help="The address for it. Whoever reaches it may read it: it asks for no key.",
+    )
+    return port(host(function))
+
+
+def log(url: str) -> None:
+    """Log where metrics are served, to wherever the process logs."""
+    logging.getLogger("countersink.metrics").info(
+        "metrics and health are served", extra={"action": "metrics", "fields": {"url": url}}
+    )
+
+
+def log_as(log_format: str) -> Callable[[str], None]:
+    """:func:`log`, for a process that has not set up its log yet."""
+
+    def say(url: str) -> None:
+        handler = set_up(log_format)
+        try:
+            log(url)
+        finally:
+            take_down(handler)
+
+    return say
+
+
+@contextmanager
+def served(
+    host: str, port: int | None, health: Callable[[], Health], say: Callable[[str], None] = log
+) -> Iterator[None]:
+    """Serve inside the block, if there is a ``port``.
+
+    Args:
+        host: the address to listen at.
+        port: None: nothing is served.
+        health: makes what to tell.
+        say: told the URL.
+
+    Raises:
+        Failure: it cannot listen there.
+    """
+    if port is None:
+        yield
+        return
+    try:
+        endpoint = Endpoint(host, port, health())
+    except OSError as error:
+        raise Failure(
+            f"metrics cannot be served at {host} port {port}: {error.strerror or error}; choose"
+            " others with --metrics-host and --metrics-port"
+        ) from error
+    with endpoint:
+        say(f"{endpoint.url}/metrics")
+        yield
