@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from countersink.producers import Producer
-from countersink.web import counters, totals
+from countersink.web import counters, dead, live, pages, system, totals
 from countersink.web.application import Application
 from countersink.web.door import Door
 from countersink.web.options import WebOptions
@@ -12,6 +12,10 @@ from countersink.web.options import WebOptions
 DOORS: Final[tuple[Door, ...]] = (
     *counters.DOORS,
     *totals.DOORS,
+    *live.DOORS,
+    *system.DOORS,
+    *dead.DOORS,
+    *pages.DOORS,
 )
 """All doors, in the order of the document."""
 

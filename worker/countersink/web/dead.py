@@ -17,6 +17,7 @@ from countersink.stream.decode import decode_payload
 from countersink.web import bodies
 from countersink.web.door import Door
 from countersink.web.identity import Identity
+from countersink.web.parameters import Parameter, read, whole
 from countersink.web.problem import Problem
 from countersink.web.services import Services
 
@@ -43,20 +44,37 @@ class Choice(msgspec.Struct, forbid_unknown_fields=True):
     all: bool = False
 
 
+def _reason(text: str) -> str:
+    if not (text.isascii() and 1 <= len(text) <= _REASON_LENGTH):
+        raise ValueError(f"a reason has 1 to {_REASON_LENGTH} ASCII characters")
+    return text
+
+
+_PARAMETERS: Final = (
+    Parameter(
+        name="reason",
+        read=_reason,
+        description="Only those with this reason.",
+        schema={"type": "string", "minLength": 1, "maxLength": _REASON_LENGTH},
+    ),
+    Parameter(
+        name="limit",
+        read=whole(1, MAX_ROWS),
+        description="At most so many.",
+        schema={"type": "integer", "minimum": 1, "maximum": MAX_ROWS, "default": 100},
+        default=100,
+    ),
+)
 _DECODER: Final = msgspec.json.Decoder(Choice)
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/dead``."""
     _require_all_counters(who)
-    given = request.query_params
-    if unknown := sorted(set(given) - {"reason", "limit"}):
-        raise Problem(422, f"There is no parameter {unknown[0][:64]!r}: use reason and limit")
-    if len(given.multi_items()) > len(given):
-        raise Problem(422, "Give each parameter once")
-    reason = given.get("reason")
-    limit = _limit(given.get("limit", "100"))
-    return JSONResponse(await services.run(_list, services.options.mysql_url, reason, limit))
+    given = read(request, _PARAMETERS)
+    return JSONResponse(
+        await services.run(_list, services.options.mysql_url, given["reason"], given["limit"])
+    )
 
 
 async def retried(request: Request, services: Services, who: Identity) -> Response:
@@ -105,12 +123,6 @@ def _require_all_counters(who: Identity) -> None:
         raise Problem(403, "This key is for some counters only: dead letters may be of any")
 
 
-def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MAX_ROWS):
-        raise Problem(422, f"limit is a number from 1 to {MAX_ROWS}")
-    return int(text)
-
-
 async def _choice(request: Request, services: Services, who: Identity) -> Choice:
     _require_all_counters(who)
     body = await bodies.read(request, services)
@@ -122,8 +134,11 @@ async def _choice(request: Request, services: Services, who: Identity) -> Choice
         raise Problem(422, 'Say which: {"refs": [...]}, {"reason": "..."} or {"all": true}')
     if choice.refs is not None and not 1 <= len(choice.refs) <= MAX_REFS:
         raise Problem(422, f"Name 1 to {MAX_REFS:,} dead letters")
-    if choice.reason is not None and not 1 <= len(choice.reason) <= _REASON_LENGTH:
-        raise Problem(422, f"A reason has 1 to {_REASON_LENGTH} characters")
+    if choice.reason is not None:
+        try:
+            _reason(choice.reason)
+        except ValueError as error:
+            raise Problem(422, f"In reason: {error}") from None
     for ref in choice.refs or ():
         try:
             dead.parse_ref(ref)
@@ -191,20 +206,10 @@ def _answer(description: str, properties: dict[str, Any]) -> dict[str, Any]:
 
 
 _LIST: Final[dict[str, Any]] = {
+    "operationId": "deadLetters",
+    "tags": ["system"],
     "summary": "Dead letters, newest first",
-    "parameters": [
-        {
-            "name": "reason",
-            "in": "query",
-            "schema": {"type": "string"},
-            "description": "only those with this reason",
-        },
-        {
-            "name": "limit",
-            "in": "query",
-            "schema": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS, "default": 100},
-        },
-    ],
+    "parameters": [parameter.document() for parameter in _PARAMETERS],
     "responses": _answer(
         "Dead letters, and how many there are of each reason.",
         {
@@ -215,6 +220,8 @@ _LIST: Final[dict[str, Any]] = {
     ),
 }
 _RETRY: Final[dict[str, Any]] = {
+    "operationId": "retryDeadLetters",
+    "tags": ["system"],
     "summary": "Count dead letters after all, each exactly once",
     "description": "What fails again stays. What may be counted already (`too_old`, `reconciled`)"
     " is retried only by its ref or by reason. Asking twice counts once.",
@@ -225,6 +232,8 @@ _RETRY: Final[dict[str, Any]] = {
     ),
 }
 _DROP: Final[dict[str, Any]] = {
+    "operationId": "dropDeadLetters",
+    "tags": ["system"],
     "summary": "Delete dead letters for good",
     "description": "What they would have counted is never counted.",
     "requestBody": _CHOICE,

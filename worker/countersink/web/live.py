@@ -14,6 +14,7 @@ from countersink.store.keys import is_name
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.live_feed import FEEDS, Feed, Listener
+from countersink.web.parameters import Parameter, read, refuse
 from countersink.web.problem import Problem
 from countersink.web.services import Services
 
@@ -27,6 +28,21 @@ HEARTBEAT_S: Final = 15.0
 SEND_S: Final = 10.0
 """Seconds within which a listener must take what it is sent."""
 RECONNECT_MS: Final = 2_000
+
+
+def _name(text: str) -> str:
+    if not is_name(text):
+        raise ValueError("a counter's name has 1 to 64 of A-Z a-z 0-9 _ . : -")
+    return text
+
+
+COUNTER: Final = Parameter(
+    name="counter",
+    read=_name,
+    description="Whose total of today to tell; may be given several times.",
+    schema={"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
+    repeatable=True,
+)
 
 
 class LiveStream(StreamingResponse):
@@ -71,17 +87,11 @@ class LiveStream(StreamingResponse):
 
 async def live(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/live``."""
-    given = request.query_params
-    if unknown := sorted(set(given) - {"counter"}):
-        raise Problem(422, f"There is no parameter {unknown[0][:64]!r}: use counter")
-    counters = frozenset(given.getlist("counter"))
+    counters = frozenset(read(request, (COUNTER,))[COUNTER.name])
     if len(counters) > MAX_COUNTERS:
-        raise Problem(422, f"Name at most {MAX_COUNTERS} counters")
-    for counter in counters:
-        if not is_name(counter):
-            raise Problem(422, "A counter's name has 1 to 64 of A-Z a-z 0-9 _ . : -")
-        if not who.may_name(counter):
-            raise Problem(403, "This key is not for all of these counters")
+        raise refuse(COUNTER.name, f"name at most {MAX_COUNTERS}")
+    if not all(map(who.may_name, counters)):
+        raise Problem(403, "This key is not for all of these counters")
     feed = FEEDS.of(services)
     if feed.full:
         raise Problem(
@@ -103,23 +113,14 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 _OPERATION: Final[dict[str, Any]] = {
+    "operationId": "live",
+    "tags": ["system"],
     "summary": "Live numbers, as server-sent events",
     "description": "About once a second one event whose data is a JSON document: `counters`, how"
     " many there are; `complete_up_to`; `today`, the day and its total of each named counter that"
     ' has changed. `{"trouble": true}` where a server behind this one is away. The stream ends'
     f" after {LIFE_S:.0f} seconds: open another one.",
-    "parameters": [
-        {
-            "name": "counter",
-            "in": "query",
-            "description": "whose total of today to tell; repeatable",
-            "schema": {
-                "type": "array",
-                "maxItems": MAX_COUNTERS,
-                "items": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
-            },
-        }
-    ],
+    "parameters": [COUNTER.document()],
     "responses": {
         "200": {"description": "Events.", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
         "422": {"description": "A name that no counter can have, or too many of them."},

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.memory import OnePer
+from countersink.web.parameters import read
 from countersink.web.services import Services
 
 FRESH_S: Final = 1.0
@@ -48,11 +49,13 @@ _GLIMPSES: Final = OnePer(Glimpse)
 
 async def system(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/system``."""
+    read(request, ())
     return JSONResponse(dict(await _GLIMPSES.of(services).state()))
 
 
 async def whoami(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/whoami``."""
+    read(request, ())
     return JSONResponse(
         {
             "key": who.key_id or None,
@@ -73,6 +76,8 @@ _COUNT: Final = {"type": "integer"}
 _LIST: Final = {"type": "array", "items": {"type": "object"}}
 
 _SYSTEM: Final[dict[str, Any]] = {
+    "operationId": "system",
+    "tags": ["system"],
     "summary": "The state of the whole installation",
     "description": "What `countersink info --format json` prints; looked at once a second.",
     "responses": {
@@ -98,6 +103,8 @@ _SYSTEM: Final[dict[str, Any]] = {
 }
 
 _WHOAMI: Final[dict[str, Any]] = {
+    "operationId": "whoami",
+    "tags": ["system"],
     "summary": "Whose key this is, and what it may do",
     "responses": {
         "200": _json(
