@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from countersink.producers import Producer
-from countersink.web import counters, dead, live, pages, system, totals
+from countersink.web import counters, dead, ingest, live, pages, system, totals
 from countersink.web.application import Application
 from countersink.web.door import Door
 from countersink.web.options import WebOptions
 
 DOORS: Final[tuple[Door, ...]] = (
+    *ingest.DOORS,
     *counters.DOORS,
     *totals.DOORS,
     *live.DOORS,

@@ -1,0 +1,147 @@
+"""Increments as they come by HTTP: JSON, read strictly, each error with its place."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from countersink.producers import Increment
+from countersink.web.identity import Identity
+from countersink.web.options import WebOptions
+from countersink.web.problem import Problem
+
+MAX_ERRORS: Final = 20
+"""Errors that are told at once."""
+MAX_ID_LENGTH: Final = 255
+"""Characters in the ``id`` of an increment and in an ``Idempotency-Key``."""
+
+
+class _Item(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    counter: str
+    key: str = ""
+    amount: int = 1
+    at: str | int | float | None = None
+    id: str | None = None
+
+
+_decode = msgspec.json.Decoder(list[_Item] | _Item).decode
+_decode_anything = msgspec.json.Decoder().decode
+
+
+def read_increments(body: bytes, options: WebOptions, who: Identity) -> list[Increment]:
+    """The increments of a body: of one JSON object, or an array of them.
+
+    Counters, keys and 64 bits are left to the producer, whose rules they are.
+
+    Raises:
+        Problem: 400 the body is no JSON; 413 there are too many; 422 some are not valid; 403 one is
+            for a counter that is not theirs to name.
+    """
+    items = _items(body, options.max_items)
+    most = options.max_amount
+    increments: list[Increment] = []
+    errors: list[tuple[int, str]] = []
+    checked: set[str] = set()
+    for position, item in enumerate(items):
+        counter, amount, at, id = item.counter, item.amount, item.at, item.id
+        if counter not in checked:
+            if not who.may_name(counter):
+                raise Problem(403, "The key may not name one of these counters")
+            checked.add(counter)
+        try:
+            if not -most <= amount <= most:
+                raise ValueError(f"the amount is at most {most:,} here, and at least {-most:,}")
+            when = None if at is None else read_time(at)
+            name = None if id is None else scoped(who, _checked_id(id))
+        except ValueError as error:
+            errors.append((position, str(error)))
+        else:
+            increments.append(Increment(counter, item.key, amount, when, name))
+    if errors:
+        raise invalid(errors)
+    return increments
+
+
+def scoped(who: Identity, id: str) -> str:
+    """``id`` in the scope of somebody's key: two keys' ids never meet."""
+    return f"http:{who.key_id}/{id}"
+
+
+def read_time(at: str | float) -> datetime:
+    """An event's time: ISO 8601 with a time zone, or Unix seconds.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        if not isinstance(at, str):
+            return datetime.fromtimestamp(at, UTC)
+        when = datetime.fromisoformat(at)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError("'at' is a time such as 2026-11-21T08:00:00Z, or Unix seconds") from None
+    if when.utcoffset() is None:
+        raise ValueError("'at' needs a time zone, such as Z or +01:00")
+    return when
+
+
+def invalid(errors: Sequence[tuple[int, str]]) -> Problem:
+    """A 422 for increments by their position from 0."""
+    return Problem(
+        422,
+        "Some increments are not valid; nothing was counted",
+        extra={
+            "errors": [
+                {"index": index, "detail": detail} for index, detail in sorted(errors)[:MAX_ERRORS]
+            ]
+        },
+    )
+
+
+def _checked_id(id: str) -> str:
+    if not 1 <= len(id) <= MAX_ID_LENGTH:
+        raise ValueError(f"'id' has 1 to {MAX_ID_LENGTH} characters")
+    return id
+
+
+def _items(body: bytes, most: int) -> Sequence[_Item]:
+    try:
+        found = _decode(body)
+    except msgspec.ValidationError:
+        return _items_one_by_one(body, most)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _no_json() from None
+    items = found if isinstance(found, list) else [found]
+    _check_number(len(items), most)
+    return items
+
+
+def _items_one_by_one(body: bytes, most: int) -> Sequence[_Item]:
+    """The same, slowly, when some are not valid: to tell which."""
+    try:
+        found: Any = _decode_anything(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _no_json() from None
+    each = found if isinstance(found, list) else [found]
+    _check_number(len(each), most)
+    items: list[_Item] = []
+    errors: list[tuple[int, str]] = []
+    for position, item in enumerate(each):
+        try:
+            items.append(msgspec.convert(item, _Item))
+        except (msgspec.ValidationError, RecursionError) as error:
+            errors.append((position, str(error)))
+    if errors:
+        raise invalid(errors)
+    return items
+
+
+def _check_number(items: int, most: int) -> None:
+    if items > most:
+        raise Problem(413, f"At most {most:,} increments fit into one request: send several")
+    if not items:
+        raise Problem(422, "There is no increment in the array: send at least one")
+
+
+def _no_json() -> Problem:
+    return Problem(400, 'The body is not JSON: send {"counter": "page_views", "key": "/home"}')
