@@ -1,6 +1,6 @@
 """Amounts per cell: what is to be added to a counter's buckets, one sum per key."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 Cell = tuple[str, int, str, int]
 """(counter, bucket, key, amount): the bucket's label; the sum, however large it is."""
@@ -31,6 +31,17 @@ class Amounts:
         """Add to one cell."""
         amounts = self.bucket(counter, bucket)
         amounts[key] = amounts.get(key, 0) + amount
+
+    @property
+    def counters(self) -> list[str]:
+        """The counters that have cells."""
+        return list(self._amounts)
+
+    def move(self, counter: str, bucket: int, keys: Iterable[str], to: str) -> None:
+        """Add the amounts of some cells of a bucket to that of another key, whose they are then."""
+        amounts = self._amounts[counter][bucket]
+        moved = sum([amounts.pop(key) for key in keys])
+        amounts[to] = amounts.get(to, 0) + moved
 
     def chunks(self, size: int) -> Iterator[list[Cell]]:
         """The cells in primary-key order, ``size`` at a time.

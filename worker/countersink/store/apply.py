@@ -1,7 +1,8 @@
 """Applying entries, each exactly once.
 
 One READ COMMITTED transaction does it all: the share lock on control, a guard row per entry, the
-sums into the worker's own slot, the ledger, the dead rows. Whatever goes wrong, everything is
+sums into the worker's own slot (of new keys only as many as a counter's cap has room for), the
+ledger, the dead rows. Whatever goes wrong, everything is
 undone and can simply be run again, even where the outcome of the COMMIT is unknown: the guards
 decide what is new.
 """
@@ -17,6 +18,7 @@ from countersink.store.connection import IDLE_SECONDS, Connect, Session
 from countersink.store.control import Control, read_control
 from countersink.store.dead import TOO_OLD, WHOLE_ENTRY, DeadRow
 from countersink.store.errors import BadData, Conflict, DuplicateKey, StoreError
+from countersink.store.key_caps import with_rows
 from countersink.store.merge import Incoming
 from countersink.store.policies import Policies
 from countersink.store.refusals import refuse
@@ -40,6 +42,7 @@ class Applied:
         cells: rows of counter_slot that were written: one per (counter, bucket, key).
         dead: dead rows written.
         too_old: entries put among the dead rows because they may have been counted before.
+        overflown: rows, of those counted, of new keys beyond their counter's cap.
     """
 
     applied: int = 0
@@ -48,6 +51,7 @@ class Applied:
     cells: int = 0
     dead: int = 0
     too_old: int = 0
+    overflown: int = 0
 
 
 class Applier:
@@ -96,7 +100,8 @@ class Applier:
             unique.setdefault(entry.id, entry)
         try:
             session = self._open()
-            applied = rerun(partial(self._attempt, session, unique), pause=self._pause)
+            attempt = partial(with_rows, session, partial(self._attempt, session, unique))
+            applied = rerun(attempt, pause=self._pause)
         except StoreError:
             self.close()
             raise
@@ -133,9 +138,10 @@ class Applier:
         while pending:
             try:
                 with session.transaction():
-                    applied = self._work(session, list(pending.values()))
+                    applied, upserts = self._work(session, list(pending.values()))
                     self._reached("before_commit")
                 self._reached("committed")
+                upserts.remember()
                 return applied
             except DuplicateKey as error:
                 # Rolled back. What is there now stays there; the others are tried again.
@@ -146,7 +152,7 @@ class Applier:
                     raise Conflict("a guard was there, and then was not") from error
         return Applied()
 
-    def _work(self, session: Session, entries: list[Incoming]) -> Applied:
+    def _work(self, session: Session, entries: list[Incoming]) -> tuple[Applied, Upserts]:
         control = read_control(session)
         in_force = self._in_force(session, control)
         self._reached("begun")
@@ -163,13 +169,15 @@ class Applier:
         for entry in old:
             dead_rows += _too_old(entry, control, dead.longest_payload(session))
         dead.insert(session, dead_rows)
-        return Applied(
+        applied = Applied(
             applied=len(young),
             rows=upserts.rows,
             cells=upserts.cells,
             dead=len(dead_rows),
             too_old=len(old),
+            overflown=upserts.overflown,
         )
+        return applied, upserts
 
     def _in_force(self, session: Session, control: Control) -> Policies:
         """The policies; the lock on control keeps them so until the transaction ends."""

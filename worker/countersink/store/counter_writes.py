@@ -14,12 +14,13 @@ from countersink.store.policy_changes import next_policy
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was asked for, checked; None: leave it. ``keep_days`` is wrapped: it can be NULL."""
+    """What was asked for, checked; None: leave it. What can be NULL is wrapped."""
 
     name: str
     time_zone: str | None
     resolution: Resolution | None
     keep_days: tuple[int | None] | None
+    max_keys: tuple[int | None] | None
     app_slots: int | None
     start: int | None
 
@@ -61,23 +62,27 @@ def change(wanted: Wanted, session: Session, control: Control) -> Counter:
 def _set_options(session: Session, wanted: Wanted) -> bool:
     """Make the row of ``counter`` as asked for; whether that changed anything."""
     rows = session.query(
-        "SELECT keep_days, app_slots FROM counter WHERE name = %s FOR UPDATE", (wanted.name,)
+        "SELECT keep_days, max_keys, app_slots FROM counter WHERE name = %s FOR UPDATE",
+        (wanted.name,),
     )
-    before = rows[0] if rows else (None, DEFAULT_APP_SLOTS)
-    keep_days = before[0] if wanted.keep_days is None else wanted.keep_days[0]
-    app_slots = before[1] if wanted.app_slots is None else wanted.app_slots
+    before = rows[0] if rows else (None, None, DEFAULT_APP_SLOTS)
+    after = (
+        before[0] if wanted.keep_days is None else wanted.keep_days[0],
+        before[1] if wanted.max_keys is None else wanted.max_keys[0],
+        before[2] if wanted.app_slots is None else wanted.app_slots,
+    )
     if not rows:
         session.execute(
-            "INSERT INTO counter (name, keep_days, app_slots, created)"
-            " VALUES (%s, %s, %s, UTC_TIMESTAMP(3))",
-            (wanted.name, keep_days, app_slots),
+            "INSERT INTO counter (name, keep_days, max_keys, app_slots, created)"
+            " VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(3))",
+            (wanted.name, *after),
         )
         return True
-    if (keep_days, app_slots) == before:
+    if after == before:
         return False
     session.execute(
-        "UPDATE counter SET keep_days = %s, app_slots = %s WHERE name = %s",
-        (keep_days, app_slots, wanted.name),
+        "UPDATE counter SET keep_days = %s, max_keys = %s, app_slots = %s WHERE name = %s",
+        (*after, wanted.name),
     )
     return True
 

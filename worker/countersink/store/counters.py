@@ -16,8 +16,10 @@ from countersink.store.errors import Conflict
 from countersink.store.policies import load
 from countersink.store.policy_changes import (
     KeepDays,
+    MaxKeys,
     check_app_slots,
     check_keep_days,
+    check_max_keys,
     check_name,
     check_resolution,
     start_minute,
@@ -69,6 +71,7 @@ class Counters:
         time_zone: str | None = None,
         resolution: Resolution | None = None,
         keep_days: KeepDays | None = None,
+        max_keys: MaxKeys | None = None,
         app_slots: int | None = None,
         start: datetime | None = None,
     ) -> Counter:
@@ -82,6 +85,9 @@ class Counters:
                 first ``day``.
             keep_days: days that days are kept before they roll up to months, or ``"forever"``, as
                 at first.
+            max_keys: keys that workers and backfills make for a day of it, 1 to 100,000,000; what
+                comes for others goes to the key ``__overflow__``. ``"none"``: as for all counters
+                (:meth:`set_max_keys`), as at first.
             app_slots: 1 to 256; over how many slots the application's own transactions spread. At
                 first 16.
             start: aware, in whole minutes, at least one minute ahead: the event time from which
@@ -103,6 +109,7 @@ class Counters:
             time_zone,
             None if resolution is None else check_resolution(resolution),
             None if keep_days is None else (check_keep_days(keep_days),),
+            None if max_keys is None else (check_max_keys(max_keys),),
             None if app_slots is None else check_app_slots(app_slots),
             None if start is None else start_minute(start),
         )
@@ -145,6 +152,31 @@ class Counters:
                 if on:
                     fence.lower_unknown(session)
                 session.execute("UPDATE control SET strict = %s WHERE id = 1", (bool(on),))
+                bump(session)
+
+        self._alone(switch)
+
+    def max_keys(self) -> int | None:
+        """The most keys that a day may have, of counters without a cap of their own; None: any
+        number.
+        """
+
+        def work(session: Session) -> int | None:
+            return load(session).default_cap
+
+        return self._pool.read(work)
+
+    def set_max_keys(self, max_keys: int | None) -> None:
+        """Set that number, from now on and for days that have keys already too; None: no cap.
+
+        Raises:
+            ValueError: not a number from 1 to 100,000,000.
+        """
+        wanted = check_max_keys(max_keys)
+
+        def switch(session: Session, control: Control) -> None:
+            if load(session).default_cap != wanted:
+                session.execute("UPDATE control SET max_keys = %s WHERE id = 1", (wanted,))
                 bump(session)
 
         self._alone(switch)

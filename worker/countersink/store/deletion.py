@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from countersink.store import backfill_deletion, fence
 from countersink.store.connection import Session
-from countersink.store.control import Control, bump, short_waits
+from countersink.store.control import Control, bump, exclusive, short_waits
 from countersink.store.deletion_sql import (
     TABLES,
     Position,
@@ -32,6 +32,7 @@ from countersink.store.deletion_sql import (
 from countersink.store.deletion_sql import Deleted as Deleted
 from countersink.store.errors import Conflict
 from countersink.store.keys import key_bytes
+from countersink.store.policies import load
 
 ROWS: Final = 1000
 """Rows per transaction."""
@@ -172,6 +173,7 @@ class _Deleting:
         for statement in (
             "DELETE FROM counter_ledger WHERE counter = %s",
             "DELETE FROM counter_policy WHERE counter = %s",
+            "DELETE FROM counter_keys WHERE counter = %s",
             "DELETE FROM counter WHERE name = %s",
         ):
             self._session.execute(statement, (self._counter,))
@@ -236,7 +238,18 @@ def delete_key(
             deleted += found
             if found.rows < ROWS:
                 break
+    if deleted.rows and load(session).cap(counter) is not None:
+        _make_room(session, attempts)
     return deleted
+
+
+def _make_room(session: Session, attempts: int) -> None:
+    """Let everybody look anew which keys the days of counters have that have a cap."""
+
+    def work(control: Control) -> None:
+        bump(session)
+
+    exclusive(session, work, attempts=attempts)
 
 
 def delete_counter(

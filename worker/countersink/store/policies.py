@@ -15,6 +15,7 @@ from countersink.store import buckets, reconciled
 from countersink.store.buckets import Resolution
 from countersink.store.connection import Session
 from countersink.store.errors import Refused
+from countersink.store.key_memory import KeyMemory
 from countersink.store.reconciled import Mark, Marks
 
 
@@ -83,6 +84,7 @@ DEFAULT: Final = Policy()
 OUTDATED: Final = -1
 """A version that policies never have in the database."""
 _NO_MARKS: Final[Marks] = {}
+_NO_CAPS: Final[Mapping[str, int]] = {}
 
 
 class Policies:
@@ -95,6 +97,10 @@ class Policies:
         marked_before: no entry accepted at this time (Unix ms) or later meets a mark of
             :mod:`countersink.store.reconciled`; 0 where there are none.
         known: counters found to be known meanwhile; a memory for whoever asks.
+        default_cap: keys that a day may have of counters without a cap of their own; None: any
+            number.
+        capped: some counter has a cap on its keys of a day.
+        made: keys found to be there meanwhile, of counters that have one; a memory as well.
     """
 
     def __init__(
@@ -104,11 +110,17 @@ class Policies:
         by_counter: Mapping[str, tuple[Policy, ...]],
         tracked: frozenset[str] = frozenset(),
         marks: Marks = _NO_MARKS,
+        caps: Mapping[str, int] = _NO_CAPS,
+        default_cap: int | None = None,
     ) -> None:
         self.version = version
         self.strict = strict
         self.tracked = tracked
         self.known: set[str] = set()
+        self.capped = bool(caps) or default_cap is not None
+        self.made = KeyMemory()
+        self._caps = caps
+        self.default_cap = default_cap
         self._by_counter = by_counter
         self._marks = marks
         self.marked_before = max(
@@ -129,6 +141,10 @@ class Policies:
         if len(policies) == 1:
             return policies[0]
         return policies[max(0, bisect_right(self._begins[counter], minute) - 1)]
+
+    def cap(self, counter: str) -> int | None:
+        """How many keys a day of a counter may have; None for any number."""
+        return self._caps.get(counter, self.default_cap)
 
     def numbered(self, counter: str, label: int) -> Policy:
         """The policy that a bucket was counted under.
@@ -156,6 +172,21 @@ class Policies:
             return self.at(counter, minute).label(minute)
         except Refused:
             # Whoever keeps these must read them again: the row may be put right by hand meanwhile.
+            self.version = OUTDATED
+            raise
+
+    def day(self, counter: str, label: int) -> date:
+        """The day of a bucket, in its own time zone.
+
+        Raises:
+            Refused: as :meth:`bucket`.
+            ValueError, OverflowError: there is no such day.
+        """
+        if counter not in self._by_counter:
+            return DEFAULT.local_day(label)
+        try:
+            return self.numbered(counter, label).local_day(label)
+        except Refused:
             self.version = OUTDATED
             raise
 
@@ -187,8 +218,8 @@ def load(session: Session, *, old_marks: bool = False) -> Policies:
     Raises:
         StoreError: as any query.
     """
-    ((version, strict, watermark),) = session.query(
-        "SELECT policy_version, strict, pruned_before FROM control WHERE id = 1"
+    ((version, strict, watermark, default_cap),) = session.query(
+        "SELECT policy_version, strict, pruned_before, max_keys FROM control WHERE id = 1"
     )
     found: dict[str, list[Policy]] = {}
     rows = session.query(
@@ -198,12 +229,15 @@ def load(session: Session, *, old_marks: bool = False) -> Policies:
     for counter, *columns in rows:
         found.setdefault(counter, []).append(policy_of(counter, *columns))
     tracked = session.query("SELECT counter FROM tracked_table")
+    caps = session.query("SELECT name, max_keys FROM counter WHERE max_keys IS NOT NULL")
     return Policies(
         int(version),
         bool(strict),
         {name: tuple(own) for name, own in found.items()},
         frozenset(name for (name,) in tracked),
         reconciled.load(session, watermark=None if old_marks else int(watermark)),
+        {name: int(most) for name, most in caps},
+        None if default_cap is None else int(default_cap),
     )
 
 

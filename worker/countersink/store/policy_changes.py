@@ -15,6 +15,10 @@ FOREVER: Final = "forever"
 KeepDays = int | Literal["forever"]
 MAX_KEEP_DAYS: Final = 100_000
 MAX_APP_SLOTS: Final = 256
+NO_CAP: Final = "none"
+"""As ``max_keys`` of a counter: as for all counters without a cap of their own."""
+MaxKeys = int | Literal["none"]
+MOST_MAX_KEYS: Final = 100_000_000
 NOTICE_MS: Final = 60_000
 """Milliseconds ahead, at the least, at which another policy begins."""
 
@@ -63,6 +67,21 @@ def check_keep_days(keep_days: KeepDays) -> int | None:
             f" or {FOREVER!r}"
         )
     return keep_days
+
+
+def check_max_keys(max_keys: MaxKeys | None) -> int | None:
+    """Keys as the tables have them, None for no cap.
+
+    Raises:
+        ValueError: not a number from 1 to 100,000,000, nor ``none``.
+    """
+    if max_keys is None or max_keys == NO_CAP:
+        return None
+    if type(max_keys) is not int or not 1 <= max_keys <= MOST_MAX_KEYS:
+        raise ValueError(
+            f"max_keys is {max_keys!r}: a number of keys from 1 to {MOST_MAX_KEYS:,}, or {NO_CAP!r}"
+        )
+    return max_keys
 
 
 def check_app_slots(app_slots: int) -> int:

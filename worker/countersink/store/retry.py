@@ -10,6 +10,7 @@ from countersink.store import dead
 from countersink.store.connection import Session
 from countersink.store.control import read_control
 from countersink.store.dead import COUNTED_MAYBE, RECONCILED, WHOLE_ENTRY, DeadRow, Key
+from countersink.store.key_caps import with_rows
 from countersink.store.merge import Incoming, Row
 from countersink.store.policies import load
 from countersink.store.refusals import refuse
@@ -88,9 +89,8 @@ def retry(
     for page in dead.pages(session, reason=reason, refs=refs, but=but, size=PAGE):
         # What a whole entry has left behind comes after it in the order of the pages: not again.
         keys = [key for key in page if key not in failed_now]
-        part, stay = rerun(
-            partial(_retry_page, session, slot, decode, (reason, but), keys), pause=pause
-        )
+        attempt = partial(_retry_page, session, slot, decode, (reason, but), keys)
+        part, stay = rerun(partial(with_rows, session, attempt), pause=pause)
         retried += part.retried
         failed += part.failed
         rows += part.rows

@@ -5,11 +5,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from countersink.store import cells as sql
+from countersink.store import key_caps
 from countersink.store.adding import CellWriter, write_ledger
 from countersink.store.amounts import Cell
 from countersink.store.connection import Session
 from countersink.store.dead import DeadRow
 from countersink.store.errors import BadData
+from countersink.store.key_caps import OVERFLOW, Capped, Place
 from countersink.store.merge import Incoming, Merged, Row
 from countersink.store.policies import Policies
 
@@ -22,6 +24,7 @@ class Upserts:
     Attributes:
         merged: the rows as cells.
         dead: the rows that were refused, in arrival order of their cells.
+        overflown: rows of new keys that there was no room for; known after :meth:`apply_ledger`.
     """
 
     def __init__(
@@ -34,7 +37,9 @@ class Upserts:
         self._by_cell: dict[tuple[str, int, str], list[tuple[Incoming, Row]]] | None = None
         self._failed: list[_Fate] = []
         self._lost_cells = 0
+        self._capped = Capped()
         self.merged = Merged(entries, policies)
+        self.overflown = 0
 
     @property
     def dead(self) -> list[DeadRow]:
@@ -52,21 +57,49 @@ class Upserts:
         return self.merged.cells - self._lost_cells
 
     def apply(self) -> None:
-        """Upsert every cell, in primary-key order.
+        """Upsert every cell, in primary-key order; new keys beyond a counter's cap as one.
 
         Raises:
+            RowsMissing: roll back; see :mod:`countersink.store.key_caps`.
             StoreError: anything but BadData, which ends in :attr:`dead`.
         """
+        self._capped = key_caps.cap(self._session, self.merged, self._policies)
         size = sql.per_statement(self._session)
         for cells in self.merged.chunks(size):
             self._upsert(cells)
 
     def apply_ledger(self) -> None:
-        """Add to the ledger what :meth:`apply` applied, one row per counter."""
+        """Add to the ledger what :meth:`apply` applied, one row per counter, and write down what
+        had no room.
+        """
         sums = self.merged.sums()
         if self._failed:
             self._correct(sums)
         write_ledger(self._session, self._writer.slot, sums)
+        if self._capped.moved:
+            rows = self._overflown_rows()
+            self.overflown = sum(rows.values())
+            key_caps.write_overflown(self._session, self._writer.slot, rows)
+
+    def remember(self) -> None:
+        """Note which keys are there now; to be called once the transaction is committed."""
+        for place, keys in self._capped.made.items():
+            self._policies.made.add(*place, keys)
+
+    def _overflown_rows(self) -> dict[Place, int]:
+        """How many rows have gone to another key than theirs, by the day."""
+        moved, days = self._capped.moved, self._capped.days
+        counters = {counter for counter, _ in moved}
+        refused = {(id(entry), row[0]) for entry, row, _ in self._failed}
+        found: Counter[Place] = Counter()
+        for entry in self._entries:
+            for row in entry.rows:
+                position, counter, key, minute, _ = row
+                if counter in counters:
+                    cell = counter, self._policies.bucket(counter, minute)
+                    if key in moved.get(cell, ()) and (id(entry), position) not in refused:
+                        found[counter, days[cell]] += 1
+        return found
 
     def _correct(self, sums: dict[str, int]) -> None:
         """Take the refused rows out of the sums, and counters out of which nothing was applied."""
@@ -113,6 +146,8 @@ class Upserts:
                 for row in entry.rows:
                     _, counter, key, minute, _ = row
                     bucket = self._policies.bucket(counter, minute)
+                    if key in self._capped.moved.get((counter, bucket), ()):
+                        key = OVERFLOW
                     self._by_cell[counter, bucket, key].append((entry, row))
         return self._by_cell[cell]
 

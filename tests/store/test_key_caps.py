@@ -1,0 +1,389 @@
+"""The most keys that a day of a counter may have, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from countersink.store import Store, dead
+from countersink.store.apply import POINTS, Applied, Applier
+from countersink.store.connection import Session, connect
+from countersink.store.errors import Unavailable
+from countersink.store.key_caps import OVERFLOW
+from countersink.store.key_memory import KeyMemory
+from countersink.store.merge import Incoming, Row
+from countersink.store.retry import retry
+from countersink.store.verify import open_session, verify
+from countersink.stream.decode import decode_payload
+from tests.store.helpers import MAX, entry, keys, ledger, minute, row, rows, together
+from tests.support.waiting import eventually
+
+OVER = OVERFLOW.encode()
+TODAY = date(2026, 11, 21)
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The front door; whatever a test does, verify finds nothing afterwards."""
+    with Store(mysql_url) as opened:
+        yield opened
+    with open_session(mysql_url) as session:
+        assert verify(session).differences == []
+
+
+def overflown(session: Session, counter: str = "views") -> dict[date, int]:
+    """Rows that had no room, by day."""
+    found = session.query(
+        "SELECT day, SUM(overflown) FROM counter_keys WHERE counter = %s GROUP BY day"
+        " HAVING SUM(overflown) > 0",
+        (counter,),
+    )
+    return {day: int(number) for day, number in found}
+
+
+def number_of_keys(session: Session, counter: str = "views") -> int:
+    """Keys that there are, without the one for the rest."""
+    return len(keys(session, counter).keys() - {OVER})
+
+
+def at(day: date, *amounts: tuple[str, int], of_day: int = 720) -> list[Row]:
+    """Rows of a day."""
+    return [
+        (n, "views", key, minute(day, of_day), amount) for n, (key, amount) in enumerate(amounts)
+    ]
+
+
+def test_rows_of_new_keys_beyond_the_cap_go_to_one_key(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    store.counters.set("views", max_keys=2)
+    content = rows(("/a", 1), ("/b", 2), ("/c", 4), ("/d", 8), ("/c", 16))
+    assert applier.apply([entry(content)]) == Applied(applied=1, rows=5, cells=3, overflown=3)
+    assert keys(session) == {b"/a": 1, b"/b": 2, OVER: 28}
+    assert ledger(session) == {"views": 31}
+    assert overflown(session) == {TODAY: 3}
+
+
+def test_keys_that_are_there_go_on_being_counted(
+    store: Store, session: Session, applier: Applier, mysql_url: str
+) -> None:
+    store.counters.set("views", max_keys=1)
+    applier.apply([entry(rows(("/a", 1)))])
+    applier.apply([entry(rows(("/a", 10), ("/b", 100)))])
+    other = Applier(mysql_url, 18)  # remembers nothing
+    other.apply([entry(rows(("/b", 1000), ("/a", 10000)))])
+    other.close()
+    assert keys(session) == {b"/a": 10011, OVER: 1100}
+    assert overflown(session) == {TODAY: 2}
+
+
+def test_each_day_has_its_own(store: Store, session: Session, applier: Applier) -> None:
+    store.counters.set("views", max_keys=1)
+    tomorrow = TODAY + timedelta(days=1)
+    applier.apply([entry(at(TODAY, ("/a", 1), ("/b", 2)) + at(tomorrow, ("/b", 4), ("/a", 8)))])
+    found = session.query("SELECT bucket, counter_key, amount FROM counter_slot")
+    assert {(bucket.date(), bytes(key)): amount for bucket, key, amount in found} == {
+        (TODAY, b"/a"): 1,
+        (TODAY, OVER): 2,
+        (tomorrow, b"/b"): 4,
+        (tomorrow, OVER): 8,
+    }
+    assert overflown(session) == {TODAY: 1, tomorrow: 1}
+
+
+@pytest.mark.parametrize("resolution", ["day", "hour", "quarter"])
+def test_a_day_is_that_of_the_counters_time_zone_however_many_buckets_it_has(
+    store: Store, session: Session, applier: Applier, mysql_url: str, resolution: str
+) -> None:
+    store.counters.set("views", time_zone="Asia/Tokyo", resolution=resolution, max_keys=2)  # type: ignore[arg-type]
+    # 14:59 UTC is 23:59 in Tokyo.
+    applier.apply([entry(at(TODAY, ("/a", 1), ("/b", 1), of_day=0))])
+    fresh = Applier(mysql_url, 18)
+    fresh.apply([entry(at(TODAY, ("/a", 1), ("/c", 1), of_day=899))])
+    fresh.apply([entry(at(TODAY, ("/c", 1), ("/d", 1), ("/e", 1), of_day=900))])
+    fresh.close()
+    assert keys(session) == {b"/a": 2, b"/b": 1, b"/c": 1, b"/d": 1, OVER: 2}
+    assert overflown(session) == {TODAY: 1, TODAY + timedelta(days=1): 1}
+
+
+def test_other_counters_are_left_alone_and_cost_nothing(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    store.counters.set("views", max_keys=1)
+    applier.apply([entry(rows(*((f"/{n}", 1) for n in range(50)), counter="clicks"))])
+    assert number_of_keys(session, "clicks") == 50
+    assert session.query("SELECT * FROM counter_keys") == []
+
+
+def test_a_cap_for_all_counters_and_one_of_its_own(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    store.counters.set_max_keys(2)
+    store.counters.set("views", max_keys=4)
+    content = [row(f"/{n}", counter=name) for n in range(6) for name in ("views", "clicks")]
+    applier.apply([entry([(n, *each[1:]) for n, each in enumerate(content)])])
+    assert number_of_keys(session) == 4
+    assert number_of_keys(session, "clicks") == 2
+    assert (store.counters.max_keys(), store.counters.show("views").max_keys) == (2, 4)
+    store.counters.set("views", max_keys="none")
+    assert store.counters.show("views").max_keys is None
+    assert store.counters.show("views").most_keys == 2
+    store.counters.set_max_keys(None)
+    assert store.counters.max_keys() is None
+    applier.apply([entry([(n, "clicks", f"/{n}", minute(), 1) for n in range(6)])])
+    assert number_of_keys(session, "clicks") == 6
+
+
+def test_a_declared_key_is_one_and_the_key_of_the_rest_is_none(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    store.counters.set("views", max_keys=2)
+    applier.apply([entry(rows((OVERFLOW, 5), ("", 0), ("/a", 0), ("/b", 0)))])
+    assert keys(session) == {b"": 0, b"/a": 0, OVER: 5}
+    assert overflown(session) == {TODAY: 1}
+
+
+def test_a_change_of_the_cap_is_followed_at_once_whatever_is_there(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    def count(*names: str) -> None:
+        applier.apply([entry(rows(*((name, 1) for name in names)))])
+
+    count("a", "b", "c", "d")
+    store.counters.set("views", max_keys=3)
+    count("a", "d", "e")  # more are there than may be: none is made, none goes
+    assert keys(session) == {b"a": 2, b"b": 1, b"c": 1, b"d": 2, OVER: 1}
+    store.counters.set("views", max_keys=6)
+    count("e", "f", "g")
+    assert keys(session).keys() == {b"a", b"b", b"c", b"d", b"e", b"f", OVER}
+    store.counters.set("views", max_keys="none")
+    count("h", "i", "j")
+    store.counters.set("views", max_keys=10)
+    count("k", "l", "m")
+    assert number_of_keys(session) == 10
+    assert keys(session)[OVER] == 4
+    store.counters.set("views", max_keys=1)
+    count("m", "a", "n")
+    assert number_of_keys(session) == 10
+    assert keys(session)[OVER] == 6
+
+
+def test_keys_of_the_applications_own_transactions_are_there_too(
+    store: Store, session: Session, applier: Applier, mysql_url: str
+) -> None:
+    store.counters.set("views", max_keys=2)
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    with connect(mysql_url) as app:
+        for name in ("x", "y", "z"):
+            app.begin()
+            store.increment(app._connection, "views", name, at=now)
+            app.commit()
+    applier.apply([entry(rows(("z", 1), ("new", 1)))])
+    assert keys(session) == {b"x": 1, b"y": 1, b"z": 2, OVER: 1}
+
+
+def test_a_deleted_key_makes_room_and_a_deleted_counter_leaves_nothing(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    store.counters.set("views", max_keys=2)
+    applier.apply([entry(rows(("a", 1), ("b", 1), ("c", 1)))])
+    store.counters.delete("views", "a")
+    applier.apply([entry(rows(("c", 1), ("a", 1)))])
+    assert keys(session) == {b"b": 1, b"c": 1, OVER: 2}
+    store.counters.delete("views")
+    assert session.query("SELECT * FROM counter_keys") == []
+    applier.apply([entry(rows(*((f"{n}", 1) for n in range(5))))])
+    assert number_of_keys(session) == 5
+
+
+def test_rows_that_the_server_refuses_take_no_room_and_do_not_count_as_overflown(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    store.counters.set("views", max_keys=1)
+    content = rows(("\udc80", 1), ("k" * 256, 1), ("a", 1), ("b", MAX), ("c", 5))
+    applied = applier.apply([entry(content)])
+    assert (applied.dead, applied.rows, applied.overflown) == (3, 2, 1)
+    assert keys(session) == {b"a": 1, OVER: MAX}
+    assert overflown(session) == {TODAY: 1}
+    (letter,) = dead.list_rows(session, reason="out_of_range")
+    assert b'"c"' in letter.payload  # under its own name
+
+
+def test_retried_dead_letters_keep_to_the_cap(
+    store: Store, session: Session, applier: Applier, mysql_url: str
+) -> None:
+    store.counters.set("other")
+    store.counters.set_strict(True)
+    applier.apply([entry(rows(("a", 1), ("b", 2), ("c", 4)))])
+    assert dead.count(session) == {"unknown_counter": 3}
+    store.counters.set("views", max_keys=1)
+    with connect(mysql_url) as own:
+        assert retry(own, slot=9, decode=decode_payload).retried == 3
+    assert sum(keys(session).values()) == 7
+    assert number_of_keys(session) == 1
+    assert overflown(session) == {TODAY: 2}
+
+
+class _Lost(Exception):
+    """Stands for a process that dies at a point."""
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_dying_at_any_point_leaves_room_exact(
+    store: Store, mysql_url: str, session: Session, point: str
+) -> None:
+    def reached(here: str) -> None:
+        if here == point:
+            raise _Lost
+
+    store.counters.set("views", max_keys=2)
+    dying = Applier(mysql_url, 3, reached=reached)
+    batch = [entry(rows(("a", 1), ("b", 2), ("c", 4)))]
+    with pytest.raises(_Lost):
+        dying.apply(batch)
+    dying.close()
+    other = Applier(mysql_url, 4)
+    other.apply(batch)
+    other.apply([entry(rows(("d", 8), ("b", 16)))])
+    assert keys(session) == {b"a": 1, b"b": 18, OVER: 12}
+    assert overflown(session) == {TODAY: 2}
+    other.close()
+
+
+def test_a_connection_killed_before_the_commit_remembers_nothing(
+    store: Store, mysql_url: str, session: Session
+) -> None:
+    def reached(point: str) -> None:
+        if point == "before_commit" and not killed:
+            killed.append(True)
+            applier.abort()
+
+    killed: list[bool] = []
+    store.counters.set("views", max_keys=1)
+    applier = Applier(mysql_url, 3, reached=reached)
+    with pytest.raises(Unavailable):
+        applier.apply([entry(rows(("a", 1)))])
+    other = Applier(mysql_url, 4)
+    other.apply([entry(rows(("b", 1)))])
+    other.close()
+    applier.apply([entry(rows(("a", 1)))])  # a was never made
+    assert keys(session) == {b"b": 1, OVER: 1}
+    applier.close()
+
+
+def _sums(batches: list[list[Incoming]]) -> int:
+    return sum(r[4] for batch in batches for one in batch for r in one.rows)
+
+
+@pytest.mark.parametrize("slots", [(1, 2, 3, 4), (9, 9, 9, 9)], ids=["own slots", "a shared slot"])
+def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
+    store: Store, mysql_url: str, session: Session, slots: tuple[int, ...]
+) -> None:
+    """Several counters and days in different orders: and nobody waits in a circle."""
+    names, days = ("a", "b", "c"), [TODAY + timedelta(days=n) for n in range(3)]
+    for name, most in zip(names, (5, 17, 60), strict=True):
+        store.counters.set(name, max_keys=most)
+    chance = random.Random(7)
+    pauses: list[float] = []
+    appliers = [Applier(mysql_url, slot, pause=pauses.append) for slot in slots]
+    sent = 0
+    for _ in range(12):
+        batches = [
+            [
+                entry(
+                    [
+                        (
+                            position,
+                            chance.choice(names),
+                            f"/{chance.randrange(80)}",
+                            minute(chance.choice(days)),
+                            1,
+                        )
+                        for position in range(30)
+                    ]
+                )
+                for _ in range(4)
+            ]
+            for _ in appliers
+        ]
+        sent += _sums(batches)
+        together(
+            *(
+                lambda one=one, batch=batch: one.apply(batch)  # type: ignore[misc]
+                for one, batch in zip(appliers, batches, strict=True)
+            )
+        )
+    if len(set(slots)) == len(slots):
+        assert pauses == []
+    found: Counter[tuple[str, date]] = Counter()
+    recorded = {
+        (counter, day): int(number)
+        for counter, day, number in session.query(
+            "SELECT counter, day, number FROM counter_keys WHERE slot = 0"
+        )
+    }
+    for counter, bucket, key in session.query(
+        "SELECT DISTINCT counter, bucket, counter_key FROM counter_slot"
+    ):
+        found[counter, bucket.date()] += bytes(key) != OVER
+    assert found == {
+        (name, day): most for name, most in zip(names, (5, 17, 60), strict=True) for day in days
+    }
+    assert recorded == found
+    assert sum(ledger(session).values()) == sent
+    # A key that is there was counted there from then on: what went to the rest is other keys.
+    for one in appliers:
+        one.close()
+
+
+def test_a_key_made_by_another_worker_meanwhile_is_not_taken_for_new(
+    store: Store, mysql_url: str, session: Session
+) -> None:
+    """One waits for the lock with a key that the one that holds it is making."""
+    store.counters.set("views", max_keys=1)
+    Applier(mysql_url, 5).apply([entry(rows(("x", 1), counter="other"))])
+    holding, go_on = threading.Event(), threading.Event()
+
+    def reached(point: str) -> None:
+        if point == "upserted":
+            holding.set()
+            assert go_on.wait(30)
+
+    def waits() -> bool:
+        return any("FOR UPDATE" in str(r[7]) for r in session.query("SHOW FULL PROCESSLIST"))
+
+    first, second = Applier(mysql_url, 1, reached=reached), Applier(mysql_url, 2)
+    # The row is made by a first attempt of its own.
+    results: list[Applied] = []
+    one = threading.Thread(target=lambda: results.append(first.apply([entry(rows(("a", 1)))])))
+    one.start()
+    assert holding.wait(30)
+    two = threading.Thread(
+        target=lambda: results.append(second.apply([entry(rows(("b", 10), ("a", 100)))]))
+    )
+    two.start()
+    eventually(waits)
+    go_on.set()
+    one.join(30)
+    two.join(30)
+    assert keys(session) == {b"a": 101, OVER: 10}
+    assert len(results) == 2
+    first.close()
+    second.close()
+
+
+def test_memory_of_keys_is_bounded_and_forgets_what_was_asked_for_longest_ago() -> None:
+    memory = KeyMemory(most=10)
+    memory.add("a", TODAY, ["1", "2", "3", "4"])
+    memory.add("b", TODAY, ["1", "2", "3", "4"])
+    assert memory.of("a", TODAY) == {"1", "2", "3", "4"}
+    memory.add("c", TODAY, ["1", "2", "3"])
+    assert memory.of("b", TODAY) == set()
+    assert memory.of("a", TODAY) == {"1", "2", "3", "4"}
+    memory.add("c", TODAY, [str(n) for n in range(100)])
+    assert memory.of("c", TODAY) == {"1", "2", "3"}

@@ -1,0 +1,329 @@
+"""The most keys that a day of a counter may have: rows of further ones go to ``__overflow__``.
+
+In the transaction that counts, before anything is added. Keys that are there already go on being
+counted, so whatever is not remembered as being there is looked up. Whoever has new keys to make
+holds the day's row of ``counter_keys`` (slot 0) from then on until the end of its transaction:
+under that lock it looks once more, takes what room is left, and writes down how many keys there are
+now. So there are never more of them than may be, whoever is killed when, or runs again.
+
+Once a day is full, that is so until somebody changes something (the policies' version), and nobody
+asks for the lock any more: not for an attack of a million keys either.
+
+The number belongs to a version of the policies; under another one it is counted anew, from the
+keys that there are. Every change of a cap is such a change, so it takes effect at once and exactly.
+
+The rows are locked in the order of (counter, day), before any other row but guards, so that nobody
+waits in a circle. They are made in transactions of their own (:func:`make_rows`), since an INSERT
+that others wait for, and that is rolled back, lets these deadlock. What went to ``__overflow__`` is
+written down in the worker's own slot, where nobody waits for it.
+
+Sessions are at READ COMMITTED: each look has to see what was committed before it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Final, TypeVar
+
+from countersink.store import ranges
+from countersink.store.amounts import Amounts
+from countersink.store.connection import Session
+from countersink.store.errors import Conflict
+from countersink.store.policies import Policies
+from countersink.store.ranges import LabelRange
+from countersink.store.views import View
+
+OVERFLOW: Final = "__overflow__"
+"""The key of what has no room. It is not one of the keys that are counted."""
+LOCK_SLOT: Final = 0
+
+Place = tuple[str, date]
+"""(counter, day of its own time zone)."""
+Cells = tuple[str, int]
+"""(counter, label of the bucket)."""
+Result = TypeVar("Result")
+
+_KEYS_PER_QUERY: Final = 500
+"""From 1,000 on MariaDB makes a temporary table of them."""
+_PLACES_PER_QUERY: Final = 200
+_MOST_BYTES: Final = 255
+
+
+class RowsMissing(Exception):
+    """Rows of ``counter_keys`` have to be made first: roll back, :func:`make_rows`, begin again.
+
+    Attributes:
+        places: whose.
+    """
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        super().__init__(f"{len(places)} rows of counter_keys are missing")
+        self.places = tuple(places)
+
+
+@dataclass(slots=True)
+class Capped:
+    """What became of some amounts.
+
+    Attributes:
+        moved: the keys that have gone to :data:`OVERFLOW`, by counter and bucket.
+        days: the day of each such bucket.
+        made: the keys that are new, by (counter, day): there once the transaction is committed.
+    """
+
+    moved: dict[Cells, set[str]] = field(default_factory=dict)
+    days: dict[Cells, date] = field(default_factory=dict)
+    made: dict[Place, list[str]] = field(default_factory=dict)
+
+
+def cap(session: Session, amounts: Amounts, policies: Policies) -> Capped:
+    """Move the amounts of keys for which there is no room to :data:`OVERFLOW`.
+
+    Args:
+        session: at READ COMMITTED, in a transaction that holds the share lock of control and has
+            not added anything yet.
+        amounts: what is to be added; it is changed.
+        policies: those in force.
+
+    Raises:
+        RowsMissing: roll back, make them, and begin again.
+        StoreError: as any query.
+    """
+    capped = Capped()
+    if not policies.capped:
+        return capped
+    days = _unknown(amounts, policies)
+    if not days:
+        return capped
+    deciding = _Deciding(session, policies)
+    full, doubtful = deciding.look(days)
+    over = {place: keys for place, keys in full.items() if keys}
+    for place in sorted(doubtful):
+        granted, refused = deciding.grant(place, doubtful[place])
+        if granted:
+            capped.made[place] = granted
+        if refused:
+            over[place] = refused
+    for place, refused in over.items():
+        gone = set(refused)
+        for label in days[place].labels:
+            counter = place[0]
+            keys = gone & amounts.of(counter)[label].keys()
+            if keys:
+                amounts.move(counter, label, keys, OVERFLOW)
+                capped.moved[counter, label] = keys
+                capped.days[counter, label] = place[1]
+    return capped
+
+
+def make_rows(session: Session, places: Iterable[Place]) -> None:
+    """Make the rows by which makers of keys take turns; each in a transaction of its own."""
+    for counter, day in sorted(places):
+        session.execute(
+            "INSERT IGNORE INTO counter_keys (counter, day, slot) VALUES (%s, %s, %s)",
+            (counter, day, LOCK_SLOT),
+        )
+
+
+def with_rows(session: Session, attempt: Callable[[], Result]) -> Result:
+    """Run ``attempt``, a whole transaction, again where it lacks rows, once they are made.
+
+    Raises:
+        StoreError: what it raised.
+    """
+    while True:
+        try:
+            return attempt()
+        except RowsMissing as error:
+            make_rows(session, error.places)
+
+
+def write_overflown(session: Session, slot: int, rows: dict[Place, int]) -> None:
+    """Write down how many rows went to :data:`OVERFLOW`, at the end of the transaction."""
+    clause = session.dialect.upsert_add("counter_keys", "overflown")
+    ordered = [(place, number) for place, number in sorted(rows.items()) if number]
+    for start in range(0, len(ordered), _PLACES_PER_QUERY):
+        part = ordered[start : start + _PLACES_PER_QUERY]
+        values = ", ".join(["(%s, %s, %s, %s)"] * len(part))
+        session.execute(
+            f"INSERT INTO counter_keys (counter, day, slot, overflown) VALUES {values}{clause}",
+            [value for (counter, day), number in part for value in (counter, day, slot, number)],
+        )
+
+
+def overflown_by_day(
+    session: Session, *, since: date, counter: str | None = None
+) -> dict[Place, int]:
+    """Rows that went to :data:`OVERFLOW`, by (counter, day), of the days from ``since`` on."""
+    one, args = ("", (since,)) if counter is None else (" AND counter = %s", (since, counter))
+    return {
+        (name, day): int(number)
+        for name, day, number in session.query(
+            "SELECT counter, day, SUM(overflown) FROM counter_keys"
+            f" WHERE day >= %s{one} GROUP BY counter, day HAVING SUM(overflown) > 0",
+            args,
+        )
+    }
+
+
+@dataclass(slots=True)
+class _Day:
+    """Keys of a day that are not remembered as being there, and the buckets that they are for."""
+
+    labels: list[int] = field(default_factory=list)
+    keys: dict[str, None] = field(default_factory=dict)
+
+
+def _unknown(amounts: Amounts, policies: Policies) -> dict[Place, _Day]:
+    """What has to be looked up, the keys in the order in which they came."""
+    found: dict[Place, _Day] = {}
+    for counter in amounts.counters:
+        if policies.cap(counter) is None:
+            continue
+        for label, keys in amounts.of(counter).items():
+            try:
+                day = policies.day(counter, label)
+            except (ValueError, OverflowError):
+                continue  # no such day: the server is going to refuse its rows
+            known = policies.made.of(counter, day)
+            unknown = [key for key in keys if key not in known and key != OVERFLOW]
+            if unknown:
+                one = found.setdefault((counter, day), _Day())
+                one.labels.append(label)
+                one.keys.update(dict.fromkeys(unknown))
+    return found
+
+
+class _Deciding:
+    """Which keys of some days may be made, in one transaction."""
+
+    def __init__(self, session: Session, policies: Policies) -> None:
+        self._session = session
+        self._policies = policies
+
+    def look(
+        self, days: dict[Place, _Day]
+    ) -> tuple[dict[Place, list[str]], dict[Place, list[str]]]:
+        """The keys that are not there: of days that are full, and of those that may not be.
+
+        Raises:
+            RowsMissing: the rows to lock for the latter are not there.
+        """
+        # First whether it is full, then which keys are there: all of them that ever will be.
+        states = self._states(days)
+        full: dict[Place, list[str]] = {}
+        doubtful: dict[Place, list[str]] = {}
+        for place, day in days.items():
+            missing = self._missing(place, day.keys)
+            if not missing:
+                continue
+            number = states.get(place)
+            if number is not None and number >= self._most(place):
+                full[place] = missing
+            else:
+                doubtful[place] = missing
+        if without := [place for place in doubtful if place not in states]:
+            raise RowsMissing(without)
+        return full, doubtful
+
+    def grant(self, place: Place, keys: Collection[str]) -> tuple[list[str], list[str]]:
+        """The keys that may be made, and those that may not; the others are there by now.
+
+        Nobody else makes keys of that day until this transaction ends.
+        """
+        number = self._lock(place)
+        new = self._missing(place, keys)  # once more: others had the lock before
+        counted = self._count(place) if number is None else number
+        room = max(0, self._most(place) - counted)
+        granted, refused = new[:room], new[room:]
+        if number is None or granted:
+            self._session.execute(
+                "UPDATE counter_keys SET number = %s, version = %s"
+                " WHERE counter = %s AND day = %s AND slot = %s",
+                (counted + len(granted), self._policies.version, *place, LOCK_SLOT),
+            )
+        return granted, refused
+
+    def _most(self, place: Place) -> int:
+        most = self._policies.cap(place[0])
+        assert most is not None
+        return most
+
+    def _states(self, places: Collection[Place]) -> dict[Place, int | None]:
+        """How many keys the days have, as far as there are rows that say so; None: not counted.
+
+        Without a lock: numbers only grow.
+        """
+        found: dict[Place, int | None] = {}
+        ordered = sorted(places)
+        for start in range(0, len(ordered), _PLACES_PER_QUERY):
+            part = ordered[start : start + _PLACES_PER_QUERY]
+            where = " OR ".join(["(counter = %s AND day = %s AND slot = %s)"] * len(part))
+            for counter, day, number, version in self._session.query(
+                f"SELECT counter, day, number, version FROM counter_keys WHERE {where}",
+                [value for place in part for value in (*place, LOCK_SLOT)],
+            ):
+                found[counter, day] = self._valid(number, version)
+        return found
+
+    def _lock(self, place: Place) -> int | None:
+        """Hold a day's row; how many keys it has, None if that was not counted."""
+        rows = self._session.query(
+            "SELECT number, version FROM counter_keys"
+            " WHERE counter = %s AND day = %s AND slot = %s FOR UPDATE",
+            (*place, LOCK_SLOT),
+        )
+        if not rows:
+            raise Conflict("a row of counter_keys was there, and then was not")
+        return self._valid(*rows[0])
+
+    def _valid(self, number: int, version: int | None) -> int | None:
+        return int(number) if version == self._policies.version else None
+
+    def _missing(self, place: Place, keys: Collection[str]) -> list[str]:
+        """Those of some keys that the day does not have; the others are remembered.
+
+        Left out is what cannot be a key: the server is going to refuse it, so it takes no room.
+        """
+        encoded = {key: hexed for key in keys if (hexed := _hex(key)) is not None}
+        of_day = self._ranges(place)
+        # In one bucket keys are found by the primary key, in several by the other index.
+        index = "PRIMARY" if len(of_day) == 1 and of_day[0].only is not None else "by_key"
+        where, args = ranges.condition(of_day)
+        there: set[str] = set()
+        ordered = sorted(encoded.values())
+        for start in range(0, len(ordered), _KEYS_PER_QUERY):
+            some = "', X'".join(ordered[start : start + _KEYS_PER_QUERY])
+            rows = self._session.query(
+                f"SELECT DISTINCT counter_key FROM counter_slot FORCE INDEX ({index})"
+                f" WHERE counter = %s{where} AND counter_key IN (X'{some}')",
+                (place[0], *args),
+            )
+            there.update(bytes(key).decode() for (key,) in rows)
+        self._policies.made.add(*place, there)
+        return [key for key in encoded if key not in there]
+
+    def _count(self, place: Place) -> int:
+        """How many keys the day has; not further than to its cap."""
+        where, args = ranges.condition(self._ranges(place))
+        ((number,),) = self._session.query(
+            "SELECT COUNT(*) FROM (SELECT DISTINCT counter_key FROM counter_slot"
+            f" FORCE INDEX (PRIMARY) WHERE counter = %s{where}"
+            " AND counter_key <> %s LIMIT %s) AS there",
+            (place[0], *args, OVERFLOW.encode(), self._most(place)),
+        )
+        return int(number)
+
+    def _ranges(self, place: Place) -> Sequence[LabelRange]:
+        """The buckets of a day."""
+        counter, day = place
+        return View(counter, self._policies.of(counter), None).ranges(day, day) or ()
+
+
+def _hex(key: str) -> str | None:
+    """A key as hex digits; None for what is none."""
+    try:
+        encoded = key.encode()
+    except UnicodeEncodeError:
+        return None
+    return encoded.hex() if len(encoded) <= _MOST_BYTES else None
