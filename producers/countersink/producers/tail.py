@@ -52,6 +52,7 @@ class FileTail:
         follow: go on when the end is reached.
         rotate_wait: seconds for which a rotated file must not have grown until it is left.
         stop: ends the run, with everything read stored.
+        summary: what is added to as it goes on, for whoever watches; default: a new one.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class FileTail:
         follow: bool,
         rotate_wait: float,
         stop: Stop,
+        summary: Summary | None = None,
     ) -> None:
         self._sender = sender
         self._ledger = ledger
@@ -75,7 +77,7 @@ class FileTail:
         self._follow = follow
         self._rotate_wait = rotate_wait
         self._stop = stop
-        self._batch = Batch(parser, reporter, Summary())
+        self._batch = Batch(parser, reporter, summary or Summary())
         self._unsaved = False
 
     def run(self, *, from_start: bool) -> Summary:

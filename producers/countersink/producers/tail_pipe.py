@@ -15,11 +15,19 @@ STORE_AFTER: Final = 1.0
 
 
 def tail_pipe(
-    sender: Sender, fd: int, *, name: str, parser: Parser, reporter: Reporter, stop: Stop
+    sender: Sender,
+    fd: int,
+    *,
+    name: str,
+    parser: Parser,
+    reporter: Reporter,
+    stop: Stop,
+    summary: Summary | None = None,
 ) -> Summary:
     """Count what comes through a pipe until it ends or ``stop`` is set.
 
-    A pipe has no place to go back to: what another run reads is counted again.
+    A pipe has no place to go back to: what another run reads is counted again. ``summary``, if
+    given, is added to as it goes on.
 
     Raises:
         LogError: it cannot be read.
@@ -27,7 +35,7 @@ def tail_pipe(
         StreamError: Redis refuses for good.
     """
     partition = sender.partition()
-    batch = Batch(parser, reporter, Summary())
+    batch = Batch(parser, reporter, summary or Summary())
     pipe, cutter = Pipe(fd, stop.is_set), Cutter()
     stored_at = time.monotonic()
 

@@ -37,7 +37,7 @@ def samples(vitals: Vitals) -> Samples:
     yield Sample(
         "countersink_worker_batch_duration_seconds",
         vitals.batch_seconds,
-        count=vitals.batches,
+        observations=vitals.batches,
     )
     if figures.last_batch:
         yield Sample("countersink_worker_last_batch_timestamp_seconds", figures.last_batch / 1000)

@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         head = _read_head(self.connection)
         if head is None:
             return
-        self.rfile = io.BufferedReader(io.BytesIO(head))  # type: ignore[arg-type] # a raw one
+        self.rfile = io.BufferedReader(io.BytesIO(head))
         self.handle_one_request()
 
     def do_GET(self) -> None:

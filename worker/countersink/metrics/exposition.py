@@ -67,7 +67,7 @@ def _family(name: str, samples: Iterable[Sample]) -> Metric:
     if metric.kind == "summary":
         summary = SummaryMetricFamily(name, metric.help, labels=metric.labels)
         for one in samples:
-            summary.add_metric(_values(metric.labels, one), one.count, one.value)
+            summary.add_metric(_values(metric.labels, one), one.observations, one.value)
         return summary
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = kind(name, metric.help, labels=metric.labels)

@@ -35,12 +35,12 @@ class Metric:
 
 
 class Sample(NamedTuple):
-    """A metric's value now; of a summary its sum, and ``count``."""
+    """A metric's value now; of a summary its sum, and ``observations``."""
 
     name: str
     value: float
     labels: Mapping[str, str] = {}
-    count: int = 0
+    observations: int = 0
 
 
 Samples = Iterable[Sample]
@@ -220,6 +220,39 @@ _METRICS: Final = (
         "Bytes of all segments in the spool's directory; only where there is a spool.",
     ),
     Metric(
+        "countersink_statsd_packets_total",
+        "counter",
+        "statsd",
+        "Datagrams received, by UDP and unix socket.",
+    ),
+    Metric(
+        "countersink_statsd_packets_lost_total",
+        "counter",
+        "statsd",
+        "Datagrams that the kernel dropped because its receive buffer was full.",
+    ),
+    Metric(
+        "countersink_statsd_lines_total",
+        "counter",
+        "statsd",
+        "Lines by what became of them: counted, ignored (another type), discarded (by a rule of the"
+        " map), malformed.",
+        ("outcome",),
+    ),
+    Metric(
+        "countersink_statsd_lines_overflown_total",
+        "counter",
+        "statsd",
+        "Counted lines that went to the counter __overflow__, since there were too many names.",
+    ),
+    Metric("countersink_statsd_connections", "gauge", "statsd", "Stream connections now."),
+    Metric(
+        "countersink_statsd_connections_refused_total",
+        "counter",
+        "statsd",
+        "Stream connections that were closed at once, since there were too many.",
+    ),
+    Metric(
         "countersink_web_requests_total",
         "counter",
         "web",
@@ -253,6 +286,12 @@ _METRICS: Final = (
         "whole",
         "Rows among the dead letters, by reason.",
         ("reason",),
+    ),
+    Metric(
+        "countersink_overflown_rows",
+        "gauge",
+        "whole",
+        "Rows of today that went to the key __overflow__, their counters having max_keys keys.",
     ),
     Metric(
         "countersink_schedulers_in_charge",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from countersink.producers import Producer
-from countersink.web import counters, dead, ingest, live, pages, system, totals
+from countersink.web import counters, dead, health, ingest, live, login, openapi, pages, system, totals
 from countersink.web.application import Application
 from countersink.web.door import Door
 from countersink.web.options import WebOptions
@@ -16,7 +16,9 @@ DOORS: Final[tuple[Door, ...]] = (
     *live.DOORS,
     *system.DOORS,
     *dead.DOORS,
+    *health.DOORS,
     *pages.DOORS,
+    *login.DOORS,
 )
 """All doors, in the order of the document."""
 
@@ -36,4 +38,6 @@ def create_app(
         system: see :class:`~countersink.web.services.Services`.
         doors: what there is.
     """
-    return Application(options, producer=producer, system=system, doors=doors)
+    return Application(
+        options, producer=producer, system=system, doors=(*doors, openapi.door_of(doors))
+    )

@@ -5,14 +5,16 @@ import signal
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Final, cast
 
 import click
 
-from countersink.cli import exits, settings
+from countersink.cli import exits, metrics, settings
 from countersink.cli.failures import Failure, Misuse
+from countersink.cli.metrics_tail import health
 from countersink.cli.tail_report import Report
 from countersink.cli.types import COUNTER
 from countersink.producers.access_log import KEY_KINDS, KeyKind, Parser
@@ -69,6 +71,7 @@ DEFAULT_MAX_STREAM_LENGTH: Final = 10_000
     metavar="N",
     help="Rejected lines to show; all are counted.",
 )
+@metrics.options
 @settings.output_format("text", "json")
 @settings.redis_url
 def command(
@@ -81,6 +84,8 @@ def command(
     rotate_wait: float,
     show_rejected: int,
     format: str,
+    metrics_host: str,
+    metrics_port: int | None,
     redis_url: str | None,
 ) -> int:
     """Count the lines of a web server's access log (common or combined format, plain or .gz).
@@ -93,11 +98,20 @@ def command(
     """
     report = Report(show_rejected)
     parser = Parser(cast(KeyKind, key))
-    with _stopped_by_signals() as (stop, stopped_by):
-        client = connect(settings.needed(redis_url, "redis"), client_name="countersink-tail")
+    summary = Summary()
+    with ExitStack() as closing:
+        stop, stopped_by = closing.enter_context(_stopped_by_signals())
+        url = settings.needed(redis_url, "redis")
+        client = connect(url, client_name="countersink-tail")
         sender = Sender(
             client, counter=counter, full=max_stream_length, notice=report.notice, stop=stop
         )
+        told = partial(health, url, sender, summary)
+
+        def said(where: str) -> None:
+            report.notice(f"metrics and health are served at {where}")
+
+        closing.enter_context(metrics.served(metrics_host, metrics_port, told, said))
         if not follow:  # who follows waits for Redis; who runs once wants to know
             with mapped():
                 client.ping()
@@ -111,7 +125,13 @@ def command(
                         click.get_current_context(),
                     )
                 summary = tail_pipe(
-                    sender, pipe, name=access_log, parser=parser, reporter=report, stop=stop
+                    sender,
+                    pipe,
+                    name=access_log,
+                    parser=parser,
+                    reporter=report,
+                    stop=stop,
+                    summary=summary,
                 )
             else:
                 path = _absolute(access_log)
@@ -126,6 +146,7 @@ def command(
                     follow=follow,
                     rotate_wait=rotate_wait,
                     stop=stop,
+                    summary=summary,
                 )
                 summary = run.run(from_start=from_start)
         except (LogError, PositionError, TailError) as error:
