@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
+import uvloop
+
 from countersink.cli.commands.info import found
 from countersink.producers import Producer
-from countersink.store import Store
+from countersink.store import Store, api_keys
+from countersink.store.api_keys import SCOPES
+from countersink.store.tables import open_tables
 from countersink.stream.connection import connect
 from countersink.web.app import DOORS, create_app
 from countersink.web.application import Application
 from countersink.web.door import Door
 from countersink.web.options import WebOptions
-from countersink.web.server import listen, make_server
+from countersink.web.server import Server, listen, make_server, url_of
 from countersink.web.services import Services
 from countersink.worker import WorkerOptions, run
 from tests.support.waiting import eventually
@@ -31,11 +38,13 @@ class Web:
         url: of its root, without a slash at the end.
         options: its settings.
         application: what it serves.
+        loop: where it runs.
     """
 
     url: str
     options: WebOptions
     application: Application
+    loop: asyncio.AbstractEventLoop
 
     @property
     def services(self) -> Services:
@@ -51,6 +60,27 @@ class Web:
     def store(self) -> Store:
         """Its store."""
         return self.services.store
+
+    def key(
+        self,
+        *scopes: str,
+        name: str = "test",
+        counters: Sequence[str] = (),
+        expires: datetime | None = None,
+    ) -> str:
+        """A new key with these scopes (default: all); from now on the server takes keys alone."""
+        with open_tables(self.options.mysql_url) as session:
+            _, text = api_keys.create(
+                session, name, scopes or SCOPES, counters=counters, expires=expires
+            )
+        # Until it knows, the server may still be open to everybody.
+        self.look_again()
+        return text
+
+    def look_again(self) -> None:
+        """Let the server read the keys and logins now."""
+        reading = self.services.register.look_again()
+        asyncio.run_coroutine_threadsafe(reading, self.loop).result(20)
 
     def apply(self) -> None:
         """Let a worker apply everything that the server has accepted."""
@@ -87,16 +117,22 @@ def serving(
             doors=doors,
         )
         with listen(chosen) as listener:
-            port = listener.getsockname()[1]
             server = make_server(application, chosen)
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+            loop = uvloop.new_event_loop()
+            thread = threading.Thread(target=_serve, args=(loop, server, listener))
             thread.start()
             try:
                 eventually(lambda: server.started or not thread.is_alive())
                 assert thread.is_alive(), "the server did not start"
-                host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host
-                yield Web(f"http://{host}:{port}", chosen, application)
+                yield Web(url_of(listener), chosen, application, loop)
             finally:
                 server.should_exit = True
                 thread.join(30)
                 assert not thread.is_alive(), "the server did not end"
+
+
+def _serve(loop: asyncio.AbstractEventLoop, server: Server, listener: socket.socket) -> None:
+    try:
+        loop.run_until_complete(server.serve(sockets=[listener]))
+    finally:
+        loop.close()

@@ -1,8 +1,9 @@
 """The ASGI application: opens what handlers work with, and puts the gate before them."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from starlette.routing import Router
@@ -14,9 +15,13 @@ from countersink.store import Store
 from countersink.stream.connection import connect
 from countersink.web.door import Door
 from countersink.web.gate import Gate
+from countersink.web.limits import Buckets
 from countersink.web.options import WebOptions
+from countersink.web.register import Register
 from countersink.web.routing import Table
 from countersink.web.services import Services
+
+MINUTE_S: Final = 60.0
 
 
 class Application:
@@ -30,9 +35,11 @@ class Application:
 
     Attributes:
         services: what handlers work with, from the start to the end; not there before.
+        complete: after the end, whether all that was accepted is stored.
     """
 
     services: Services
+    complete = False
 
     def __init__(
         self,
@@ -56,23 +63,35 @@ class Application:
         else:
             await self._life(scope, receive, send)
 
+    def stop(self) -> None:
+        """Tell answers that go on without end to end; in the event loop's thread."""
+        self.services.stopping.set()
+
     @asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
         options = self._options
         client = connect(options.redis_url, client_name="countersink-web")
-        producer = self._producer()
         with client, Store(options.mysql_url) as store:
+            register = Register(store, options.mysql_url)
+            await register.read()
+            failures = options.failures_per_minute
             self.services = Services(
                 options=options,
-                producer=producer,
+                producer=self._producer(),
                 store=store,
                 reads=Reads(store, client),
                 redis=client,
                 system=self._system,
                 threads=anyio.CapacityLimiter(options.threads),
+                register=register,
+                failures=Buckets(failures / MINUTE_S, failures),
+                stopping=asyncio.Event(),
             )
             self._gate = Gate(self._table, self.services)
+            keeping = asyncio.create_task(register.keep())
             try:
                 yield
             finally:
-                await anyio.to_thread.run_sync(producer.close)
+                keeping.cancel()
+                self.complete = await anyio.to_thread.run_sync(self.services.producer.close)
+                await register.write_uses()

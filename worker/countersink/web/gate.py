@@ -1,13 +1,30 @@
 """The gate: what every request goes through before, and every answer after, a door's handler."""
 
+from collections.abc import Mapping
+from typing import Final
+
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from countersink.web import heads, origins
+from countersink.web.addresses import Addresses
+from countersink.web.credentials import holder_of, login_of, shown_key
+from countersink.web.door import Door
 from countersink.web.failures import answer_of
-from countersink.web.identity import SCOPES, Identity
+from countersink.web.headers import complete
+from countersink.web.hosts import Hosts, is_loopback
+from countersink.web.identity import EVERYBODY, NOBODY, Identity
+from countersink.web.limits import Buckets, retry_after
+from countersink.web.problem import Problem
 from countersink.web.routing import Table
 from countersink.web.services import Services
+
+LOGIN_PATH: Final = "/login"
+BURST_S: Final = 2.0
+"""Seconds of the allowed rate that may come at once."""
+_READING: Final = ("GET", "HEAD")
+_CHALLENGE: Final = 'Bearer realm="countersink"'
 
 
 class Gate:
@@ -19,20 +36,159 @@ class Gate:
     """
 
     def __init__(self, table: Table, services: Services) -> None:
+        options = services.options
         self._table = table
         self._services = services
+        self._register = services.register
+        self._failures = services.failures
+        self._hosts = Hosts(options.host, options.allowed_hosts)
+        self._addresses = Addresses(options.trusted_proxies)
+        self._per_key = _buckets(options.rate_per_key)
+        self._per_address = _buckets(options.rate_per_address)
+        self._without_keys = options.without_keys
+        self._open = options.without_keys or is_loopback(options.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI)."""
-        response = await self._answer(scope, receive, send)
-        await response(scope, receive, send)
+        try:
+            response = await self._answer(scope, receive, send)
+        except Exception as error:
+            response = answer_of(error)
+        complete(response)
+        self._services.answers[response.status_code] += 1
+        try:
+            await response(scope, receive, send)
+        except Exception as error:
+            answer_of(error)  # it is in the log; the server ends the connection
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Response:
+        found = heads.read(scope)
+        host = found.get(b"host")
+        if host is not None or scope["http_version"] != "1.0":
+            self._hosts.check((host or b"").decode("latin-1"))
+        heads.decode_target(scope)
+        peer = scope["client"]
+        client = self._addresses.find(peer and peer[0], _text(found.get(b"x-forwarded-for")))
+        if b"x-forwarded-proto" in found and self._addresses.is_trusted(peer and peer[0]):
+            scope["scheme"] = "https" if found[b"x-forwarded-proto"] == b"https" else "http"
+        method = scope["method"]
+        scope["countersink.client"] = client
+        if method == "OPTIONS":
+            self._within(self._per_address, client)
+            return Response(status_code=204, headers={"Allow": self._table.allowed(scope["path"])})
         try:
-            door, parameters = self._table.find(scope["method"], scope["path"])
-            scope["path_params"] = parameters
-            request = Request(scope, receive, send)
-            who = Identity(scopes=frozenset(SCOPES))
-            return await door.handler(request, self._services, who)
-        except Exception as error:
-            return answer_of(error)
+            door, scope["path_params"] = self._table.find(method, scope["path"])
+        except Problem:
+            self._within(self._per_address, client)
+            raise
+        try:
+            who = await self._admit(door, found, client, method, scope["scheme"])
+        except Problem as problem:
+            if problem.status == 401 and door.hidden and _is_browser(scope):
+                return RedirectResponse(LOGIN_PATH, 303)
+            raise
+        return await door.handler(Request(scope, receive, send), self._services, who)
+
+    async def _admit(
+        self, door: Door, found: Mapping[bytes, bytes], client: str, method: str, scheme: str
+    ) -> Identity:
+        """Whose request this is.
+
+        Raises:
+            Problem: 401, 403 or 429.
+        """
+        if door.scope is None and not door.public:
+            self._within(self._per_address, client)
+            if method not in _READING and not origins.is_own(found, scheme, silent=True):
+                raise origins.refused()
+            return NOBODY
+        shown = shown_key(found)
+        if shown is not None:
+            who = await self._holder(shown, client)
+            self._within(self._per_key, who.key_id)
+            self._register.note_use(who.key_id)
+        else:
+            who = self._without_key(door, found, client, method, scheme)
+        if who.public or door.scope is None or who.may(door.scope):
+            return who
+        if door.public:
+            return NOBODY
+        raise Problem(403, f"This takes a key with the scope {door.scope}")
+
+    async def _holder(self, shown: str, client: str) -> Identity:
+        """Whose key this is.
+
+        Raises:
+            Problem: 401 nobody's; 429 nor were many others from there.
+        """
+        known = await holder_of(shown, client, self._register, self._failures)
+        if known is not None:
+            return known.identity
+        raise Problem(
+            401,
+            "The key is wrong, revoked or expired: countersink key create makes another one",
+            headers={"WWW-Authenticate": f'{_CHALLENGE}, error="invalid_token"'},
+        )
+
+    def _without_key(
+        self, door: Door, found: Mapping[bytes, bytes], client: str, method: str, scheme: str
+    ) -> Identity:
+        """Whose request without a key this is: of a login, everybody's, or nobody's."""
+        login = login_of(found, scheme, self._register)
+        if login is not None:
+            who: Identity | None = login.identity
+            self._within(self._per_key, login.identity.key_id)
+        elif self._is_open(found):
+            who = EVERYBODY
+            self._within(self._per_key, client)
+        else:
+            who = None
+            self._within(self._per_address, client)
+        if who is not None and (
+            # What is public may count by GET, too: a pixel on somebody else's page.
+            (method in _READING and not door.public)
+            or origins.is_own(found, scheme, silent=login is None)
+        ):
+            return who
+        if door.public:
+            return NOBODY
+        if who is not None:
+            raise origins.refused()
+        raise Problem(
+            401,
+            "This takes a key: send Authorization: Bearer and the key, which"
+            " countersink key create makes",
+            headers={"WWW-Authenticate": _CHALLENGE},
+        )
+
+    def _is_open(self, found: Mapping[bytes, bytes]) -> bool:
+        """Whether everybody may do everything: no key was ever made, and who reaches us is local.
+
+        What comes through a proxy is not.
+        """
+        if self._register.keys_needed or not self._open:
+            return False
+        proxied = b"x-forwarded-for" in found or b"forwarded" in found
+        return self._without_keys or not proxied
+
+    def _within(self, buckets: Buckets, name: str) -> None:
+        wait = buckets.take(name)
+        if wait:
+            raise Problem(
+                429,
+                "Too many requests: wait as long as Retry-After says, or send more in each one",
+                headers={"Retry-After": retry_after(wait)},
+            )
+
+
+def _buckets(rate: float) -> Buckets:
+    return Buckets(rate, max(1.0, rate * BURST_S))
+
+
+def _is_browser(scope: Scope) -> bool:
+    """Whether a person is to see the answer."""
+    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")

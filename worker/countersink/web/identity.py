@@ -1,13 +1,12 @@
 """Who asks, and what they may do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Final, Literal
+from typing import Final
 
-Scope = Literal["ingest", "read", "admin"]
-SCOPES: Final[tuple[Scope, ...]] = ("ingest", "read", "admin")
-"""``ingest``: add to counters and take numbers. ``read``: see totals and the system's state.
-``admin``: both, and change what is there, such as dead letters."""
+from countersink.store.api_keys import SCOPES, Scope
+
+__all__ = ["EVERYBODY", "NOBODY", "SCOPES", "Identity", "Scope"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +19,7 @@ class Identity:
         scopes: what they may do; ``admin`` includes the others.
         counters: shell patterns of the counters they may name; empty: all.
         public: nobody in particular: only what is public is for them, and only by 1.
+        session: hash of the cookie, where they have logged in with the key; else empty.
     """
 
     key_id: str = ""
@@ -27,6 +27,7 @@ class Identity:
     scopes: frozenset[Scope] = frozenset()
     counters: tuple[str, ...] = ()
     public: bool = False
+    session: bytes = field(default=b"", repr=False)
 
     def may(self, scope: Scope) -> bool:
         """Whether ``scope`` is theirs."""
@@ -35,3 +36,10 @@ class Identity:
     def may_name(self, counter: str) -> bool:
         """Whether a counter (or sequence) is theirs to name."""
         return not self.counters or any(fnmatchcase(counter, each) for each in self.counters)
+
+
+EVERYBODY: Final = Identity(name="everybody", scopes=frozenset(SCOPES))
+"""Whoever asks while no key was ever made: who can reach the server may do everything."""
+
+NOBODY: Final = Identity(name="nobody", public=True)
+"""Whoever shows no key where one is needed, at a door that is open to the public."""

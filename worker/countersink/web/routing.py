@@ -46,20 +46,27 @@ class Table:
         plain = self._plain.get(path)
         if plain is not None and asked in plain:
             return plain[asked], {}
-        methods = set(plain or ())
         for pattern, doors in self._patterns.values():
-            match = pattern.fullmatch(path)
-            if match is None:
-                continue
-            if asked in doors:
+            if asked in doors and (match := pattern.fullmatch(path)) is not None:
                 return doors[asked], match.groupdict()
-            methods.update(doors)
+        allowed = self.allowed(path)
+        raise Problem(405, f"This path takes {allowed}", headers={"Allow": allowed})
+
+    def allowed(self, path: str) -> str:
+        """What ``Allow`` says of a path.
+
+        Raises:
+            Problem: 404.
+        """
+        methods = set(self._plain.get(path, ()))
+        for pattern, doors in self._patterns.values():
+            if pattern.fullmatch(path) is not None:
+                methods.update(doors)
         if not methods:
             raise Problem(404, "There is nothing at this path; GET /openapi.json lists all of them")
         if _READING in methods:
             methods.add("HEAD")
-        allowed = ", ".join(sorted(methods))
-        raise Problem(405, f"This path takes {allowed}", headers={"Allow": allowed})
+        return ", ".join(sorted({*methods, "OPTIONS"}))
 
 
 def _compile(path: str) -> re.Pattern[str]:

@@ -1,12 +1,18 @@
 """The HTTP server: uvicorn with uvloop and httptools, as this program wants it."""
 
+import asyncio
+import logging
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import uvicorn
-from starlette.types import ASGIApp
 
+from countersink.web.application import Application
 from countersink.web.options import WebOptions
+from countersink.web.protocol import BoundedProtocol, Limits
 
 KEEP_ALIVE_S: Final = 65
 """Seconds that a connection may be idle: longer than the proxies in front of it wait."""
@@ -14,6 +20,55 @@ STOP_WITHIN_S: Final = 15
 """Seconds that requests may go on after SIGTERM."""
 BACKLOG: Final = 1024
 """Connections that the kernel holds until they are accepted."""
+_TICKS: Final = 10
+"""Ticks of uvicorn's clock, of 0.1 s, between two looks for connections that are too slow."""
+_UVICORN: Final = logging.getLogger("uvicorn.error")
+_OURS: Final = logging.getLogger("countersink.web")
+
+
+class Server(uvicorn.Server):
+    """Serves until ``should_exit`` is set; whoever runs it minds the signals.
+
+    Args:
+        config: uvicorn's.
+        application: what it serves.
+
+    Attributes:
+        on_started: called once connections are accepted.
+    """
+
+    on_started: Callable[[], object]
+
+    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+        super().__init__(config)
+        self.on_started = lambda: None
+        self._application = application
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            self.on_started()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look for connections that are too slow, ten times less often than uvicorn's clock
+        ticks."""
+        if counter % _TICKS == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, BoundedProtocol):
+                    connection.end_if_late(now)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what would go on without end, then wait for what will not."""
+        self._application.stop()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone: uvicorn's way raises them again at the end."""
+        yield
 
 
 def listen(options: WebOptions) -> socket.socket:
@@ -22,11 +77,14 @@ def listen(options: WebOptions) -> socket.socket:
     Raises:
         OSError: it cannot be had.
     """
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    listener = socket.socket(family)
+    found = socket.getaddrinfo(
+        options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((options.host, options.port))
+        listener.bind(address)
         listener.listen(BACKLOG)
     except BaseException:
         listener.close()
@@ -34,22 +92,42 @@ def listen(options: WebOptions) -> socket.socket:
     return listener
 
 
-def make_server(app: ASGIApp, options: WebOptions) -> uvicorn.Server:
+def url_of(listener: socket.socket) -> str:
+    """Where it listens."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def make_server(application: Application, options: WebOptions) -> Server:
     """The server; its ``run(sockets=[…])`` serves until its ``should_exit`` is set."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            loop="uvloop",
-            http="httptools",
-            ws="none",
-            lifespan="on",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=STOP_WITHIN_S,
-            backlog=BACKLOG,
-        )
+    _UVICORN.handlers = [_Forwarded()]
+    _UVICORN.propagate = False
+    config = uvicorn.Config(
+        application,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_WITHIN_S,
+        backlog=BACKLOG,
     )
+    config.load()
+    config.http_protocol_class = partial(BoundedProtocol, Limits(options))  # type: ignore[assignment]
+    return Server(config, application)
+
+
+class _Forwarded(logging.Handler):
+    """What uvicorn warns of, as a record of ours: without its traceback, which can quote data."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage().partition("\n")[0][:300]
+        _OURS.log(record.levelno, line, extra={"action": "uvicorn"})

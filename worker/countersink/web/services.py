@@ -1,7 +1,9 @@
 """What handlers work with: one of each per process."""
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,7 +13,9 @@ import redis
 from countersink.producers import Producer
 from countersink.reads import Reads
 from countersink.store import Store
+from countersink.web.limits import Buckets
 from countersink.web.options import WebOptions
+from countersink.web.register import Register
 
 T = TypeVar("T")
 
@@ -28,6 +32,10 @@ class Services:
         redis: the queue.
         system: the state of the whole installation, the document of ``countersink info``; blocks.
         threads: bounds :meth:`run`.
+        register: the keys and logins that are valid.
+        failures: wrong keys that each address may still show.
+        stopping: set when the process is told to end: answers that go on without end end then.
+        answers: how many there were, by status.
     """
 
     options: WebOptions
@@ -37,6 +45,10 @@ class Services:
     redis: redis.Redis
     system: Callable[[], Mapping[str, Any]]
     threads: anyio.CapacityLimiter
+    register: Register
+    failures: Buckets
+    stopping: asyncio.Event
+    answers: Counter[int] = field(default_factory=Counter, compare=False)
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run what blocks in a thread."""

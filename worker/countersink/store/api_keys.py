@@ -1,0 +1,222 @@
+"""Keys of the HTTP interface: made, listed, revoked; of their secrets only hashes are kept.
+
+A key reads ``ck_<id>_<secret>``. The id names it and is no secret; the secret has 256 random bits,
+so that a plain SHA-256 of it is enough: there is nothing to guess that a slow hash would protect.
+"""
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from countersink.store.connection import Session
+
+Scope = Literal["ingest", "read", "admin"]
+SCOPES: Final[tuple[Scope, ...]] = ("ingest", "read", "admin")
+"""``ingest``: add to counters and take numbers. ``read``: see totals and the system's state.
+``admin``: both, and change what is there, such as dead letters."""
+
+MAX_NAME: Final = 255
+MAX_PATTERNS: Final = 100
+_ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
+"""Without those that look like another one."""
+_ID_LENGTH: Final = 10
+_SECRET_BYTES: Final = 32
+_KEY: Final = re.compile(r"ck_([a-z0-9]{1,16})_([A-Za-z0-9_-]{43})", re.ASCII)
+_PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?!\[\]-]{1,64}", re.ASCII)
+_COLUMNS: Final = "id, name, scopes, counters, created, expires, revoked, last_used"
+_LIVE: Final = "revoked IS NULL AND (expires IS NULL OR expires > UTC_TIMESTAMP(3))"
+
+
+class NoSuchKey(LookupError):
+    """No key that is still valid has this id or name, or several have the name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A key, without its secret. All times are naive UTC.
+
+    Attributes:
+        id: names it.
+        name: for people.
+        scopes: what it is for.
+        counters: shell patterns of the counters it may name; empty: all.
+        created, revoked, last_used: None: never; the last one is right to a minute or so.
+        expires: None: never.
+    """
+
+    id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    counters: tuple[str, ...]
+    created: datetime
+    expires: datetime | None
+    revoked: datetime | None
+    last_used: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveKey:
+    """What it takes to check a key that is shown.
+
+    Attributes:
+        key: the rest of it.
+        hash: SHA-256 of the secret.
+        expires_in: seconds, on the database's clock; None: never.
+    """
+
+    key: ApiKey
+    hash: bytes = field(repr=False)
+    expires_in: float | None
+
+
+def split(text: str) -> tuple[str, bytes] | None:
+    """The id of a key as it is shown, and the hash of its secret; None where it is no key."""
+    match = _KEY.fullmatch(text)
+    return None if match is None else (match[1], hash_of(match[2]))
+
+
+def hash_of(secret: str) -> bytes:
+    """What is kept of a secret."""
+    return hashlib.sha256(secret.encode("ascii")).digest()
+
+
+def create(
+    session: Session,
+    name: str,
+    scopes: Iterable[str],
+    *,
+    counters: Sequence[str] = (),
+    expires: datetime | None = None,
+) -> tuple[ApiKey, str]:
+    """Make a key.
+
+    Args:
+        session: outside a transaction.
+        name: for people: 1 to 255 printable characters.
+        scopes: one or more of :data:`SCOPES`.
+        counters: shell patterns of the counters that it may name; none: all.
+        expires: aware, and to come.
+
+    Returns:
+        the key, and the text that is shown to its owner once and kept nowhere.
+
+    Raises:
+        ValueError: an argument is not as above.
+    """
+    wanted = set(scopes)
+    chosen = tuple(scope for scope in SCOPES if scope in wanted)
+    _check(name, wanted, counters, expires)
+    id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
+    secret = secrets.token_urlsafe(_SECRET_BYTES)
+    ends = None if expires is None else expires.astimezone(UTC).replace(tzinfo=None)
+    session.execute(
+        "INSERT INTO api_key (id, name, hash, scopes, counters, created, expires)"
+        " VALUES (%s, %s, %s, %s, %s, UTC_TIMESTAMP(3), %s)",
+        (id, name, hash_of(secret), ",".join(chosen), json.dumps(list(counters)), ends),
+    )
+    made = _key(session.query(f"SELECT {_COLUMNS} FROM api_key WHERE id = %s", (id,))[0])
+    return made, f"ck_{id}_{secret}"
+
+
+def list_keys(session: Session) -> list[ApiKey]:
+    """All keys that were ever made, the newest first."""
+    rows = session.query(f"SELECT {_COLUMNS} FROM api_key ORDER BY created DESC, id")
+    return [_key(row) for row in rows]
+
+
+def revoke(session: Session, which: str) -> ApiKey:
+    """End a key, and the logins that were made with it, for good.
+
+    Args:
+        session: outside a transaction.
+        which: its id, or its name.
+
+    Raises:
+        NoSuchKey: no key that is not revoked has it, or more than one has the name.
+    """
+    with session.transaction():
+        rows = session.query(
+            f"SELECT {_COLUMNS} FROM api_key WHERE (id = %s OR name = %s) AND revoked IS NULL"
+            " ORDER BY id FOR UPDATE",
+            (which if which.isascii() else "", which),
+        )
+        keys = [_key(row) for row in rows]
+        found = [key for key in keys if key.id == which] or keys
+        if not found:
+            raise NoSuchKey("no key in use has this id or name: see countersink key list")
+        if len(found) > 1:
+            ids = ", ".join(key.id for key in found)
+            raise NoSuchKey(f"{len(found)} keys have this name: say which by its id ({ids})")
+        id = found[0].id
+        session.execute("UPDATE api_key SET revoked = UTC_TIMESTAMP(3) WHERE id = %s", (id,))
+        session.execute("DELETE FROM web_session WHERE api_key = %s", (id,))
+        return _key(session.query(f"SELECT {_COLUMNS} FROM api_key WHERE id = %s", (id,))[0])
+
+
+def any_made(session: Session) -> bool:
+    """Whether there ever was a key, valid or not: from then on one is needed."""
+    return bool(session.query("SELECT 1 FROM api_key LIMIT 1"))
+
+
+def live(session: Session) -> list[LiveKey]:
+    """All keys that are neither revoked nor expired."""
+    rows = session.query(
+        f"SELECT {_COLUMNS}, hash, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), expires)"
+        f" FROM api_key WHERE {_LIVE}"
+    )
+    return [
+        LiveKey(
+            key=_key(row[:8]),
+            hash=bytes(row[8]),
+            expires_in=None if row[9] is None else int(row[9]) / 1e6,
+        )
+        for row in rows
+    ]
+
+
+def note_use(session: Session, ids: Iterable[str]) -> None:
+    """Write down that these keys were used about now."""
+    for id in sorted(ids):
+        session.execute("UPDATE api_key SET last_used = UTC_TIMESTAMP(3) WHERE id = %s", (id,))
+
+
+def _check(name: str, scopes: set[str], counters: Sequence[str], expires: datetime | None) -> None:
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
+        raise ValueError(
+            f"a key's name has 1 to {MAX_NAME} printable characters, and no space at its ends"
+        )
+    unknown = sorted(scopes.difference(SCOPES))
+    if unknown or not scopes:
+        raise ValueError(f"a key has one or more of the scopes {', '.join(SCOPES)}")
+    if len(counters) > MAX_PATTERNS:
+        raise ValueError(f"a key has at most {MAX_PATTERNS} patterns of counters")
+    for pattern in counters:
+        if _PATTERN.fullmatch(pattern) is None:
+            raise ValueError(
+                f"{pattern!r} fits no counter: a pattern has 1 to 64 of A-Z a-z 0-9 _ . : -"
+                " and of * ? [ ] !"
+            )
+    if expires is not None:
+        if expires.tzinfo is None:
+            raise ValueError("the time at which a key expires has a time zone")
+        if expires <= datetime.now(UTC):
+            raise ValueError("the time at which a key expires is in the past")
+
+
+def _key(row: Sequence[Any]) -> ApiKey:
+    id, name, scopes, counters, created, expires, revoked, last_used = row
+    return ApiKey(
+        id=id,
+        name=name,
+        scopes=tuple(scope for scope in SCOPES if scope in scopes.split(",")),
+        counters=tuple(json.loads(counters)),
+        created=created,
+        expires=expires,
+        revoked=revoked,
+        last_used=last_used,
+    )

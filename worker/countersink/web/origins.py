@@ -1,0 +1,58 @@
+"""Whether a request that changes something comes from our own pages.
+
+A browser sends the cookie, or at loopback simply reaches the server, also for a page of somebody
+else. It says where that page is from: in ``Sec-Fetch-Site``, in older browsers ``Origin`` or
+``Referer``. Programs say nothing.
+"""
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from countersink.web.problem import Problem
+
+
+def is_own(heads: Mapping[bytes, bytes], scheme: str, *, silent: bool) -> bool:
+    """Whether a page of ours, or no page at all, has sent this.
+
+    Args:
+        heads: the request's headers, by lower-case name.
+        scheme: ``http`` or ``https``, as the browser sees it.
+        silent: what holds where nothing is said of it: True where no cookie came along, since
+            every browser that could be made to send this says something.
+    """
+    site = heads.get(b"sec-fetch-site")
+    if site is not None:
+        return site in (b"same-origin", b"none")
+    own = f"{scheme}://{heads.get(b'host', b'').decode('latin-1')}".lower()
+    origin = heads.get(b"origin")
+    if origin is not None:
+        return _same(origin.decode("latin-1"), own)
+    referer = heads.get(b"referer")
+    if referer is not None:
+        return _same(referer.decode("latin-1"), own)
+    return silent
+
+
+def refused() -> Problem:
+    """What a page of another origin is told."""
+    return Problem(
+        403,
+        "This came from a page of another origin: send it from the dashboard's own, or with a key"
+        " in the Authorization header",
+    )
+
+
+def _same(url: str, own: str) -> bool:
+    try:
+        parts, ours = urlsplit(url.lower()), urlsplit(own)
+        return (parts.scheme, parts.hostname, _port(parts.port, parts.scheme)) == (
+            ours.scheme,
+            ours.hostname,
+            _port(ours.port, ours.scheme),
+        )
+    except ValueError:
+        return False
+
+
+def _port(port: int | None, scheme: str) -> int | None:
+    return port if port is not None else {"http": 80, "https": 443}.get(scheme)

@@ -1,0 +1,137 @@
+"""One connection: uvicorn's, with bounds on how long and how large a request may be.
+
+uvicorn bounds neither the head of a request nor the time that it takes to arrive, nor how many
+connections there are.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from countersink.web.headers import complete
+from countersink.web.options import WebOptions
+from countersink.web.problem import Problem
+
+MAX_HEAD_BYTES: Final = 65_536
+"""Bytes of the request line and all headers."""
+WIRE_FACTOR: Final = 8
+"""Bytes on the wire for each of a body's: it may come in chunks of one."""
+
+
+class Limits:
+    """The bounds of every connection of a server.
+
+    Args:
+        options: the settings.
+    """
+
+    def __init__(self, options: WebOptions) -> None:
+        self.connections = options.max_connections
+        self.seconds = options.request_timeout_s
+        self.wire_bytes = MAX_HEAD_BYTES + WIRE_FACTOR * options.max_body_bytes
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection.
+
+    Args:
+        limits: its bounds.
+        config, server_state, app_state, _loop: uvicorn's.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._since: float | None = None  # when the request that is arriving began to
+        self._received = 0
+        self._in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, or end at once where there are too many."""
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        if len(self.connections) > self._limits.connections:
+            self._end(Problem(503, "Too many connections", headers={"Retry-After": "2"}))
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come."""
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        if self._since is None:
+            self._since = self.loop.time()
+        self._received += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # there is nothing to upgrade to: the request is answered as any other
+        except httptools.HttpParserError:
+            self._end(Problem(400, "This is no HTTP request"))
+            return
+        if self._in_head and self._received > MAX_HEAD_BYTES:
+            self._end(Problem(431, f"The head of a request has at most {MAX_HEAD_BYTES:,} bytes"))
+        elif self._received > self._limits.wire_bytes:
+            self._end(Problem(413, "The request is too large"))
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        """Its head is here."""
+        self._in_head = False
+        super().on_headers_complete()
+        # What comes after a body in chunks (its trailers) is no header: it goes nowhere.
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is here, or a trailer."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_message_complete(self) -> None:
+        """All of it is here."""
+        self._since = None
+        self._received = 0
+        super().on_message_complete()
+
+    def end_if_late(self, now: float) -> None:
+        """End the connection if its request takes too long to arrive.
+
+        Args:
+            now: the event loop's time.
+        """
+        if self._since is None or now - self._since < self._limits.seconds:
+            return
+        if self.pipeline:
+            return  # it waits for the answers to those before it, and so do we
+        self._end(Problem(408, f"The request did not arrive within {self._limits.seconds:g} s"))
+
+    def _end(self, problem: Problem) -> None:
+        """Say why, unless an answer has begun, and hang up."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self.transport.write(_wire(problem))
+        self.transport.close()
+
+
+def _wire(problem: Problem) -> bytes:
+    response = complete(problem.response())
+    status = HTTPStatus(problem.status)
+    lines = [b"HTTP/1.1 %d %b" % (status, status.phrase.encode())]
+    lines += [name + b": " + value for name, value in response.raw_headers]
+    return b"\r\n".join([*lines, b"connection: close", b"", bytes(response.body)])

@@ -1,0 +1,206 @@
+"""The keys and logins that are valid, in memory, read anew every two seconds.
+
+No request waits for MySQL because of its key. While MySQL is away, what was valid goes on being so
+until it expires; nothing can be revoked then either.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import anyio
+
+from countersink.store import Store, api_keys, web_sessions
+from countersink.store.connection import Session
+from countersink.store.errors import StoreError
+from countersink.store.tables import open_tables
+from countersink.web.identity import Identity
+
+LOGGER: Final = logging.getLogger("countersink.web")
+REFRESH_S: Final = 2.0
+"""Seconds after which a key that was revoked is refused, and a new login is known elsewhere."""
+HASTE_S: Final = 0.25
+"""Seconds between two readings at least, however many unknown keys are shown."""
+USE_S: Final = 60.0
+"""Seconds between two notes of which keys were used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A key or a login that is valid.
+
+    Attributes:
+        identity: whose.
+        hash: SHA-256 of its secret.
+        ends: when it expires, on the clock of the register.
+    """
+
+    identity: Identity
+    hash: bytes = field(repr=False)
+    ends: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    any_made: bool
+    keys: list[api_keys.LiveKey]
+    logins: list[web_sessions.LiveSession]
+
+
+class Register:
+    """Knows who is who.
+
+    Args:
+        store: where it is written.
+        mysql_url: the same, for notes of use.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, store: Store, mysql_url: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._mysql_url = mysql_url
+        self._clock = clock
+        self._keys: dict[str, Known] = {}
+        self._logins: dict[bytes, Known] = {}
+        self._any_made = False
+        self._used: set[str] = set()
+        self._began = -math.inf
+        self._lock = asyncio.Lock()
+        self._thread = anyio.CapacityLimiter(1)
+        self._away = False
+
+    @property
+    def keys_needed(self) -> bool:
+        """Whether there ever was a key, valid or not."""
+        return self._any_made
+
+    def key(self, id: str) -> Known | None:
+        """The key of this id, if it is valid."""
+        return self._valid(self._keys.get(id))
+
+    def login(self, token_hash: bytes) -> Known | None:
+        """The login of this cookie, if it is valid, and its key is."""
+        found = self._valid(self._logins.get(token_hash))
+        return None if found is None or self.key(found.identity.key_id) is None else found
+
+    def holds(self, who: Identity) -> bool:
+        """Whether ``who`` would be let in again: for answers that never end."""
+        if who.session:
+            return self.login(who.session) is not None
+        if who.key_id:
+            return self.key(who.key_id) is not None
+        return who.public or not self._any_made
+
+    def note_use(self, id: str) -> None:
+        """Remember that a key was used."""
+        self._used.add(id)
+
+    def forget_login(self, token_hash: bytes) -> None:
+        """End a login here at once; elsewhere it ends with the next reading."""
+        self._logins.pop(token_hash, None)
+
+    async def read(self) -> None:
+        """Read everything anew.
+
+        Raises:
+            StoreError: MySQL did not do its part; what was known stays.
+        """
+        began = self._clock()
+        found = await anyio.to_thread.run_sync(self._store.snapshot, _read, limiter=self._thread)
+        self._began = began
+        # Once there was a key, one is needed: also when somebody has emptied the table since.
+        self._any_made = self._any_made or found.any_made
+        self._keys = {each.key.id: _known_key(each, began) for each in found.keys}
+        self._logins = {
+            each.token_hash: Known(
+                identity=replace(self._keys[each.api_key].identity, session=each.token_hash),
+                hash=each.token_hash,
+                ends=began + each.expires_in,
+            )
+            for each in found.logins
+            if each.api_key in self._keys
+        }
+
+    async def look_again(self) -> None:
+        """Read anew before somebody is refused: the key may have been made just now.
+
+        All who ask while a reading goes on share the next one. Never raises because of MySQL.
+        """
+        asked = self._clock()
+        async with self._lock:
+            if self._began >= asked:
+                return
+            await asyncio.sleep(max(0.0, self._began + HASTE_S - asked))
+            await self._try_read()
+
+    async def keep(self) -> None:
+        """Keep it up to date until cancelled."""
+        noted = self._clock()
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            async with self._lock:
+                await self._try_read()
+            if self._clock() - noted >= USE_S:
+                noted = self._clock()
+                await self.write_uses()
+
+    async def write_uses(self) -> None:
+        """Write down which keys were used since the last time. Never raises because of MySQL."""
+        used, self._used = self._used, set()
+        if not used:
+            return
+        try:
+            work = partial(_note, self._mysql_url, used)
+            await anyio.to_thread.run_sync(work, limiter=self._thread)
+        except StoreError:
+            self._used |= used  # later, then
+
+    async def _try_read(self) -> None:
+        try:
+            await self.read()
+        except StoreError as error:
+            self._began = self._clock()
+            if not self._away:
+                LOGGER.warning(
+                    "keys cannot be read, those known stay valid: %s",
+                    error,
+                    extra={"action": "waiting"},
+                )
+            self._away = True
+        else:
+            if self._away:
+                LOGGER.info("keys can be read again", extra={"action": "resumed"})
+            self._away = False
+
+    def _valid(self, known: Known | None) -> Known | None:
+        return known if known is not None and self._clock() < known.ends else None
+
+
+def _read(session: Session) -> _Found:
+    return _Found(api_keys.any_made(session), api_keys.live(session), web_sessions.live(session))
+
+
+def _note(mysql_url: str, ids: set[str]) -> None:
+    with open_tables(mysql_url) as session:
+        api_keys.note_use(session, ids)
+
+
+def _known_key(live: api_keys.LiveKey, now: float) -> Known:
+    key = live.key
+    return Known(
+        identity=Identity(
+            key_id=key.id,
+            name=key.name,
+            scopes=frozenset(key.scopes),
+            counters=key.counters,
+        ),
+        hash=live.hash,
+        ends=math.inf if live.expires_in is None else now + live.expires_in,
+    )

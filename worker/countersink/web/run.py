@@ -1,0 +1,95 @@
+"""One web process, from its options to its exit status."""
+
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+from countersink.producers import Producer
+from countersink.store import api_keys
+from countersink.store.connection import Session
+from countersink.store.tables import open_tables
+from countersink.web.app import create_app
+from countersink.web.hosts import is_loopback
+from countersink.web.options import WebOptions
+from countersink.web.server import Server, listen, make_server, url_of
+
+LOGGER: Final = logging.getLogger("countersink.web")
+DONE: Final = 0
+FAILED: Final = 1
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Unguarded(Exception):
+    """The server would be open to everybody who can reach this machine."""
+
+
+def run(
+    options: WebOptions,
+    *,
+    producer: Callable[[], Producer],
+    system: Callable[[], Mapping[str, Any]],
+    announce: Callable[[str], object] | None = None,
+) -> int:
+    """Serve until SIGTERM or SIGINT: then requests are answered, what was accepted is stored.
+
+    Args:
+        options: the settings.
+        producer, system: see :class:`countersink.web.application.Application`.
+        announce: called with the URL once connections are accepted; default: a line on stderr.
+
+    Returns:
+        0; 1 where something that was accepted could not be stored, which is in the log.
+
+    Raises:
+        Unguarded: it would listen beyond loopback, and no key is valid.
+        StoreError: MySQL is away, or its tables are not ours.
+        OSError: it cannot listen there.
+    """
+    with open_tables(options.mysql_url) as session:
+        check_keys(session, options)
+    application = create_app(options, producer=producer, system=system)
+    server = make_server(application, options)
+    with listen(options) as listener, _signals(server):
+        server.on_started = lambda: (announce or _announce)(url_of(listener))
+        server.run(sockets=[listener])
+    if application.complete:
+        return DONE
+    LOGGER.error("not all that was accepted could be stored", extra={"action": "lost"})
+    return FAILED
+
+
+def check_keys(session: Session, options: WebOptions) -> None:
+    """Whether it is safe to listen.
+
+    Raises:
+        Unguarded: as :func:`run`.
+    """
+    if is_loopback(options.host) or options.without_keys or api_keys.live(session):
+        return
+    raise Unguarded(
+        f"{options.host} can be reached from other machines, and no key is valid: make one with"
+        " countersink key create NAME --scope admin, or let everybody in with --without-keys"
+    )
+
+
+def _announce(url: str) -> None:
+    print(f"countersink web: listening at {url}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _signals(server: Server) -> Iterator[None]:
+    """Let the signals end ``server``; puts back at the end what was there."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
