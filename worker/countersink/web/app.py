@@ -4,7 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from countersink.producers import Producer
-from countersink.web import counters, dead, health, ingest, live, login, openapi, pages, system, totals
+from countersink.web import (
+    counters,
+    dead,
+    health,
+    ingest,
+    live,
+    login,
+    openapi,
+    pages,
+    system,
+    totals,
+)
 from countersink.web.application import Application
 from countersink.web.door import Door
 from countersink.web.options import WebOptions
