@@ -8,11 +8,13 @@ from countersink.web import (
     counters,
     dead,
     health,
+    hits,
     ingest,
     live,
     login,
     openapi,
     pages,
+    sequences,
     system,
     totals,
 )
@@ -22,6 +24,8 @@ from countersink.web.options import WebOptions
 
 DOORS: Final[tuple[Door, ...]] = (
     *ingest.DOORS,
+    *hits.DOORS,
+    *sequences.DOORS,
     *counters.DOORS,
     *totals.DOORS,
     *live.DOORS,

@@ -1,0 +1,95 @@
+"""The numbers on badges: exact as a rule, and not asked of MySQL for every visit."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from countersink.store.errors import StoreError, UnknownCounter
+from countersink.stream.connection import mapped
+from countersink.stream.errors import StreamError
+from countersink.stream.partitions import stream_keys
+from countersink.web.memory import OnePer
+from countersink.web.services import Services
+from countersink.web.waiting import WAITING_ROOM
+
+FRESH_S: Final = 2.0
+"""Seconds for which a number from MySQL is good."""
+PATIENCE_S: Final = 2.0
+"""Seconds that a visitor waits for one at most."""
+MAX_NUMBERS: Final = 10_000
+MAX_QUEUE: Final = 500
+"""Entries in the queue up to which a badge has them, too: reading them takes time."""
+
+
+@dataclass(slots=True, eq=False)
+class _Number:
+    """One key's number.
+
+    Attributes:
+        base: the total as it was read; None: never.
+        visits: those counted here since.
+        read_at: monotonic seconds of the last attempt.
+        reading: the attempt under way.
+    """
+
+    base: int | None = None
+    visits: int = 0
+    read_at: float = -FRESH_S
+    reading: asyncio.Task[None] | None = None
+
+
+class HitNumbers:
+    """Totals of keys, each with the visits that this process has counted since it was read."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._numbers: OrderedDict[tuple[str, str], _Number] = OrderedDict()
+
+    async def number(self, counter: str, key: str, visits: int) -> int | None:
+        """The key's total; None while it cannot be told.
+
+        Args:
+            counter, key: whose.
+            visits: how many the caller has just had accepted.
+        """
+        number = self._numbers.get((counter, key))
+        if number is None:
+            number = self._numbers[counter, key] = _Number()
+            if len(self._numbers) > MAX_NUMBERS:
+                self._numbers.popitem(last=False)
+        self._numbers.move_to_end((counter, key))
+        number.visits += visits
+        if time.monotonic() - number.read_at >= FRESH_S:
+            if number.reading is None:
+                number.reading = asyncio.create_task(self._read(number, counter, key))
+            await asyncio.wait([number.reading], timeout=PATIENCE_S)
+        return None if number.base is None else number.base + number.visits
+
+    async def _read(self, number: _Number, counter: str, key: str) -> None:
+        try:
+            included = number.visits  # all of them were accepted, so the flush sends them
+            await WAITING_ROOM.of(self._services).stored.reached(PATIENCE_S / 2)
+            total = await self._services.run(self._total, counter, key)
+            if total is not None:
+                number.base = total
+                number.visits -= included
+        finally:
+            number.read_at = time.monotonic()
+            number.reading = None
+
+    def _total(self, counter: str, key: str) -> int | None:
+        services = self._services
+        try:
+            with mapped():
+                queued = sum(int(services.redis.xlen(each)) for each in stream_keys(services.redis))
+            return services.reads.total(counter, key=key, include_pending=queued <= MAX_QUEUE).value
+        except UnknownCounter:
+            return 0
+        except (StoreError, StreamError):
+            return None  # the badge shows what was known before
+
+
+HIT_NUMBERS: Final[OnePer[HitNumbers]] = OnePer(HitNumbers)
+"""One per process."""

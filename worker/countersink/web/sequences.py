@@ -1,0 +1,188 @@
+"""``/v1/sequences/…``: numbers that are handed out once."""
+
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from countersink.store.errors import SequenceExhausted, SequenceUncertain
+from countersink.web import bodies
+from countersink.web.door import Door
+from countersink.web.identity import Identity
+from countersink.web.ingest import JSON_TYPES
+from countersink.web.problem import Problem
+from countersink.web.services import Services
+
+MAX_BLOCK: Final = 1_000_000
+"""Values in one block."""
+MAX_NAME_BYTES: Final = 255
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    step: int | None = None
+    start: int | None = None
+    count: int | None = None
+
+
+_decode = msgspec.json.Decoder(_Asked).decode
+
+
+async def take(request: Request, services: Services, who: Identity) -> Response:
+    """Hand out the next value, or a block of them."""
+    name = _name(request, who)
+    asked = await _asked(request, services)
+    sequences = services.store.sequences
+    try:
+        if asked.count is None:
+            value = await services.run(sequences.next, name, asked.step, start=asked.start)
+            return JSONResponse({"name": name, "value": value})
+        block: range = await services.run(
+            sequences.next_block, name, asked.count, asked.step, start=asked.start
+        )
+    except SequenceExhausted as error:
+        raise Problem(409, str(error)) from None
+    except SequenceUncertain:
+        raise Problem(
+            503,
+            "The server may have handed out a value of which it could not tell; nobody else gets"
+            " it: ask for the next one",
+            headers={"Retry-After": "1"},
+        ) from None
+    except ValueError as error:
+        raise Problem(422, str(error)) from None
+    return JSONResponse({"name": name, "first": block[0], "last": block[-1], "step": block.step})
+
+
+async def peek(request: Request, services: Services, who: Identity) -> Response:
+    """The last value that was handed out."""
+    name = _name(request, who)
+    try:
+        value = await services.run(services.store.sequences.peek, name)
+    except ValueError as error:
+        raise Problem(422, str(error)) from None
+    return JSONResponse({"name": name, "value": value})
+
+
+def _name(request: Request, who: Identity) -> str:
+    name: str = request.path_params["name"]
+    if not who.may_name(name):
+        raise Problem(403, "The key may not name this sequence")
+    return name
+
+
+async def _asked(request: Request, services: Services) -> _Asked:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in JSON_TYPES:
+        raise Problem(
+            415,
+            "The body is JSON, or empty: send it with Content-Type: application/json",
+            headers={"Accept": "application/json"},
+        )
+    body = await bodies.read(request, services)
+    if not body:
+        return _Asked()
+    try:
+        asked = _decode(body)
+    except msgspec.ValidationError as error:
+        raise Problem(422, f"The body is not valid: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Problem(400, 'The body is not JSON: send {"step": 1}, or nothing') from None
+    if asked.count is not None and not 1 <= asked.count <= MAX_BLOCK:
+        raise Problem(422, f"The count is 1 to {MAX_BLOCK:,}")
+    return asked
+
+
+_NAME: Final[dict[str, Any]] = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": f"At most {MAX_NAME_BYTES} bytes of UTF-8; may hold slashes.",
+    "schema": {"type": "string", "maxLength": MAX_NAME_BYTES},
+}
+_VALUE: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["name", "value"],
+    "properties": {"name": {"type": "string"}, "value": {"type": ["integer", "null"]}},
+}
+_BLOCK: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["name", "first", "last", "step"],
+    "properties": {
+        "name": {"type": "string"},
+        "first": {"type": "integer"},
+        "last": {"type": "integer"},
+        "step": {"type": "integer"},
+    },
+}
+_INT64: Final[dict[str, Any]] = {
+    "type": ["integer", "null"],
+    "format": "int64",
+    "minimum": -(2**63),
+    "maximum": 2**63 - 1,
+}
+_BODY: Final[dict[str, Any]] = {
+    "schema": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "step": {**_INT64, "description": "From the last value; not 0. Default: 1."},
+            "start": {**_INT64, "description": "The first value, where there is none yet."},
+            "count": {
+                "type": ["integer", "null"],
+                "minimum": 1,
+                "maximum": MAX_BLOCK,
+                "description": "A block of so many values at once.",
+            },
+        },
+    }
+}
+
+DOORS: Final = (
+    Door(
+        method="POST",
+        path="/v1/sequences/{name:path}/next",
+        handler=take,
+        scope="ingest",
+        operation={
+            "operationId": "nextValue",
+            "summary": "Get your own number: nobody else gets it.",
+            "description": "A request that is sent again gets another number: the first one is"
+            " lost with the reply that was lost. Values have 64 bits; JavaScript's numbers 53.",
+            "tags": ["sequences"],
+            "parameters": [_NAME],
+            "requestBody": {"required": False, "content": {"application/json": _BODY}},
+            "responses": {
+                "200": {
+                    "description": "The number, or with `count` the block of numbers.",
+                    "content": {"application/json": {"schema": {"oneOf": [_VALUE, _BLOCK]}}},
+                },
+                "400": {"description": "The body is not JSON."},
+                "409": {"description": "No value is left within the sequence's limits."},
+                "413": {"description": "The body is too large."},
+                "415": {"description": "The body is announced as something else than JSON."},
+                "422": {"description": "There can be no such name, step, start or count."},
+                "503": {"description": "A number may be lost, or MySQL is away: ask again."},
+            },
+        },
+    ),
+    Door(
+        method="GET",
+        path="/v1/sequences/{name:path}",
+        handler=peek,
+        scope="read",
+        operation={
+            "operationId": "lastValue",
+            "summary": "The last number that was handed out; null where none was.",
+            "tags": ["sequences"],
+            "parameters": [_NAME],
+            "responses": {
+                "200": {
+                    "description": "The number of the current period.",
+                    "content": {"application/json": {"schema": _VALUE}},
+                },
+                "422": {"description": "There can be no such name."},
+            },
+        },
+    ),
+)
