@@ -1,27 +1,44 @@
 """The route templates of Starlette and of what is built on it, read from the scope they leave.
 
-Routers write what they matched into the scope that they were given: Starlette (1.0 and later) and
-FastAPI ``route``, the innermost; newer FastAPI, for a route of an included router,
-``fastapi.effective_route_context``, which has its prefix. Neither is imported here.
+Routers write what they matched into the scope that they were given: all of them ``endpoint``,
+Starlette (1.0 and later) and FastAPI ``route``, too, the innermost, and newer FastAPI, for a route
+of an included router, ``fastapi.effective_route_context``, which has its prefix. Where that route
+is, behind which mounts, its router is asked once. Nothing of all that is imported here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from countersink.producers.middleware.requests import About, noted_route
 
 _REMEMBERED: Final = 10_000
-"""Routes whose templates are remembered; beyond that the memory is emptied."""
-_DEEPEST: Final = 20
-"""Routers inside of each other that are looked into: one may hold itself."""
+"""Routes whose places are remembered; beyond that the memory is emptied."""
+_ROUTERS: Final = 1_000
+"""Routers that are looked into for a route: one may hold itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place where a route can be reached.
+
+    Attributes:
+        mounts: the paths of the mounts before it, as written.
+        template: its own path, as written.
+        pattern: of its own path, which has ``match``.
+    """
+
+    mounts: str
+    template: str
+    pattern: Any
 
 
 class StarletteRoutes:
-    """Gives the template of a scope's route: ``/users/{id}``, with the prefixes of its mounts."""
+    """Gives the template of a scope's route: ``/users/{id}``, with the paths of its mounts."""
 
     def __init__(self) -> None:
         # By identity: routes are not hashable. Each is kept, so that its id is not used again.
-        self._templates: dict[int, tuple[object, str]] = {}
+        self._places: dict[int, tuple[object, list[_Place]]] = {}
 
     def __call__(self, scope: About) -> str | None:
         """The template; None: no route matched, or the app is not of this kind."""
@@ -29,53 +46,103 @@ class StarletteRoutes:
         if noted is not None:
             return noted
         route = scope.get("route")
-        if route is None:
+        matched = scope.get("endpoint") if route is None else _effective(scope, route)
+        if matched is None:
             return None
-        matched = route
-        inner = scope.get("fastapi")
-        if isinstance(inner, dict):
-            context = inner.get("effective_route_context")
-            if getattr(context, "original_route", None) is route:
-                matched = context
-        known = self._templates.get(id(matched))
-        if known is not None:
-            return known[1]
-        template = _written(matched)
-        if template is None:
+        known = self._places.get(id(matched))
+        if known is None:
+            if len(self._places) >= _REMEMBERED:
+                self._places.clear()
+            places = list(dict.fromkeys(_places(scope.get("router"), route, matched)))
+            known = self._places[id(matched)] = (matched, places)
+        places = known[1]
+        if not places:
             return None
-        template = (_mounts(scope.get("router"), route) or "") + template
-        if len(self._templates) >= _REMEMBERED:
-            self._templates.clear()
-        self._templates[id(matched)] = (matched, template)
-        return template
+        place = places[0] if len(places) == 1 else _reached(scope, places)
+        return place.mounts + place.template
 
 
-def _written(route: object) -> str | None:
-    """A route's own path, without the types of its parameters where that can be had."""
-    for name in ("path_format", "path"):
-        path = getattr(route, name, None)
-        if isinstance(path, str):
-            return path
-    return None
+def _effective(scope: About, route: object) -> object:
+    """``route`` as the router that included it has it."""
+    of_fastapi = scope.get("fastapi")
+    if isinstance(of_fastapi, dict):
+        context: object = of_fastapi.get("effective_route_context")
+        if context is not None and getattr(context, "original_route", None) is route:
+            return context
+    return route
 
 
-def _mounts(router: object, wanted: object) -> str | None:
-    """The paths of the mounts between ``router`` and the route ``wanted``; None: not found."""
-    return next(_search(router, wanted, "", 0), None)
+def _places(router: object, route: object, matched: object) -> Iterator[_Place]:
+    """Where what was matched can be reached from ``router``; at least one, if it has a path.
 
+    Args:
+        router: the outermost.
+        route: what was matched; None: all that is known is an endpoint.
+        matched: the same with its prefix, or the endpoint.
+    """
+    if route is None:
+        # A mount has no endpoint; it calls its app that.
+        def leads_there(one: object) -> bool:
+            return _of(one, "endpoint") is matched or _of(one, "app") is matched
 
-def _search(router: object, wanted: object, prefix: str, depth: int) -> Iterator[str]:
-    routes: Any = getattr(router, "routes", None)
-    if depth > _DEEPEST or not isinstance(routes, list | tuple):
+        for mounts, found in _search(router, leads_there):
+            yield from _place(mounts, found)
         return
-    for route in routes:
-        if route is wanted:
-            yield prefix
-        else:
-            included = getattr(route, "original_router", None)  # of FastAPI: has no path
+    lost = True
+    for mounts, _ in _search(router, lambda one: one is route):
+        lost = False
+        yield from _place(mounts, matched)
+    if lost:
+        yield from _place("", matched)
+
+
+def _place(mounts: str, route: object) -> Iterator[_Place]:
+    # path_format is path without the types of its parameters.
+    for template in (_of(route, "path_format"), _of(route, "path")):
+        if isinstance(template, str):
+            yield _Place(mounts, template, _of(route, "path_regex"))
+            return
+
+
+def _search(router: object, wanted: Callable[[object], bool]) -> Iterator[tuple[str, object]]:
+    """Every route that is wanted, with the paths of the mounts before it."""
+    waiting: list[tuple[object, str]] = [(router, "")]
+    seen: set[tuple[int, str]] = set()
+    while waiting and len(seen) < _ROUTERS:
+        holder, mounts = waiting.pop(0)
+        routes = _of(holder, "routes")
+        if (id(holder), mounts) in seen or not isinstance(routes, list | tuple):
+            continue
+        seen.add((id(holder), mounts))
+        for route in routes:
+            if wanted(route):
+                yield mounts, route
+            included = _of(route, "original_router")  # of FastAPI: its prefix is in the context
             if included is not None:
-                yield from _search(included, wanted, prefix, depth + 1)
+                waiting.append((included, mounts))
             elif hasattr(route, "routes"):
-                path = getattr(route, "path", "")
-                further = path if isinstance(path, str) else ""
-                yield from _search(route, wanted, prefix + further, depth + 1)
+                path = _of(route, "path")
+                waiting.append((route, mounts + path if isinstance(path, str) else mounts))
+
+
+def _reached(scope: About, places: list[_Place]) -> _Place:
+    """The place at which this request came to a route that has several."""
+    root = str(scope.get("root_path", ""))
+    came_by = root[len(str(scope.get("app_root_path", ""))) :].split("/")
+    rest = str(scope.get("path", "")).removeprefix(root)
+    for place in places:
+        mounts = place.mounts.split("/")
+        if (
+            len(mounts) == len(came_by)
+            and all(
+                one.startswith("{") or one == other
+                for one, other in zip(mounts, came_by, strict=True)
+            )
+            and (place.pattern is None or place.pattern.match(rest))
+        ):
+            return place
+    return places[0]
+
+
+def _of(thing: object, name: str) -> Any:
+    return getattr(thing, name, None)

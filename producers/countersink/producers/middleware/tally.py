@@ -14,8 +14,8 @@ BEYOND: Final = "__other__"
 
 _NAME_BYTES: Final = 200
 """Bytes of UTF-8 of a name that a key has room for, beside what stands before and after it."""
-_PART_CHARACTERS: Final = 16
-"""Characters of what stands before and after a name."""
+_PART_BYTES: Final = 26
+"""Bytes of what stands before and after a name."""
 _KEYS: Final = 10_000
 """Keys that are remembered as made; beyond that the memory is emptied."""
 
@@ -46,10 +46,13 @@ class Tally:
         max_names: names beyond this number are counted as ``__other__``.
 
     Raises:
-        TypeError, ValueError: ``counter`` cannot be a counter's name, or ``max_names`` is below 1.
+        TypeError, ValueError: ``producer`` is none, ``counter`` cannot be a counter's name, or
+            ``max_names`` is below 1.
     """
 
     def __init__(self, producer: Increments, counter: str, *, max_names: int = MAX_NAMES) -> None:
+        if not callable(getattr(producer, "increment", None)):
+            raise TypeError(f"what counts is a Producer, not {type(producer).__name__}")
         if max_names < 1:
             raise ValueError(f"at least 1 name must be told apart, not {max_names}")
         self._producer = producer
@@ -82,7 +85,7 @@ class Tally:
                     shown = BEYOND
                 else:
                     shown = self._names[name] = fitting(name)
-            parts = (before[:_PART_CHARACTERS], shown, after[:_PART_CHARACTERS])
+            parts = (fitting(before, _PART_BYTES), shown, fitting(after, _PART_BYTES))
             key = " ".join(part for part in parts if part)
             if shown is not BEYOND:  # a client must not decide how much is remembered
                 if len(self._keys) >= _KEYS:
@@ -91,10 +94,10 @@ class Tally:
             return key
 
 
-def fitting(name: str) -> str:
-    """``name`` as a key has room for it: what is longer is cut, and told apart by a checksum."""
-    encoded = name.encode("utf-8", "replace")
-    if len(encoded) <= _NAME_BYTES:
+def fitting(text: str, room: int = _NAME_BYTES) -> str:
+    """``text`` in at most ``room`` bytes: what is longer is cut, and told apart by a checksum."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= room:
         return encoded.decode()
-    cut = encoded[: _NAME_BYTES - 12].decode("utf-8", "ignore")
+    cut = encoded[: room - 12].decode("utf-8", "ignore")
     return f"{cut}...~{zlib.crc32(encoded):08x}"

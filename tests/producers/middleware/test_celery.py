@@ -1,0 +1,95 @@
+"""Celery: a real worker with a pool of processes, none of which keeps what it has counted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+import redis
+from celery import signals
+
+from countersink.producers.integrations.celery import count_tasks
+from countersink.producers.testing import RecordingProducer
+from tests.producers.helpers import totals
+from tests.producers.middleware.celery_app import add, app, charge, ship
+from tests.support.processes import Children
+
+ADDED, CHARGED, SHIPPED, EXPIRED = 100, 30, 10, 5
+DONE = "shop:done"
+SECONDS = 60
+
+
+def another_database(url: str) -> str:
+    """Of the same Redis: for what is not countersink's."""
+    return url.rpartition("/")[0] + "/1"
+
+
+def test_a_pool_of_processes_counts_every_task(redis_url: str, redis_client: redis.Redis) -> None:
+    broker = another_database(redis_url)
+    app.conf.broker_url = broker
+    for _ in range(EXPIRED):
+        add.apply_async((1, 2), expires=-1)
+    for _ in range(ADDED):
+        add.delay(1, 2)
+    for _ in range(CHARGED):
+        charge.delay()
+    for _ in range(SHIPPED):
+        ship.delay()
+    command = [
+        *(sys.executable, "-m", "celery", "-A", "tests.producers.middleware.celery_app", "worker"),
+        *("--pool", "prefork", "-c", "2", "--max-tasks-per-child", "40", "-l", "critical"),
+        *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+    ]
+    with Children() as children, redis.Redis.from_url(broker) as client:
+        worker = children.start(
+            command,
+            environment={
+                "SHOP_BROKER": broker,
+                "SHOP_DONE": DONE,
+                "COUNTERSINK_REDIS_URL": redis_url,
+                # What is stored was stored because a process ended, not because time went by.
+                "COUNTERSINK_PRODUCER_FLUSH_INTERVAL": "3600",
+            },
+            name="celery",
+        )
+        for _ in range(ADDED + CHARGED + SHIPPED):
+            assert client.blpop([DONE], SECONDS), worker.output()
+        worker.terminate()
+        assert worker.wait() == 0, worker.output()
+    assert totals(redis_client) == {
+        ("tasks", "shop.add succeeded"): ADDED,
+        ("tasks", "shop.add revoked"): EXPIRED,
+        ("tasks", "shop.charge failed"): CHARGED,
+        ("tasks", "shop.ship retried"): 2 * SHIPPED,
+        ("tasks", "shop.ship succeeded"): SHIPPED,
+    }
+
+
+@pytest.fixture
+def disconnected() -> Iterator[None]:
+    yield
+    for signal in (
+        *(signals.task_success, signals.task_failure, signals.task_retry, signals.task_revoked),
+        signals.worker_process_shutdown,
+    ):
+        assert signal.disconnect(dispatch_uid="countersink")
+
+
+@pytest.mark.usefixtures("disconnected")
+def test_a_second_call_replaces_the_first() -> None:
+    first, second = RecordingProducer(), RecordingProducer()
+    count_tasks(first)
+    count_tasks(second, counter="work", max_names=1)
+    signals.task_success.send(sender=add, result=3)
+    signals.task_failure.send(sender=ship)
+    signals.task_retry.send(sender=None)
+    first.assert_nothing_counted()
+    second.assert_counted(
+        "work", {"shop.add succeeded": 1, "__other__ failed": 1, "__other__ retried": 1}
+    )
+
+
+def test_misuse_is_raised_at_once() -> None:
+    with pytest.raises(ValueError, match="counter name"):
+        count_tasks(RecordingProducer(), counter="no spaces")

@@ -1,0 +1,149 @@
+"""Django: by URL pattern, in both of its worlds. Each test is a process: settings are for good."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.producers.helpers import run_script, said
+from tests.support.processes import Children
+
+SETTINGS = """
+    import asyncio, json, sys, types
+
+    import django
+    from django.conf import settings
+    from django.http import Http404, HttpResponse
+    from django.urls import include, path, re_path
+
+    from countersink.producers.testing import RecordingProducer
+
+    counting = types.ModuleType("counting")
+    counting.producer = RecordingProducer()
+    sys.modules["counting"] = counting
+
+    def configure(**more):
+        settings.configure(**{
+            "ROOT_URLCONF": "__main__",
+            "SECRET_KEY": "no secret",
+            "ALLOWED_HOSTS": ["*"],
+            "LOGGING_CONFIG": None,
+            "COUNTERSINK_PRODUCER": "counting.producer",
+            "MIDDLEWARE": [
+                "countersink.producers.integrations.django.CountRequests",
+                "django.middleware.common.CommonMiddleware",
+            ],
+            **more,
+        })
+        django.setup()
+"""
+VIEWS = """
+    def fine(request, **ignored):
+        return HttpResponse("fine")
+
+    def missing(request, **ignored):
+        raise Http404
+
+    def broken(request):
+        raise RuntimeError("broken")
+
+    nested = [path("orders/<int:number>/", fine), path("missing/<slug:name>/", missing)]
+    urlpatterns = [
+        path("", fine),
+        path("shop/<slug:tenant>/", include(nested)),
+        re_path(r"^old/(?P<year>[0-9]{4})/$", fine),
+        path("broken/", broken),
+    ]
+
+    def show():
+        print(json.dumps({key: total for (_, key), total in counting.producer.totals().items()}))
+"""
+PATHS = ["/", "/shop/a/orders/1/", "/shop/b/orders/2/", "/shop/a/orders/1", "/shop/a/missing/x/"]
+PATHS += ["/old/1999/", "/none", "/broken/"]
+EXPECTED = {
+    "GET / 200": 1,
+    "GET /shop/<slug:tenant>/orders/<int:number>/ 200": 2,
+    "GET __unmatched__ 301": 1,  # APPEND_SLASH
+    "GET /shop/<slug:tenant>/missing/<slug:name>/ 404": 1,
+    "GET /^old/(?P<year>[0-9]{4})/$ 200": 1,
+    "GET __unmatched__ 404": 1,
+    "GET /broken/ 500": 1,
+}
+
+
+def run(script: str, **environment: str) -> list[Any]:
+    with Children() as children:
+        child = run_script(children, script, json.dumps(PATHS))
+        assert child.wait() == 0, child.output()
+        return said(child)
+
+
+def test_every_request_counts_by_its_pattern() -> None:
+    script = """
+    configure()
+    from django.test import Client
+
+    client = Client(raise_request_exception=False)
+    for one in json.loads(sys.argv[1]):
+        client.get(one)
+    show()
+    """
+    assert run(SETTINGS + VIEWS + script) == [EXPECTED]
+
+
+def test_the_same_under_asgi_and_what_is_cancelled() -> None:
+    script = """
+    configure(COUNTERSINK_COUNTER="api", COUNTERSINK_PRODUCER=counting.producer)
+    from django.test import AsyncClient
+
+    started = asyncio.Event()
+
+    async def slow(request):
+        started.set()
+        await asyncio.Event().wait()
+
+    urlpatterns.append(path("slow/", slow))
+
+    async def main():
+        client = AsyncClient(raise_request_exception=False)
+        for one in json.loads(sys.argv[1]):
+            await client.get(one)
+        task = asyncio.ensure_future(client.get("/slow/"))
+        await started.wait()
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            pass
+
+    asyncio.run(main())
+    assert counting.producer.totals("requests") == {}
+    show()
+    """
+    assert run(SETTINGS + VIEWS + script) == [{**EXPECTED, "GET /slow/ 499": 1}]
+
+
+def test_what_cannot_be_used_is_said_at_the_start() -> None:
+    script = """
+    configure()
+    from django.core.exceptions import ImproperlyConfigured
+    from django.core.wsgi import get_wsgi_application
+    from django.test import override_settings
+
+    for wrong in (
+        {"COUNTERSINK_PRODUCER": None},
+        {"COUNTERSINK_PRODUCER": "counting.nothing"},
+        {"COUNTERSINK_PRODUCER": 7},
+        {"COUNTERSINK_COUNTER": "no spaces"},
+    ):
+        with override_settings(**wrong):
+            try:
+                get_wsgi_application()
+            except ImproperlyConfigured as error:
+                print(json.dumps([str(error)]))
+    """
+    messages = [message for [message] in run(SETTINGS + VIEWS + script)]
+    expected = ["set COUNTERSINK_REDIS_URL", '"nothing"', "a Producer, not int", "counter name"]
+    assert len(messages) == len(expected)
+    for message, part in zip(messages, expected, strict=True):
+        assert part in message

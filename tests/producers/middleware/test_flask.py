@@ -1,0 +1,77 @@
+"""Flask: by URL rule, whatever comes before the view or goes wrong in it."""
+
+from __future__ import annotations
+
+import pytest
+from flask import Blueprint, Flask, abort
+
+from countersink.producers.integrations.flask import count_requests
+from countersink.producers.testing import RecordingProducer
+
+
+def shop(producer: RecordingProducer, counter: str = "requests") -> Flask:
+    app = Flask("shop")
+    count_requests(app, producer, counter=counter)
+    orders = Blueprint("orders", "shop", url_prefix="/orders")
+
+    @orders.get("/<int:number>")
+    def order(number: int) -> str:
+        return f"order {number}"
+
+    @app.get("/broken/<what>")
+    def broken(what: str) -> str:
+        raise RuntimeError(what)
+
+    @app.get("/teapot")
+    def teapot() -> tuple[str, int]:
+        return "short and stout", 418
+
+    app.register_blueprint(orders)
+    return app
+
+
+def test_every_request_counts_by_its_rule() -> None:
+    producer = RecordingProducer()
+    client = shop(producer).test_client()
+    for path in ("/orders/1", "/orders/2", "/orders/x", "/teapot", "/broken/a", "/static/no"):
+        client.get(path)
+    client.post("/orders/1")
+    client.head("/orders/1")
+    producer.assert_counted(
+        "requests",
+        {
+            "GET /orders/<int:number> 200": 2,
+            "GET __unmatched__ 404": 1,
+            "GET /teapot 418": 1,
+            "GET /broken/<what> 500": 1,
+            "GET /static/<path:filename> 404": 1,
+            "POST __unmatched__ 405": 1,
+            "HEAD /orders/<int:number> 200": 1,
+        },
+    )
+
+
+def test_what_is_refused_before_the_view_counts_by_its_rule() -> None:
+    producer = RecordingProducer()
+    app = shop(producer)
+    app.before_request(lambda: abort(401))
+    app.test_client().get("/orders/1")
+    producer.assert_counted("requests", {"GET /orders/<int:number> 401": 1})
+
+
+def test_an_exception_that_leaves_the_app_counts_as_500() -> None:
+    producer = RecordingProducer()
+    app = shop(producer)
+    app.testing = True
+    with pytest.raises(RuntimeError, match="a"):
+        app.test_client().get("/broken/a")
+    producer.assert_counted("requests", {"GET /broken/<what> 500": 1})
+
+
+def test_two_apps_count_apart() -> None:
+    one, other = RecordingProducer(), RecordingProducer()
+    first, second = shop(one), shop(other, "api")
+    first.test_client().get("/orders/1")
+    second.test_client().get("/orders/1")
+    one.assert_counted("requests", {"GET /orders/<int:number> 200": 1})
+    other.assert_counted("api", {"GET /orders/<int:number> 200": 1})

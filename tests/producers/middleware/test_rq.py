@@ -1,0 +1,111 @@
+"""RQ: real workers, forking and not; a work horse does not keep what it has counted."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import redis
+from rq import Queue, Retry, SimpleWorker
+from rq.serializers import JSONSerializer
+
+from countersink.producers.integrations.rq import CountsJobs
+from countersink.producers.testing import RecordingProducer
+from tests.producers.helpers import totals
+from tests.producers.middleware import rq_jobs
+from tests.producers.middleware.test_celery import another_database
+from tests.support.processes import Children
+
+JOBS = "tests.producers.middleware.rq_jobs"
+
+
+class Worker(CountsJobs, SimpleWorker):  # type: ignore[misc]
+    """In the test's own process."""
+
+    counter = "background_jobs"
+    recording = RecordingProducer()
+
+    def make_producer(self) -> RecordingProducer:
+        return self.recording
+
+
+def enqueue(queue: Queue, adds: int, others: int) -> None:
+    for _ in range(adds):
+        queue.enqueue(rq_jobs.add, 1, 2)
+    for _ in range(others):
+        queue.enqueue(rq_jobs.charge)
+        queue.enqueue(rq_jobs.charge, retry=Retry(max=2))
+        queue.enqueue(rq_jobs.ship)
+
+
+def test_a_forking_worker_counts_every_job(redis_url: str, redis_client: redis.Redis) -> None:
+    broker = another_database(redis_url)
+    with redis.Redis.from_url(broker) as client:
+        queue = Queue("shop", connection=client)
+        enqueue(queue, adds=10, others=2)
+        queue.enqueue(rq_jobs.die)
+        with Children() as children:
+            worker = children.start(
+                [
+                    *(sys.executable, "-m", "rq.cli", "worker", "shop", "--burst", "--quiet"),
+                    *("--url", broker, "--worker-class"),
+                    "countersink.producers.integrations.rq.CountingWorker",
+                ],
+                environment={
+                    "COUNTERSINK_REDIS_URL": redis_url,
+                    # What is stored was stored because a process ended.
+                    "COUNTERSINK_PRODUCER_FLUSH_INTERVAL": "3600",
+                },
+                name="rq",
+            )
+            assert worker.wait(120) == 0, worker.output()
+    assert totals(redis_client) == {
+        ("jobs", f"{JOBS}.add finished"): 10,
+        ("jobs", f"{JOBS}.charge failed"): 4,
+        ("jobs", f"{JOBS}.charge retried"): 4,
+        ("jobs", f"{JOBS}.ship retried"): 4,
+        ("jobs", f"{JOBS}.ship failed"): 2,
+        ("jobs", f"{JOBS}.die failed"): 1,
+    }
+
+
+@pytest.fixture
+def recording() -> RecordingProducer:
+    Worker.recording = RecordingProducer()
+    return Worker.recording
+
+
+def test_any_worker_class_can_count(redis_url: str, recording: RecordingProducer) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        queue = Queue("shop", connection=client)
+        enqueue(queue, adds=3, others=1)
+        Worker([queue], connection=client).work(burst=True, logging_level="CRITICAL")
+    recording.assert_counted(
+        "background_jobs",
+        {
+            f"{JOBS}.add finished": 3,
+            f"{JOBS}.charge failed": 2,
+            f"{JOBS}.charge retried": 2,
+            f"{JOBS}.ship retried": 2,
+            f"{JOBS}.ship failed": 1,
+        },
+    )
+
+
+def test_a_job_that_cannot_be_read_counts(redis_url: str, recording: RecordingProducer) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        Queue("shop", connection=client, serializer=JSONSerializer).enqueue(rq_jobs.add, 1, 2)
+        queue = Queue("shop", connection=client)  # reads pickles
+        Worker([queue], connection=client).work(burst=True, logging_level="CRITICAL")
+    recording.assert_counted("background_jobs", {"__unreadable__ failed": 1})
+
+
+def test_what_goes_wrong_with_counting_is_not_the_jobs(
+    redis_url: str, recording: RecordingProducer
+) -> None:
+    recording.close()
+    with redis.Redis.from_url(redis_url) as client:
+        queue = Queue("shop", connection=client)
+        job = queue.enqueue(rq_jobs.add, 1, 2)
+        Worker([queue], connection=client).work(burst=True, logging_level="CRITICAL")
+        assert job.return_value() == 3

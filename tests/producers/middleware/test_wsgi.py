@@ -1,0 +1,228 @@
+"""WSGI: each request counts once, whatever app and client do, and goes through as it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+from wsgiref.util import FileWrapper, setup_testing_defaults
+from wsgiref.validate import validator
+
+import pytest
+
+from countersink.producers.middleware import ROUTE, WSGIMiddleware
+from countersink.producers.testing import RecordingProducer
+
+HEADERS = [("Content-Type", "text/plain")]
+
+
+class Answer:
+    """What a server was told."""
+
+    def __init__(self) -> None:
+        self.statuses: list[str] = []
+        self.written: list[bytes] = []
+
+    def start_response(self, status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
+        self.statuses.append(status)
+        return self.written.append
+
+
+@pytest.fixture
+def producer() -> RecordingProducer:
+    return RecordingProducer()
+
+
+@pytest.fixture
+def answer() -> Answer:
+    return Answer()
+
+
+def environ(method: str = "GET", path: str = "/users/7") -> dict[str, Any]:
+    found: dict[str, Any] = {"REQUEST_METHOD": method, "PATH_INFO": path, ROUTE: "/users/<id>"}
+    setup_testing_defaults(found)
+    return found
+
+
+def test_an_answer_counts_once_and_goes_through_as_it_is(
+    producer: RecordingProducer, answer: Answer
+) -> None:
+    body = [b"one", b"two"]
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", HEADERS)(b"zero")
+        return body
+
+    assert WSGIMiddleware(app, producer)(environ(), answer.start_response) is body
+    assert (answer.statuses, answer.written) == (["200 OK"], [b"zero"])
+    producer.assert_counted("requests", {"GET /users/<id> 200": 1})
+
+
+def test_a_file_wrapper_reaches_the_server(producer: RecordingProducer, answer: Answer) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> FileWrapper:
+        start_response("200 OK", HEADERS)
+        with open("/dev/null", "rb") as file:
+            return FileWrapper(file)
+
+    assert isinstance(WSGIMiddleware(app, producer)(environ(), answer.start_response), FileWrapper)
+
+
+def test_the_servers_own_checks_find_nothing(producer: RecordingProducer, answer: Answer) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", HEADERS)
+        yield b"late"
+
+    def early(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", HEADERS)
+        return [b"early"]
+
+    for inner in (app, early):
+        counting: Any = validator(WSGIMiddleware(validator(inner), producer))  # type: ignore[arg-type]
+        body = counting({**environ(), "SCRIPT_NAME": "", "QUERY_STRING": ""}, answer.start_response)
+        assert b"".join(body) in (b"late", b"early")
+        body.close()
+    producer.assert_counted("requests", {"GET /users/<id> 200": 2})
+
+
+def test_a_generator_counts_with_its_first_piece(
+    producer: RecordingProducer, answer: Answer
+) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("201 Created", HEADERS)
+        yield b"one"
+        yield b"two"
+
+    body = iter(WSGIMiddleware(app, producer)(environ(), answer.start_response))
+    producer.assert_nothing_counted()
+    assert next(body) == b"one"
+    producer.assert_counted("requests", {"GET /users/<id> 201": 1})
+    assert list(body) == [b"two"]
+    body.close()  # type: ignore[attr-defined]
+    producer.assert_counted("requests", {"GET /users/<id> 201": 1})
+
+
+def test_an_app_that_raises_counts_as_500_and_raises_on(
+    producer: RecordingProducer, answer: Answer
+) -> None:
+    error: Exception = LookupError("its own")
+
+    def at_once(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        raise error
+
+    def begun(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", HEADERS)
+        raise error
+
+    def late(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        if error:
+            raise error
+        yield b""
+
+    for app in (at_once, begun, late):
+        with pytest.raises(LookupError) as caught:
+            list(WSGIMiddleware(app, producer)(environ(), answer.start_response))
+        assert caught.value is error
+    producer.assert_counted("requests", {"GET /users/<id> 500": 3})
+
+
+def test_a_worker_that_is_told_to_go_counts_as_500(
+    producer: RecordingProducer, answer: Answer
+) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        raise SystemExit(1)
+
+    with pytest.raises(SystemExit):
+        WSGIMiddleware(app, producer)(environ(), answer.start_response)
+    producer.assert_counted("requests", {"GET /users/<id> 500": 1})
+
+
+def test_an_answer_begun_anew_counts_as_the_second(
+    producer: RecordingProducer, answer: Answer
+) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", HEADERS)
+        try:
+            raise LookupError
+        except LookupError:
+            start_response("503 Unavailable", HEADERS, sys.exc_info())
+        return [b""]
+
+    WSGIMiddleware(app, producer)(environ(), answer.start_response)
+    assert answer.statuses == ["200 OK", "503 Unavailable"]
+    producer.assert_counted("requests", {"GET /users/<id> 503": 1})
+
+
+def test_apps_that_say_nothing(producer: RecordingProducer, answer: Answer) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        return []
+
+    counting = WSGIMiddleware(app, producer)
+    assert list(counting(environ(), answer.start_response)) == []
+    counting(environ(), answer.start_response).close()  # type: ignore[attr-defined]
+    producer.assert_counted("requests", {"GET /users/<id> 500": 1, "GET /users/<id> 499": 1})
+
+
+def test_the_body_is_closed(producer: RecordingProducer, answer: Answer) -> None:
+    closed: list[str] = []
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        try:
+            start_response("200 OK", HEADERS)
+            yield b"one"
+            yield b"two"
+        finally:
+            closed.append("closed")
+
+    body = iter(WSGIMiddleware(app, producer)(environ(), answer.start_response))
+    next(body)
+    body.close()  # type: ignore[attr-defined]
+    assert closed == ["closed"]
+    producer.assert_counted("requests", {"GET /users/<id> 200": 1})
+
+
+@pytest.mark.parametrize("status", ["", "abc", "20", "999 No", "²00 OK", "-10", " 20", "099 X"])
+def test_statuses_that_none_can_be_are_one(
+    producer: RecordingProducer, answer: Answer, status: str
+) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response(status, HEADERS)
+        return []
+
+    WSGIMiddleware(app, producer)(environ(), answer.start_response)
+    producer.assert_counted("requests", {"GET /users/<id> OTHER": 1})
+
+
+def test_without_a_route_all_is_unmatched(producer: RecordingProducer, answer: Answer) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", HEADERS)
+        return []
+
+    for number in range(1_000):
+        asked = environ("X" * (number + 1), f"/{number}")
+        del asked[ROUTE]
+        WSGIMiddleware(app, producer)(asked, answer.start_response)
+    producer.assert_counted("requests", {"OTHER __unmatched__ 200": 1_000})
+
+
+def test_the_route_can_be_chosen(producer: RecordingProducer, answer: Answer) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", HEADERS)
+        return []
+
+    counting = WSGIMiddleware(
+        app, producer, counter="api", route=lambda environ: environ["PATH_INFO"][:6]
+    )
+    counting(environ(), answer.start_response)
+    producer.assert_counted("api", {"GET /users 200": 1})
+
+
+def test_a_producer_that_is_closed_breaks_nothing(
+    producer: RecordingProducer, answer: Answer
+) -> None:
+    producer.close()
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", HEADERS)
+        return [b"fine"]
+
+    assert WSGIMiddleware(app, producer)(environ(), answer.start_response) == [b"fine"]
