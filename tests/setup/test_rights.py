@@ -1,0 +1,181 @@
+"""Every process under exactly the rights of ops/mysql/grants.sql and ops/redis/users.acl."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from countersink.cli.servers import MySQLServer
+from countersink.producers import Producer
+from countersink.schedules.registry import JOBS
+from countersink.store.connection import connect
+from countersink.store.migrate import migrate
+from tests.support.databases import dropped, new_name
+from tests.support.factories import RedisFactory
+from tests.support.processes import COUNTERSINK, Child
+from tests.support.waiting import eventually
+
+OPS = Path(__file__).resolve().parents[2] / "ops"
+LINE = '192.0.2.7 - - [21/Nov/2026:10:00:0{} +0000] "GET / HTTP/1.1" 200 5 "-" "-"\n'
+EVERY_SECOND = {f"COUNTERSINK_SCHEDULER_{name.upper()}_CRON": "* * * * * *" for name in JOBS}
+
+
+class Site:
+    """Servers whose users are those of the files; each process has one of them.
+
+    Args:
+        mysql: a server, whose administrator makes the users.
+        redis_server: another one's URL, with its administrator's password in it.
+        database: to be made.
+    """
+
+    def __init__(self, mysql: MySQLServer, redis_url: str, database: str) -> None:
+        self._admin = mysql.url
+        self._mysql_url = mysql.url_for(database)
+        self._redis_url = redis_url
+        self._database = database
+        self._suffix = secrets.token_hex(4)  # users are the server's, and other tests run on it
+        self.children: list[Child] = []
+
+    def run_grants(self) -> None:
+        """As the file says: on tables that are there. Rights outlive their tables, so these go."""
+        migrate(self._mysql_url)
+        text = (OPS / "mysql" / "grants.sql").read_text()
+        text = re.sub(r"^--.*$", "", text, flags=re.MULTILINE)
+        text = text.replace("`countersink`", f"`{self._database}`")
+        text = re.sub(r"'(countersink\w*)'@'%'", rf"'\g<1>{self._suffix}'@'%%'", text)
+        with connect(self._admin, database=False) as session:
+            for statement in text.split(";"):
+                if statement.strip():
+                    session.execute(re.sub(r"'change me: \w+'", "'secret'", statement), ())
+            session.execute(f"DROP DATABASE `{self._database}`")
+
+    def drop_users(self) -> None:
+        names = re.findall(r"CREATE USER '(\w+)'", (OPS / "mysql" / "grants.sql").read_text())
+        with connect(self._admin, database=False) as session:
+            for name in names:
+                session.execute(f"DROP USER IF EXISTS '{name}{self._suffix}'@'%%'", ())
+
+    def make_redis_users(self) -> None:
+        with redis.Redis.from_url(self._redis_url) as client:
+            for line in (OPS / "redis" / "users.acl").read_text().splitlines():
+                if line.startswith("user "):
+                    _, name, *rules = re.sub(r">\S+", ">secret", line).split()
+                    client.execute_command("ACL", "SETUSER", name, *rules)
+
+    def redis_refusals(self) -> list[str]:
+        """What Redis refused to anybody."""
+        with redis.Redis.from_url(self._redis_url) as client:
+            return [f"{e['username']}: {e['reason']} {e['object']}" for e in client.acl_log()]
+
+    def redis_url(self, user: str) -> str:
+        return re.sub(r"//[^@]*@", f"//{user}:secret@", self._redis_url)
+
+    def mysql_url(self, user: str) -> str:
+        return re.sub(r"//[^@]*@", f"//{user}{self._suffix}:secret@", self._mysql_url)
+
+    def child(self, mysql_user: str, redis_user: str, *arguments: str, **more: str) -> Child:
+        """A countersink process of these two users."""
+        urls = {
+            "COUNTERSINK_MYSQL_URL": self.mysql_url(mysql_user),
+            "COUNTERSINK_REDIS_URL": self.redis_url(redis_user),
+        }
+        child = Child([*COUNTERSINK, *arguments], environment={**urls, **more}, name=arguments[0])
+        self.children.append(child)
+        return child
+
+    def done(self, mysql_user: str, redis_user: str, *arguments: str, status: int = 0) -> str:
+        """What a command of these users says; it ends as it should."""
+        child = self.child(mysql_user, redis_user, *arguments)
+        assert child.wait(60) == status, child.output()
+        return child.output()
+
+
+@pytest.fixture
+def site(mysql_server: MySQLServer, own_redis_server: RedisFactory) -> Iterator[Site]:
+    name = new_name()
+    with dropped(mysql_server, name):
+        site = Site(mysql_server, own_redis_server().url, name)
+        site.run_grants()
+        site.make_redis_users()
+        try:
+            yield site
+        finally:
+            for child in site.children:
+                child.reap()
+            site.drop_users()
+
+
+def test_every_process_does_its_work_under_the_documented_rights(
+    site: Site, tmp_path: Path
+) -> None:
+    refused = site.done("countersink_worker", "countersink_worker", "migrate", status=1)
+    assert "denied" in refused
+    site.done("countersink_migrate", "countersink_app", "migrate")
+
+    operator = ("countersink", "countersink_operator")
+    site.done(*operator, "counter", "set", "capped", "--max-keys", "2")
+    worker = site.child("countersink_worker", "countersink_worker", "worker")
+    with Producer(site.redis_url("countersink_app")) as producer:
+        producer.increment("page_views", "/home", 3)
+        producer.increment("page_views", "/about", id="once")
+        producer.increment("page_views", "/about", id="once")
+        producer.increment_many("capped", {f"{n}": 1 for n in range(5)})
+        assert producer.flush(timeout=30, applied=True), worker.output()
+    log = tmp_path / "access.log"
+    log.write_text("".join(LINE.format(n) for n in range(4)))
+    site.done("countersink_reader", "countersink_app", "tail", str(log), "--counter", "tailed")
+    site.done("countersink_reader", "countersink_app", "increment", "page_views", "/home")
+    with redis.Redis.from_url(site.redis_url("countersink_app")) as app:
+        app.xadd("{countersink:0}:events", {"rows": "no JSON"})  # a dead letter is written, too
+
+    reading = ("countersink_reader", "countersink_web")
+    totals = ("totals", "page_views", "--by", "key", "--include-pending", "--format", "json")
+    rows = json.loads(site.done(*reading, *totals))["rows"]
+    assert rows == [{"key": "/home", "total": 4}, {"key": "/about", "total": 1}]
+    eventually(lambda: "not_json" in site.done(*operator, "dead", "list"), message=worker.output)
+
+    site.done(*operator, "dead", "drop", "--all")
+
+    site.child("countersink", "countersink_jobs", "scheduler", **EVERY_SECOND)
+    jobs = site.child("countersink", "countersink_jobs", "jobs")
+    eventually(lambda: _done(site) == set(JOBS), message=jobs.output)
+    site.done(*operator, "info")
+    site.done(*operator, "verify")
+    site.done(*operator, "backfill", str(log), "--counter", "filled")
+    site.done(*operator, "backfill", str(log), "--counter", "tailed", "--mode", "reconcile")
+    site.done(*operator, "sequence", "next", "invoices")
+    assert site.redis_refusals() == []
+
+
+def _done(site: Site) -> set[str]:
+    """The jobs that a run of was done."""
+    listed = site.done("countersink_reader", "countersink_jobs", "runs", "--format", "json")
+    return {run["job"] for run in json.loads(listed)["runs"] if run["state"] == "done"}
+
+
+@pytest.mark.parametrize("user", ["countersink_worker", "countersink_reader"])
+def test_who_only_counts_or_looks_changes_no_setting(site: Site, user: str) -> None:
+    site.done("countersink_migrate", "countersink_app", "migrate")
+    said = site.done(user, "countersink_worker", "counter", "strict", "on", status=1)
+    assert "denied" in said
+
+
+def test_an_app_reads_no_streams_group_and_deletes_nothing(site: Site) -> None:
+    with redis.Redis.from_url(site.redis_url("countersink_app")) as client:
+        for command in (
+            ("XTRIM", "{countersink:0}:events", "MAXLEN", "0"),
+            ("XDEL", "{countersink:0}:events", "1-1"),
+            ("DEL", "rq:queue:countersink"),
+            ("FLUSHALL",),
+            ("KEYS", "*"),
+            ("CONFIG", "GET", "*"),
+        ):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*command)
