@@ -30,6 +30,14 @@ COMMANDS: Final[dict[str, Lazy]] = {
         "countersink.cli.commands.jobs:command",
         "Run the scheduled jobs, one at a time, until stopped.",
     ),
+    "web": Lazy(
+        "countersink.cli.commands.web:command",
+        "Serve HTTP: increments in, totals out, and the dashboard.",
+    ),
+    "key": Lazy(
+        "countersink.cli.commands.key:command",
+        "Make keys of the HTTP interface, see them, end them.",
+    ),
     "increment": Lazy(
         "countersink.cli.commands.increment:command",
         "Add to a counter, through the same queue as an app.",
@@ -37,6 +45,10 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "totals": Lazy(
         "countersink.cli.commands.totals:command",
         "Show totals: by day, hour or month, by key, by counter, or one figure.",
+    ),
+    "export": Lazy(
+        "countersink.cli.commands.export:command",
+        "Write out all totals of counters: CSV, NDJSON or Parquet.",
     ),
     "tail": Lazy(
         "countersink.cli.commands.tail:command",

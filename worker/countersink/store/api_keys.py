@@ -185,6 +185,19 @@ def note_use(session: Session, ids: Iterable[str]) -> None:
         session.execute("UPDATE api_key SET last_used = UTC_TIMESTAMP(3) WHERE id = %s", (id,))
 
 
+def check_pattern(pattern: str) -> None:
+    """Whether counters can fit a shell pattern.
+
+    Raises:
+        ValueError: none can.
+    """
+    if _PATTERN.fullmatch(pattern) is None:
+        raise ValueError(
+            f"{pattern!r} fits no counter: a pattern has 1 to 64 of A-Z a-z 0-9 _ . : -"
+            " and of * ? [ ] !"
+        )
+
+
 def _check(name: str, scopes: set[str], counters: Sequence[str], expires: datetime | None) -> None:
     if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
         raise ValueError(
@@ -196,11 +209,7 @@ def _check(name: str, scopes: set[str], counters: Sequence[str], expires: dateti
     if len(counters) > MAX_PATTERNS:
         raise ValueError(f"a key has at most {MAX_PATTERNS} patterns of counters")
     for pattern in counters:
-        if _PATTERN.fullmatch(pattern) is None:
-            raise ValueError(
-                f"{pattern!r} fits no counter: a pattern has 1 to 64 of A-Z a-z 0-9 _ . : -"
-                " and of * ? [ ] !"
-            )
+        check_pattern(pattern)
     if expires is not None:
         if expires.tzinfo is None:
             raise ValueError("the time at which a key expires has a time zone")

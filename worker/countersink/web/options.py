@@ -1,8 +1,30 @@
 """What ``countersink web`` can be told."""
 
+import math
 from dataclasses import dataclass
+from typing import Final
 
-PORT = 8321
+from countersink.store.api_keys import check_pattern
+from countersink.stream.limits import MAX_AMOUNT
+from countersink.web.addresses import Addresses
+
+PORT: Final = 8321
+DAY_S: Final = 86_400.0
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "port": (0, 65_535),
+    "max_body_bytes": (1_024, 1 << 30),
+    "max_items": (1, 1_000),
+    "max_amount": (1, MAX_AMOUNT),
+    "rate_per_key": (0, 1e9),
+    "rate_per_address": (0, 1e9),
+    "failures_per_minute": (1, 1_000_000),
+    "max_connections": (1, 1_000_000),
+    "request_timeout_s": (0.1, 3_600),
+    "wait_s": (0, 300),
+    "threads": (1, 256),
+    "session_hours": (0.01, 8_760),
+}
+"""The least and the most of each number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +46,9 @@ class WebOptions:
         max_body_bytes: of a request, before and after decompression.
         max_items: increments in one request.
         max_amount: the largest absolute amount of an increment that comes by HTTP.
-        rate_per_key: requests per second of one API key, over time; bursts of 2 s' worth pass.
-        rate_per_address: the same for one address (of IPv6 its /64).
+        rate_per_key: requests per second of one API key, over time; bursts of 2 s' worth pass; 0:
+            no limit. Where no key is needed, of one address.
+        rate_per_address: the same for one address (of IPv6 its /64), of requests without a key.
         failures_per_minute: wrong keys that one address may show.
         max_connections: at once; more are told 503.
         request_timeout_s: seconds in which a request's head and body must have arrived.
@@ -53,3 +76,23 @@ class WebOptions:
     wait_s: float = 10.0
     threads: int = 8
     session_hours: float = 12.0
+
+    def __post_init__(self) -> None:
+        """Check.
+
+        Raises:
+            ValueError: a value cannot be used; the message names its option.
+        """
+        if not self.host:
+            raise ValueError("--host is an address, such as 127.0.0.1, not empty")
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not (math.isfinite(value) and least <= value <= most):
+                option = name.replace("_", "-")
+                raise ValueError(f"--{option} is from {least:,} to {most:,}, not {value}")
+        for pattern in self.public_counters:
+            check_pattern(pattern)
+        try:
+            Addresses(self.trusted_proxies)
+        except ValueError as error:
+            raise ValueError(f"--trusted-proxy is an address or a network: {error}") from error
