@@ -1,0 +1,65 @@
+// Asking the server. Errors carry its own sentence.
+
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** GET a document; values of `parameters` that are null are left out, lists are repeated. */
+export function get(path, parameters = {}, signal = undefined) {
+  return ask(address(path, parameters), { signal });
+}
+
+/** POST a document. */
+export function post(path, body) {
+  return ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+}
+
+/** A path with its query. */
+export function address(path, parameters) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    for (const one of [value].flat()) if (one !== null && one !== undefined && one !== "") query.append(name, one);
+  }
+  const text = query.toString();
+  return text ? `${path}?${text}` : path;
+}
+
+/** The path of a counter's question. */
+export const counterPath = (counter, question = "") => `/v1/counters/${encodeURIComponent(counter)}${question && `/${question}`}`;
+
+async function ask(url, options) {
+  let response;
+  try {
+    response = await fetch(url, { credentials: "same-origin", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "The server does not answer.");
+  }
+  if (response.status === 401) return leave();
+  if (!response.ok) throw new ApiError(response.status, await reason(response));
+  return response.json();
+}
+
+async function reason(response) {
+  try {
+    const problem = await response.json();
+    const more = (problem.errors ?? []).map((one) => one.detail).join("; ");
+    return [problem.detail, more].filter(Boolean).join(": ");
+  } catch {
+    return `The server answered ${response.status}.`;
+  }
+}
+
+/** The session is over: log in, and come back to the same view. */
+function leave() {
+  try {
+    sessionStorage.setItem("countersink-return", location.hash);
+  } catch {
+    // then it is the first view
+  }
+  location.assign("/login");
+  return new Promise(() => {}); // nothing goes on here
+}

@@ -1,0 +1,109 @@
+// The page: which view is shown, live numbers, who is logged in.
+
+import { ApiError, get } from "./api.js";
+import { h, put, text } from "./dom.js";
+import { fresh, show, stale } from "./freshness.js";
+import { Live } from "./live.js";
+import { counterView } from "./counter.js";
+import { overview } from "./overview.js";
+import { systemView } from "./system.js";
+
+const VIEWS = { "": overview, counter: counterView, system: systemView };
+const ALERT_EVERY_MS = 15_000;
+
+const main = document.getElementById("main");
+const app = {
+  live: new Live(
+    (news) => {
+      fresh(news.complete_up_to);
+      view?.heard?.(news);
+    },
+    (why) => stale(why),
+  ),
+  who: { scopes: [] },
+  /** Whether the person may do what this scope allows. */
+  may: (scope) => app.who.scopes.includes(scope) || app.who.scopes.includes("admin"),
+};
+let view = null;
+let shown = null;
+
+/** "#/counter/page_views?range=7" → ["counter", "page_views", URLSearchParams]. */
+function place() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name = "", ...rest] = path.split("/");
+  let argument = rest.join("/");
+  try {
+    argument = decodeURIComponent(argument);
+  } catch {
+    // an address that somebody has mistyped: shown as it is
+  }
+  return [name, argument, new URLSearchParams(query ?? "")];
+}
+
+function go() {
+  const [name, argument, query] = place();
+  const make = VIEWS[name] ?? overview;
+  const same = view && shown === `${name}/${argument}`;
+  if (same && view.changed) return view.changed(query);
+  view?.gone?.();
+  shown = `${name}/${argument}`;
+  view = make(app, argument, query);
+  put(main, view.element);
+  document.title = view.title ? `${view.title} · countersink` : "countersink";
+  for (const link of document.querySelectorAll("nav a")) {
+    const here = link.dataset.view === (name === "system" ? "system" : "overview");
+    link.toggleAttribute("aria-current", here);
+    if (here) link.setAttribute("aria-current", "page");
+  }
+  app.live.watch(view.counters ?? []);
+  if (document.activeElement && document.activeElement !== document.body) main.focus({ preventScroll: true });
+  scrollTo(0, 0);
+}
+
+/** Dead letters and other trouble, as a number beside the link to the system's view. */
+async function alarm() {
+  if (document.hidden) return;
+  try {
+    const state = await get("/v1/system");
+    const number = (state.dead ?? 0) + (state.workers.length ? 0 : 1) + (state.schedules?.failing?.length ?? 0);
+    const badge = document.getElementById("alert");
+    badge.hidden = !number;
+    put(badge, number ? [String(number > 99 ? "99+" : number), h("span", { class: "unseen" }, " things to look at")] : "");
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+  }
+}
+
+async function start() {
+  try {
+    const back = sessionStorage.getItem("countersink-return");
+    sessionStorage.removeItem("countersink-return");
+    if (back && !location.hash) history.replaceState(null, "", back);
+  } catch {
+    // no storage: the first view
+  }
+  const theme = document.getElementById("theme");
+  const name = () => theme.setAttribute("aria-label", `Use ${document.documentElement.dataset.theme === "dark" ? "light" : "dark"} colours`);
+  theme.addEventListener("click", () => toggleTheme());
+  addEventListener("theme", name);
+  name();
+  try {
+    app.who = await get("/v1/whoami");
+  } catch (error) {
+    stale(error.message);
+  }
+  const out = document.getElementById("logout");
+  out.hidden = !app.who.key;
+  if (app.who.name) text(out.querySelector("button"), `Log out ${app.who.name}`);
+  addEventListener("hashchange", go);
+  addEventListener("reload", () => {
+    shown = null;
+    go();
+  });
+  go();
+  show();
+  alarm();
+  setInterval(alarm, ALERT_EVERY_MS);
+}
+
+start();

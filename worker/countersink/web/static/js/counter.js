@@ -1,0 +1,261 @@
+// One counter: its series, compared with the period before, and its keys.
+
+import { address as url, counterPath, get } from "./api.js";
+import { Chart } from "./chart.js";
+import { announce, h, put, text } from "./dom.js";
+import { change, label, plus, whole } from "./format.js";
+import { fresh } from "./freshness.js";
+import { keys } from "./keys.js";
+import { choice, failure, figure, tick } from "./parts.js";
+import { RANGES, address, read } from "./range.js";
+import { series } from "./series.js";
+
+const TABLE_MOST = 400;
+const HOURS_ANEW_MS = 5_000;
+const ANEW_MS = 60_000;
+
+export function counterView(app, counter, query) {
+  let settings = null;
+  let wanted = null;
+  let found = null;
+  let asking = null;
+  let todayTotal = null;
+  let allTotal = null;
+  let loaded = 0;
+
+  const chart = new Chart();
+  const meta = h("p", { class: "soft" });
+  const now = h("span", { class: "now" }, "…");
+  const all = h("span", null, "…");
+  const sum = h("span", null, "…");
+  const sumName = h("span", null, "Sum");
+  const sumNote = h("small");
+  const yesterday = h("small");
+  const controls = h("div", { class: "controls" });
+  const chip = h("p", { class: "chips" });
+  const trouble = h("div");
+  const note = h("p", { class: "soft note" });
+  const tableBody = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the chart" });
+  const details = h("details", { ontoggle: () => details.open && numbers() }, h("summary", null, "The numbers as a table"), tableBody);
+  const top = keys(counter, (key) => go({ key }));
+  const panel = h("div", { class: "panel" }, chart.element, h("div", { class: "legend" }, chart.legend, note), details);
+  const content = h(
+    "div",
+    null,
+    h(
+      "dl",
+      { class: "figures" },
+      h("div", { class: "figure" }, h("dt", null, "Today"), h("dd", null, now, yesterday)),
+      h("div", { class: "figure" }, h("dt", null, sumName), h("dd", null, sum, sumNote)),
+      h("div", { class: "figure" }, h("dt", null, "In all"), h("dd", null, all)),
+    ),
+    controls,
+    chip,
+    trouble,
+    panel,
+    top.element,
+  );
+  const element = h(
+    "section",
+    { class: "counter" },
+    h("p", { class: "back" }, h("a", { href: "#/" }, "← All counters")),
+    h("div", { class: "head" }, h("h1", null, counter), meta),
+    content,
+  );
+  const timer = setInterval(() => !document.hidden && settings && load(true), ANEW_MS);
+
+  function go(changes) {
+    location.hash = address(counter, query, changes);
+  }
+
+  async function start() {
+    try {
+      settings = await get(counterPath(counter));
+    } catch (error) {
+      if (error.status !== 404) return put(trouble, failure(error, start));
+      put(content, h("p", { class: "notice" }, error.message), h("p", null, h("a", { href: "#/" }, "All counters")));
+      return undefined;
+    }
+    const unit = { day: "day", hour: "hour", quarter: "quarter of an hour" }[settings.resolution];
+    text(meta, `Counted by ${unit} in ${settings.time_zone}${settings.rolled_up_to ? `, by month before ${settings.rolled_up_to}` : ""}`);
+    load();
+    return undefined;
+  }
+
+  /** Ask for everything that the address names; `quietly`: only anew. */
+  async function load(quietly = false) {
+    wanted = read(query, settings);
+    loaded = Date.now();
+    asking?.abort();
+    const own = (asking = new AbortController());
+    if (!quietly) show();
+    panel.setAttribute("aria-busy", "true");
+    try {
+      found = await series(counter, wanted, own.signal);
+      put(trouble);
+      panel.removeAttribute("aria-busy");
+      fresh(found.completeUpTo);
+      drawn(quietly);
+      if (!wanted.key) top.show(wanted, found.sum);
+      else if (!quietly) top.show(wanted, 0);
+      await Promise.all([figures(own.signal), inAll(own.signal)]);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      panel.removeAttribute("aria-busy");
+      put(trouble, failure(error, () => load()));
+    }
+  }
+
+  /** The controls, as the address has them. */
+  function show() {
+    const { range, by, can, hours, key } = wanted;
+    const shownBy = by === "auto" ? null : by;
+    const ranges = RANGES.filter(([value]) => value !== "1" || hours);
+    const date = (name, value) =>
+      h("input", {
+        type: "date",
+        "aria-label": name === "from" ? "First day" : "Last day",
+        value: value ?? "",
+        onchange: (event) => event.target.value && go({ from: wanted.from, to: wanted.to ?? wanted.now, [name]: event.target.value, range: "custom" }),
+      });
+    const focused = controls.contains(document.activeElement) ? document.activeElement.textContent : null;
+    put(
+      controls,
+      choice("Days", ranges, range, (value) => go({ range: value, from: null, to: null, by: null })),
+      h("span", { class: "dates" }, date("from", wanted.from), h("span", { "aria-hidden": "true" }, "–"), date("to", wanted.to)),
+      choice(
+        "Shown by",
+        [
+          ["hour", "Hours", can.hour ? null : hours ? "At most 92 days by the hour" : "This counter is counted by day"],
+          ["day", "Days"],
+          ["month", "Months", can.month ? null : "For more than 31 days"],
+        ],
+        shownBy ?? found?.by,
+        (value) => go({ by: value }),
+      ),
+      h(
+        "label",
+        { class: "check" },
+        h("input", {
+          type: "checkbox",
+          checked: wanted.compare,
+          disabled: wanted.from === null,
+          onchange: (event) => go({ compare: event.target.checked ? "1" : null }),
+        }),
+        "Compare with the period before",
+      ),
+    );
+    if (focused) for (const one of controls.querySelectorAll("button")) if (one.textContent === focused) one.focus();
+    put(
+      chip,
+      key !== null && [
+        "Only the key ",
+        h("span", { class: "chip" }, key === "" ? "(no key)" : key, h("button", { type: "button", "aria-label": "All keys", onclick: () => go({ key: null }) }, "×")),
+      ],
+    );
+  }
+
+  function drawn(quietly) {
+    const { before, labels, values, by } = found;
+    const useful = before && before.values.length ? before : null;
+    chart.draw({ by, labels, values, before: useful, name: counter });
+    const period = RANGES.find(([value]) => value === wanted.range)?.[1];
+    text(sumName, wanted.range === "all" ? "All of them" : wanted.range === "custom" ? "These days" : wanted.range === "1" ? "Today, all hours" : `Last ${period}`);
+    text(sum, whole(found.sum));
+    const more = before && before.sum !== null ? change(found.sum, before.sum) : null;
+    put(sumNote, before && before.sum !== null && `${more ? `${more}, ` : ""}before ${whole(before.sum)}`);
+    put(
+      note,
+      useful && [h("span", { class: "key now" }), `${range(found)} `, h("span", { class: "key then" }), `${range(useful)} `],
+      before?.trouble && `${before.trouble} `,
+      found.rolledUpTo && by !== "month" && "Older days are in months by now. ",
+    );
+    if (details.open) numbers();
+    if (wanted.by === "auto" && !quietly) show();
+    if (!quietly) announce(`${counter}: ${labels.length} ${by}s, ${whole(found.sum)} in all of them`);
+  }
+
+  async function figures(signal) {
+    const from = plus(wanted.now, -1);
+    const two = await get(counterPath(counter, "daily"), { from, to: wanted.now, key: wanted.key }, signal).catch((error) => {
+      if (error.status !== 422) throw error;
+      return null;
+    });
+    if (!two) return;
+    todayTotal = two.rows.at(-1).total;
+    text(now, whole(todayTotal));
+    text(yesterday, `yesterday ${whole(two.rows[0].total)}`);
+  }
+
+  async function inAll(signal) {
+    const one = await get(counterPath(counter, "totals"), { by: "total", key: wanted.key }, signal);
+    allTotal = one.rows[0]?.total ?? 0;
+    text(all, whole(allTotal));
+  }
+
+  function numbers() {
+    const { by, labels, values, before } = found;
+    const rows = labels.map((iso, i) => [iso, values[i], before?.values[i]]).reverse();
+    const cells = rows.slice(0, TABLE_MOST).map(([iso, value, then]) =>
+      h("tr", null, h("th", { scope: "row" }, label(by, iso)), h("td", { class: "number" }, whole(value)), before && h("td", { class: "number soft" }, whole(then))),
+    );
+    const path = by === "month" ? "totals" : by === "hour" ? "hourly" : "daily";
+    const csv = url(counterPath(counter, path), { from: wanted.from, to: wanted.to, key: wanted.key, by: by === "month" ? by : null, format: "csv" });
+    put(
+      tableBody,
+      h(
+        "table",
+        null,
+        h("thead", null, h("tr", null, h("th", { scope: "col" }, { day: "Day", hour: "Hour", month: "Month" }[by]), h("th", { scope: "col", class: "number" }, "Total"), before && h("th", { scope: "col", class: "number" }, "Before"))),
+        h("tbody", null, cells),
+      ),
+      h("p", { class: "soft" }, rows.length > TABLE_MOST && `The last ${TABLE_MOST} of ${whole(rows.length)}. `, h("a", { href: csv, download: true }, "Download as CSV")),
+    );
+  }
+
+  function heard(news) {
+    const mine = news.today[counter];
+    if (!mine || !settings || !found || todayTotal === null) return;
+    if (wanted.key !== null) return again(); // the event is of all keys
+    const { day, total } = mine;
+    if (total === todayTotal) return;
+    const more = total - todayTotal;
+    todayTotal = total;
+    text(now, whole(total));
+    tick(now);
+    if (allTotal !== null) text(all, whole((allTotal += more)));
+    if (day !== wanted.now) return void load(true); // midnight
+    if (wanted.to !== null && wanted.to < day) return;
+    if (found.by === "day" && found.labels.at(-1) === day) {
+      found.sum += total - found.values.at(-1);
+      chart.last(total);
+      text(sum, whole(found.sum));
+    } else again();
+  }
+
+  /** Hours and keys are not in the events: look again, but not all the time. */
+  function again() {
+    if (Date.now() - loaded > HOURS_ANEW_MS) load(true);
+  }
+
+  start();
+  return {
+    element,
+    title: counter,
+    counters: [counter],
+    heard,
+    changed(next) {
+      query = next;
+      if (settings) load();
+    },
+    gone() {
+      clearInterval(timer);
+      asking?.abort();
+      chart.destroy();
+    },
+  };
+}
+
+function range({ by, labels }) {
+  return labels.length ? `${label(by, labels[0])} – ${label(by, labels.at(-1))}` : "";
+}

@@ -1,0 +1,145 @@
+// Dead letters: what could not be counted, why, and what to do about it.
+
+import { get, post } from "./api.js";
+import { announce, h, put } from "./dom.js";
+import { moment, whole } from "./format.js";
+import { choice, failure } from "./parts.js";
+
+const FIRST = 50;
+const MOST = 500;
+const COUNTED_MAYBE = ["too_old", "reconciled"];
+
+/** `done()` is called when something was retried or dropped. */
+export function deadLetters(app, done) {
+  let reason = null;
+  let byReason = {};
+  let limit = FIRST;
+  let known = "";
+
+  const said = h("div", { role: "status" });
+  const actions = h("div", { class: "controls" });
+  const list = h("ul", { class: "letters" });
+  const more = h("button", { type: "button", hidden: true, onclick: () => ((limit = MOST), load()) }, "Show more");
+  const dialog = h("dialog", { "aria-labelledby": "sure" });
+  const element = h(
+    "section",
+    { class: "dead", "aria-labelledby": "dead-title" },
+    h("h2", { id: "dead-title" }, "Dead letters"),
+    said,
+    actions,
+    list,
+    more,
+    dialog,
+  );
+
+  async function load() {
+    try {
+      const found = await get("/v1/dead", { reason, limit });
+      byReason = found.by_reason;
+      known = JSON.stringify(byReason);
+      if (reason && !byReason[reason]) {
+        reason = null;
+        return load();
+      }
+      show(found);
+    } catch (error) {
+      put(list);
+      put(actions, failure(error, load));
+    }
+    return undefined;
+  }
+
+  function show({ rows, total }) {
+    const reasons = Object.entries(byReason);
+    const admin = app.may("admin");
+    const number = reason ? byReason[reason] : total;
+    put(
+      actions,
+      total === 0 && h("p", { class: "soft" }, "None: everything that came could be counted."),
+      reasons.length > 1 &&
+        choice("Reasons", [[null, `All ${whole(total)}`], ...reasons.map(([name, n]) => [name, `${name} ${whole(n)}`])], reason, (value) => {
+          reason = value;
+          limit = FIRST;
+          load();
+        }),
+      total > 0 &&
+        admin &&
+        h("span", { class: "buttons" }, [
+          h("button", { type: "button", class: "primary", onclick: () => retry(selection(), number) }, number === 1 ? "Retry it" : `Retry ${reason ? "these" : "all"} ${whole(number)}`),
+          h("button", { type: "button", class: "danger", onclick: () => drop(selection(), number) }, "Drop…"),
+        ]),
+      total > 0 && !admin && h("p", { class: "soft" }, "To retry or drop them, log in with a key of the scope admin."),
+    );
+    put(list, rows.map((row) => letter(row, admin && total > 1)));
+    more.hidden = rows.length < limit || limit === MOST;
+  }
+
+  function letter(row, own) {
+    return h(
+      "li",
+      null,
+      h("p", { class: "what" }, h("strong", null, row.reason), " ", h("span", { class: "soft number" }, moment(row.created)), own && [
+        h("span", { class: "buttons" }, [
+          h("button", { type: "button", class: "small", "aria-label": `Retry ${row.ref}`, onclick: () => retry({ refs: [row.ref] }, 1) }, "Retry"),
+          h("button", { type: "button", class: "small danger", "aria-label": `Drop ${row.ref}`, onclick: () => drop({ refs: [row.ref] }, 1) }, "Drop…"),
+        ]),
+      ]),
+      h("p", null, row.detail),
+      h("details", null, h("summary", null, "What came"), h("pre", { tabindex: "0", "aria-label": "What came" }, row.payload), h("p", { class: "soft" }, `${row.ref}, from ${row.stream}, first sent ${moment(row.at)}`, row.truncated && "; it was cut off, so it cannot be retried")),
+    );
+  }
+
+  const selection = () => (reason ? { reason } : { all: true });
+
+  async function retry(which, number) {
+    const maybe = which.reason && COUNTED_MAYBE.includes(which.reason);
+    if (maybe && !(await sure(`Rows that are ${which.reason} may be counted already. Count ${number === 1 ? "it" : `these ${whole(number)}`} all the same?`, "Count"))) return;
+    await act(async () => {
+      const result = await post("/v1/dead/retry", which);
+      const parts = [`Counted ${whole(result.rows)} ${result.rows === 1 ? "row" : "rows"}`];
+      if (result.failed) parts.push(`${whole(result.failed)} failed again and stay`);
+      if (result.left_out) parts.push(`${whole(result.left_out)} that may be counted already were left out: choose their reason to retry them`);
+      return [`${parts.join("; ")}.`, result.failed > 0];
+    });
+  }
+
+  async function drop(which, number) {
+    if (!(await sure(`Drop ${number === 1 ? "this dead letter" : `these ${whole(number)} dead letters`} for good? What they would have counted is never counted.`, "Drop"))) return;
+    await act(async () => [`Dropped ${whole((await post("/v1/dead/drop", which)).dropped)}.`, false]);
+  }
+
+  async function act(work) {
+    for (const button of element.querySelectorAll("button")) button.disabled = true;
+    try {
+      const [message, bad] = await work();
+      put(said, h("p", { class: `notice ${bad ? "warn" : "good"}` }, message));
+      announce(message);
+    } catch (error) {
+      put(said, failure(error, null));
+    }
+    for (const button of element.querySelectorAll("button")) button.disabled = false;
+    await load();
+    done();
+  }
+
+  function sure(question, verb) {
+    return new Promise((answer) => {
+      put(
+        dialog,
+        h("form", { method: "dialog" }, h("p", { id: "sure" }, question), h("div", { class: "buttons" }, h("button", { value: "no", autofocus: true }, "Cancel"), h("button", { value: "yes", class: "danger" }, verb))),
+      );
+      dialog.addEventListener("close", () => answer(dialog.returnValue === "yes"), { once: true });
+      dialog.returnValue = "no";
+      dialog.showModal();
+    });
+  }
+
+  load();
+  return {
+    element,
+    /** What the system's state says: where it differs from what is shown, look again. */
+    known(reasons) {
+      if (reasons && JSON.stringify(reasons) !== known && !dialog.open) load();
+    },
+  };
+}

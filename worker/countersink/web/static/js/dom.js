@@ -1,0 +1,53 @@
+// Making elements. Text is always text: nothing here parses HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An element: h("a", { class: "x", href: "#/", onclick: f }, "text", child, [children], null). */
+export function h(tag, properties, ...children) {
+  return fill(document.createElement(tag), properties, children);
+}
+
+/** The same in SVG. */
+export function s(tag, properties, ...children) {
+  return fill(document.createElementNS(SVG, tag), properties, children);
+}
+
+/** Replace what is in an element. */
+export function put(element, ...children) {
+  element.replaceChildren(...flat(children));
+  return element;
+}
+
+/** Change the text only where it differs, so that selections and screen readers are left alone. */
+export function text(element, value) {
+  if (element.textContent !== value) element.textContent = value;
+}
+
+/** Say something to screen readers, once, when they have time. */
+export function announce(message) {
+  text(document.getElementById("announce"), message);
+}
+
+/** Call f when nothing happened for some milliseconds. */
+export function settled(f, ms) {
+  let timer = 0;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => f(...given), ms);
+  };
+}
+
+function fill(element, properties, children) {
+  for (const [name, value] of Object.entries(properties ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...flat(children));
+  return element;
+}
+
+function flat(children) {
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+}

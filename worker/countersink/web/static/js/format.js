@@ -1,0 +1,64 @@
+// Numbers and times for people. The page is in English, so they are, too.
+
+const WHOLE = new Intl.NumberFormat("en");
+const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const PERCENT = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
+const CHANGE = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1, signDisplay: "exceptZero" });
+const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+const MOMENT = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short", year: "numeric", timeZone: "UTC" });
+const DAY_SHORT = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+const MONTH = new Intl.DateTimeFormat("en-GB", { month: "long", year: "numeric", timeZone: "UTC" });
+const MONTH_SHORT = new Intl.DateTimeFormat("en-GB", { month: "short", timeZone: "UTC" });
+
+export const whole = (n) => (n === null || n === undefined ? "–" : WHOLE.format(n));
+export const short = (n) => SHORT.format(n);
+export const percent = (part) => PERCENT.format(part);
+
+/** "+12.5%"; null where there is nothing to compare with. */
+export const change = (now, before) => (before > 0 ? CHANGE.format(now / before - 1) : null);
+
+export const clock = (moment) => CLOCK.format(moment);
+export const moment = (iso) => (iso ? MOMENT.format(new Date(iso)) : "–");
+
+/** "Sat, 21 Nov 2026" of "2026-11-21". */
+export const day = (iso) => DAY.format(utc(iso));
+export const dayShort = (iso) => DAY_SHORT.format(utc(iso));
+export const monthShort = (iso) => MONTH_SHORT.format(utc(`${iso.slice(0, 7)}-01`));
+
+/** A label of a series for people: a day, an hour with its UTC offset, or a month. */
+export function label(by, iso) {
+  if (by === "month") return MONTH.format(utc(`${iso}-01`));
+  if (by === "day") return day(iso);
+  return `${day(iso.slice(0, 10))}, ${iso.slice(11, 16)}`;
+}
+
+/** A duration: "250 ms", "12 s", "3 min", "5.0 h", "2.1 d". */
+export function lasting(seconds) {
+  if (seconds < 1) return `${Math.max(0, Math.round(seconds * 1000))} ms`;
+  if (seconds < 100) return `${seconds.toFixed(0)} s`;
+  if (seconds < 6000) return `${(seconds / 60).toFixed(0)} min`;
+  if (seconds < 48 * 3600) return `${(seconds / 3600).toFixed(1)} h`;
+  return `${(seconds / 86400).toFixed(1)} d`;
+}
+
+/** Today's date in a time zone, as "2026-11-21". */
+export function today(zone) {
+  try {
+    return new Intl.DateTimeFormat("en-CA", { timeZone: zone, dateStyle: "short" }).format(new Date());
+  } catch {
+    return new Date().toISOString().slice(0, 10); // a zone that this browser does not know
+  }
+}
+
+/** A day some days later (or, negative, earlier). */
+export function plus(iso, days) {
+  return new Date(utc(iso).getTime() + days * 86_400_000).toISOString().slice(0, 10);
+}
+
+/** Days from one to another, both included. */
+export const span = (from, to) => Math.round((utc(to) - utc(from)) / 86_400_000) + 1;
+
+function utc(iso) {
+  return new Date(`${iso}T00:00:00Z`);
+}

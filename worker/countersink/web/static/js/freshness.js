@@ -1,0 +1,46 @@
+// The line that says how fresh everything on the page is.
+
+import { announce, text } from "./dom.js";
+import { clock, lasting } from "./format.js";
+
+const BEHIND_S = 30;
+const SILENT_S = 10;
+
+let state = { completeUpTo: undefined, trouble: null, heard: 0 };
+let shown = "";
+
+/** What a live event, or an answer, said. */
+export function fresh(completeUpTo) {
+  state = { completeUpTo, trouble: null, heard: Date.now() };
+  show();
+}
+
+/** Nothing is heard any more, and why. */
+export function stale(why) {
+  state = { ...state, trouble: why };
+  show();
+}
+
+export function show() {
+  const line = document.getElementById("fresh");
+  const [kind, sentence] = judge();
+  line.className = `fresh ${kind}`;
+  text(line.querySelector(".text"), sentence);
+  if (kind !== shown && shown && kind !== "") announce(sentence);
+  shown = kind;
+}
+
+function judge() {
+  const { completeUpTo, trouble, heard } = state;
+  const last = completeUpTo ? ` Numbers are those of ${clock(new Date(completeUpTo))}.` : "";
+  if (trouble) return ["bad", `${trouble}${last}`];
+  if (completeUpTo === undefined) return ["", "Looking…"];
+  if (completeUpTo === null) return ["warn", "How fresh this is is not known: Redis does not answer."];
+  if (Date.now() - heard > SILENT_S * 1000 && !document.hidden) return ["warn", `Waiting for news.${last}`];
+  const behind = (heard - new Date(completeUpTo).getTime()) / 1000;
+  const at = clock(new Date(completeUpTo));
+  if (behind > BEHIND_S) return ["warn", `Complete up to ${at}: ${lasting(behind)} behind, the rest waits in the queue.`];
+  return ["good", `Live · complete up to ${at}`];
+}
+
+setInterval(show, 5_000);

@@ -1,0 +1,54 @@
+// Live numbers: one event stream for the page, open while somebody looks.
+
+const AGAIN_MS = 5_000;
+
+/** Calls `heard(news)` about once a second and `lost(why)` when that stops. */
+export class Live {
+  #source = null;
+  #counters = [];
+  #timer = 0;
+  #heard;
+  #lost;
+
+  constructor(heard, lost) {
+    this.#heard = heard;
+    this.#lost = lost;
+    document.addEventListener("visibilitychange", () => this.#open());
+    addEventListener("pagehide", () => this.#close());
+    addEventListener("pageshow", (event) => event.persisted && this.#open());
+  }
+
+  /** Hear of these counters from now on. */
+  watch(counters) {
+    const wanted = [...counters].slice(0, 100).sort();
+    if (this.#source && wanted.join() === this.#counters.join()) return;
+    this.#counters = wanted;
+    this.#open();
+  }
+
+  #open() {
+    this.#close();
+    if (document.hidden) return;
+    const query = new URLSearchParams(this.#counters.map((name) => ["counter", name]));
+    const source = new EventSource(`/v1/live?${query}`);
+    source.onmessage = (event) => {
+      const news = JSON.parse(event.data);
+      if (news.trouble) this.#lost("A server behind this page is away.");
+      else this.#heard(news);
+    };
+    source.onerror = () => {
+      // The stream ends every few minutes, and the browser opens another. Closed: it was refused.
+      if (source.readyState === EventSource.CLOSED) {
+        this.#lost("Live numbers have stopped.");
+        this.#timer = setTimeout(() => this.#open(), AGAIN_MS);
+      }
+    };
+    this.#source = source;
+  }
+
+  #close() {
+    clearTimeout(this.#timer);
+    this.#source?.close();
+    this.#source = null;
+  }
+}

@@ -1,0 +1,126 @@
+// The installation: what waits, who works, what is planned, what could not be counted.
+
+import { get } from "./api.js";
+import { deadLetters } from "./dead.js";
+import { h, put, text } from "./dom.js";
+import { lasting, moment, whole } from "./format.js";
+import { stale } from "./freshness.js";
+import { failure, figure } from "./parts.js";
+
+const ANEW_MS = 3_000;
+const LATE_S = 10;
+
+export function systemView(app) {
+  const headline = h("p", { class: "lead", id: "headline" }, "Looking…");
+  const figures = h("dl", { class: "figures" });
+  const workers = h("div");
+  const jobs = h("div");
+  const trouble = h("div");
+  let last = "";
+  const dead = deadLetters(app, () => load());
+  const element = h(
+    "section",
+    { class: "system" },
+    h("div", { class: "head" }, h("h1", null, "System")),
+    trouble,
+    headline,
+    figures,
+    dead.element,
+    h("section", { "aria-labelledby": "workers-title" }, h("h2", { id: "workers-title" }, "Workers"), workers),
+    h("section", { "aria-labelledby": "jobs-title" }, h("h2", { id: "jobs-title" }, "Scheduled jobs"), jobs),
+  );
+  const timer = setInterval(() => !document.hidden && load(), ANEW_MS);
+
+  async function load() {
+    try {
+      const state = await get("/v1/system");
+      put(trouble);
+      text(headline, sentence(state));
+      if (JSON.stringify({ ...state, at: 0 }) !== last) show(state);
+      last = JSON.stringify({ ...state, at: 0 });
+    } catch (error) {
+      put(trouble, failure(error, load));
+      stale(error.message);
+    }
+  }
+
+  function show(state) {
+    const { schedules } = state;
+    const compacted = schedules.last_compaction;
+    put(figures, [
+      figure("Waiting", whole(state.backlog), state.backlog === 1 ? "entry in the queue" : "entries in the queue", late(state) ? "warn" : ""),
+      figure("Oldest waits", state.oldest ? lasting(state.lag_ms / 1000) : "–", state.oldest ? `since ${moment(state.oldest)}` : "nothing waits", late(state) ? "warn" : ""),
+      figure("Speed", whole(Math.round(state.rows_per_second)), "rows a second"),
+      figure("Workers", whole(state.workers.length), slots(state.workers), state.workers.length ? "" : "bad"),
+      figure("Last compaction", compacted ? `${lasting(age(state.at, compacted.ended))} ago` : "none", compacted ? compacted.detail || "done" : schedules.unknown ? "not known" : "none so far"),
+    ]);
+    put(workers, workerTable(state));
+    put(jobs, jobList(schedules));
+    dead.known(state.dead_by_reason);
+  }
+
+  load();
+  return { element, title: "System", counters: [], gone: () => clearInterval(timer) };
+}
+
+const late = (state) => state.lag_ms > LATE_S * 1000;
+const age = (now, then) => (then ? Math.max(0, (new Date(now) - new Date(then)) / 1000) : 0);
+
+function slots(workers) {
+  const numbers = workers.map((one) => one.slot).filter((one) => one !== null && one !== undefined);
+  if (!numbers.length) return workers.length ? null : "none runs";
+  return `${numbers.length === 1 ? "slot" : "slots"} ${numbers.sort((a, b) => a - b).slice(0, 8).join(", ")}${numbers.length > 8 ? ", …" : ""}`;
+}
+
+function sentence(state) {
+  if (!state.workers.length) {
+    return state.backlog
+      ? `No worker runs, and ${whole(state.backlog)} entries wait: start one with countersink worker.`
+      : "No worker runs: start one with countersink worker.";
+  }
+  if (late(state)) return `The workers are ${lasting(state.lag_ms / 1000)} behind; nothing is lost.`;
+  if (state.dead) return `The queue is empty or nearly so; ${whole(state.dead)} ${state.dead === 1 ? "row" : "rows"} could not be counted.`;
+  return state.backlog ? "The workers keep up." : "Everything is counted; nothing waits.";
+}
+
+function workerTable(state) {
+  if (!state.workers.length) return h("p", { class: "notice warn" }, "None runs. Increments wait in Redis until one does: ", h("code", null, "countersink worker"));
+  const row = (one) =>
+    h("tr", null, [
+      h("th", { scope: "row" }, one.worker),
+      h("td", null, one.state ?? "–"),
+      h("td", { class: "number" }, one.slot ?? "–"),
+      h("td", { class: "number" }, whole(one.rows_per_second)),
+      h("td", { class: "number" }, whole(one.rows)),
+      h("td", { class: "number" }, one.last_batch ? `${lasting(age(state.at, one.last_batch))} ago` : "–"),
+      h("td", { class: one.last_error ? "wrong" : "soft" }, one.last_error || "–"),
+    ]);
+  const names = ["Worker", "State", "Slot", "Rows/s", "Rows", "Last batch", "Last error"];
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-labelledby": "workers-title" },
+    h(
+      "table",
+      null,
+      h("thead", null, h("tr", null, names.map((name, i) => h("th", { scope: "col", class: i > 1 && i < 6 ? "number" : null }, name)))),
+      h("tbody", null, state.workers.map(row)),
+    ),
+  );
+}
+
+function jobList(schedules) {
+  if (schedules.unknown) return h("p", { class: "notice warn" }, `Not known: ${schedules.unknown}`);
+  const overdue = schedules.overdue ?? [];
+  return [
+    (schedules.failing ?? []).map((one) =>
+      h("p", { class: "notice bad" }, `${one.job} has failed ${one.times} times in a row, since ${moment(one.since)}: ${one.error}`),
+    ),
+    overdue.length > 0 &&
+      h("p", { class: "notice warn" }, `${whole(overdue.length)} planned ${overdue.length === 1 ? "run has" : "runs have"} not begun, the first ${overdue[0].job} of ${moment(overdue[0].planned)}: is `, h("code", null, "countersink jobs"), " running?"),
+    schedules.scheduler
+      ? h("p", null, "Planned by ", h("span", { class: "name" }, schedules.scheduler), ".")
+      : h("p", { class: "notice warn" }, "No scheduler is in charge: start one with ", h("code", null, "countersink scheduler")),
+    (schedules.next ?? []).length > 0 &&
+      h("ul", { class: "plain" }, schedules.next.map((one) => h("li", null, h("span", { class: "name" }, one.job), h("span", { class: "soft number" }, moment(one.at))))),
+  ];
+}
