@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -12,7 +9,7 @@ import pytest
 import requests
 
 from countersink.producers import Producer
-from tests.web.serving import Web, serving
+from tests.web.serving import Web
 
 DAYS = [
     (date(2026, 11, 18), "/a", 5),
@@ -48,7 +45,7 @@ def rows(web: Web, path: str, **parameters: Any) -> Any:
 
 
 @pytest.fixture
-def filled(web: Web) -> Iterator[Web]:
+def filled(web: Web) -> Web:
     """Two counters with known totals."""
     count(web.producer, *DAYS)
     count(web.producer, (date(2026, 11, 19), "", -4), counter="clicks")

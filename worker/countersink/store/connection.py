@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 import pymysql
 from pymysql.connections import Connection as _DriverConnection
+from pymysql.cursors import SSCursor
 
 from countersink.store.dialect import Dialect, parse_version
 from countersink.store.errors import Misconfigured, Refused, StoreError, Unavailable, translate
@@ -32,6 +33,8 @@ LOCK_WAIT: Final = 5
 """Seconds a statement waits for a row lock or a metadata lock."""
 MIN_PACKET: Final = 65_536
 """Bytes a server must take in one statement; both take 16 MB or more by default."""
+_AT_ONCE: Final = 1000
+"""Rows of a stream that are read at once."""
 IDLE_SECONDS: Final = 30
 """The server ends a session, with its locks, after so many idle seconds."""
 
@@ -83,6 +86,30 @@ class Session:
         with self._translated(), self._connection.cursor() as cursor:
             cursor.execute(sql, args or None)
             return list(cursor.fetchall())
+
+    def stream(self, sql: str, args: Sequence[object] | None = None) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query one by one, as they come, so that memory does not grow with them.
+
+        Nothing else can be asked meanwhile; whoever does not read to the end closes the session.
+        """
+        with self._translated():
+            cursor = self._connection.cursor(SSCursor)
+            cursor.execute(sql, args or None)
+        whole = False
+        try:
+            while True:
+                with self._translated():
+                    rows = cursor.fetchmany(_AT_ONCE)
+                if not rows:
+                    break
+                yield from rows
+            with self._translated():
+                cursor.close()
+            whole = True
+        finally:
+            if not whole:
+                # The driver would read all that is left before it could go on.
+                self.close(hard=True)
 
     def literal(self, text: str) -> str:
         """``text`` as a quoted SQL literal, by the driver, for statements built in bulk."""

@@ -1,7 +1,8 @@
 """The front door: one object for an app that reads its totals and makes its counters."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final, TypeVar
 
 from countersink.store import migrate as migrations
 from countersink.store.app_connection import AppConnection
-from countersink.store.connection import Session
+from countersink.store.connection import IDLE_SECONDS, Session
 from countersink.store.counters import Counters
 from countersink.store.errors import Misconfigured
 from countersink.store.increments import Increments
@@ -24,6 +25,10 @@ ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_SECONDS: Final = 300.0
 """How long a read may take: a sum over years is no frozen server."""
 
+LONG_READ_SECONDS: Final = 3600.0
+"""How long the server may take for the first row of what is read for long."""
+PAUSE_SECONDS: Final = 600
+"""For how long whoever reads row by row may pause."""
 SUMS_BYTES: Final = 64 * 1024 * 1024
 """Bytes that the sums of one question may take in the server's memory, before they go to disk."""
 
@@ -189,6 +194,21 @@ class Store:
         """
         return self._pool.read(work)
 
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A session of its own in one snapshot of the database, for what reads for long, and may
+        pause while it writes down what it has read. Nothing is run twice.
+
+        Old versions of rows are kept by the server until it ends.
+
+        Raises:
+            StoreError: MySQL did not do its part.
+        """
+        with _connect(self._settings, LONG_READ_SECONDS, PAUSE_SECONDS) as session:
+            session.execute(f"SET SESSION net_write_timeout = {PAUSE_SECONDS}")
+            with session.transaction(snapshot=True):
+                yield session
+
     def close(self) -> None:
         """Close the connections."""
         self.sequences.close()
@@ -204,8 +224,15 @@ class Store:
         return f"Store({str(self._settings)!r})"
 
 
-def _connect(settings: Settings, read_timeout: float = READ_SECONDS) -> Session:
-    session = open_tables(settings, isolation="REPEATABLE READ", read_timeout=read_timeout)
+def _connect(
+    settings: Settings, read_timeout: float = READ_SECONDS, idle_seconds: int = IDLE_SECONDS
+) -> Session:
+    session = open_tables(
+        settings,
+        isolation="REPEATABLE READ",
+        read_timeout=read_timeout,
+        idle_seconds=idle_seconds,
+    )
     # MariaDB keeps 16 MB of sums by key in memory, and is ten times slower beyond.
     session.execute(
         f"SET SESSION tmp_table_size = {SUMS_BYTES}, SESSION max_heap_table_size = {SUMS_BYTES}"

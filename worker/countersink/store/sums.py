@@ -90,24 +90,41 @@ def ranked(
     session: Session, scope: Scope, limit: int | None, match: KeyMatch = ANY
 ) -> list[tuple[str, int]]:
     """(key, sum) of the keys that match, largest first, then by key; at most ``limit`` if given."""
+    select, values = _by_key(scope, *match.condition())
+    sql = f"{select} ORDER BY total DESC, counter_key" + (" LIMIT %s" if limit else "")
+    rows = session.query(sql, (*values, limit) if limit else values)
+    return [(key_text(key), int(amount)) for key, amount in rows]
+
+
+def keyed(session: Session, scope: Scope, keys: Keys) -> Iterator[tuple[str, int]]:
+    """(key, sum) in the order of the keys' bytes, one by one as the server sends them; of all keys,
+    or of ``keys``, which are not so many.
+    """
+    chosen = None if keys is None else sorted({key_bytes(key) for key in keys})
+    if chosen == []:
+        return
+    where = "" if chosen is None else f" AND counter_key IN ({marks(chosen)})"
+    select, values = _by_key(scope, where, tuple(chosen or ()))
+    for key, amount in session.stream(f"{select} ORDER BY counter_key", values):
+        yield key_text(key), int(amount)
+
+
+def _by_key(
+    scope: Scope, matching: str, matched: Sequence[object]
+) -> tuple[str, tuple[object, ...]]:
+    """The query for the sums by key, up to its order, and its values."""
     where, args = condition(scope.ranges)
-    matching, parts_of_keys = match.condition()
-    where, args = where + matching, (*args, *parts_of_keys)
-    source = f"counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s{where}"
-    values: tuple[object, ...] = (scope.counter, *args)
+    source = f"counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s{where}{matching}"
+    values: tuple[object, ...] = (scope.counter, *args, *matched)
     if scope.months is not None:
         months = f"counter_month FORCE INDEX (PRIMARY) WHERE counter = %s{_MONTHS}{matching}"
         source = (
             f"(SELECT counter_key, SUM(amount) AS amount FROM {source} GROUP BY counter_key"
             f" UNION ALL SELECT counter_key, amount FROM {months}) AS parts"
         )
-        values += (scope.counter, *scope.months, *parts_of_keys)
-    rows = session.query(
-        f"SELECT counter_key, SUM(amount) AS total FROM {source}"
-        " GROUP BY counter_key ORDER BY total DESC, counter_key" + (" LIMIT %s" if limit else ""),
-        (*values, limit) if limit else values,
-    )
-    return [(key_text(key), int(amount)) for key, amount in rows]
+        values += (scope.counter, *scope.months, *matched)
+    select = f"SELECT counter_key, SUM(amount) AS total FROM {source} GROUP BY counter_key"
+    return select, values
 
 
 def edges(session: Session, shape: Shape, view: View, keys: Keys) -> list[int]:
@@ -137,6 +154,19 @@ def edges(session: Session, shape: Shape, view: View, keys: Keys) -> list[int]:
                 ]
             found += [label_of(bucket) for row in rows for bucket in row if bucket is not None]
     return found
+
+
+def bucket_labels(session: Session, scope: Scope) -> list[int]:
+    """The labels of the buckets that have rows, in order, without the months."""
+    if scope.ranges is not None and not scope.ranges:
+        return []
+    where, args = condition(scope.ranges)
+    rows = session.query(
+        "SELECT bucket FROM counter_slot FORCE INDEX (PRIMARY)"
+        f" WHERE counter = %s{where} GROUP BY bucket ORDER BY bucket",
+        (scope.counter, *args),
+    )
+    return [label_of(bucket) for (bucket,) in rows]
 
 
 def month_edges(session: Session, shape: Shape, keys: Keys) -> list[date]:

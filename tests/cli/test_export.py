@@ -1,0 +1,228 @@
+"""`countersink export`: all totals, for other programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import stat
+import subprocess
+from datetime import date
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from countersink.reads.frames import frame
+from countersink.store import Store
+from tests.cli.command import Result, Servers, one_sentence
+from tests.support.oracle import Oracle
+
+EVENTS = [
+    ("views", "/a", 5, "2026-10-31"),
+    ("views", "/a", 1, "2026-11-18"),
+    ("views", "/b", 2, "2026-11-18"),
+    ("views", "/c, =1", -7, "2026-11-20"),
+    ("clicks", "", 3, "2026-11-19"),
+]
+BY_KEY_AND_DAY = [
+    ["clicks", "2026-11-19", "", "3"],
+    ["views", "2026-10-31", "/a", "5"],
+    ["views", "2026-11-18", "/a", "1"],
+    ["views", "2026-11-18", "/b", "2"],
+    ["views", "2026-11-20", "/c, =1", "-7"],
+]
+
+
+@pytest.fixture
+def filled(servers: Servers) -> Servers:
+    """Two counters with known totals."""
+    for counter, key, amount, day in EVENTS:
+        done = servers.call(
+            "increment", counter, key, "--amount", str(amount), "--at", f"{day}T12:00Z"
+        )
+        assert done.status == 0, done.err
+    servers.apply()
+    return servers
+
+
+def lines(result: Result) -> list[list[str]]:
+    assert result.status == 0, result.err
+    return list(csv.reader(io.StringIO(result.out)))
+
+
+def test_everything_by_key_and_day(filled: Servers) -> None:
+    done = filled.call("export", "--all")
+    assert lines(done) == [["counter", "day", "key", "total"], *BY_KEY_AND_DAY]
+    assert "5 rows of 2 counters, complete up to 2" in done.err
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        ("total", [["views", "1"]]),
+        ("month", [["views", "2026-10", "5"], ["views", "2026-11", "-4"]]),
+        ("key", [["views", "/a", "6"], ["views", "/b", "2"], ["views", "/c, =1", "-7"]]),
+        (
+            "key-month",
+            [
+                ["views", "2026-10", "/a", "5"],
+                ["views", "2026-11", "/a", "1"],
+                ["views", "2026-11", "/b", "2"],
+                ["views", "2026-11", "/c, =1", "-7"],
+            ],
+        ),
+    ],
+)
+def test_each_layout(filled: Servers, by: str, expected: list[list[str]]) -> None:
+    assert lines(filled.call("export", "views", "--by", by))[1:] == expected
+
+
+def test_ranges_and_keys(filled: Servers) -> None:
+    done = filled.call("export", "views", "--from", "2026-11-01", "--to", "2026-11-18")
+    assert lines(done)[1:] == BY_KEY_AND_DAY[2:4]
+    done = filled.call("export", "views", "--key", "/a", "--key", "/none", "--from", "2026-11-02")
+    assert lines(done)[1:] == BY_KEY_AND_DAY[2:3]
+    done = filled.call(
+        "export", "views", "--by", "day", "--from", "2026-11-18", "--to", "2026-11-20"
+    )
+    assert [row[2] for row in lines(done)[1:]] == ["3", "0", "-7"]
+    done = filled.call("export", "views", "--by", "key-month", "--from", "2026-11-18")
+    assert [row[1:] for row in lines(done)[1:]] == [
+        ["2026-11", "/a", "1"],
+        ["2026-11", "/b", "2"],
+        ["2026-11", "/c, =1", "-7"],
+    ]
+
+
+def test_days_of_another_time_zone_come_exactly(servers: Servers) -> None:
+    servers.call("counter", "set", "views", "--resolution", "hour")
+    for hour, amount in (("2026-11-18T22:30Z", 1), ("2026-11-18T23:30Z", 2)):
+        servers.call("increment", "views", "/", "--amount", str(amount), "--at", hour)
+    servers.apply()
+    done = servers.call("export", "views", "--time-zone", "Europe/Berlin")
+    assert [row[1:] for row in lines(done)[1:]] == [
+        ["2026-11-18", "/", "1"],
+        ["2026-11-19", "/", "2"],
+    ]
+    done = servers.call("export", "views", "--by", "hour", "--time-zone", "Europe/Berlin")
+    assert [row[1] for row in lines(done)[1:]] == [
+        "2026-11-18T23:00+01:00",
+        "2026-11-19T00:00+01:00",
+    ]
+    refused = servers.call("export", "views", "--time-zone", "Asia/Kolkata")
+    assert refused.status == 1
+    assert "Asia/Kolkata" in one_sentence(refused)
+
+
+def test_ndjson_keeps_keys_as_they_are(servers: Servers) -> None:
+    for key in ("=1+1", "\x1b[31m", "ü\n"):
+        servers.call("increment", "views", key, "--at", "2026-11-18T12:00Z")
+    servers.apply()
+    with Oracle(servers.mysql_url) as oracle:
+        oracle.rows("INSERT INTO counter_slot VALUES ('views', '2026-11-18', UNHEX('FF'), 1, 1)")
+    done = servers.call("export", "views", "--format", "ndjson")
+    found = [json.loads(line) for line in done.out.splitlines()]
+    assert [row["key"] for row in found] == ["\x1b[31m", "=1+1", "ü\n", "\udcff"]
+    assert found[0] == {"counter": "views", "day": "2026-11-18", "key": "\x1b[31m", "total": 1}
+    assert "'=1+1" in servers.call("export", "views").out
+
+
+def test_parquet_can_be_read_by_others(filled: Servers, tmp_path: Path) -> None:
+    file = tmp_path / "all.parquet"
+    done = filled.call("export", "--all", "--format", "parquet", "--output", str(file))
+    assert done.status == 0, done.err
+    found = pq.read_table(file).to_pylist()
+    assert [[str(value) for value in row.values()] for row in found] == BY_KEY_AND_DAY
+    assert found[0]["day"] == date(2026, 11, 19)
+    filled.call("export", "views", "--by", "month", "--format", "parquet", "--output", str(file))
+    assert pq.read_table(file).column("month").to_pylist() == [date(2026, 10, 1), date(2026, 11, 1)]
+
+
+def test_parquet_says_which_total_it_cannot_hold(servers: Servers, tmp_path: Path) -> None:
+    with Oracle(servers.mysql_url) as oracle:
+        oracle.rows(
+            "INSERT INTO counter_slot VALUES ('views', '2026-11-18', '/', 2, 9223372036854775807),"
+            " ('views', '2026-11-18', '/', 3, 9223372036854775807)"
+        )
+    file = tmp_path / "views.parquet"
+    done = servers.call("export", "views", "--format", "parquet", "--output", str(file))
+    assert done.status == 1
+    assert "64 bits" in one_sentence(done)
+    assert list(tmp_path.iterdir()) == []
+    assert lines(servers.call("export", "views"))[1][3] == str(2 * (2**63 - 1))
+
+
+def test_a_file_is_there_as_a_whole_or_not_at_all(filled: Servers, tmp_path: Path) -> None:
+    file = tmp_path / "views.csv"
+    file.write_text("before")
+    file.chmod(0o600)
+    done = filled.call("export", "views", "nothing", "--output", str(file))
+    assert done.status == 1
+    assert "nothing was ever counted as 'nothing'" in one_sentence(done)
+    assert file.read_text() == "before"
+    assert filled.call("export", "views", "--output", str(file)).status == 0
+    assert file.read_text("utf-8").splitlines()[1] == "views,2026-10-31,/a,5"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == ["views.csv"]
+    assert one_sentence(filled.call("export", "views", "--output", str(tmp_path / "no" / "x.csv")))
+
+
+def test_a_pipe_is_written_to_as_it_is(filled: Servers, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        assert filled.call("export", "clicks", "--by", "total", "--output", str(pipe)).status == 0
+        out, _ = reader.communicate(timeout=20)
+    assert out == b"counter,total\r\nclicks,3\r\n"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), "name one COUNTER or more"),
+        (("views", "--all"), "name one COUNTER or more"),
+        (("views", "--by", "week"), "week"),
+        (("views", "--from", "2026-11-02", "--to", "2026-11-01"), "before it begins"),
+        (("no blanks",), "counter name"),
+    ],
+)
+def test_wrong_usage(servers: Servers, arguments: tuple[str, ...], why: str) -> None:
+    done = servers.call("export", *arguments)
+    assert done.status == 2
+    assert why in done.err
+
+
+def test_days_in_months_are_told(filled: Servers) -> None:
+    with Oracle(filled.mysql_url) as oracle:
+        oracle.rows(
+            "INSERT INTO counter (name, keep_days, rolled_up_to, created)"
+            " VALUES ('views', 2, '2026-11-01', NOW())"
+        )
+        oracle.rows(
+            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+            " VALUES ('views', '2026-10-01', '/a', 5)"
+        )
+        oracle.rows("DELETE FROM counter_slot WHERE counter = 'views' AND bucket < '2026-11-01'")
+    done = filled.call("export", "views")
+    assert lines(done)[1:] == BY_KEY_AND_DAY[2:]
+    assert "days before 2026-11-01 are rolled up" in done.err
+    assert lines(filled.call("export", "views", "--by", "key"))[1] == ["views", "/a", "6"]
+    months = lines(filled.call("export", "views", "--by", "key-month"))[1:]
+    assert months[0] == ["views", "2026-10", "/a", "5"]
+    refused = filled.call("export", "views", "--from", "2026-10-20")
+    assert refused.status == 1
+    assert "--by key-month" in one_sentence(refused)
+
+
+def test_frames_for_pandas(filled: Servers) -> None:
+    with Store(filled.mysql_url) as store:
+        daily = frame(store, "views", by="day", start=date(2026, 11, 18))
+        assert list(daily.columns) == ["day", "total"]
+        assert daily["total"].tolist() == [3, 0, -7]
+        assert str(daily["day"].dtype).startswith("datetime64")
+        both = frame(store, ["clicks", "views"], by="key")
+        assert both["counter"].tolist() == ["clicks", "views", "views", "views"]
+        assert both["total"].sum() == 4
