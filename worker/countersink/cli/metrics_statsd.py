@@ -5,21 +5,22 @@ from countersink.metrics.health import Health
 from countersink.metrics.servers import probes
 from countersink.metrics.table import Sample, Samples
 from countersink.producers import Producer
-from countersink.producers.statsd import Figures
+from countersink.producers.statsd import Server
 
 
-def health(redis_url: str, figures: Figures, producer: Producer) -> Health:
+def health(redis_url: str, server: Server, producer: Producer) -> Health:
     """The health of a listener. With a spool it can do its part without Redis."""
     return Health(
         process="statsd",
-        samples=lambda: samples(figures, producer),
+        samples=lambda: samples(server, producer),
         probes=probes(redis=redis_url),
         needs=frozenset() if producer.spool is not None else None,
     )
 
 
-def samples(figures: Figures, producer: Producer) -> Samples:
+def samples(server: Server, producer: Producer) -> Samples:
     """Its own figures, and its producer's."""
+    figures = server.figures
     yield Sample("countersink_statsd_packets_total", figures.packets)
     yield Sample("countersink_statsd_packets_lost_total", figures.lost)
     for outcome in ("counted", "ignored", "discarded", "malformed"):

@@ -29,17 +29,17 @@ def _schedules(found: Mapping[str, Any]) -> Samples:
     yield Sample("countersink_schedulers_in_charge", float(found["scheduler"] is not None))
     yield Sample("countersink_job_overdue_runs", len(found["overdue"]))
     for one in found["failing"]:
-        yield Sample("countersink_job_failures_in_a_row", one["times"], {"job": one["job"]})
+        yield Sample("countersink_job_failures_in_a_row", one["times"], {"job_name": one["job"]})
     for job, tally in found["jobs"].items():
         if tally["last_success"] is not None:
             yield Sample(
                 "countersink_job_last_success_timestamp_seconds",
                 _seconds(tally["last_success"]),
-                {"job": job},
+                {"job_name": job},
             )
         for state in RUN_STATES:
             runs = tally["runs"].get(state, 0)
-            yield Sample("countersink_job_runs", runs, {"job": job, "state": state})
+            yield Sample("countersink_job_runs", runs, {"job_name": job, "state": state})
 
 
 def _seconds(moment: str) -> float:

@@ -304,14 +304,14 @@ _METRICS: Final = (
         "gauge",
         "whole",
         "Unix time at which the last run of the job ended well; of jobs that ever did.",
-        ("job",),
+        ("job_name",),
     ),
     Metric(
         "countersink_job_runs",
         "gauge",
         "whole",
         "Runs of the job that were planned in the last 24 hours, by state.",
-        ("job", "state"),
+        ("job_name", "state"),
     ),
     Metric(
         "countersink_job_overdue_runs",
@@ -324,7 +324,7 @@ _METRICS: Final = (
         "gauge",
         "whole",
         "Attempts in a row that failed, of jobs with three or more.",
-        ("job",),
+        ("job_name",),
     ),
     Metric(
         "countersink_looked_timestamp_seconds",

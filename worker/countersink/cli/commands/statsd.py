@@ -4,13 +4,17 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, fields, replace
+from functools import partial
 from typing import Any, Final
 
 import click
 
-from countersink.cli import exits, settings
+from countersink.cli import exits, metrics, settings
 from countersink.cli.failures import Failure, Misuse
+from countersink.cli.metrics_statsd import health
 from countersink.cli.signal_queue import SignalQueue, queued
 from countersink.producers import Producer
 from countersink.producers.options import URL_VARIABLE, from_environment
@@ -97,9 +101,16 @@ class _Mode(click.ParamType[int]):
     "Counters that names may become; what comes by more of them goes to __overflow__.",
 )
 @settings.number(DEFAULTS, "max_connections", int, "Stream connections at once.")
+@metrics.options
 @settings.log_format
 @settings.redis_url
-def command(redis_url: str | None, log_format: str, **given: Any) -> int:
+def command(
+    redis_url: str | None,
+    log_format: str,
+    metrics_host: str,
+    metrics_port: int | None,
+    **given: Any,
+) -> int:
     """Count what StatsD clients send, until stopped.
 
     Counters (|c) with sample rates and tags go through a producer, as an app's own increments do;
@@ -113,12 +124,16 @@ def command(redis_url: str | None, log_format: str, **given: Any) -> int:
         producer = _producer(url)
     except ValueError as error:
         raise Misuse(str(error), click.get_current_context()) from error
+
+    def watched(server: Server) -> AbstractContextManager[None]:
+        return metrics.served(metrics_host, metrics_port, partial(health, url, server, producer))
+
     handler = logs.set_up(log_format)
     switch_before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with queued((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as came:
-            return _run(options, producer, came)
+            return _run(options, producer, came, watched)
     except (MapError, NotLoopback) as error:
         raise Misuse(str(error), click.get_current_context()) from error
     except CannotListen as error:
@@ -138,9 +153,14 @@ def _producer(url: str) -> Producer:
     return Producer(url, **asdict(replace(options, handle_sigterm=False)))
 
 
-def _run(options: StatsdOptions, producer: Producer, came: SignalQueue) -> int:
+def _run(
+    options: StatsdOptions,
+    producer: Producer,
+    came: SignalQueue,
+    watched: Callable[[Server], AbstractContextManager[None]],
+) -> int:
     journal = Journal()
-    with Server(options, producer) as server:
+    with Server(options, producer) as server, watched(server):
         _until_stopped(server, producer, journal, came)
     complete = producer.close(CLOSE_SECONDS)
     stats = producer.stats()
