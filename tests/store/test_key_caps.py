@@ -7,16 +7,17 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 
 import pytest
 
-from countersink.store import Store, dead
+from countersink.store import Store, dead, overflow
 from countersink.store.apply import POINTS, Applied, Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Unavailable
-from countersink.store.key_caps import OVERFLOW
 from countersink.store.key_memory import KeyMemory
 from countersink.store.merge import Incoming, Row
+from countersink.store.overflow import OVERFLOW
 from countersink.store.retry import retry
 from countersink.store.verify import open_session, verify
 from countersink.stream.decode import decode_payload
@@ -312,12 +313,7 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
             for _ in appliers
         ]
         sent += _sums(batches)
-        together(
-            *(
-                lambda one=one, batch=batch: one.apply(batch)  # type: ignore[misc]
-                for one, batch in zip(appliers, batches, strict=True)
-            )
-        )
+        together(*(partial(one.apply, batch) for one, batch in zip(appliers, batches, strict=True)))
     if len(set(slots)) == len(slots):
         assert pauses == []
     found: Counter[tuple[str, date]] = Counter()
@@ -336,7 +332,6 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
     }
     assert recorded == found
     assert sum(ledger(session).values()) == sent
-    # A key that is there was counted there from then on: what went to the rest is other keys.
     for one in appliers:
         one.close()
 
@@ -387,3 +382,37 @@ def test_memory_of_keys_is_bounded_and_forgets_what_was_asked_for_longest_ago() 
     assert memory.of("a", TODAY) == {"1", "2", "3", "4"}
     memory.add("c", TODAY, [str(n) for n in range(100)])
     assert memory.of("c", TODAY) == {"1", "2", "3"}
+
+
+def test_records_of_old_days_are_forgotten_and_made_again(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    store.counters.set("views", max_keys=2)
+    today = datetime.now(UTC).date()
+    for days in (0, 8, 50):
+        day = today - timedelta(days=days)
+        applier.apply([entry(at(day, ("a", 1), ("b", 1), ("c", 1)))])
+    assert overflow.prune(session, 40) == (2, True)
+    assert overflow.prune(session, 40, stop=lambda: True) == (0, True)
+    left = {day for (day,) in session.query("SELECT DISTINCT day FROM counter_keys")}
+    assert left == {today, today - timedelta(days=8)}
+    applier.apply([entry(at(today - timedelta(days=50), ("d", 1), ("a", 1)))])
+    assert number_of_keys(session) == 2
+    assert overflow.by_counter(session) == {"views": 1}
+    assert overflow.by_day(session, since=today - timedelta(days=8)) == {
+        ("views", today): 1,
+        ("views", today - timedelta(days=8)): 1,
+    }
+    shown = store.counters.show("views")
+    assert (shown.max_keys, shown.most_keys, shown.overflown) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "5", 10**9])
+def test_what_is_no_number_of_keys_is_refused(
+    store: Store, session: Session, wrong: object
+) -> None:
+    with pytest.raises(ValueError, match="a number of keys from 1"):
+        store.counters.set("views", max_keys=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a number of keys from 1"):
+        store.counters.set_max_keys(wrong)  # type: ignore[arg-type]
+    assert session.query("SELECT * FROM counter") == []

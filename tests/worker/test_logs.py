@@ -15,7 +15,7 @@ from tests.support.traffic import FIRST_MINUTE, Traffic, add, now_ms, send
 from tests.worker.running import Records, drain
 
 ACTIONS = {
-    "started", "ready", "waiting", "resumed", "batch", "progress", "dead", "too_old",
+    "started", "ready", "waiting", "resumed", "batch", "progress", "dead", "too_old", "overflow",
     "batch_failed", "entry_failed", "claimed", "orphans", "lost", "consumer_removed", "partitions",
     "chore_failed", "slot", "schema_too_new", "crashed", "stopping", "drained", "left_consumer",
     "stopped", "stop_forced", "other",

@@ -1,4 +1,5 @@
-"""The job ``prune``: forgets guard rows, and runs of jobs, that nothing needs any more.
+"""The job ``prune``: forgets guard rows, runs of jobs, and how many keys days had, that nothing
+needs any more.
 
 A guard may go once no entry that it stands for can be taken for new: the watermark that
 :func:`countersink.store.guards.prune` moves stays at or below the time of everything that still
@@ -12,7 +13,7 @@ from typing import Final
 from countersink.schedules.context import Context, Outcome
 from countersink.schedules.failure import Stopped
 from countersink.schedules.pace import Pace
-from countersink.store import guards
+from countersink.store import guards, overflow
 from countersink.store.connection import LOCK_WAIT, Session
 from countersink.store.tables import open_tables
 from countersink.stream import oldest
@@ -51,9 +52,15 @@ def job(context: Context) -> Outcome:
         finished = pruned.finished
         if finished:
             runs, finished = delete_runs(session, context.options.runs_days, pace)
+        records = 0
+        if finished:
+            days = round(min(context.options.runs_days, _MOST_DAYS))
+            records, finished = overflow.prune(session, days, stop=context.stop, rest=pace.rest)
     done = f"{pruned.deleted:,} guard rows and {runs:,} runs deleted"
+    if records:
+        done += f", {records:,} records of how many keys days have"
     return Outcome(
-        rows=pruned.deleted + runs,
+        rows=pruned.deleted + runs + records,
         detail=done if finished else f"{done}; stopped early, the next run goes on",
         finished=finished,
     )

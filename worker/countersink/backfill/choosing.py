@@ -8,8 +8,10 @@ from typing import Final
 
 from countersink.backfill import truth
 from countersink.backfill.options import BackfillError, Options, Progress
+from countersink.store import overflow
 from countersink.store.connection import Session
 from countersink.store.errors import InexactZone
+from countersink.store.overflow import OVERFLOW
 from countersink.store.periods import ONE_DAY
 from countersink.store.policies import Policies
 from countersink.store.views import View
@@ -101,7 +103,8 @@ def choose(session: Session, run: int, options: Options, t0: int) -> Chosen:
 
     Raises:
         BackfillError: it is a tracked table's counter; its policies have changed since the sources
-            were read; the range begins or ends within a bucket; too many buckets.
+            were read; the range begins or ends within a bucket; too many buckets; some of them hold
+            what had no room among the keys of their day.
     """
     truth.refuse_tracked(session, options.counter)
     policies = truth.require_policies(session, run, options.counter, t0)
@@ -127,6 +130,8 @@ def choose(session: Session, run: int, options: Options, t0: int) -> Chosen:
             in_months.append(label)
         else:
             chosen.append(label)
+    if not options.delete_missing:
+        _refuse_overflown(session, view, chosen)
     if still_open:
         notices.append(
             f"left out, as not over for {options.grace_s:g} s when this began:"
@@ -135,6 +140,22 @@ def choose(session: Session, run: int, options: Options, t0: int) -> Chosen:
     if in_months:
         notices.append(rolled_up(_days(view, in_months)))
     return Chosen(view, tuple(chosen), tuple(notices), assumed)
+
+
+def _refuse_overflown(session: Session, view: View, labels: Iterable[int]) -> None:
+    """Check that no bucket holds what cannot be told from what the sources say by key.
+
+    Raises:
+        BackfillError: some do.
+    """
+    held = overflow.labels(session, view.counter)
+    if days := held.intersection(labels):
+        raise BackfillError(
+            f"{view.counter} had more keys than it may have on {_days(view, days)}: what is in the"
+            f" key {OVERFLOW} there is in these sources under other keys, so it would be counted"
+            " twice. If they have all there is of these days, --delete-missing takes it away; else"
+            " leave the days out, by --from and --to"
+        )
 
 
 def rolled_up(days: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeVar
 
 from countersink.backfill import chunks, rejects, runs, set_days, sources
@@ -15,11 +16,12 @@ from countersink.backfill.reading import ReadChunk, Start, newlines, read_chunk
 from countersink.backfill.runs import Counted, TooManyRejects
 from countersink.backfill.sources import Source
 from countersink.backfill.targets import Target
-from countersink.store import policies, strict
+from countersink.store import adding, key_caps, overflow, policies, strict
 from countersink.store.adding import BadCells
 from countersink.store.amounts import Amounts
 from countersink.store.connection import Session
 from countersink.store.control import read_control
+from countersink.store.key_caps import Capped
 from countersink.store.policies import Policies
 
 _TOO_LARGE: Final = "a row of the tables would leave 64 bits with it: one of {key!r}"
@@ -148,7 +150,10 @@ def count_planned(
             _record(session, task, found, counted)
         return counted
 
-    return _isolating(task, reader, attempt)
+    def count(reading: Reader) -> Counted | None:
+        return key_caps.with_rows(session, partial(attempt, reading))
+
+    return _isolating(task, reader, count)
 
 
 def count_next(
@@ -205,7 +210,8 @@ def count_next(
         return counted
 
     def count(reading: Reader) -> Counted:
-        return attempt(found if reading is reader else again(reading))
+        read = found if reading is reader else again(reading)
+        return key_caps.with_rows(session, partial(attempt, read))
 
     return _isolating(task, reader, count)
 
@@ -274,7 +280,11 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Coun
         changed = [label for label, keys in amounts.of(task.counter).items() if any(keys.values())]
         set_days.refuse(session, found.in_force, task.counter, changed)
     start = found.start
+    # What is set to a truth is set, however many keys that makes.
+    capped = Capped() if task.target.truth_of else key_caps.cap(session, amounts, found.in_force)
     task.target.add(session, amounts, source.id, start.at)
+    if capped.moved:
+        overflow.write(session, adding.slot_of(session), capped.cells())
     if start.goes_on:
         # What is rejected of the line now is kept here.
         rejects.take_back(session, source.id, start.first_line, start.reads_from, start.at)

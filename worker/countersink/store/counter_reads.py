@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
-from countersink.store import buckets, key_caps
+from countersink.store import buckets, overflow
 from countersink.store.clock import NOW_MS
 from countersink.store.connection import Session
 from countersink.store.errors import Refused, UnknownCounter
@@ -86,7 +86,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
             f"SELECT name, keep_days, max_keys, app_slots, rolled_up_to FROM counter{where}", args
         )
     }
-    overflown = key_caps.overflown_by_day(session, since=_utc_day(minute) - ONE_DAY, counter=name)
+    overflown = overflow.by_day(session, since=_utc_day(minute) - ONE_DAY, counter=name)
     names = {name} if name is not None else counter_names(session)
     found = []
     for each in sorted(names):

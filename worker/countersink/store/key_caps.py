@@ -29,16 +29,14 @@ from countersink.store import ranges
 from countersink.store.amounts import Amounts
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
+from countersink.store.overflow import OVERFLOW, Place
 from countersink.store.policies import Policies
 from countersink.store.ranges import LabelRange
 from countersink.store.views import View
 
-OVERFLOW: Final = "__overflow__"
-"""The key of what has no room. It is not one of the keys that are counted."""
-LOCK_SLOT: Final = 0
+_LOCK_SLOT: Final = 0
+"""Of the row of ``counter_keys`` that whoever makes keys holds."""
 
-Place = tuple[str, date]
-"""(counter, day of its own time zone)."""
 Cells = tuple[str, int]
 """(counter, label of the bucket)."""
 Result = TypeVar("Result")
@@ -74,6 +72,14 @@ class Capped:
     moved: dict[Cells, set[str]] = field(default_factory=dict)
     days: dict[Cells, date] = field(default_factory=dict)
     made: dict[Place, list[str]] = field(default_factory=dict)
+
+    def cells(self) -> dict[Place, int]:
+        """How many cells were moved, by (counter, day)."""
+        found: dict[Place, int] = {}
+        for (counter, label), keys in self.moved.items():
+            place = counter, self.days[counter, label]
+            found[place] = found.get(place, 0) + len(keys)
+        return found
 
 
 def cap(session: Session, amounts: Amounts, policies: Policies) -> Capped:
@@ -121,7 +127,7 @@ def make_rows(session: Session, places: Iterable[Place]) -> None:
     for counter, day in sorted(places):
         session.execute(
             "INSERT IGNORE INTO counter_keys (counter, day, slot) VALUES (%s, %s, %s)",
-            (counter, day, LOCK_SLOT),
+            (counter, day, _LOCK_SLOT),
         )
 
 
@@ -136,34 +142,6 @@ def with_rows(session: Session, attempt: Callable[[], Result]) -> Result:
             return attempt()
         except RowsMissing as error:
             make_rows(session, error.places)
-
-
-def write_overflown(session: Session, slot: int, rows: dict[Place, int]) -> None:
-    """Write down how many rows went to :data:`OVERFLOW`, at the end of the transaction."""
-    clause = session.dialect.upsert_add("counter_keys", "overflown")
-    ordered = [(place, number) for place, number in sorted(rows.items()) if number]
-    for start in range(0, len(ordered), _PLACES_PER_QUERY):
-        part = ordered[start : start + _PLACES_PER_QUERY]
-        values = ", ".join(["(%s, %s, %s, %s)"] * len(part))
-        session.execute(
-            f"INSERT INTO counter_keys (counter, day, slot, overflown) VALUES {values}{clause}",
-            [value for (counter, day), number in part for value in (counter, day, slot, number)],
-        )
-
-
-def overflown_by_day(
-    session: Session, *, since: date, counter: str | None = None
-) -> dict[Place, int]:
-    """Rows that went to :data:`OVERFLOW`, by (counter, day), of the days from ``since`` on."""
-    one, args = ("", (since,)) if counter is None else (" AND counter = %s", (since, counter))
-    return {
-        (name, day): int(number)
-        for name, day, number in session.query(
-            "SELECT counter, day, SUM(overflown) FROM counter_keys"
-            f" WHERE day >= %s{one} GROUP BY counter, day HAVING SUM(overflown) > 0",
-            args,
-        )
-    }
 
 
 @dataclass(slots=True)
@@ -240,7 +218,7 @@ class _Deciding:
             self._session.execute(
                 "UPDATE counter_keys SET number = %s, version = %s"
                 " WHERE counter = %s AND day = %s AND slot = %s",
-                (counted + len(granted), self._policies.version, *place, LOCK_SLOT),
+                (counted + len(granted), self._policies.version, *place, _LOCK_SLOT),
             )
         return granted, refused
 
@@ -261,7 +239,7 @@ class _Deciding:
             where = " OR ".join(["(counter = %s AND day = %s AND slot = %s)"] * len(part))
             for counter, day, number, version in self._session.query(
                 f"SELECT counter, day, number, version FROM counter_keys WHERE {where}",
-                [value for place in part for value in (*place, LOCK_SLOT)],
+                [value for place in part for value in (*place, _LOCK_SLOT)],
             ):
                 found[counter, day] = self._valid(number, version)
         return found
@@ -271,7 +249,7 @@ class _Deciding:
         rows = self._session.query(
             "SELECT number, version FROM counter_keys"
             " WHERE counter = %s AND day = %s AND slot = %s FOR UPDATE",
-            (*place, LOCK_SLOT),
+            (*place, _LOCK_SLOT),
         )
         if not rows:
             raise Conflict("a row of counter_keys was there, and then was not")

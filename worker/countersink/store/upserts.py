@@ -5,14 +5,15 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from countersink.store import cells as sql
-from countersink.store import key_caps
+from countersink.store import key_caps, overflow
 from countersink.store.adding import CellWriter, write_ledger
 from countersink.store.amounts import Cell
 from countersink.store.connection import Session
 from countersink.store.dead import DeadRow
 from countersink.store.errors import BadData
-from countersink.store.key_caps import OVERFLOW, Capped, Place
+from countersink.store.key_caps import Capped
 from countersink.store.merge import Incoming, Merged, Row
+from countersink.store.overflow import OVERFLOW, Place
 from countersink.store.policies import Policies
 
 _Fate = tuple[Incoming, Row, BadData]
@@ -79,7 +80,7 @@ class Upserts:
         if self._capped.moved:
             rows = self._overflown_rows()
             self.overflown = sum(rows.values())
-            key_caps.write_overflown(self._session, self._writer.slot, rows)
+            overflow.write(self._session, self._writer.slot, rows)
 
     def remember(self) -> None:
         """Note which keys are there now; to be called once the transaction is committed."""

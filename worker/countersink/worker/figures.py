@@ -34,6 +34,7 @@ class Figures:
         cells: distinct (counter, bucket, key) upserted, summed over batches.
         dead: rows sent to the dead letters.
         too_old: entries sent there, being older than the pruning watermark.
+        overflown: rows, of those applied, of new keys beyond their counter's cap.
         lost: entries trimmed from a stream before anyone applied them.
         last_batch: when the last batch was acknowledged.
         last_batch_ms: how long its transaction took, in ms.
@@ -49,6 +50,7 @@ class Figures:
     cells: int = 0
     dead: int = 0
     too_old: int = 0
+    overflown: int = 0
     lost: int = 0
     last_batch: int = 0
     last_batch_ms: int = 0

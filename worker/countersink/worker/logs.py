@@ -38,6 +38,10 @@ class Action(StrEnum):
     """Rows went to the dead letters."""
     TOO_OLD = "too_old"
     """Entries older than the pruning watermark went to the dead letters."""
+    OVERFLOW = "overflow"
+    """A counter has as many keys of a day as it may have: rows of further ones went to its key
+    ``__overflow__``. Said at once, then every minute with how many.
+    """
     BATCH_FAILED = "batch_failed"
     """An unexpected error: the batch is applied again entry by entry."""
     ENTRY_FAILED = "entry_failed"

@@ -5,6 +5,7 @@ import time
 from typing import Final
 
 from countersink.store.apply import Applied
+from countersink.store.overflow import OVERFLOW
 from countersink.worker.batch import Batch
 from countersink.worker.figures import Figures, now_ms
 from countersink.worker.logs import Action, Log
@@ -20,6 +21,8 @@ class Reporter:
         self._log = log
         self._next = time.monotonic() + PROGRESS_EVERY_S
         self._before = (0, 0)
+        self._overflown = 0
+        self._say_overflown = self._next - PROGRESS_EVERY_S
 
     def batch(self, batch: Batch, applied: Applied, seconds: float) -> None:
         """A batch was applied, in ``seconds``, and acknowledged."""
@@ -30,6 +33,7 @@ class Reporter:
         figures.cells += applied.cells
         figures.dead += applied.dead
         figures.too_old += applied.too_old
+        figures.overflown += applied.overflown
         figures.last_batch, figures.last_batch_ms = now_ms(), round(seconds * 1000)
         self._log(
             Action.BATCH,
@@ -55,6 +59,22 @@ class Reporter:
                 level=logging.WARNING,
                 entries=applied.too_old,
             )
+
+        self._overflow()
+
+    def _overflow(self) -> None:
+        """Say how many rows went to the key of the rest since the last time, once a minute."""
+        rows, clock = self._figures.overflown - self._overflown, time.monotonic()
+        if not rows or clock < self._say_overflown:
+            return
+        self._overflown, self._say_overflown = self._figures.overflown, clock + PROGRESS_EVERY_S
+        self._log(
+            Action.OVERFLOW,
+            f"rows of new keys went to {OVERFLOW}, as their counters have their most keys of the"
+            " day: see `countersink counter list`",
+            level=logging.WARNING,
+            rows=rows,
+        )
 
     def progress(self, *, now: bool = False) -> None:
         """Say what was done since the last time, when a minute is over, or ``now``."""

@@ -30,6 +30,7 @@ _NUMBERS: Final = frozenset(
         "cells",
         "dead",
         "too_old",
+        "overflown",
         "lost",
         "last_batch_ms",
     )
