@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -51,9 +51,10 @@ class LiveStream(StreamingResponse):
     Args:
         feed: where the news are.
         listener: whose they are.
+        welcome: whether they still are.
     """
 
-    def __init__(self, feed: Feed, listener: Listener) -> None:
+    def __init__(self, feed: Feed, listener: Listener, welcome: Callable[[], bool]) -> None:
         super().__init__(
             _nothing(),
             media_type=MEDIA_TYPE,
@@ -62,6 +63,7 @@ class LiveStream(StreamingResponse):
         )
         self._feed = feed
         self._listener = listener
+        self._welcome = welcome
 
     async def stream_response(self, send: Send) -> None:
         """Send the head, and events as they come (called by Starlette)."""
@@ -70,7 +72,7 @@ class LiveStream(StreamingResponse):
         await send(start)
         await _send(send, f"retry: {RECONNECT_MS}\n\n")
         with self._feed.joined(self._listener):
-            while (left := ends - time.monotonic()) > 0:
+            while (left := ends - time.monotonic()) > 0 and self._welcome():
                 await _send(send, await self._next(min(left, HEARTBEAT_S)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -99,7 +101,11 @@ async def live(request: Request, services: Services, who: Identity) -> Response:
         )
     if request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
-    return LiveStream(feed, Listener(counters, who.may_name))
+
+    def welcome() -> bool:
+        return not services.stopping.is_set() and services.register.holds(who)
+
+    return LiveStream(feed, Listener(counters, who.may_name), welcome)
 
 
 async def _send(send: Send, text: str) -> None:

@@ -126,7 +126,19 @@ class Feed:
                 self.seen = Seen(number=number, trouble=True)
             for listener in self._listeners:
                 listener.wake.set()
-            await asyncio.sleep(max(EVERY_S, REST * (time.monotonic() - began)))
+            if await self._paused(max(EVERY_S, REST * (time.monotonic() - began))):
+                break
+
+    async def _paused(self, seconds: float) -> bool:
+        """Wait; whether the process is to end, which all who listen are woken for."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._services.stopping.wait()
+        except TimeoutError:
+            return False
+        for listener in self._listeners:
+            listener.wake.set()
+        return True
 
 
 FEEDS: Final = OnePer(Feed)

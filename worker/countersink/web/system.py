@@ -62,6 +62,7 @@ async def whoami(request: Request, services: Services, who: Identity) -> Respons
             "name": who.name or None,
             "scopes": sorted(who.scopes),
             "counters": list(who.counters),
+            "login": bool(who.session),
         }
     )
 
@@ -118,8 +119,9 @@ _WHOAMI: Final[dict[str, Any]] = {
                     "items": {"type": "string"},
                     "description": "shell patterns of the counters it is for; empty: all",
                 },
+                "login": {"type": "boolean", "description": "by the cookie of the dashboard"},
             },
-            ["key", "name", "scopes", "counters"],
+            ["key", "name", "scopes", "counters", "login"],
         )
     },
 }

@@ -93,7 +93,7 @@ async function start() {
     stale(error.message);
   }
   const out = document.getElementById("logout");
-  out.hidden = !app.who.key;
+  out.hidden = !app.who.login;
   if (app.who.name) text(out.querySelector("button"), `Log out ${app.who.name}`);
   addEventListener("hashchange", go);
   addEventListener("reload", () => {
