@@ -53,11 +53,14 @@ class Datagrams(Thread):
         poll.register(self._socket, select.POLLIN)
         poll.register(self._stop_fd, select.POLLIN)
         until: float | None = None
+        more = False
         while True:
-            if until is None and any(ready == self._stop_fd for ready, _ in poll.poll()):
+            ready = poll.poll(0 if more else None)
+            if until is None and any(each == self._stop_fd for each, _ in ready):
                 until = time.monotonic() + self._drain_seconds
             more = self._receive()
             if until is not None and (not more or time.monotonic() >= until):
+                self._tally.deliver()
                 return
 
     def _receive(self) -> bool:
@@ -74,6 +77,9 @@ class Datagrams(Thread):
             more = False
             self._journal.seldom(Action.FAILED, f"cannot receive: {error.strerror}")
             select.select([self._stop_fd], [], [], PAUSE_SECONDS)
-        if packets:
-            self._tally.packets(packets)
+        try:
+            # Also when none came: what earlier batches brought may still wait for the last one.
+            self._tally.packets(packets, more=more)
+        except Exception:
+            self._journal.bug()
         return more

@@ -31,6 +31,8 @@ class Action(StrEnum):
     """What came in the last minute, unless that is nothing."""
     FAILED = "failed"
     """A socket could not be read; it is tried again."""
+    INTERNAL_ERROR = "internal_error"
+    """A bug: what had just been received is not counted, and the listener goes on."""
     STOPPING = "stopping"
     """A signal came: what has arrived is still counted."""
     STOPPED = "stopped"
@@ -61,7 +63,17 @@ class Journal:
 
     def malformed(self, line: bytes, reason: str, total: int) -> None:
         """A line could not be understood; ``total`` of them so far."""
-        shown = ascii(line[:SHOWN_BYTES])[1:] + ("…" if len(line) > SHOWN_BYTES else "")
+        shown = ascii(line[:SHOWN_BYTES])[1:] + ("..." if len(line) > SHOWN_BYTES else "")
         self.seldom(
             Action.MALFORMED, f"a line was not counted: {reason}", line=shown, malformed=total
         )
+
+    def bug(self) -> None:
+        """Log the exception being handled, with its traceback, at most every 30 s."""
+        now = time.monotonic()
+        last = self._last.get(Action.INTERNAL_ERROR)
+        if last is None or now - last >= QUIET_SECONDS:
+            self._last[Action.INTERNAL_ERROR] = now
+            LOGGER.exception(
+                "lines were not counted:", extra={"action": str(Action.INTERNAL_ERROR)}
+            )

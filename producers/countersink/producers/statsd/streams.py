@@ -98,7 +98,10 @@ class Streams(Thread):
     def _count(self) -> None:
         if self._lines:
             lines, self._lines = self._lines, []
-            self._tally.lines(lines)
+            try:
+                self._tally.lines(lines)
+            except Exception:
+                self._journal.bug()
 
     def _accept(self, listener: object) -> None:
         assert isinstance(listener, socket.socket)

@@ -1,15 +1,15 @@
 """From lines to increments.
 
 A busy client sends the same few lines over and over. So lines are counted as they are, in C, and
-each distinct one is understood once: what it means is remembered. Nothing waits here: all that was
-received at once goes to the producer at once, which folds it into rows.
+each distinct one is understood once: what it means is remembered. They go to the producer, which
+folds them into rows, as soon as whoever receives has nothing more to receive, and otherwise
+:data:`DELIVER_SECONDS` after the first of them.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from threading import Lock
-from time import time
+from time import monotonic, time
 from typing import Final, Protocol
 
 from countersink.producers.statsd.amounts import UNIT
@@ -28,6 +28,14 @@ REMAINDERS: Final = 10_000
 """Keys for which parts of an increment are kept."""
 AHEAD_SECONDS: Final = 86_400
 """How far in the future a line's own time may lie, for clocks that differ."""
+
+DELIVER_SECONDS: Final = 0.05
+"""How long lines are counted at most, while there is no end to them, before they go on."""
+DELIVER_LINES: Final = 1_000_000
+"""Lines that are counted at most before: times the largest ``max_amount``, together with one
+receive's, they fit into 64 bits."""
+DELIVER_DISTINCT: Final = 20_000
+"""Different lines at most: what may be in memory."""
 
 Cell = tuple[str, int | None]
 """(counter, minute or None for now)."""
@@ -73,6 +81,9 @@ class Tally:
         self._most = max_amount * UNIT
         self._max_counters = max_counters
         self._lock = Lock()
+        self._waiting: Counter[bytes] = Counter()
+        self._waiting_lines = 0
+        self._deliver_at = 0.0
         self._known: dict[bytes, Meaning] = {}
         self._counters: set[str] = set()
         self._remainders: dict[tuple[str, str], int] = {}
@@ -81,38 +92,68 @@ class Tally:
     def use(self, rules: Rules) -> None:
         """Go on with another map."""
         with self._lock:
+            self._deliver()  # what has come is counted by the map that it came under
             self._rules = rules
             self._known.clear()
             self._figures.rules = len(rules.rules)
 
-    def packets(self, packets: list[bytes]) -> None:
-        """Count datagrams, each of one line or more."""
-        self.lines(b"\n".join(packets).split(b"\n"), len(packets))
+    def packets(self, packets: list[bytes], *, more: bool) -> None:
+        """Count datagrams, each of one line or more.
 
-    def lines(self, lines: Iterable[bytes], packets: int = 0) -> None:
-        """Count lines, without their newlines; ``packets``: the datagrams in which they came."""
-        counted: dict[Cell, dict[str, int]] = {}
+        Args:
+            more: whether there are probably more to be received at once.
+        """
+        lines = b"\n".join(packets).split(b"\n")
         with self._lock:
-            self._figures.packets += packets
-            for line, times in Counter(lines).items():
-                meaning = self._known.get(line) or self._understand(line, times)
-                if meaning is None:
-                    continue
-                cell, key, amount = meaning
-                self._figures.counted += times
-                if cell[0] is OVERFLOW:
-                    self._figures.overflown += times
-                whole, part = divmod(amount * times, UNIT)
-                if part:
-                    whole = self._with_remainder(cell[0], key, amount * times)
-                keys = counted.get(cell)
-                if keys is None:
-                    counted[cell] = {key: whole}
-                else:
-                    keys[key] = keys.get(key, 0) + whole
-            for (counter, minute), amounts in counted.items():
-                at = None if minute is None else datetime.fromtimestamp(minute * 60, UTC)
-                self._producer.increment_many(counter, amounts, at=at)
+            self._figures.packets += len(packets)
+            self._add(lines, more)
+
+    def lines(self, lines: list[bytes]) -> None:
+        """Count lines, without their newlines."""
+        with self._lock:
+            self._add(lines, more=False)
+
+    def deliver(self) -> None:
+        """Let go on what was received by now."""
+        with self._lock:
+            self._deliver()
+
+    def _add(self, lines: list[bytes], more: bool) -> None:
+        waiting = self._waiting
+        if not waiting:
+            self._deliver_at = monotonic() + DELIVER_SECONDS
+        waiting.update(lines)
+        self._waiting_lines += len(lines)
+        if (
+            not more
+            or len(waiting) >= DELIVER_DISTINCT
+            or self._waiting_lines >= DELIVER_LINES
+            or monotonic() >= self._deliver_at
+        ):
+            self._deliver()
+
+    def _deliver(self) -> None:
+        waiting, self._waiting, self._waiting_lines = self._waiting, Counter(), 0
+        counted: dict[Cell, dict[str, int]] = {}
+        for line, times in waiting.items():
+            meaning = self._known.get(line) or self._understand(line, times)
+            if meaning is None:
+                continue
+            cell, key, amount = meaning
+            self._figures.counted += times
+            if cell[0] is OVERFLOW:
+                self._figures.overflown += times
+            whole, part = divmod(amount * times, UNIT)
+            if part:
+                whole = self._with_remainder(cell[0], key, amount * times)
+            keys = counted.get(cell)
+            if keys is None:
+                counted[cell] = {key: whole}
+            else:
+                keys[key] = keys.get(key, 0) + whole
+        for (counter, minute), amounts in counted.items():
+            at = None if minute is None else datetime.fromtimestamp(minute * 60, UTC)
+            self._producer.increment_many(counter, amounts, at=at)
 
     def too_long(self, line: bytes) -> None:
         """A line that does not end."""

@@ -32,8 +32,6 @@ DEFAULTS: Final[dict[str, Any]] = {field.name: field.default for field in fields
 PROGRESS_SECONDS: Final = 60.0
 LOSS_SECONDS: Final = 5.0
 """Between two looks whether the kernel has dropped datagrams."""
-CLOSE_SECONDS: Final = 5.0
-"""How long Redis, or the spool, has to take the last increments."""
 SWITCH_SECONDS: Final = 0.0005
 """How long another thread may go on while the receiving one waits for the interpreter: a tenth of
 Python's default, in which thousands of packets arrive."""
@@ -162,7 +160,7 @@ def _run(
     journal = Journal()
     with Server(options, producer) as server, watched(server):
         _until_stopped(server, producer, journal, came)
-    complete = producer.close(CLOSE_SECONDS)
+    complete = producer.close(producer.exit_timeout)
     stats = producer.stats()
     journal.say(
         Action.STOPPED,

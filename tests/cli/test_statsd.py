@@ -1,0 +1,232 @@
+"""`countersink statsd`: clients that are not ours, signals, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import datadog
+import pytest
+import redis
+import statsd
+
+from tests.cli.command import Servers, call, countersink, one_sentence
+from tests.producers.helpers import totals
+from tests.support.factories import RedisFactory
+from tests.support.processes import Child, Children
+from tests.support.waiting import eventually
+
+EACH = 1_000
+
+
+@dataclass
+class Listener:
+    """The process and where it listens."""
+
+    child: Child
+    at: dict[str, str]
+
+    @property
+    def port(self) -> int:
+        """Of UDP and TCP."""
+        return int(self.at["udp"].rpartition(":")[2])
+
+    def records(self, action: str) -> list[dict[str, object]]:
+        """What it has logged."""
+        lines = (json.loads(line) for line in self.child.output().splitlines())
+        return [line for line in lines if line["action"] == action]
+
+    def end(self) -> dict[str, object]:
+        """SIGTERM, a good end, and the last record."""
+        self.child.terminate()
+        assert self.child.wait() == 0, self.child.output()
+        (stopped,) = self.records("stopped")
+        return stopped
+
+
+@contextmanager
+def listener(redis_url: str, *arguments: str, **variables: str) -> Iterator[Listener]:
+    """`countersink statsd` at a free port, once it listens."""
+    environment = {
+        "COUNTERSINK_REDIS_URL": redis_url,
+        "COUNTERSINK_STATSD_PORT": "0",
+        "COUNTERSINK_STATSD_LOG_FORMAT": "json",
+        **variables,
+    }
+    with Children() as children:
+        child = children.countersink("statsd", *arguments, environment=environment)
+        eventually(lambda: '"listening"' in child.output() or not child.running)
+        started = Listener(child, {})
+        (record,) = started.records("listening")
+        started.at = dict(url.split("://", 1) for url in str(record["at"]).split())
+        yield started
+
+
+def test_public_clients_count_exactly(servers: Servers, tmp_path: Path) -> None:
+    path = tmp_path / "d.sock"
+    mapped = tmp_path / "map.toml"
+    mapped.write_text('[[rule]]\nmatch = "dd.*"\ncounter = "dd"\nkey = "$1 {tag:city}"\n')
+    arguments = ["--tcp", "--socket", str(path), "--map", str(mapped)]
+    with listener(servers.redis_url, *arguments) as running:
+        udp = statsd.StatsClient("127.0.0.1", running.port, prefix="py")
+        tcp = statsd.TCPStatsClient("127.0.0.1", running.port)
+        with udp.pipeline() as pipeline:
+            for _ in range(EACH):
+                pipeline.incr("pipelined")
+        for number in range(EACH):
+            udp.incr("udp")
+            tcp.incr("tcp")
+            if not number % 10:
+                udp.timing("a.timer", number)
+                tcp.gauge("a.gauge", number)
+        udp.close()
+        tcp.close()
+        for name, where in (
+            ("udp", {"host": "127.0.0.1", "port": running.port}),
+            # by itself it would drop what does not fit into the socket's queue, ten datagrams
+            ("unix", {"socket_path": str(path), "socket_timeout": 20}),
+        ):
+            client = datadog.DogStatsd(**where, constant_tags=["city:Oslo"])
+            for _ in range(EACH):
+                client.increment(f"dd.{name}", tags=["a:b"])
+                client.histogram("dd.histogram", 3)
+            client.flush()
+            client.close_socket()
+        shell = (
+            f'for i in $(seq {EACH}); do echo "shell:1|c" >/dev/udp/127.0.0.1/{running.port}; done'
+        )
+        subprocess.run(["bash", "-c", shell], check=True)
+        stopped = running.end()
+    fields = {"counted": 6 * EACH, "dropped": 0}
+    assert {name: stopped[name] for name in fields} == fields
+    servers.apply()
+    rows = servers.call("totals", "--all", "--by", "key", "--format", "json").json["rows"]
+    assert {(row["counter"], row["key"]): row["total"] for row in rows} == {
+        ("py.udp", ""): EACH,
+        ("py.pipelined", ""): EACH,
+        ("tcp", ""): EACH,
+        ("dd", "udp Oslo"): EACH,
+        ("dd", "unix Oslo"): EACH,
+        ("shell", ""): EACH,
+    }
+
+
+def test_a_stop_counts_what_has_arrived(redis_url: str, redis_client: redis.Redis) -> None:
+    with (
+        listener(redis_url) as running,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        sender.connect(("127.0.0.1", running.port))
+        running.child.stop()
+        for _ in range(2 * EACH):
+            sender.send(b"a:1|c")
+        running.child.terminate()
+        running.child.go_on()
+        assert running.child.wait() == 0
+        assert [record["level"] for record in running.records("stopped")] == ["info"]
+    assert totals(redis_client) == {("a", ""): 2 * EACH}
+
+
+def test_sighup_reads_the_map_again(
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    mapped = tmp_path / "map.toml"
+    mapped.write_text("unmatched = 'drop'")
+    with (
+        listener(redis_url, "--map", str(mapped)) as running,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        sender.connect(("127.0.0.1", running.port))
+        mapped.write_text("unmatched = 'no'")
+        running.child.send(signal.SIGHUP)
+        eventually(lambda: running.records("map"))
+        assert "stays as it was before" in str(running.records("map")[0]["message"])
+        mapped.write_text('[[rule]]\nmatch = "a"\ncounter = "b"\n')
+        running.child.send(signal.SIGHUP)
+        eventually(lambda: len(running.records("map")) == 2)
+        sender.send(b"a:1|c")
+        running.end()
+    assert totals(redis_client) == {("b", ""): 1}
+
+
+def test_without_redis_the_spool_keeps_what_came(
+    own_redis_server: RedisFactory,
+    redis_url: str,
+    redis_client: redis.Redis,
+    tmp_path: Path,
+) -> None:
+    server = own_redis_server()
+    spool = str(tmp_path / "spool")
+    with (
+        listener(server.url, COUNTERSINK_PRODUCER_SPOOL=spool) as running,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        server.kill()
+        sender.connect(("127.0.0.1", running.port))
+        for _ in range(EACH):
+            sender.send(b"a:1|c")
+        stopped = running.end()
+        assert (stopped["counted"], stopped["dropped"]) == (EACH, 0)
+    assert call("spool", "replay", spool, COUNTERSINK_REDIS_URL=redis_url).status == 0
+    assert totals(redis_client) == {("a", ""): EACH}
+
+
+def test_what_could_not_be_stored_is_said(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server()
+    with (
+        listener(server.url, COUNTERSINK_PRODUCER_EXIT_TIMEOUT="0.2") as running,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        server.kill()
+        sender.connect(("127.0.0.1", running.port))
+        sender.send(b"a:1|c\na:1|c")
+        running.child.terminate()
+        assert running.child.wait() == 1
+        (stopped,) = running.records("stopped")
+        assert "lost" in str(stopped["message"])
+
+
+def test_only_loopback_unless_told_so() -> None:
+    refused = call(
+        "statsd", "--host", "0.0.0.0", COUNTERSINK_REDIS_URL="redis://127.0.0.1:1/0"
+    )  # fmt: skip
+    assert refused.status == 2
+    assert "say --anyone" in one_sentence(refused)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "status"),
+    [
+        (["--no-udp"], "nothing to listen at", 2),
+        (["--port", "65536"], "is not in the range", 2),
+        (["--socket-mode", "9"], "octal", 2),
+        (["--max-amount", "0"], "max_amount is 0", 2),
+        (["--map", "/none/map.toml"], "/none/map.toml: cannot be read: No such file", 2),
+        (["--port", "0", "--socket", "/none/s"], "/none/s: No such file or directory", 1),
+        (["--port", "0", "--host", "no.such.host.invalid"], "host no.such.host.invalid", 1),
+    ],
+)
+def test_bad_input(arguments: list[str], said: str, status: int) -> None:
+    refused = call("statsd", *arguments, COUNTERSINK_REDIS_URL="redis://127.0.0.1:1/0")
+    assert refused.status == status
+    assert said in one_sentence(refused)
+
+
+def test_settings_of_the_producer_are_checked() -> None:
+    refused = call(
+        "statsd",
+        COUNTERSINK_REDIS_URL="redis://127.0.0.1:1/0",
+        COUNTERSINK_PRODUCER_FLUSH_INTERVAL="never",
+    )
+    assert refused.status == 2
+    assert "COUNTERSINK_PRODUCER_FLUSH_INTERVAL" in one_sentence(refused)
+
+
+def test_without_a_redis_url_it_is_wrong_usage() -> None:
+    assert "COUNTERSINK_REDIS_URL" in one_sentence(countersink("statsd"))

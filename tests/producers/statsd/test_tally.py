@@ -1,0 +1,215 @@
+"""From lines to increments: what is counted, what is said of the rest."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from countersink.producers.statsd import tally as tally_module
+from countersink.producers.statsd.figures import Figures
+from countersink.producers.statsd.journal import Journal
+from countersink.producers.statsd.mapping import Rules, read
+from countersink.producers.statsd.options import MAX_AMOUNT_LIMIT
+from countersink.producers.statsd.tally import (
+    DELIVER_DISTINCT,
+    DELIVER_LINES,
+    OVERFLOW,
+    REMAINDERS,
+    REMEMBERED,
+    Tally,
+)
+from countersink.producers.testing import RecordingProducer
+from countersink.stream.limits import MAX_AMOUNT
+
+
+class Counting:
+    """A tally into a producer that remembers."""
+
+    def __init__(
+        self,
+        rules: Mapping[str, Any] | None = None,
+        max_amount: int = 10**9,
+        max_counters: int = 1_000,
+    ) -> None:
+        self.producer = RecordingProducer()
+        self.figures = Figures()
+        self.tally = Tally(
+            self.producer,
+            self.figures,
+            Journal(),
+            read(rules or {}),
+            max_amount=max_amount,
+            max_counters=max_counters,
+        )
+
+    def packets(self, *packets: bytes, more: bool = False) -> None:
+        self.tally.packets(list(packets), more=more)
+
+    def totals(self) -> dict[tuple[str, str], int]:
+        return self.producer.totals()
+
+
+def test_equal_lines_are_added_up() -> None:
+    counting = Counting()
+    counting.packets(b"a:1|c", b"a:1|c\nb:2|c\n", b"a:3|c\r\n", b"", b"\n\n")
+    assert counting.totals() == {("a", ""): 5, ("b", ""): 2}
+    assert (counting.figures.packets, counting.figures.counted) == (5, 4)
+    assert counting.figures.lines == 4
+
+
+def test_every_line_is_in_one_figure() -> None:
+    counting = Counting({"rule": [{"match": "x.*", "drop": True}]})
+    counting.packets(b"a:1|c\nx.y:1|c\na:1|g\na:3|ms\n_sc|a|0\nbad\na:x|c", b"\xff:1|c", b"a:1|c")
+    figures = counting.figures
+    assert (figures.counted, figures.discarded, figures.ignored, figures.malformed) == (2, 1, 3, 3)
+    assert counting.totals() == {("a", ""): 2}
+
+
+def test_a_malformed_line_takes_nothing_else_with_it() -> None:
+    counting = Counting()
+    counting.packets(b"a:1|c\n\x00\xff\x00|||:::\na:1|c|@9\na:1|c")
+    assert counting.totals() == {("a", ""): 2}
+
+
+def test_while_more_comes_lines_wait_a_moment_and_go_with_the_last() -> None:
+    counting = Counting()
+    counting.packets(b"a:1|c", more=True)
+    counting.packets(b"a:1|c", more=True)
+    counting.packets(more=False)
+    assert counting.totals() == {("a", ""): 2}
+    counting.packets(b"a:1|c", more=True)
+    counting.tally.deliver()
+    assert counting.totals() == {("a", ""): 3}
+
+
+def test_however_long_more_comes_lines_go_on() -> None:
+    counting = Counting()
+    deadline = time.monotonic() + 20
+    while not counting.totals():
+        assert time.monotonic() < deadline
+        counting.packets(b"a:1|c", more=True)
+
+
+def test_no_more_wait_than_may_be_in_memory() -> None:
+    counting = Counting(max_counters=10**9)
+    counting.packets(
+        b"\n".join(b"a.%d:1|c" % number for number in range(DELIVER_DISTINCT)), more=True
+    )
+    assert counting.figures.counted == DELIVER_DISTINCT
+
+
+def test_the_largest_amounts_of_the_most_lines_fit() -> None:
+    batch = 256 * 65_535 // len(b"a:1|c\n")
+    assert (DELIVER_LINES + batch) * MAX_AMOUNT_LIMIT <= MAX_AMOUNT
+
+
+# --- sample rates ----------------------------------------------------------------------------
+
+
+def test_thirds_add_up() -> None:
+    counting = Counting()
+    for _ in range(1000):
+        counting.packets(b"a:1|c|@0.3")
+    assert counting.totals() == {("a", ""): 3333}
+    counting.packets(*[b"a:1|c|@0.3"] * 2)
+    assert counting.totals() == {("a", ""): 3340}
+
+
+def test_fractions_are_carried_by_key_and_sign() -> None:
+    counting = Counting({"rule": [{"match": "k.*", "counter": "c", "key": "$1"}]})
+    for _ in range(4):
+        counting.packets(b"k.a:0.25|c\nk.b:-0.5|c\nk.c:1.5|c")
+    assert counting.totals() == {("c", "a"): 1, ("c", "b"): -2, ("c", "c"): 6}
+
+
+def test_a_total_is_never_further_off_than_a_half() -> None:
+    counting = Counting()
+    exact = 0.0
+    for number in range(200):
+        rate = (number % 89 + 5) / 100
+        counting.packets(b"a:1|c|@%.2f" % rate)
+        exact += 1 / float(f"{rate:.2f}")
+        assert abs(counting.totals()[("a", "")] - exact) <= 0.5 + 1e-6
+
+
+def test_remainders_are_bounded() -> None:
+    counting = Counting(max_counters=10**9)
+    names = range(REMAINDERS + 100)
+    counting.packets(b"\n".join(b"a%d:0.25|c" % number for number in names))
+    assert len(counting.tally._remainders) == REMAINDERS
+
+
+# --- limits ----------------------------------------------------------------------------------
+
+
+def test_amounts_above_the_limit_are_malformed() -> None:
+    counting = Counting(max_amount=100)
+    counting.packets(b"a:100|c\na:101|c\na:-100|c\na:-101|c\na:11|c|@0.1\na:60:60|c\na:1e30|c")
+    assert counting.totals() == {("a", ""): 0}
+    assert (counting.figures.counted, counting.figures.malformed) == (2, 5)
+
+
+def test_too_many_names_go_to_one_counter() -> None:
+    counting = Counting(max_counters=2)
+    counting.packets(b"a:1|c\nb:1|c")
+    counting.packets(b"c:2|c\nd:3|c|#x:y")
+    counting.packets(b"a:1|c\nc:2|c")
+    assert counting.totals() == {("a", ""): 2, ("b", ""): 1, (OVERFLOW, ""): 7}
+    assert (counting.figures.counted, counting.figures.overflown) == (6, 3)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert REMEMBERED <= 100_000
+    monkeypatch.setattr(tally_module, "REMEMBERED", 10)
+    counting = Counting()
+    for number in range(100):
+        counting.packets(b"a:%d|c" % number)
+        counting.packets(b"a:1|c|T%d" % (60 * number))
+        counting.packets(b"x" * 600 + b":1|c")
+    assert len(counting.tally._known) <= 10
+    assert counting.producer.count("a") == sum(range(100)) + 100
+
+
+def test_a_line_keeps_its_own_time() -> None:
+    counting = Counting()
+    counting.packets(b"a:1|c|T1764000000\na:2|c|T1764000001\na:4|c")
+    found = {
+        each.at and int(each.at.timestamp()): each.amount for each in counting.producer.increments
+    }
+    assert found == {1764000000: 3, None: 4}
+
+
+def test_a_time_far_ahead_is_malformed() -> None:
+    counting = Counting()
+    now = int(time.time())
+    counting.packets(b"a:1|c|T%d\na:1|c|T%d" % (now + 3600, now + 90_000))
+    assert (counting.figures.counted, counting.figures.malformed) == (1, 1)
+
+
+def test_another_map_is_used_at_once() -> None:
+    counting = Counting()
+    counting.packets(b"a:1|c", more=True)
+    counting.tally.use(read({"rule": [{"match": "a", "counter": "b"}]}))
+    counting.packets(b"a:1|c")
+    counting.tally.use(Rules(count_unmatched=False))
+    counting.packets(b"a:1|c")
+    assert counting.totals() == {("a", ""): 1, ("b", ""): 1}
+    assert (counting.figures.discarded, counting.figures.rules) == (1, 0)
+
+
+def test_malformed_lines_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    counting = Counting()
+    for number in range(50):
+        counting.packets(b"\x1b[31m%d\xff" % number + b"x" * 500)
+    (record,) = caplog.records
+    assert vars(record)["action"] == "malformed"
+    shown = vars(record)["fields"]["line"]
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert len(shown) < 400
+    assert counting.figures.malformed == 50
