@@ -1,4 +1,4 @@
-"""Free TCP ports on the loopback address."""
+"""Free ports on the loopback address."""
 
 from __future__ import annotations
 
@@ -13,14 +13,24 @@ FIRST, LAST = 20_000, 31_999
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of 127.0.0.1 now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Whether a server could listen on this port of 127.0.0.1 now, by TCP and by UDP."""
+    return _can_bind(port, socket.SOCK_STREAM) and _can_bind(port, socket.SOCK_DGRAM)
+
+
+def _can_bind(port: int, kind: socket.SocketKind) -> bool:
+    with socket.socket(socket.AF_INET, kind) as probe:
+        if kind == socket.SOCK_STREAM:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError:
             return False
         return True
+
+
+def usual_or_free(usual: int) -> int:
+    """``usual`` where it is free, else :func:`free_port`."""
+    return usual if is_free(usual) else free_port()
 
 
 def free_port() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from countersink.cli.servers.process import ChildProcess
 
@@ -14,10 +14,13 @@ STOP_SECONDS = 15.0
 
 
 class CommandProcess:
-    """`countersink NAME`, with the URLs in its environment: a command line shows passwords."""
+    """`countersink NAME ARGUMENTS`, with the URLs in its environment: a command line shows
+    passwords.
+    """
 
-    def __init__(self, name: str, urls: Mapping[str, str]) -> None:
+    def __init__(self, name: str, urls: Mapping[str, str], arguments: Sequence[str] = ()) -> None:
         self.name = name
+        self._arguments = arguments
         self._environment = {**os.environ, **urls}
         for variable in urls:
             self._environment.pop(f"{variable}_FILE", None)  # both at once would be refused
@@ -38,7 +41,7 @@ class CommandProcess:
     def start(self) -> object:
         """Start the process; it waits for its servers by itself."""
         self._process = ChildProcess(
-            [sys.executable, "-m", "countersink.cli.entry", self.name],
+            [sys.executable, "-m", "countersink.cli.entry", self.name, *self._arguments],
             log=None,
             death_signal=signal.SIGTERM,
             environment=self._environment,

@@ -16,7 +16,7 @@ from countersink.cli import secrets
 from countersink.cli.failures import Failure
 from countersink.cli.servers import MySQLServer, RedisServer, ServerError
 from countersink.cli.servers.base import PrivateServer
-from countersink.cli.up.command import CommandProcess
+from countersink.cli.up.children import Ports, children
 from countersink.cli.up.directory import locked, write_environment
 from countersink.cli.up.keeper import Keeper, Part
 from countersink.cli.up.stopping import Stopping, stop_signals
@@ -27,10 +27,6 @@ LOOK_EVERY = 0.5
 """Seconds between two looks at the children."""
 
 REDIS_URL, MYSQL_URL = "COUNTERSINK_REDIS_URL", "COUNTERSINK_MYSQL_URL"
-
-COMMANDS = ("worker", "jobs", "jobs", "scheduler")
-"""What runs, in the order of starting; stopped in the opposite one. A job process does one run at a
-time: with two of them a run that takes hours does not keep the alarms from looking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +40,8 @@ class Urls:
         return {REDIS_URL: self.redis, MYSQL_URL: self.mysql}
 
 
-def run(data: Path, redis_url: str | None, mysql_url: str | None) -> None:
-    """Run until SIGTERM, SIGINT or SIGHUP; then stop the scheduler, the job processes, the
-    worker, MariaDB and Redis, in that order.
+def run(data: Path, redis_url: str | None, mysql_url: str | None, ports: Ports) -> None:
+    """Run until SIGTERM, SIGINT or SIGHUP; then stop everything in the opposite order of starting.
 
     A server that is configured by its URL is used as it is, and never started or stopped.
     Raises Failure, and the errors of `countersink.store`.
@@ -59,7 +54,7 @@ def run(data: Path, redis_url: str | None, mysql_url: str | None) -> None:
         ExitStack() as stack,
     ):
         try:
-            _run(data, redis_url, mysql_url, stopping, stack)
+            _run(data, redis_url, mysql_url, ports, stopping, stack)
         except ServerError as failure:
             raise Failure(str(failure)) from failure
 
@@ -68,6 +63,7 @@ def _run(
     data: Path,
     redis_url: str | None,
     mysql_url: str | None,
+    ports: Ports,
     stopping: Stopping,
     stack: ExitStack,
 ) -> None:
@@ -96,17 +92,17 @@ def _run(
         say(f"applied {applied}")
     if stopping.asked():
         return
-    children = [CommandProcess(name, urls.environment()) for name in COMMANDS]
-    for child in children:
+    processes = children(urls.environment(), ports)
+    for child in processes:
         child.start()
         stack.callback(_stopper(f"the {child.name}", child.stop))
-    click.echo(_instructions(urls, ours, data))
+    click.echo(_instructions(urls, ports, ours, data))
     sys.stdout.flush()
-    parts: list[Part] = [*servers, *children]
+    parts: list[Part] = [*servers, *processes]
     keeper = Keeper(parts, say)
     while not stopping.wait(LOOK_EVERY):
         keeper.look()
-    say("stopping: scheduler, jobs and worker first, then what else was started here")
+    say("stopping: what takes increments first, the servers last")
 
 
 def _start(server: PrivateServer, name: str, stack: ExitStack) -> None:
@@ -131,9 +127,16 @@ def say(text: str) -> None:
     click.echo(secrets.scrub(f"countersink up: {text}"), err=True)
 
 
-def _instructions(urls: Urls, ours: Mapping[str, str], data: Path) -> str:
+def _instructions(urls: Urls, ports: Ports, ours: Mapping[str, str], data: Path) -> str:
+    page = (
+        "not installed: pip install 'countersink[web]'"
+        if ports.web is None
+        else f"http://127.0.0.1:{ports.web}/"
+    )
     lines = [
         "countersink is up.",
+        f"  web     {page}",
+        f"  statsd  udp://127.0.0.1:{ports.statsd}",
         f"  queue   {secrets.scrub(urls.redis)}",
         f"  tables  {secrets.scrub(urls.mysql)}",
     ]
