@@ -2,17 +2,243 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
 import requests
 
-from tests.web.serving import Web
+from countersink.worker import WorkerOptions, run
+from tests.support.factories import RedisFactory
+from tests.support.processes import Children
+from tests.support.waiting import eventually
+from tests.web.serving import Web, serving
+
+PATH = "/v1/increments"
+AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+
+
+def send(web: Web, body: Any, status: int = 202, **query: str) -> Any:
+    """POST as JSON, or bytes as they are; the document of the answer."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = requests.post(
+        f"{web.url}{PATH}",
+        data=data,
+        headers={"Content-Type": "application/json"},
+        params=query,
+        timeout=30,
+    )
+    assert answer.status_code == status, answer.text
+    return answer.json()
 
 
 def test_one_increment_and_a_batch_are_counted(web: Web) -> None:
-    url = f"{web.url}/v1/increments"
-    answer = requests.post(url, json={"counter": "page_views", "key": "/home"}, timeout=20)
-    assert (answer.status_code, answer.json()) == (202, {"accepted": 1})
+    assert send(web, {"counter": "page_views", "key": "/home"}) == {"accepted": 1}
     batch = [{"counter": "page_views", "key": "/home", "amount": n} for n in range(1_000)]
-    answer = requests.post(url, json=batch, timeout=20)
-    assert (answer.status_code, answer.json()) == (202, {"accepted": 1_000})
+    assert send(web, batch) == {"accepted": 1_000}
+    assert send(web, [{"counter": "c"}, {"counter": "c", "key": "ключ", "amount": -5}]) == {
+        "accepted": 2
+    }
     web.apply()
     assert web.store.totals.total("page_views", key="/home") == 1 + 499_500
+    assert web.store.totals.by_key("c") == [("", 1), ("ключ", -5)]
+
+
+def test_times_are_iso_8601_with_a_zone_or_unix_seconds(web: Web) -> None:
+    seconds = int(AT.timestamp())
+    times = ["2026-11-21T08:00:00Z", "2026-11-21T09:00:00.5+01:00", seconds, seconds + 0.25, None]
+    send(web, [{"counter": "c", "at": at} for at in times])
+    web.apply()
+    days = dict(web.store.totals.daily("c"))
+    assert days[AT.date()] >= 4
+    assert sum(days.values()) == 5
+
+
+@pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "text/plain", None])
+def test_bodies_may_be_announced_as_json_as_text_or_not_at_all(
+    web: Web, media_type: str | None
+) -> None:
+    headers = {} if media_type is None else {"Content-Type": media_type}
+    answer = requests.post(f"{web.url}{PATH}", data=b'{"counter":"c"}', headers=headers, timeout=20)
+    assert answer.status_code == 202, answer.text
+
+
+def test_bodies_may_be_packed(web: Web) -> None:
+    answer = requests.post(
+        f"{web.url}{PATH}",
+        data=gzip.compress(b'[{"counter":"c"}]'),
+        headers={"Content-Type": "application/json", "Content-Encoding": "gzip"},
+        timeout=20,
+    )
+    assert answer.status_code == 202, answer.text
+
+
+def test_what_cannot_be_read_is_refused(web: Web) -> None:
+    for body in (
+        b"",
+        b"counter=c",
+        b'{"counter":"c"',
+        b'{"counter":"c"} {"counter":"c"}',
+        b'{"counter":"\xff"}',
+        b'{"counter":"\\ud800"}',
+        b"[" * 100_000,
+        b'[{"counter":"c","at":NaN}]',
+        b'\xef\xbb\xbf{"counter":"c"}',
+    ):
+        assert send(web, body, 400)["title"] == "Bad request", body[:40]
+    for media_type in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        answer = requests.post(
+            f"{web.url}{PATH}",
+            data=b'{"counter":"c"}',
+            headers={"Content-Type": media_type},
+            timeout=20,
+        )
+        assert answer.status_code == 415
+        assert "application/json" in answer.json()["detail"]
+    assert web.producer.stats().accepted == 0
+
+
+def test_what_is_not_valid_is_told_item_by_item_and_nothing_is_counted(web: Web) -> None:
+    good = {"counter": "c"}
+    wrong: list[Any] = [
+        {},
+        {"counter": "no such name"},
+        {"counter": ""},
+        {"counter": "c" * 65},
+        {"counter": 7},
+        {"counter": "c'; DROP TABLE counter_slot; --"},
+        {"counter": "c", "key": "x" * 256},
+        {"counter": "c", "key": "ä" * 128},
+        {"counter": "c", "key": None},
+        {"counter": "c", "amount": 1.5},
+        {"counter": "c", "amount": "1"},
+        {"counter": "c", "amount": True},
+        {"counter": "c", "amount": 1_000_000_001},
+        {"counter": "c", "amount": -1_000_000_001},
+        {"counter": "c", "amount": 10**30},
+        {"counter": "c", "at": "2026-11-21T08:00:00"},
+        {"counter": "c", "at": "2026-11-21"},
+        {"counter": "c", "at": "yesterday"},
+        {"counter": "c", "at": -1},
+        {"counter": "c", "at": 1e18},
+        {"counter": "c", "at": "9999-12-31T00:00:00Z"},
+        {"counter": "c", "at": True},
+        {"counter": "c", "id": ""},
+        {"counter": "c", "id": "x" * 256},
+        {"counter": "c", "id": 7},
+        {"counter": "c", "count": 1},
+        None,
+        [],
+        "c",
+    ]
+    for item in wrong:
+        for body, index in (([good, item, good], 1), (item, 0)):
+            if body == []:
+                continue
+            problem = send(web, body, 422)
+            assert [error["index"] for error in problem["errors"]] == [index], item
+            assert problem["errors"][0]["detail"], item
+    assert send(web, [], 422)["detail"].startswith("There is no increment")
+    problem = send(web, [good, {"counter": "!"}] * 100, 422)
+    assert [error["index"] for error in problem["errors"]] == list(range(1, 40, 2))
+    assert web.producer.stats().accepted == 0
+
+
+def test_more_than_fit_into_one_request_are_refused(web: Web) -> None:
+    send(web, [{"counter": "c"}] * 1_001, 413)
+    send(web, [{"counter": "!"}] * 1_001, 413)
+    send(web, [{"no": "counter"}] * 1_001, 413)
+    assert web.producer.stats().accepted == 0
+
+
+def test_unknown_questions_are_refused(web: Web) -> None:
+    assert "wait" in str(send(web, {"counter": "c"}, 422, wiat="stored"))
+    assert "stored" in str(send(web, {"counter": "c"}, 422, wait="yes"))
+    assert web.producer.stats().accepted == 0
+
+
+def test_limits_are_the_servers(redis_url: str, mysql_url: str) -> None:
+    with serving(redis_url, mysql_url, max_items=2, max_amount=10) as web:
+        send(web, [{"counter": "c", "amount": 10}] * 2)
+        send(web, [{"counter": "c"}] * 3, 413)
+        assert "at most 10" in str(send(web, [{"counter": "c", "amount": 11}], 422))
+
+
+def test_stored_is_answered_when_it_is_in_redis(web: Web) -> None:
+    body = {"counter": "c", "key": "k"}
+    assert send(web, body, 200, wait="stored") == {"accepted": 1, "state": "stored"}
+    assert web.services.redis.xlen("{countersink:0}:events") == 1
+
+
+def test_applied_is_answered_when_it_is_in_mysql(redis_url: str, mysql_url: str) -> None:
+    with serving(redis_url, mysql_url, wait_s=30.0) as web, Children() as children:
+        children.worker(redis_url, mysql_url)
+        answer = send(web, {"counter": "c", "key": "k"}, 200, wait="applied")
+        assert answer == {"accepted": 1, "state": "applied"}
+        assert web.store.totals.total("c", key="k") == 1
+
+
+def test_who_waits_in_vain_is_told_that_it_will_come(redis_url: str, mysql_url: str) -> None:
+    with serving(redis_url, mysql_url, wait_s=0.2) as web:  # and no worker
+        answer = send(web, {"counter": "c"}, 202, wait="applied")
+        assert answer == {"accepted": 1, "state": "accepted"}
+        web.apply()
+        assert web.store.totals.total("c") == 1
+
+
+def test_many_wait_at_once_without_a_thread_for_each(redis_url: str, mysql_url: str) -> None:
+    waiting = 60
+    with serving(redis_url, mysql_url, wait_s=30.0) as web, ThreadPoolExecutor(waiting) as pool:
+        states = ["stored", "applied"] * (waiting // 2)
+        answers = [pool.submit(send, web, {"counter": "c"}, 200, wait=state) for state in states]
+        eventually(lambda: web.producer.stats().accepted == waiting)
+        # Those that wait for MySQL hold no thread that others need.
+        assert requests.get(f"{web.url}/v1/counters", timeout=20).status_code == 200
+        options = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, drain=True)
+        assert run(options) == 0
+        assert [answer.result(30)["state"] for answer in answers] == states
+        assert web.store.totals.total("c") == waiting
+
+
+def test_while_redis_is_away_increments_are_accepted_and_waiting_tells_the_truth(
+    own_redis_server: RedisFactory, mysql_url: str
+) -> None:
+    redis_server = own_redis_server()
+    with serving(redis_server.url, mysql_url, wait_s=0.3) as web:
+        redis_server.freeze()
+        assert send(web, {"counter": "c"}) == {"accepted": 1}
+        answer = send(web, {"counter": "c"}, 202, wait="stored")
+        assert answer == {"accepted": 1, "state": "accepted"}
+        redis_server.thaw()
+        web.apply()
+        assert web.store.totals.total("c") == 2
+
+
+def test_a_full_memory_refuses_whole_requests_and_loses_nothing(
+    own_redis_server: RedisFactory, mysql_url: str
+) -> None:
+    redis_server = own_redis_server()
+    with serving(redis_server.url, mysql_url, producer={"max_rows_in_memory": 100}) as web:
+        redis_server.freeze()
+        accepted = 0
+        for turn in range(20):
+            batch = [{"counter": "c", "key": f"{turn}/{n}"} for n in range(30)]
+            answer = requests.post(
+                f"{web.url}{PATH}",
+                json=batch,
+                headers={"Idempotency-Key": f"turn {turn}"} if turn % 2 else {},
+                timeout=20,
+            )
+            if answer.status_code == 202:
+                accepted += 30
+            else:
+                assert answer.status_code == 503
+                assert int(answer.headers["Retry-After"]) >= 1
+        assert 0 < accepted <= 100
+        assert web.producer.stats().dropped == 0
+        redis_server.thaw()
+        web.apply()
+        assert web.store.totals.total("c") == accepted

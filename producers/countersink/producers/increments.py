@@ -97,7 +97,7 @@ def check_batch(increments: Iterable[Increment], id: str | None) -> Batch:
     plain: list[Event] = []
     named: list[tuple[Names, list[Event]]] = []
     errors: list[tuple[int, str]] = []
-    checked = ""  # the counter that was found good last: neighbours often have the same
+    checked: str | None = None  # the counter that was found good last: neighbours often have the same
     rows = 0
     for rows, increment in enumerate(increments, 1):
         if rows > MAX_BATCH:

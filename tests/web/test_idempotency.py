@@ -1,0 +1,218 @@
+"""Requests that are sent again: counted once, whatever was lost on the way, and whoever answers."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import requests
+
+from tests.support.processes import Child, Children
+from tests.support.proxies.http_proxy import HttpProxy
+from tests.support.proxies.redis_proxy import RedisProxy
+from tests.support.proxies.rules import Deed, Phase
+from tests.support.waiting import eventually
+from tests.web.serving import Web, serving
+
+PATH = "/v1/increments"
+POST = f"POST {PATH}"
+BATCH = [{"counter": "sales", "key": f"book-{n}", "amount": n} for n in range(1, 101)]
+SUM = 5_050
+
+
+def post(url: str, body: Any, key: str | None = None, **query: str) -> requests.Response:
+    """One attempt, on a connection of its own."""
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return requests.post(f"{url}{PATH}", json=body, headers=headers, params=query, timeout=30)
+
+
+def until_answered(send: Callable[[], requests.Response]) -> requests.Response:
+    """What a client does: sends again until there is an answer."""
+    while True:
+        try:
+            return send()
+        except requests.ConnectionError:
+            continue
+
+
+@pytest.fixture
+def two(redis_url: str, mysql_url: str) -> Iterator[tuple[Web, Web]]:
+    """Two web processes' worth of servers beside each other."""
+    with serving(redis_url, mysql_url) as one, serving(redis_url, mysql_url) as other:
+        yield one, other
+
+
+@pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER])
+def test_a_request_whose_reply_was_cut_counts_once(web: Web, phase: Phase) -> None:
+    port = int(web.url.rpartition(":")[2])
+    with HttpProxy.to(port) as proxy:
+        rule = proxy.when(POST, phase, Deed.CUT, times=3)
+        for number in range(5):  # the first 4 attempts meet 3 cuts, the rest none
+            answer = until_answered(lambda n=number: post(proxy.url, BATCH, f"order-{n}"))
+            assert (answer.status_code, answer.json()) == (202, {"accepted": 100})
+        assert rule.acted == 3
+        assert proxy.counts[POST] == 8
+    web.apply()
+    assert web.store.totals.total("sales") == 5 * SUM
+
+
+def test_ids_of_increments_count_each_of_them_once(web: Web) -> None:
+    port = int(web.url.rpartition(":")[2])
+    batch = [{**item, "id": f"sale-{n}"} for n, item in enumerate(BATCH)]
+    with HttpProxy.to(port) as proxy:
+        proxy.when(POST, Phase.AFTER, Deed.CUT, times=2)
+        assert until_answered(lambda: post(proxy.url, batch)).status_code == 202
+        # Grouped otherwise, too.
+        assert until_answered(lambda: post(proxy.url, batch[:50])).status_code == 202
+        assert until_answered(lambda: post(proxy.url, batch[7])).status_code == 202
+    web.apply()
+    assert web.store.totals.total("sales") == SUM
+
+
+def test_without_a_name_every_request_that_arrives_counts(web: Web) -> None:
+    port = int(web.url.rpartition(":")[2])
+    with HttpProxy.to(port) as proxy:
+        proxy.when(POST, Phase.AFTER, Deed.CUT)
+        assert until_answered(lambda: post(proxy.url, BATCH)).status_code == 202
+    web.apply()
+    assert web.store.totals.total("sales") == 2 * SUM, "which is what the names are for"
+
+
+def test_many_send_the_same_at_once_to_two_servers(two: tuple[Web, Web]) -> None:
+    attempts = 24
+    begin = threading.Barrier(attempts)
+
+    def attempt(number: int) -> int:
+        begin.wait(30)
+        return post(two[number % 2].url, BATCH, f"order-{number % 3}").status_code
+
+    with ThreadPoolExecutor(attempts) as pool:
+        assert set(pool.map(attempt, range(attempts))) == {202}
+    for web in two:
+        web.apply()
+    assert two[0].store.totals.total("sales") == 3 * SUM
+
+
+def test_of_different_bodies_under_one_name_one_counts_as_a_whole(two: tuple[Web, Web]) -> None:
+    one, other = two
+    assert post(one.url, BATCH, "mine", wait="stored").status_code == 200
+    assert post(other.url, [{"counter": "sales", "key": "x", "amount": 7}], "mine").ok
+    for web in two:
+        web.apply()
+    assert one.store.totals.total("sales") == SUM
+    assert post(other.url, {"counter": "sales"}, "mine").ok  # applied meanwhile
+    other.apply()
+    assert one.store.totals.total("sales") == SUM
+
+
+def test_a_name_counts_at_most_once_when_some_of_its_rows_cannot_be(web: Web) -> None:
+    """Amounts that leave 64 bits together go to the dead letters; the others count, once."""
+    huge = [{"counter": "big", "key": "k", "amount": 10**9, "at": 0}] * 3
+    for _ in range(2):
+        assert post(web.url, [*huge, *BATCH], "mine").ok
+        web.apply()
+    assert web.store.totals.total("sales") == SUM
+    assert web.store.totals.total("big") == 3 * 10**9
+
+
+def test_both_kinds_of_names_at_once_are_refused(web: Web) -> None:
+    answer = post(web.url, [{"counter": "sales"}, {"counter": "sales", "id": "1"}], "mine")
+    assert answer.status_code == 422
+    assert answer.json()["errors"] == [
+        {"index": 1, "detail": "it has an id, and so has the batch: give either"}
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "ä", "x" * 256, "a\tb"])
+def test_names_that_cannot_be_are_refused(web: Web, name: str) -> None:
+    port = int(web.url.rpartition(":")[2])
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    body = b'{"counter":"sales"}'
+    connection.request("POST", PATH, body, {"Idempotency-Key": name.encode("latin-1")})
+    assert connection.getresponse().status == 422
+    connection.close()
+    assert web.producer.stats().accepted == 0
+
+
+def test_two_keys_names_never_meet(redis_url: str, mysql_url: str) -> None:
+    from_keys: list[dict[str, str]] = []
+    with serving(redis_url, mysql_url) as web:
+        for name in ("one", "other"):
+            from_keys.append({"Authorization": f"Bearer {web.key('ingest', name=name)}"})
+        for headers in from_keys * 2:
+            for extra, body in (
+                ({"Idempotency-Key": "mine"}, BATCH),
+                ({}, {"counter": "sales", "id": "mine", "amount": 10_000}),
+            ):
+                answer = requests.post(
+                    f"{web.url}{PATH}", json=body, headers={**headers, **extra}, timeout=20
+                )
+                assert answer.status_code == 202, answer.text
+        web.apply()
+        assert web.store.totals.total("sales") == 2 * (SUM + 10_000)
+
+
+def started(children: Children, redis_url: str, mysql_url: str) -> tuple[Child, str]:
+    """The real command, and its URL."""
+    child = children.countersink(
+        "web",
+        "--port",
+        "0",
+        environment={"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url},
+    )
+    said = "listening at "
+
+    def url() -> str:
+        assert child.running, child.output()
+        return child.output().partition(said)[2].partition("\n")[0].strip()
+
+    return child, eventually(url)
+
+
+@pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER])
+def test_a_killed_server_leaves_nothing_twice_and_what_it_called_stored_is_there(
+    redis_url: str, mysql_url: str, phase: Phase
+) -> None:
+    with Children() as children, RedisProxy.to(redis_url) as proxy:
+        child, url = started(children, proxy.url(redis_url), mysql_url)
+        assert post(url, BATCH, wait="stored").json()["state"] == "stored"
+        held = proxy.when("XADD", phase, Deed.HOLD)
+        with ThreadPoolExecutor(1) as pool:
+            lost = pool.submit(post, url, BATCH, "order-1", wait="stored")
+            assert held.reached.wait(30)  # Redis has it, or is about to get it; nobody was told
+            child.kill()
+            with pytest.raises(requests.ConnectionError):
+                lost.result(30)
+        proxy.forget()
+        with serving(redis_url, mysql_url) as web:
+            answer = post(web.url, BATCH, "order-1", wait="stored")
+            assert (answer.status_code, answer.json()["state"]) == (200, "stored")
+            web.apply()
+            assert web.store.totals.total("sales") == 2 * SUM
+
+
+def test_what_was_accepted_survives_a_sigterm(redis_url: str, mysql_url: str) -> None:
+    with Children() as children:
+        child, url = started(children, redis_url, mysql_url)
+        assert post(url, BATCH).status_code == 202
+        child.terminate()
+        assert child.wait(30) == 0
+    with serving(redis_url, mysql_url) as web:
+        web.apply()
+        assert web.store.totals.total("sales") == SUM
+
+
+def test_retries_days_apart_are_told_from_each_other_by_the_name_alone(web: Web) -> None:
+    """The event's own time is no part of the name."""
+    now = datetime.now(UTC)
+    for days in (0, 1):
+        at = (now - timedelta(days=days)).isoformat()
+        assert post(web.url, {"counter": "sales", "at": at}, "mine").ok
+        assert post(web.url, {"counter": "sales", "at": at, "id": "event"}).ok
+        web.apply()
+    assert web.store.totals.total("sales") == 2

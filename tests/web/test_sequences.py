@@ -1,0 +1,118 @@
+"""`/v1/sequences/…`: numbers that are handed out once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import quote
+
+import requests
+
+from tests.support.proxies.http_proxy import HttpProxy
+from tests.support.proxies.mysql_proxy import MySQLProxy
+from tests.support.proxies.rules import Deed, Phase
+from tests.web.serving import Web, serving
+
+
+def take(web: Web, name: str, status: int = 200, **asked: Any) -> Any:
+    """The next of a sequence."""
+    url = f"{web.url}/v1/sequences/{quote(name, safe='/')}/next"
+    answer = requests.post(url, **({"json": asked} if asked else {}), timeout=30)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def peek(web: Web, name: str) -> Any:
+    """The last value."""
+    answer = requests.get(f"{web.url}/v1/sequences/{quote(name, safe='/')}", timeout=20)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["value"]
+
+
+def test_everybody_gets_a_number_of_their_own(web: Web) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        values = [one["value"] for one in pool.map(lambda _: take(web, "invoice"), range(60))]
+    assert sorted(values) == list(range(1, 61))
+    assert peek(web, "invoice") == 60
+    assert peek(web, "unknown") is None
+
+
+def test_steps_starts_and_blocks(web: Web) -> None:
+    assert take(web, "a", step=10, start=-5) == {"name": "a", "value": -5}
+    assert take(web, "a", step=10) == {"name": "a", "value": 5}
+    assert take(web, "a", count=3) == {"name": "a", "first": 6, "last": 8, "step": 1}
+    assert take(web, "a", count=2, step=-4) == {"name": "a", "first": 4, "last": 0, "step": -4}
+    assert take(web, "a", step=None) == {"name": "a", "value": 1}
+    assert take(web, "big", start=2**63 - 1)["value"] == 2**63 - 1
+
+
+def test_names_may_hold_anything(web: Web) -> None:
+    for name in ("", "a/b", "next", "a/next", "ä b", "日本", "%2f"):
+        assert take(web, name) == {"name": name, "value": 1}
+        assert peek(web, name) == 1
+    take(web, "x" * 256, 422)
+
+
+def test_what_cannot_be_is_told(web: Web) -> None:
+    take(web, "end", start=2**63 - 1)
+    assert "limits" in take(web, "end", 409)["detail"]
+    take(web, "end", 409, count=5)
+    for asked in (
+        {"step": 0},
+        {"step": 2**63},
+        {"step": 1.5},
+        {"start": "1"},
+        {"count": 0},
+        {"count": -1},
+        {"count": 1_000_001},
+        {"steps": 1},
+        {"step": True},
+    ):
+        take(web, "a", 422, **asked)
+    url = f"{web.url}/v1/sequences/a/next"
+    headers = {"Content-Type": "application/json"}
+    for body, status in ((b"{", 400), (b"[]", 422), (b"[" * 100_000, 422), (b"\xff", 400)):
+        answer = requests.post(url, data=body, headers=headers, timeout=20)
+        assert answer.status_code == status, body[:10]
+    answer = requests.post(url, data={"step": "1"}, timeout=20)
+    assert answer.status_code == 415
+    assert peek(web, "a") is None, "nothing was handed out"
+
+
+def test_keys_take_only_what_is_theirs_to_name(web: Web) -> None:
+    headers = {"X-API-Key": web.key("ingest", counters=["shop.*"])}
+    for name, status in (("shop.invoice", 200), ("invoice", 403)):
+        url = f"{web.url}/v1/sequences/{name}/next"
+        assert requests.post(url, headers=headers, timeout=20).status_code == status
+    url = f"{web.url}/v1/sequences/shop.invoice"
+    assert requests.get(url, headers=headers, timeout=20).status_code == 403, "that is to read"
+
+
+def test_a_retry_takes_another_number_and_none_is_given_twice(web: Web) -> None:
+    with HttpProxy.to(int(web.url.rpartition(":")[2])) as proxy:
+        proxy.when("POST /v1/sequences/a/next", Phase.AFTER, Deed.CUT)
+        values = []
+        while len(values) < 3:
+            try:
+                answer = requests.post(f"{proxy.url}/v1/sequences/a/next", timeout=20)
+            except requests.ConnectionError:
+                continue
+            values.append(answer.json()["value"])
+    assert values == [2, 3, 4]
+
+
+def test_an_answer_that_mysql_could_not_give_is_said_to_be_uncertain(
+    redis_url: str, mysql_url: str
+) -> None:
+    with MySQLProxy.to(mysql_url) as proxy, serving(redis_url, proxy.url(mysql_url)) as web:
+        assert take(web, "a")["value"] == 1
+        rule = proxy.when(
+            "*",
+            Phase.AFTER,
+            Deed.CUT,
+            where=lambda request, _: "INSERT INTO" in request.text and "sequence" in request.text,
+        )
+        problem = take(web, "a", 503)
+        assert rule.acted == 1
+        assert "ask for the next one" in problem["detail"]
+        assert take(web, "a")["value"] == 3
