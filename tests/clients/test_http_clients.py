@@ -1,0 +1,96 @@
+"""curl and Node.js: 1,000 increments each, exact, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from countersink.store.api_keys import create
+from countersink.store.connection import connect
+from tests.clients.programs import output
+from tests.support.proxies.http_proxy import HttpProxy
+from tests.support.proxies.rules import Deed, Phase
+from tests.web.serving import Web, serving
+
+COUNT = 1_000
+SEND = "POST /v1/increments"
+
+
+def proxy_to(web: Web) -> HttpProxy:
+    port = urlsplit(web.url).port
+    assert port
+    return HttpProxy.to(port)
+
+
+def test_curl_one_by_one(web: Web) -> None:
+    # What follows # is for curl alone: so many requests, on one connection.
+    url = f"{web.url}/v1/increments#[1-{COUNT}]"
+    answers = output(["curl", "-sS", "--retry", "9", "--json", '{"counter": "votes"}', url])
+    assert answers.count('{"accepted":1}') == COUNT
+    web.apply()
+    assert web.store.totals.total("votes") == COUNT
+
+
+def test_curl_by_pixels(web: Web, tmp_path: Path) -> None:
+    url = f"{web.url}/hit/page_views/home-[1-10].gif#[1-{COUNT // 10}]"
+    output(["curl", "-sS", "--fail-early", "-f", "--retry", "9", "-o", "/dev/null", url])
+    web.apply()
+    keys = [f"home-{number}" for number in range(1, 11)]
+    assert web.store.totals.many("page_views", keys) == dict.fromkeys(keys, COUNT // 10)
+
+
+def test_curl_from_a_file(web: Web, tmp_path: Path) -> None:
+    batch = tmp_path / "increments.json"
+    rows = [{"counter": "downloads", "key": f"file-{n % 7}", "amount": 1} for n in range(COUNT)]
+    batch.write_text(json.dumps(rows, indent=1), "utf-8")
+    answer = output(["curl", "-sS", "--json", f"@{batch}", f"{web.url}/v1/increments?wait=stored"])
+    assert json.loads(answer) == {"accepted": COUNT, "state": "stored"}
+    web.apply()
+    assert web.store.totals.total("downloads") == COUNT
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_curl_sends_again_and_it_counts_once(web: Web, phase: Phase) -> None:
+    rows = json.dumps([{"counter": "orders"}] * COUNT)
+    with proxy_to(web) as proxy:
+        cut = proxy.when(SEND, phase, Deed.CUT)
+        answer = output(
+            [
+                *("curl", "-sS", "--retry", "5", "--retry-all-errors"),
+                *("-H", "Idempotency-Key: order-4711", "--json", "@-"),
+                f"{proxy.url}/v1/increments",
+            ],
+            said=rows,
+        )
+        assert cut.acted == 1
+    assert json.loads(answer) == {"accepted": COUNT}
+    web.apply()
+    assert web.store.totals.total("orders") == COUNT
+
+
+def test_node_sends_again_and_it_counts_once(web: Web) -> None:
+    with proxy_to(web) as proxy:
+        before = proxy.when(SEND, Phase.BEFORE, Deed.CUT, times=2)
+        after = proxy.when(SEND, Phase.AFTER, Deed.CUT, skip=3, times=3)
+        shown = output(["node", "docs/examples/count.mjs", proxy.url, str(COUNT)])
+        assert (before.acted, after.acted) == (2, 3)
+    assert shown == f"{COUNT} counted\n"
+    web.apply()
+    totals = web.store.totals.many("downloads", ["setup.zip", "manual.pdf"])
+    assert totals == {"setup.zip": COUNT // 2, "manual.pdf": COUNT // 2}
+
+
+def test_node_shows_its_key_and_waits_when_told_to(redis_url: str, mysql_url: str) -> None:
+    with connect(mysql_url) as session:
+        _, key = create(session, "node", ["ingest"], counters=["downloads"])
+    # A burst of 2 s' worth passes: 2 of its 3 requests.
+    with serving(redis_url, mysql_url, rate_per_key=1.0) as web:
+        command = ["node", "docs/examples/count.mjs", web.url, "300"]
+        shown = output(command, environment={"COUNTERSINK_KEY": key})
+        assert shown == "300 counted\n"
+        output(command, status=1)  # without the key
+        web.apply()
+        assert web.store.totals.total("downloads") == 300

@@ -1,0 +1,60 @@
+"""redis-cli by the recipes in producers/README.md: 1,000 increments each, exact."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+from countersink.store import Store
+from countersink.worker import WorkerOptions, run
+from tests.clients.programs import output, redis_cli
+from tests.support.processes import PROJECT
+
+COUNT = 1_000
+
+
+def recipe(part: str) -> str:
+    """The command in the README that has `part` in it, without `redis-cli`."""
+    text = (PROJECT / "producers/README.md").read_text("utf-8")
+    [found] = re.findall(rf"^\$ redis-cli (XADD .*{re.escape(part)}.*)$", text, re.MULTILINE)
+    return str(found)
+
+
+def said_to_redis(url: str, lines: list[str]) -> None:
+    command, environment = redis_cli(url)
+    printed = output(command, said="\n".join(lines) + "\n", environment=environment)
+    assert len(re.findall(r"^\"?[0-9]+-[0-9]+\"?$", printed, re.MULTILINE)) == len(lines), printed
+
+
+def apply(redis_url: str, mysql_url: str) -> None:
+    assert run(WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, drain=True)) == 0
+
+
+def test_the_shortest_recipe(redis_url: str, mysql_url: str, store: Store) -> None:
+    said_to_redis(redis_url, [recipe("'*' rows")] * COUNT)
+    apply(redis_url, mysql_url)
+    assert store.totals.total("page_views", key="/home") == COUNT
+
+
+def test_the_recipe_for_sending_again(redis_url: str, mysql_url: str, store: Store) -> None:
+    line = recipe("'*' v 1 id")
+    id, at = re.findall(r" id ([0-9a-f]{32}) at ([0-9]+) ", line)[0]
+    now = str(int(time.time() * 1000))
+    lines = [line.replace(id, f"{number:032x}").replace(at, now) for number in range(1, COUNT + 1)]
+    said_to_redis(redis_url, lines + lines[::-1])
+    apply(redis_url, mysql_url)
+    said_to_redis(redis_url, lines)
+    apply(redis_url, mysql_url)
+    assert store.totals.total("page_views", key="/home") == COUNT
+
+
+def test_a_thousand_rows_in_one_entry(redis_url: str, mysql_url: str, store: Store) -> None:
+    minute = int(time.time() // 60)
+    rows = json.dumps([["votes", f"für {n % 10}", minute, 1] for n in range(COUNT)])
+    command, environment = redis_cli(redis_url)
+    entry = ["XADD", "{countersink:0}:events", "*", "rows", rows]
+    output([*command, *entry], environment=environment)
+    apply(redis_url, mysql_url)
+    keys = [f"für {n}" for n in range(10)]
+    assert store.totals.many("votes", keys) == dict.fromkeys(keys, COUNT // 10)
