@@ -1,4 +1,4 @@
-# The image of every countersink process: worker (the default), scheduler, jobs, migrate, and the rest.
+# The image of every countersink process: worker (the default), scheduler, jobs, web, statsd, migrate, and the rest.
 
 FROM python:3.11-slim AS build
 WORKDIR /src
@@ -12,7 +12,7 @@ COPY worker ./worker
 COPY schedules ./schedules
 RUN /build/bin/pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir /wheels . \
     && /opt/countersink/bin/pip install --no-cache-dir -c constraints.txt \
-        "countersink[server] @ file://$(echo /wheels/countersink-*.whl)"
+        "countersink[web] @ file://$(echo /wheels/countersink-*.whl)"
 
 FROM python:3.11-slim
 RUN groupadd --system --gid 10001 countersink \

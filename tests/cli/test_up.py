@@ -7,9 +7,11 @@ import os
 import re
 import shlex
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,12 +47,26 @@ def countersink(*arguments: str, **variables: str) -> subprocess.CompletedProces
     )
 
 
+LISTENERS = ("web", "statsd")
 STARTS = {
     "worker": r"a worker starts .*pid=(\d+)",
     "jobs": r"a job process starts .*pid=(\d+)",
     "scheduler": r"a scheduler starts .*pid=(\d+)",
 }
 """What each process says when it starts."""
+
+
+def process_of(parent: int, name: str) -> int | None:
+    """The number of the child that runs `countersink NAME`."""
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            own = int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent
+        except (OSError, ValueError, IndexError):
+            continue  # no process, or not any more
+        if own and name.encode() in words:
+            return int(entry.name)
+    return None
 
 
 def alive(pid: int) -> bool:
@@ -115,7 +131,8 @@ def start_up(tmp_path: Path) -> Iterator[Start]:
     made: list[Up] = []
 
     def start(*arguments: str, **variables: str) -> Up:
-        up = Up(tmp_path, ["--data", str(tmp_path / "data"), *arguments], variables)
+        ports = ["--web-port", "0", "--statsd-port", "0"]  # the usual ones may be anybody's
+        up = Up(tmp_path, ["--data", str(tmp_path / "data"), *ports, *arguments], variables)
         made.append(up)
         return up
 
@@ -135,6 +152,7 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     assert len(pids) == 2
     eventually(lambda: total(urls) == 1)
     eventually(lambda: planned_jobs(urls) == set(JOBS))
+    front_doors_count(first, urls)
     assert first.stop() == 0
     assert not any(map(alive, pids))
     ended = re.findall(r"(a (?:worker|job process|scheduler) ends)", first.output())
@@ -148,9 +166,26 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     second = start_up()
     second.wait_for(r"countersink is up\.", times=2)
     assert second.urls() == urls  # the same ports and passwords
-    assert total(urls) == 1
+    assert total(urls) == 3
     assert second.stop(signal.SIGINT) == 0
     assert not any(map(alive, second.server_pids()))
+
+
+def front_doors_count(up: Up, urls: dict[str, str]) -> None:
+    """One by HTTP and one by StatsD, at the addresses that it names."""
+    page = up.wait_for(r"  web     (http://127\.0\.0\.1:\d+)/")
+    up.wait_for(rf"listening at {page}")
+    body = json.dumps({"counter": "page_views", "key": "/home"}).encode()
+    request = urllib.request.Request(
+        f"{page}/v1/increments", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 202
+    port = int(up.wait_for(r"  statsd  udp://127\.0\.0\.1:(\d+)"))
+    up.wait_for(rf"at=udp://127\.0\.0\.1:{port}")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"page_views:1|c", ("127.0.0.1", port))
+    eventually(lambda: total(urls) == 3)
 
 
 def planned_jobs(urls: dict[str, str]) -> set[str]:
@@ -172,7 +207,12 @@ def test_what_dies_is_started_again_and_it_says_so(start_up: Start) -> None:
     for name, starts in STARTS.items():
         os.kill(int(up.wait_for(starts)), signal.SIGKILL)
         up.wait_for(rf"the {name} was killed by SIGKILL; starting it again in 1 s")
-    for name in STARTS:
+    for name in LISTENERS:
+        pid = process_of(up.process.pid, name)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        up.wait_for(rf"the {name} was killed by SIGKILL; starting it again in 1 s")
+    for name in (*STARTS, *LISTENERS):
         up.wait_for(rf"the {name} runs again")
     redis_pid = up.server_pids()[0]
     os.kill(redis_pid, signal.SIGKILL)
@@ -212,6 +252,9 @@ def test_when_it_is_killed_its_servers_and_its_processes_end_too(start_up: Start
     up = start_up()
     up.wait_for(r"countersink is up\.")
     pids = [*up.server_pids(), *(int(up.wait_for(starts)) for starts in STARTS.values())]
+    listeners = [process_of(up.process.pid, name) for name in LISTENERS]
+    pids += [pid for pid in listeners if pid is not None]
+    assert len(pids) == 2 + len(STARTS) + len(LISTENERS)
     up.process.kill()
     up.process.wait()
     eventually(lambda: not any(map(alive, pids)))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from countersink.cli.up.run import COMMANDS
+from countersink.cli.up.children import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,6 +91,12 @@ def test_every_container_is_unprivileged_and_writes_only_where_it_must(
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_everything_that_up_runs_is_a_service(services: dict[str, dict[str, Any]]) -> None:
+    assert set(COMMANDS) | {"migrate", "redis", "mysql"} == set(services)
+    for name in COMMANDS:
+        assert services[name]["command"][0] == name
 
 
 def test_ports_are_on_loopback_only(services: dict[str, dict[str, Any]]) -> None:
