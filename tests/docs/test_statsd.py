@@ -1,0 +1,85 @@
+"""docs/statsd.md is true: its examples run, its tables are what happens."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from countersink.producers.statsd.figures import Figures
+from countersink.producers.statsd.journal import Journal
+from countersink.producers.statsd.mapping import Rules, load
+from countersink.producers.statsd.tally import Tally
+from countersink.producers.testing import RecordingProducer
+from tests.cli.command import Servers
+from tests.cli.listener import listener
+from tests.support.processes import PROJECT
+
+PAGE = (PROJECT / "docs" / "statsd.md").read_text("utf-8")
+
+
+def counted(line: str, rules: Rules, times: int = 1) -> dict[tuple[str, str], int]:
+    producer = RecordingProducer()
+    tally = Tally(producer, Figures(), Journal(), rules, max_amount=10**9, max_counters=10)
+    for _ in range(times):
+        tally.packets([line.encode()], more=False)
+    return producer.totals()
+
+
+def table(head: str) -> list[list[str]]:
+    """The rows of the table that begins so; cells in code keep their bars."""
+    lines = PAGE.partition(f"\n{head}\n")[2].splitlines()[1:]
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        cells = re.findall(r"\| ?((?:`[^`]*`|[^|`])*)(?= ?\|)", line)
+        rows.append([cell.strip(" ") for cell in cells])
+    return rows
+
+
+def code(cell: str) -> str:
+    return cell[1:-1] if cell.startswith("`") else ""
+
+
+def test_lines_count_what_the_table_says() -> None:
+    rows = table("| line | |")
+    assert len(rows) == 9
+    for line, says in rows:
+        number = re.match(r"(−?)(\d+)", says)
+        expected = 1 if number is None else int(number[2]) * (-1 if number[1] else 1)
+        assert counted(code(line), Rules()) == {("downloads", ""): expected}, line
+    assert counted("downloads:1|c|@0.3", Rules(), 2) == {("downloads", ""): 7}
+    assert counted("downloads:1|c|@0.3", Rules(), 3) == {("downloads", ""): 10}
+
+
+def test_the_map_does_what_the_table_says(tmp_path: Path) -> None:
+    (text,) = re.findall(r"^`map.toml`:\n\n```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    file = tmp_path / "map.toml"
+    file.write_text(text)
+    rules = load(file)
+    rows = table("| line | counter | key |")
+    assert len(rows) == 7
+    for line, counter, key in rows:
+        expected = {(code(counter), code(key)): 1} if code(counter) else {}
+        assert counted(code(line), rules) == expected, line
+
+
+def test_the_first_examples_run(redis_url: str, mysql_url: str) -> None:
+    servers = Servers(redis_url, mysql_url)
+    (shell,) = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (python,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    _, (command, shown) = re.findall(
+        r"^```console\n\$ ([^\n]*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+    )
+    with listener(redis_url) as running:
+        for program, text in (("bash", shell), (sys.executable, python)):
+            text = text.replace("8125", str(running.port))
+            subprocess.run([program, "-c", text], check=True)
+        running.end()
+    servers.apply()
+    printed = servers.call(*shlex.split(command)[1:]).out
+    printed = re.sub(r"2\d{3}-\d\d-\d\dT\S+Z", "2026-11-21T09:30:00.000Z", printed)
+    assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
