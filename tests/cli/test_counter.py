@@ -31,7 +31,7 @@ def count(servers: Servers, *counters: str) -> None:
 def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
     made = servers.run(
         *("counter", "set", "views", "--time-zone", "Europe/Berlin", "--resolution", "quarter"),
-        *("--keep-days", "30", "--app-slots", "4", "--format", "json"),
+        *("--keep-days", "30", "--max-keys", "5000", "--app-slots", "4", "--format", "json"),
     )
     assert made.status == 0
     assert made.json == {
@@ -39,6 +39,9 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
         "time_zone": "Europe/Berlin",
         "resolution": "quarter",
         "keep_days": 30,
+        "max_keys": 5000,
+        "most_keys": 5000,
+        "overflown": 0,
         "app_slots": 4,
         "rolled_up_to": None,
         "made": True,
@@ -50,8 +53,8 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
     assert [(one["counter"], one["made"]) for one in listed] == [("clicks", False), ("views", True)]
     table = [line.split() for line in servers.call("counter", "list").out.splitlines()]
     assert table[1:] == [
-        ["clicks", "UTC", "day", "forever", "16", "-", "no"],
-        ["views", "Europe/Berlin", "quarter", "30", "4", "-", "yes"],
+        ["clicks", "UTC", "day", "forever", "-", "0", "16", "-", "no"],
+        ["views", "Europe/Berlin", "quarter", "30", "5,000", "0", "4", "-", "yes"],
     ]
     forever = servers.call("counter", "set", "views", "--keep-days", "forever")
     assert ["keep", "days", "forever"] in [line.split() for line in forever.out.splitlines()]
@@ -106,6 +109,8 @@ def test_what_cannot_be_is_wrong_usage_with_the_reason(servers: Servers) -> None
         (("--keep-days", "0"), "a number of days from 1"),
         (("--keep-days", "always"), "neither a number of days nor 'forever'"),
         (("--app-slots", "257"), "1<=x<=256"),
+        (("--max-keys", "0"), "a number of keys from 1"),
+        (("--max-keys", "many"), "neither a number of keys nor 'none'"),
     ):
         refused = servers.call("counter", "set", "views", *arguments)
         assert refused.status == 2, arguments
@@ -113,6 +118,36 @@ def test_what_cannot_be_is_wrong_usage_with_the_reason(servers: Servers) -> None
     assert servers.call("counter", "set", "no name").status == 2
     shown = servers.call("counter", "show", "views", "--format", "json").json
     assert (shown["made"], shown["policies"]) == (False, [FIRST])
+
+
+def test_what_has_no_room_is_shown(servers: Servers) -> None:
+    assert servers.run("counter", "max-keys").out.startswith("a day of a counter may have any")
+    assert servers.call("counter", "max-keys", "2").out.startswith("a day of a counter may have 2")
+    assert servers.call("counter", "max-keys", "--format", "json").json == {"max_keys": 2}
+    servers.call("counter", "set", "clicks", "--max-keys", "1")
+    for counter in "views", "clicks":
+        for key in "/a", "/b", "/c":
+            assert servers.call("increment", counter, key).status == 0
+    servers.apply()
+    totals = servers.call("totals", "views", "--by", "key", "--format", "json").json["rows"]
+    assert {row["key"] for row in totals} == {"/a", "/b", "__overflow__"}
+    listed = servers.call("counter", "list", "--format", "json").json["counters"]
+    assert [
+        (one["counter"], one["max_keys"], one["most_keys"], one["overflown"]) for one in listed
+    ] == [("clicks", 1, 1, 2), ("views", None, 2, 1)]
+    shown = servers.call("counter", "show", "views").out
+    assert "2 a day, as for all counters" in shown
+    assert "1 row, in the key __overflow__" in shown
+    found = servers.call("info", "--format", "json").json
+    assert found["overflown"] == {"rows": 3, "counters": 2}
+    assert "3 rows of 2 counters since yesterday" in " ".join(servers.call("info").out.split())
+    doctor = " ".join(servers.call("doctor").out.split())
+    assert "3 rows of clicks, views went to __overflow__ since yesterday" in doctor
+    assert "any number" in servers.call("counter", "max-keys", "none").out
+    servers.call("counter", "set", "clicks", "--max-keys", "none")
+    assert "any number a day" in servers.call("counter", "show", "clicks").out
+    refused = servers.call("counter", "max-keys", "0")
+    assert (refused.status, "from 1 to" in one_sentence(refused)) == (2, True)
 
 
 def test_an_unknown_counter_is_status_1(servers: Servers) -> None:

@@ -7,6 +7,7 @@ import click
 from countersink.cli import output
 from countersink.reads.counter_document import begins
 from countersink.store.counters import Counter
+from countersink.store.overflow import OVERFLOW
 
 
 def print_one(counter: Counter) -> None:
@@ -18,6 +19,8 @@ def print_one(counter: Counter) -> None:
         ("time zone", counter.in_force.time_zone),
         ("resolution", counter.in_force.resolution),
         ("keep days", _kept(counter)),
+        ("max keys", _most(counter)),
+        ("overflown today", _overflown(counter)),
         ("app slots", str(counter.app_slots)),
         ("rolled up to", output.cell(counter.rolled_up_to)),
         ("made by hand", output.cell(counter.made)),
@@ -51,6 +54,8 @@ def print_list(counters: Sequence[Counter]) -> None:
             "time zone": False,
             "resolution": False,
             "keep days": True,
+            "max keys": True,
+            "overflown": True,
             "app slots": True,
             "rolled up to": False,
             "made": False,
@@ -63,6 +68,8 @@ def print_list(counters: Sequence[Counter]) -> None:
             counter.in_force.time_zone,
             counter.in_force.resolution,
             _kept(counter),
+            "-" if counter.most_keys is None else f"{counter.most_keys:,}",
+            f"{counter.overflown:,}",
             str(counter.app_slots),
             output.cell(counter.rolled_up_to),
             output.cell(counter.made),
@@ -76,3 +83,16 @@ def print_list(counters: Sequence[Counter]) -> None:
 
 def _kept(counter: Counter) -> str:
     return "forever" if counter.keep_days is None else f"{counter.keep_days:,}"
+
+
+def _most(counter: Counter) -> str:
+    if counter.most_keys is None:
+        return "any number a day"
+    shared = "" if counter.max_keys is not None else ", as for all counters"
+    return f"{counter.most_keys:,} a day{shared}"
+
+
+def _overflown(counter: Counter) -> str:
+    if not counter.overflown:
+        return "none"
+    return f"{counter.overflown:,} row{'s' * (counter.overflown > 1)}, in the key {OVERFLOW}"

@@ -25,6 +25,8 @@ def _summary(found: Mapping[str, Any]) -> RenderableType:
         "rate": f"{found['rows_per_second']:,} rows/s",
         "dead rows": _dead(found),
     }
+    if overflown := _overflown(found):
+        rows["overflow"] = overflown
     if len(found["streams"]) > 1:
         parts = (f"{s['stream']} {s['entries']:,}" for s in found["streams"])
         rows["streams"] = ", ".join(parts)
@@ -46,6 +48,17 @@ def _dead(found: Mapping[str, Any]) -> str:
         return "none"
     reasons = ", ".join(f"{name} {number:,}" for name, number in found["dead_by_reason"].items())
     return f"{found['dead']:,} ({reasons}): see countersink dead list"
+
+
+def _overflown(found: Mapping[str, Any]) -> str:
+    over = found["overflown"]
+    if not over or not over["rows"]:
+        return ""
+    counters = "a counter" if over["counters"] == 1 else f"{over['counters']:,} counters"
+    return (
+        f"{over['rows']:,} rows of {counters} since yesterday, with more keys than a day may have:"
+        " see countersink counter list"
+    )
 
 
 def _workers(found: Mapping[str, Any]) -> RenderableType:

@@ -174,6 +174,9 @@ _SETTINGS: Final = {
         "time_zone": {"type": "string"},
         "resolution": {"type": "string", "enum": ["day", "hour", "quarter"]},
         "keep_days": {"type": ["integer", "null"]},
+        "max_keys": {"type": ["integer", "null"], "description": "its own; null: as for all"},
+        "most_keys": {"type": ["integer", "null"], "description": "in force; null: any number"},
+        "overflown": {"type": "integer", "description": "rows of today in the key __overflow__"},
         "app_slots": {"type": "integer"},
         "rolled_up_to": {"type": ["string", "null"], "format": "date"},
         "made": {"type": "boolean"},
@@ -206,7 +209,7 @@ DOORS: Final = (
             "summary": "How a counter counts",
             "tags": ["reading"],
             "parameters": [reading.COUNTER],
-            "responses": reading.responses(_SETTINGS, csv=False),
+            "responses": reading.responses(_SETTINGS, csv=False, one=True),
         },
     ),
 )

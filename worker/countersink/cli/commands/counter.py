@@ -1,4 +1,4 @@
-"""``countersink counter list|show|set|delete|strict``."""
+"""``countersink counter list|show|set|delete|strict|max-keys``."""
 
 import re
 import sys
@@ -17,12 +17,16 @@ from countersink.cli.zones import ZONE
 from countersink.reads.counter_document import document
 from countersink.store import Store, StoreError, UnknownCounter, buckets
 from countersink.store.buckets import RESOLUTIONS, Resolution
+from countersink.store.overflow import OVERFLOW
 from countersink.store.policies import DEFAULT
 from countersink.store.policy_changes import (
     FOREVER,
     MAX_APP_SLOTS,
+    NO_CAP,
     KeepDays,
+    MaxKeys,
     check_keep_days,
+    check_max_keys,
 )
 
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -34,6 +38,15 @@ def _days(text: str) -> KeepDays:
     if re.fullmatch(r"[0-9]{1,9}", text) is None:
         raise ValueError(f"{text!r} is neither a number of days nor {FOREVER!r}")
     check_keep_days(int(text))
+    return int(text)
+
+
+def _most(text: str) -> MaxKeys:
+    if text == NO_CAP:
+        return NO_CAP
+    if re.fullmatch(r"[0-9]{1,9}", text) is None:
+        raise ValueError(f"{text!r} is neither a number of keys nor {NO_CAP!r}")
+    check_max_keys(int(text))
     return int(text)
 
 
@@ -56,6 +69,7 @@ def _start(text: str) -> datetime | date:
 
 
 DAYS: Final = Checked("days", _days)
+KEYS: Final = Checked("keys", _most)
 START: Final = Checked("time", _start)
 
 
@@ -112,6 +126,13 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
     help="Days that days are kept before they become months, or forever, as at first.",
 )
 @settings.one_off(
+    "--max-keys",
+    metavar="KEYS",
+    type=KEYS,
+    help="Keys that a day of it may have; rows of others go to the key __overflow__. none: as for"
+    " all counters, as at first.",
+)
+@settings.one_off(
     "--app-slots",
     type=click.IntRange(1, MAX_APP_SLOTS),
     help="Over how many slots the application's own transactions spread; at first 16.",
@@ -130,6 +151,7 @@ def set_command(
     time_zone: str | None,
     resolution: Resolution | None,
     keep_days: KeepDays | None,
+    max_keys: MaxKeys | None,
     app_slots: int | None,
     start: datetime | date | None,
     format: str,
@@ -148,6 +170,7 @@ def set_command(
                 time_zone=time_zone,
                 resolution=resolution,
                 keep_days=keep_days,
+                max_keys=max_keys,
                 app_slots=app_slots,
                 start=_moment(store, name, start),
             )
@@ -209,6 +232,31 @@ def strict_command(state: str | None, format: str, mysql_url: str | None) -> Non
             "strict: rows of unknown counters go to the dead letters"
             if on
             else "not strict: a counter that nobody has made counts days in UTC"
+        )
+
+
+@command.command("max-keys", cls=settings.Command)
+@click.argument("keys", type=KEYS, required=False)
+@settings.output_format("text", "json")
+@settings.mysql_url
+def max_keys_command(keys: MaxKeys | None, format: str, mysql_url: str | None) -> None:
+    """Show, or set, how many keys a day of a counter may have; none: any number.
+
+    It is for counters that have no number of their own (`counter set --max-keys`). Rows of further
+    keys are counted all the same, in the key __overflow__ of the counter. Keys that are there
+    already go on being counted, also where there are more of them. Workers follow at once.
+    """
+    with _store(mysql_url) as store:
+        if keys is not None:
+            store.counters.set_max_keys(check_max_keys(keys))
+        most = store.counters.max_keys()
+    if format == "json":
+        output.write_json({"max_keys": most})
+    else:
+        click.echo(
+            "a day of a counter may have any number of keys"
+            if most is None
+            else f"a day of a counter may have {most:,} keys; rows of others go to {OVERFLOW}"
         )
 
 

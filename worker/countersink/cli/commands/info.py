@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import click
@@ -13,7 +14,7 @@ from countersink.cli import output, schedule_state, settings
 from countersink.cli.failures import Misuse
 from countersink.cli.info_view import render
 from countersink.cli.queue_state import QueueState, look
-from countersink.store import dead
+from countersink.store import dead, overflow
 from countersink.store.connection import connect as connect_mysql
 from countersink.store.errors import StoreError
 from countersink.store.migrate import require_schema
@@ -81,14 +82,28 @@ def found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
     Raises:
         StreamError: Redis did not do its part. Without MySQL the rest is there all the same.
     """
-    return document(look(client), dead_rows(mysql_url), schedule_state.look(mysql_url))
+    return document(look(client), _tables(mysql_url), schedule_state.look(mysql_url))
 
 
-def document(
-    state: QueueState, dead_by_reason: dict[str, int] | str, schedules: dict[str, Any]
-) -> dict[str, Any]:
-    """Everything known, as ``--format json`` prints it."""
-    known = isinstance(dead_by_reason, dict)
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What MySQL knows.
+
+    Attributes:
+        dead: dead rows by reason.
+        overflown: rows of yesterday and today (UTC) that went to ``__overflow__``, by counter.
+    """
+
+    dead: dict[str, int]
+    overflown: dict[str, int]
+
+
+def document(state: QueueState, tables: Tables | str, schedules: dict[str, Any]) -> dict[str, Any]:
+    """Everything known, as ``--format json`` prints it; ``tables``: or why MySQL is not known.
+
+    No counter is named: whoever may see this may not see all of them.
+    """
+    known = None if isinstance(tables, str) else tables
     return {
         "at": output.iso_ms(state.now),
         "backlog": state.backlog,
@@ -96,9 +111,12 @@ def document(
         "oldest": None if state.oldest is None else output.iso_ms(state.oldest),
         "lag_ms": state.lag_ms,
         "rows_per_second": state.rate,
-        "dead": sum(dead_by_reason.values()) if isinstance(dead_by_reason, dict) else None,
-        "dead_by_reason": dead_by_reason if known else None,
-        "dead_unknown": None if known else dead_by_reason,
+        "dead": None if known is None else sum(known.dead.values()),
+        "dead_by_reason": None if known is None else known.dead,
+        "dead_unknown": tables if known is None else None,
+        "overflown": None
+        if known is None
+        else {"rows": sum(known.overflown.values()), "counters": len(known.overflown)},
         "streams": [
             {
                 "stream": stream.stream,
@@ -114,14 +132,14 @@ def document(
     }
 
 
-def dead_rows(mysql_url: str | None) -> dict[str, int] | str:
-    """How many dead rows there are by reason; or, as a text, why that is not known."""
+def _tables(mysql_url: str | None) -> Tables | str:
+    """What MySQL knows; or, as a text, why that is not known."""
     if not mysql_url:
         return "no MySQL URL is configured"
     try:
         with connect_mysql(mysql_url) as session:
             require_schema(session)
-            return dead.count(session)
+            return Tables(dead.count(session), overflow.by_counter(session))
     except StoreError as error:
         return str(error)
 

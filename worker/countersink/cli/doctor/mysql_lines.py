@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from countersink.cli.doctor.line import Line
-from countersink.store import dead
+from countersink.store import dead, overflow
 from countersink.store.clock import NOW_MS
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.migrate import known_version, require_schema, schema_version
 
+_NAMED: Final = 5
+"""Counters that a line names."""
 _SMALL_PACKET: Final = 4 * 1024 * 1024
 _VARIABLES: Final = (
     "binlog_format",
@@ -26,7 +28,14 @@ _VARIABLES: Final = (
     "tx_isolation",
     "wsrep_on",
 )
-_TABLES: Final = ("counter_slot", "counter_ledger", "applied_entry", "dead_row", "lease")
+_TABLES: Final = (
+    "counter_slot",
+    "counter_ledger",
+    "counter_keys",
+    "applied_entry",
+    "dead_row",
+    "lease",
+)
 _PROBES: Final = (
     "SELECT 1 FROM {0} WHERE FALSE",
     "INSERT INTO {0} SELECT * FROM {0} WHERE FALSE",
@@ -219,6 +228,7 @@ def _schema(session: Session) -> Iterator[Line]:
     yield _engines(session)
     yield _rights(session)
     yield _dead(session)
+    yield _overflow(session)
 
 
 def _engines(session: Session) -> Line:
@@ -265,3 +275,16 @@ def _dead(session: Session) -> Line:
             "see countersink dead list, then retry or drop them",
         )
     return Line("ok", "dead rows", "none")
+
+
+def _overflow(session: Session) -> Line:
+    found = overflow.by_counter(session)
+    if found:
+        named = ", ".join(list(found)[:_NAMED]) + (", …" if len(found) > _NAMED else "")
+        return Line(
+            "warn",
+            "keys per day",
+            f"{sum(found.values()):,} rows of {named} went to {overflow.OVERFLOW} since yesterday",
+            "see what makes so many keys, or countersink counter set NAME --max-keys N",
+        )
+    return Line("ok", "keys per day", "within the caps of all counters")
