@@ -81,6 +81,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int, health: Health) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -167,6 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: str | bytes, media_type: str = TEXT) -> None:
         content = body.encode() if isinstance(body, str) else body
+        self.request_version = self.protocol_version  # else to HTTP/0.9 there goes no head
         self.send_response(status)
         self.send_header("Content-Type", media_type)
         self.send_header("Content-Length", str(len(content)))

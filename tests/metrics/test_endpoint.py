@@ -1,0 +1,199 @@
+"""The little HTTP server of processes that serve nothing else."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from countersink.metrics import endpoint as module
+from countersink.metrics.endpoint import AT_ONCE, MAX_HEAD, Endpoint
+from countersink.metrics.health import LIVES_WITHIN_S, Health
+from countersink.metrics.table import Sample, Samples
+from tests.support.waiting import eventually
+
+
+@dataclass
+class Told:
+    """What the endpoint under test tells."""
+
+    moved: float = field(default_factory=time.monotonic)
+    busy: str = ""
+    broken: bool = False
+
+    def samples(self) -> Samples:
+        if self.broken:
+            raise RuntimeError("a secret of the inside")
+        yield Sample("countersink_queue_entries", 7)
+
+    def health(self) -> Health:
+        return Health(
+            process="test",
+            samples=self.samples,
+            moved=lambda: self.moved,
+            busy=lambda: self.busy,
+        )
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def endpoint(told: Told) -> Iterator[Endpoint]:
+    with Endpoint("127.0.0.1", 0, told.health()) as served:
+        yield served
+
+
+def connected(endpoint: Endpoint) -> socket.socket:
+    at = urlsplit(endpoint.url)
+    return socket.create_connection((str(at.hostname), at.port or 0), timeout=60)
+
+
+def answer(endpoint: Endpoint, sent: bytes) -> bytes:
+    with connected(endpoint) as connection:
+        connection.sendall(sent)
+        parts = []
+        while part := connection.recv(65536):
+            parts.append(part)
+        return b"".join(parts)
+
+
+def test_metrics_in_the_format_that_is_asked_for(endpoint: Endpoint) -> None:
+    plain = requests.get(f"{endpoint.url}/metrics", timeout=60)
+    assert plain.status_code == 200
+    assert plain.headers["Content-Type"].startswith("text/plain")
+    assert "\ncountersink_queue_entries 7.0\n" in plain.text
+    assert 'countersink_build_info{process="test",version="' in plain.text
+    assert plain.headers["Cache-Control"] == "no-store"
+    accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+    other = requests.get(f"{endpoint.url}/metrics?x=1", headers=accept, timeout=60)
+    assert other.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert other.text.endswith("# EOF\n")
+
+
+def test_a_stuck_process_does_not_live(endpoint: Endpoint, told: Told) -> None:
+    assert requests.get(f"{endpoint.url}/livez", timeout=60).status_code == 200
+    told.moved = time.monotonic() - LIVES_WITHIN_S
+    stuck = requests.get(f"{endpoint.url}/livez", timeout=60)
+    assert (stuck.status_code, stuck.text.partition(":")[0]) == (503, "stuck")
+    assert requests.get(f"{endpoint.url}/readyz", timeout=60).status_code == 503
+
+
+def test_ready_or_why_not(endpoint: Endpoint, told: Told) -> None:
+    assert requests.get(f"{endpoint.url}/readyz", timeout=60).text == "ok\n"
+    told.busy = "starting"
+    refused = requests.get(f"{endpoint.url}/readyz", timeout=60)
+    assert (refused.status_code, refused.text) == (503, "not ready: starting\n")
+    assert "countersink_ready 0.0" in requests.get(f"{endpoint.url}/metrics", timeout=60).text
+
+
+def test_figures_that_cannot_be_had_end_the_scrape_and_nothing_else(
+    endpoint: Endpoint, told: Told
+) -> None:
+    told.broken = True
+    failed = requests.get(f"{endpoint.url}/metrics", timeout=60)
+    assert failed.status_code == 500
+    assert "secret" not in failed.text
+    assert requests.get(f"{endpoint.url}/livez", timeout=60).status_code == 200
+
+
+def test_head_and_other_methods_and_paths(endpoint: Endpoint) -> None:
+    head = requests.head(f"{endpoint.url}/metrics", timeout=60)
+    assert head.status_code == 200
+    assert int(head.headers["Content-Length"]) > 100
+    posted = requests.post(f"{endpoint.url}/metrics", data=b"x" * 100, timeout=60)
+    assert (posted.status_code, posted.headers["Allow"]) == (405, "GET, HEAD")
+    assert requests.get(f"{endpoint.url}/../etc/passwd", timeout=60).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /metrics HTTP/9.9\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nno colon\r\n\r\n",
+        b"\r\n\r\n",
+        b"GET <script>alert(1)</script> HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+        b"GET /" + b"a" * MAX_HEAD,
+    ],
+)
+def test_nonsense_is_refused_without_an_echo(endpoint: Endpoint, sent: bytes) -> None:
+    with connected(endpoint) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        said = b""
+        try:
+            while part := connection.recv(65536):
+                said += part
+        except ConnectionResetError:
+            pass  # it closed with something of ours unread
+    assert not said or b" 4" in said[:13] or b" 5" in said[:13] or b"200" in said[:13]
+    assert b"<script" not in said
+    assert b"Traceback" not in said
+    assert requests.get(f"{endpoint.url}/livez", timeout=60).status_code == 200
+
+
+def test_a_head_that_drips_is_cut_off(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WITHIN_S", 0.2)
+    with connected(endpoint) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert connection.recv(1) == b""  # closed, without an answer
+
+
+def test_connections_are_bounded_and_come_back(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as open_ones:
+        for _ in range(AT_ONCE):
+            open_ones.enter_context(connected(endpoint))
+        eventually(lambda: _is_refused(endpoint))
+    eventually(lambda: requests.get(f"{endpoint.url}/livez", timeout=60).ok)
+
+
+def _is_refused(endpoint: Endpoint) -> bool:
+    at = urlsplit(endpoint.url)
+    connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=60)
+    try:
+        connection.request("GET", "/livez")
+        return connection.getresponse().status != 200
+    except (ConnectionError, http.client.HTTPException):
+        return True
+    finally:
+        connection.close()
+
+
+def test_a_forked_child_does_not_hold_the_port(told: Told) -> None:
+    """A job may outlive its killed parent, whose place and port another process takes."""
+    with Endpoint("127.0.0.1", 0, told.health()) as endpoint:
+        port = urlsplit(endpoint.url).port or 0
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0)
+        os.close(reader)
+    try:
+        with Endpoint("127.0.0.1", port, told.health()) as again:
+            assert requests.get(f"{again.url}/livez", timeout=60).ok
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
+
+
+def test_a_port_that_is_taken(endpoint: Endpoint, told: Told) -> None:
+    port = urlsplit(endpoint.url).port or 0
+    with pytest.raises(OSError, match="in use"):
+        Endpoint("127.0.0.1", port, told.health())

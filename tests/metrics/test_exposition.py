@@ -1,0 +1,68 @@
+"""What a scrape gets: both formats, read by Prometheus' own parsers."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from countersink.metrics.exposition import render
+from countersink.metrics.table import METRICS, Sample
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def values(text: str, name: str, *, openmetrics: bool = False) -> dict[tuple[str, ...], float]:
+    parse = parse_openmetrics if openmetrics else parse_text
+    return {
+        tuple(sample.labels.values()): sample.value
+        for family in parse(text)
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def one_of_each() -> list[Sample]:
+    return [
+        Sample(name, 2.5, dict.fromkeys(metric.labels, 'a"b\\c\nd'), 3)
+        for name, metric in METRICS.items()
+    ]
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_every_metric_can_be_read_back(accept: str) -> None:
+    body, media_type = render(one_of_each(), accept)
+    openmetrics = bool(accept)
+    assert media_type.startswith("application/openmetrics-text" if accept else "text/plain")
+    assert body.endswith(b"# EOF\n") == openmetrics
+    for name, metric in METRICS.items():
+        shown = f"{name}_sum" if metric.kind == "summary" else name
+        labels = tuple('a"b\\c\nd' for _ in metric.labels)
+        assert values(body.decode(), shown, openmetrics=openmetrics) == {labels: 2.5}
+        assert f"# TYPE {name.removesuffix('_total') if accept else name} {metric.kind}" in (
+            body.decode()
+        )
+
+
+def test_the_process_itself_is_shown() -> None:
+    body, _ = render([], "")
+    assert values(body.decode(), "process_resident_memory_bytes")[()] > 0
+    assert b"python_info" in body
+
+
+def test_samples_in_any_order_become_one_family_each() -> None:
+    states = [Sample("countersink_workers", n, {"state": s}) for n, s in enumerate("abc")]
+    between = Sample("countersink_queue_entries", 7)
+    body, _ = render([states[2], between, states[0], states[1]], OPENMETRICS)
+    # OpenMetrics forbids a family in two pieces: its parser would refuse it.
+    found = values(body.decode(), "countersink_workers", openmetrics=True)
+    assert found == {("a",): 0, ("b",): 1, ("c",): 2}
+
+
+def test_a_sample_that_is_not_in_the_table_is_a_mistake() -> None:
+    with pytest.raises(KeyError, match="countersink_typo"):
+        render([Sample("countersink_typo", 1)], "")
+    with pytest.raises(KeyError, match="state"):
+        render([Sample("countersink_workers", 1)], "")

@@ -1,0 +1,117 @@
+"""The table of metrics: Prometheus' conventions, and the documents say what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from countersink.metrics.table import METRICS, Metric
+from tests.metrics.reference import HEADINGS, PAGE, page
+from tests.support.processes import PROJECT
+
+ALERTS = PROJECT / "ops" / "prometheus" / "alerts.yml"
+DASHBOARD = PROJECT / "ops" / "grafana" / "countersink.json"
+OURS = re.compile(r"\bcountersink_[a-z_]+\b(?!\.)")
+
+BOUNDED = {
+    "version",
+    "process",
+    "server",
+    "state",
+    "outcome",
+    "status",
+    "reason",
+    "job_name",
+}
+"""Labels whose values are ours, and few: none is a counter or a key."""
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
+def test_names_follow_the_conventions(metric: Metric) -> None:
+    assert re.fullmatch(r"countersink(_[a-z]+)+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert metric.help.endswith(".")
+    for word in ("ms", "milliseconds", "minutes", "kilobytes"):
+        assert word not in metric.name.split("_")
+    if "age" in metric.name.split("_") or "duration" in metric.name or "timestamp" in metric.name:
+        assert metric.name.endswith("_seconds")
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
+def test_labels_are_bounded(metric: Metric) -> None:
+    assert set(metric.labels) <= BOUNDED
+    # Prometheus adds these itself, and renames ours where they meet.
+    assert not {"job", "instance"} & set(metric.labels)
+
+
+def test_the_documentation_is_up_to_date() -> None:
+    assert PAGE.read_text("utf-8") == page(), "run python -m tests.metrics.reference"
+    assert {metric.where for metric in METRICS.values()} == set(HEADINGS)
+
+
+@cache
+def expressions() -> dict[str, str]:
+    """Every PromQL expression of ours, by where it stands."""
+    found: dict[str, str] = {}
+    for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]:
+        for number, rule in enumerate(group["rules"]):
+            found[f"{rule['alert']} {number}"] = rule["expr"]
+    for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
+        for target in panel.get("targets", []):
+            found[f"{panel['title']} {target['refId']}"] = target["expr"]
+    return found
+
+
+@pytest.mark.parametrize("where", expressions())
+def test_every_metric_that_is_asked_for_exists(where: str) -> None:
+    expression = expressions()[where]
+    names = set(OURS.findall(expression))
+    assert names or expression.startswith("up{"), expression
+    for name in names:
+        assert name in METRICS or re.sub(r"_(sum|count)$", "", name) in METRICS, name
+    for name, labels in re.findall(r"(countersink_[a-z_]+)\{([^}]*)\}", expression):
+        known = METRICS.get(name) or METRICS[re.sub(r"_(sum|count)$", "", name)]
+        asked = set(re.findall(r"(\w+)\s*[=!]", labels))
+        assert asked <= {*known.labels, "job", "instance"}, expression
+
+
+@pytest.mark.parametrize("where", expressions())
+def test_only_what_grows_has_a_rate(where: str) -> None:
+    expression = expressions()[where]
+    for name in re.findall(r"(?:rate|increase)\((countersink_[a-z_]+)", expression):
+        base = METRICS.get(name) or METRICS[re.sub(r"_(sum|count)$", "", name)]
+        assert base.kind in ("counter", "summary"), expression
+
+
+def test_every_alert_says_what_to_do_and_is_documented() -> None:
+    documented = PAGE.read_text("utf-8")
+    for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]:
+        for rule in group["rules"]:
+            assert set(rule["annotations"]) == {"summary", "description"}
+            assert rule["labels"]["severity"] in ("warning", "critical")
+            assert f"| `{rule['alert']}` |" in documented
+
+
+def test_the_dashboard_imports_as_it_is() -> None:
+    dashboard = json.loads(DASHBOARD.read_text("utf-8"))
+    variables = {each["name"]: each for each in dashboard["templating"]["list"]}
+    assert variables["datasource"]["type"] == "datasource"
+    identifiers = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(identifiers)) == len(identifiers)
+    assert "id" not in dashboard  # Grafana gives one
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            assert target["datasource"]["uid"] == "${datasource}"
+            assert panel["description"]
+
+
+def test_the_commands_and_metrics_of_the_documents_exist() -> None:
+    for document in ("docs/metrics.md", "README.md", "worker/README.md", "CHANGELOG.md"):
+        text = Path(PROJECT, document).read_text("utf-8")
+        for name in set(re.findall(r"`(countersink_[a-z_]+)", text)):
+            assert name in METRICS, f"{document}: {name}"
