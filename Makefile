@@ -13,11 +13,11 @@ MYSQL_TESTS := $(wildcard tests/store/test_*.py) tests/store/sequences tests/sto
 	tests/drivers tests/worker tests/reads tests/end_to_end $(wildcard tests/backfill/test_*.py) \
 	$(filter-out %/test_frozen_redis.py %/test_schedulers.py,$(wildcard tests/faults/test_*.py)) \
 	$(foreach part,compaction moving planning pruning retention runs,tests/schedules/test_$(part).py) \
-	tests/cli/test_real_log.py
+	tests/cli/test_real_log.py tests/setup/test_rights.py
 
 # what of it `make test` leaves out, to be done in ten minutes: it is about Redis, arithmetic of
 # dates and processes rather than about how MySQL reads, locks and refuses
-NOT_SHORT := tests/worker tests/end_to_end \
+NOT_SHORT := tests/worker tests/end_to_end tests/setup/test_rights.py \
 	$(foreach part,backfill server_deaths worker_deaths state_machine tracked bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
 	$(foreach part,contents formats_access formats_csv formats_json inputs jobs listing recipes rejects spans template times,tests/backfill/test_$(part).py) \
 	$(foreach part,buckets ends_of_time keys lease policy_totals settings tls zones,tests/store/test_$(part).py) \

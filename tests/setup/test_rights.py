@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
+import requests
 
 from countersink.cli.servers import MySQLServer
 from countersink.producers import Producer
@@ -151,7 +153,36 @@ def test_every_process_does_its_work_under_the_documented_rights(
     site.done(*operator, "backfill", str(log), "--counter", "filled")
     site.done(*operator, "backfill", str(log), "--counter", "tailed", "--mode", "reconcile")
     site.done(*operator, "sequence", "next", "invoices")
+    _front_doors(site)
     assert site.redis_refusals() == []
+
+
+def _front_doors(site: Site) -> None:
+    """What comes in by HTTP and StatsD is counted; what web has to read, it may."""
+    key = json.loads(
+        site.done(
+            *("countersink", "countersink_operator", "key", "create", "tests"),
+            *("--scope", "admin", "--format", "json"),
+        )
+    )["key"]
+    statsd = site.child("countersink_reader", "countersink_app", "statsd", "--port", "0")
+    web = site.child("countersink", "countersink_web", "web", "--port", "0")
+    port = eventually(lambda: re.search(r"udp://127\.0\.0\.1:(\d+)", statsd.output()))[1]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"doors:1|c", ("127.0.0.1", int(port)))
+    page = eventually(lambda: re.search(r"listening at (http://\S+)", web.output()))[1]
+    with requests.Session() as client:
+        client.headers["Authorization"] = f"Bearer {key}"
+        sent = client.post(f"{page}/v1/increments?wait=applied", json={"counter": "doors"})
+        assert (sent.status_code, sent.json()["state"]) == (200, "applied")
+        assert client.post(f"{page}/v1/sequences/invoices/next").json()["value"] == 2
+        url = f"{page}/v1/counters/doors/totals?by=total&include_pending=true"
+        eventually(lambda: client.get(url).json()["rows"] == [{"total": 2}])
+        for path in ("/v1/counters", "/v1/counters/doors/daily", "/v1/system", "/v1/dead"):
+            assert client.get(f"{page}{path}").status_code == 200, path
+        assert client.get(f"{page}/metrics").status_code == 200
+        retried = client.post(f"{page}/v1/dead/retry", json={"all": True})
+        assert retried.status_code == 200, retried.text
 
 
 def _done(site: Site) -> set[str]:
