@@ -57,11 +57,11 @@ class Service:
 
 
 @contextlib.contextmanager
-def service(name: str, redis_url: str, mysql_url: str) -> Iterator[Service]:
-    """`countersink NAME` with its defaults. Raises Wrong if it fails."""
+def service(name: str, redis_url: str, mysql_url: str, *options: str) -> Iterator[Service]:
+    """`countersink NAME`, with its defaults but for ``options``. Raises Wrong if it fails."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [*COMMAND, name],
+            [*COMMAND, name, *options],
             cwd=PROJECT,
             env=_environment(redis_url, mysql_url),
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,34 @@
+"""The least that a UDP server in Python can do: receive a datagram, and count it."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from benchmarks.processes import answer, first_message
+
+RCVBUFFORCE: Final = 33
+"""socket(7); Python has no name for it."""
+BUFFER_BYTES: Final = 16 << 20
+"""As much as `countersink statsd` asks for."""
+LARGEST: Final = 65_535
+
+
+def main() -> None:
+    """Count datagrams until an empty one comes."""
+    first_message()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        try:
+            receiver.setsockopt(socket.SOL_SOCKET, RCVBUFFORCE, BUFFER_BYTES)
+        except OSError:
+            receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        receiver.bind(("127.0.0.1", 0))
+        answer({"port": receiver.getsockname()[1]})
+        receive, count = receiver.recv, 0
+        while receive(LARGEST):
+            count += 1
+        answer({"count": count})
+
+
+if __name__ == "__main__":
+    main()
