@@ -13,7 +13,7 @@ ANSWER_S: Final = 1.0
 """Seconds that a server has to answer."""
 WITHIN_S: Final = 1.5
 """Seconds that whoever asks waits at most, whatever hangs."""
-KEPT_S: Final = 2.0
+KEPT_S: Final = 1.0
 """Seconds that an answer is good for."""
 
 Probe = Asking[bool]
