@@ -23,6 +23,7 @@ from tests.faults.scenarios import (
     compaction,
     frozen_redis,
     job_processes,
+    pending,
     recovered_entries,
     schedulers,
     sequences,
@@ -166,6 +167,11 @@ def reconcile_undone_among_kills(stage: Stage) -> None:
     backfill_reconcile.undone(stage, kills=8)
 
 
+def read_among_twenty_kills(stage: Stage) -> None:
+    """With what is pending, by eight readers."""
+    pending.read_beside_killed_workers(stage, KILLS, rounds=50)
+
+
 def state_machine(stage: Stage) -> None:
     """Some runs of the state machine, longer ones than the tests make."""
     with Oracle(stage.mysql_url) as oracle:
@@ -217,6 +223,7 @@ REPERTOIRE = (
     Act(frozen_thirty_seconds, 6, alone=True),
     Act(frozen_thirty_seconds_spooling_and_killed, 6, alone=True),
     Act(state_machine, 30, alone=True),
+    Act(read_among_twenty_kills, alone=True),
     Act(compaction_killed_twenty_times, alone=True),
     Act(retention_killed_twenty_times, alone=True),
     Act(compacted_for_a_minute, alone=True),

@@ -1,28 +1,39 @@
-"""`/v1/counters/…`: the totals of `countersink totals`, by HTTP."""
+"""`/v1/counters…` and `/v1/totals`: the totals of `countersink totals`, by HTTP."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+import csv
+import io
+import json
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import requests
 
 from countersink.producers import Producer
+from countersink.reads.layout import iso
+from countersink.stream.connection import command
+from countersink.stream.names import stream_key
+from countersink.web import totals as doors
+from tests.cli.command import call
+from tests.support.oracle import Oracle
 from tests.web.serving import Web
 
 DAYS = [
-    (date(2026, 11, 18), "/a", 5),
-    (date(2026, 11, 18), "/b", 2),
-    (date(2026, 11, 20), "/a", 1),
-    (date(2026, 11, 21), "/c", 5),
+    (date(2026, 10, 18), "/a", 5),
+    (date(2026, 10, 18), "/b", 2),
+    (date(2026, 10, 20), "/a", 1),
+    (date(2026, 10, 21), "/c", 5),
 ]
 DAILY = [
-    {"day": "2026-11-18", "total": 7},
-    {"day": "2026-11-19", "total": 0},
-    {"day": "2026-11-20", "total": 1},
-    {"day": "2026-11-21", "total": 5},
+    {"day": "2026-10-18", "total": 7},
+    {"day": "2026-10-19", "total": 0},
+    {"day": "2026-10-20", "total": 1},
+    {"day": "2026-10-21", "total": 5},
 ]
+VIEWS = "/v1/counters/views"
 
 
 def noon(day: date) -> datetime:
@@ -34,30 +45,383 @@ def count(producer: Producer, *events: tuple[date, str, int], counter: str = "vi
         producer.increment(counter, key, amount, at=noon(day))
 
 
-def get(web: Web, path: str, *, status: int = 200, **parameters: Any) -> Any:
-    answer = requests.get(f"{web.url}{path}", params=parameters, timeout=20)
-    assert answer.status_code == status, answer.text
+def get(web: Web, path: str, **parameters: Any) -> requests.Response:
+    return requests.get(f"{web.url}{path}", params=parameters, timeout=20)
+
+
+def document(web: Web, path: str, **parameters: Any) -> Any:
+    answer = get(web, path, **parameters)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "application/json"
     return answer.json()
 
 
 def rows(web: Web, path: str, **parameters: Any) -> Any:
-    return get(web, path, **parameters)["rows"]
+    return document(web, path, **parameters)["rows"]
+
+
+def refused(web: Web, path: str, status: int, **parameters: Any) -> str:
+    """What the problem says, each word of it."""
+    answer = get(web, path, **parameters)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.json()["status"] == status
+    return answer.text
 
 
 @pytest.fixture
 def filled(web: Web) -> Web:
     """Two counters with known totals."""
     count(web.producer, *DAYS)
-    count(web.producer, (date(2026, 11, 19), "", -4), counter="clicks")
+    count(web.producer, (date(2026, 10, 19), "", -4), counter="clicks")
     web.apply()
     return web
 
 
-def test_days(filled: Web) -> None:
-    document = get(filled, "/v1/counters/views/daily")
-    assert document["rows"] == DAILY
-    print(document)
-    print(get(filled, "/v1/counters"))
-    print(get(filled, "/v1/counters/views/top", search="a"))
-    print(get(filled, "/v1/counters/views"))
-    print(get(filled, "/v1/totals"))
+def test_documents_are_those_of_the_command(filled: Web) -> None:
+    questions: list[tuple[str, dict[str, Any], list[str]]] = [
+        ("totals", {}, []),
+        ("totals", {"by": "total"}, ["--by", "total"]),
+        ("totals", {"by": "month"}, ["--by", "month"]),
+        ("totals", {"by": "key"}, ["--by", "key"]),
+        ("totals", {"by": "counter"}, ["--by", "counter"]),
+        ("totals", {"top": 2}, ["--top", "2"]),
+        ("top", {"n": 2}, ["--top", "2"]),
+        (
+            "totals",
+            {"key": ["/a", "/z"], "by": "key"},
+            ["--key", "/a", "--key", "/z", "--by", "key"],
+        ),
+        ("daily", {"key": "/a"}, ["--key", "/a"]),
+        (
+            "daily",
+            {"from": "2026-10-19", "to": "2026-10-20"},
+            ["--from", "2026-10-19", "--to", "2026-10-20"],
+        ),
+        ("daily", {"time_zone": "UTC"}, ["--time-zone", "UTC"]),
+    ]
+    for path, parameters, arguments in questions:
+        done = call(
+            "totals",
+            "views",
+            *arguments,
+            "--format",
+            "json",
+            COUNTERSINK_MYSQL_URL=filled.options.mysql_url,
+            COUNTERSINK_REDIS_URL=filled.options.redis_url,
+        )
+        answer = document(filled, f"{VIEWS}/{path}", **parameters)
+        assert answer.pop("truncated") is False
+        assert answer.pop("complete_up_to") >= done.json["complete_up_to"]
+        assert answer == {k: v for k, v in done.json.items() if k != "complete_up_to"}
+
+
+def test_all_counters(filled: Web) -> None:
+    assert document(filled, "/v1/totals")["counter"] is None
+    assert rows(filled, "/v1/totals") == [
+        {"counter": "views", "total": 13},
+        {"counter": "clicks", "total": -4},
+    ]
+    assert rows(filled, "/v1/totals", top=1) == [{"counter": "views", "total": 13}]
+    assert rows(filled, "/v1/totals", by="day") == [
+        {"counter": "clicks", "day": "2026-10-19", "total": -4},
+        *({"counter": "views", **day} for day in DAILY),
+    ]
+
+
+def test_keys_by_prefix_and_by_what_is_in_them(web: Web) -> None:
+    day = date(2026, 10, 18)
+    keys = ["/blog/100%", "/blog/a_b", "/Blog", "/shop/blog", "\\", "ü", "u\u0308"]
+    count(web.producer, *((day, key, 10 - rank) for rank, key in enumerate(keys)))
+    web.apply()
+    count(web.producer, (day, "/blog/new", 1), (day, "\\", 90))
+    assert web.producer.flush(timeout=20)
+
+    def found(path: str = "top", **parameters: Any) -> list[str]:
+        return [row["key"] for row in rows(web, f"{VIEWS}/{path}", **parameters)]
+
+    assert found(search="blog") == ["/blog/100%", "/blog/a_b", "/shop/blog"]
+    assert found(prefix="/blog/") == ["/blog/100%", "/blog/a_b"]
+    assert found(prefix="/b", search="%") == ["/blog/100%"]
+    assert found(search="a_b") == ["/blog/a_b"]
+    assert found(search="axb") == []
+    assert found(search="\\") == ["\\"]
+    assert found(search="ü") == ["ü"]
+    assert found("totals", by="key", search="log", top=1) == ["/blog/100%"]
+    assert found(search="blog", n=1) == ["/blog/100%"]
+    pending = found(search="/blog/", include_pending="true")
+    assert pending == ["/blog/100%", "/blog/a_b", "/blog/new"]
+    assert found(n=1, include_pending="true") == ["\\"]
+    assert found(search="'; DROP TABLE counter_slot; --") == []
+
+
+def test_keys_that_are_no_utf_8_are_shown_as_they_are(filled: Web) -> None:
+    with Oracle(filled.options.mysql_url) as oracle:
+        oracle.rows(
+            "INSERT INTO counter_slot VALUES ('views', '2026-10-18', UNHEX('2FFFFE'), 1, 9)"
+        )
+    assert rows(filled, f"{VIEWS}/top", n=1) == [{"key": "/\udcff\udcfe", "total": 9}]
+    answer = get(filled, f"{VIEWS}/top", n=1, format="csv")
+    assert answer.content == b"key,total\r\n/\xff\xfe,9\r\n"
+
+
+def test_csv_by_parameter_or_by_accept(filled: Web) -> None:
+    answer = get(filled, f"{VIEWS}/daily", format="csv")
+    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8; header=present"
+    assert answer.headers["Content-Disposition"] == 'inline; filename="views-day.csv"'
+    found = list(csv.DictReader(io.StringIO(answer.text)))
+    assert found == [{"day": day["day"], "total": str(day["total"])} for day in DAILY]
+    asked = requests.get(f"{filled.url}{VIEWS}/daily", headers={"Accept": "text/csv"}, timeout=20)
+    assert asked.content == answer.content
+    both = requests.get(
+        f"{filled.url}{VIEWS}/daily",
+        headers={"Accept": "application/json, text/csv;q=0.5"},
+        timeout=20,
+    )
+    assert both.json()["rows"] == DAILY
+
+
+def test_csv_is_safe_in_a_spreadsheet(web: Web) -> None:
+    count(web.producer, (date(2026, 10, 18), '=HYPERLINK("x")', 1))
+    web.apply()
+    answer = get(web, f"{VIEWS}/top", format="csv")
+    assert list(csv.reader(io.StringIO(answer.text)))[1] == ['\'=HYPERLINK("x")', "1"]
+
+
+def test_how_fresh_it_is_stands_in_every_answer(filled: Web) -> None:
+    stream_id = command(filled.services.redis, "XADD", stream_key(0), "*", "not", "ours").decode()
+    arrived = iso(datetime.fromtimestamp(int(stream_id.split("-")[0]) / 1000, UTC))
+    for path in ("/v1/counters", f"{VIEWS}/daily", f"{VIEWS}/top", "/v1/totals"):
+        answer = get(filled, path)
+        assert answer.json()["complete_up_to"] == arrived
+        assert answer.headers["Countersink-Complete-Up-To"] == arrived
+    answer = get(filled, f"{VIEWS}/daily", format="csv")
+    assert answer.headers["Countersink-Complete-Up-To"] == arrived
+    command(filled.services.redis, "XDEL", stream_key(0), stream_id)
+    assert document(filled, f"{VIEWS}/daily")["complete_up_to"] > arrived
+
+
+def test_a_tag_holds_until_a_number_changes(filled: Web) -> None:
+    for path in (f"{VIEWS}/daily", f"{VIEWS}/daily?format=csv", "/v1/counters?days=1", VIEWS):
+        first = get(filled, path)
+        tag = first.headers["ETag"]
+        assert tag.startswith('W/"')
+        assert "private" in first.headers["Cache-Control"]
+        again = requests.get(
+            f"{filled.url}{path}", headers={"If-None-Match": f'"x", {tag}'}, timeout=20
+        )
+        assert again.status_code == 304
+        assert again.content == b""
+        assert again.headers["ETag"] == tag
+        if path != VIEWS:
+            assert (
+                again.headers["Countersink-Complete-Up-To"]
+                >= first.headers["Countersink-Complete-Up-To"]
+            )
+    tag = get(filled, f"{VIEWS}/daily").headers["ETag"]
+    assert get(filled, f"{VIEWS}/daily?format=csv").headers["ETag"] != tag
+    count(filled.producer, (DAYS[0][0], "/a", 1))
+    filled.apply()
+    changed = requests.get(f"{filled.url}{VIEWS}/daily", headers={"If-None-Match": tag}, timeout=20)
+    assert changed.status_code == 200
+    assert changed.json()["rows"][0]["total"] == 8
+
+
+def test_pending_entries_are_added_and_never_taken_from_a_copy(filled: Web) -> None:
+    count(filled.producer, (DAYS[0][0], "/new", 100))
+    count(filled.producer, (DAYS[0][0], "/", 3), counter="only_pending")
+    assert filled.producer.flush(timeout=20)
+    assert rows(filled, f"{VIEWS}/daily")[0]["total"] == 7
+    answer = get(filled, f"{VIEWS}/daily", include_pending="true")
+    assert answer.json()["rows"][0]["total"] == 107
+    assert answer.headers["Cache-Control"] == "private, no-cache"
+    assert "include_pending=true" in refused(filled, "/v1/counters/only_pending/daily", 404)
+    pending = rows(filled, "/v1/counters/only_pending/daily", include_pending="true")
+    assert pending == [{"day": "2026-10-18", "total": 3}]
+    assert document(filled, "/v1/counters")["counters"] == 2
+    found = rows(filled, "/v1/counters", include_pending="true")
+    assert [(row["counter"], row["total"]) for row in found] == [
+        ("clicks", -4),
+        ("only_pending", 3),
+        ("views", 113),
+    ]
+
+
+def test_hours_of_a_time_zone(web: Web) -> None:
+    web.store.counters.set("views", resolution="hour")
+    web.producer.increment("views", at=datetime(2026, 10, 25, 0, 30, tzinfo=UTC))
+    web.producer.increment("views", at=datetime(2026, 10, 25, 1, 30, tzinfo=UTC))
+    web.apply()
+    assert rows(web, f"{VIEWS}/hourly", time_zone="Europe/Berlin") == [
+        {"hour": "2026-10-25T02:00+02:00", "total": 1},
+        {"hour": "2026-10-25T02:00+01:00", "total": 1},
+    ]
+    asked = {"time_zone": "Asia/Kolkata", "from": "2026-10-25"}
+    assert "Asia/Kolkata" in refused(web, f"{VIEWS}/daily", 422, **asked)
+
+
+def test_days_that_are_in_months(filled: Web) -> None:
+    with Oracle(filled.options.mysql_url) as oracle:
+        oracle.rows(
+            "INSERT INTO counter (name, keep_days, rolled_up_to, created)"
+            " VALUES ('views', 2, '2026-10-20', NOW())"
+        )
+        oracle.rows(
+            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+            " SELECT counter, '2026-10-01', counter_key, SUM(amount) FROM counter_slot"
+            " WHERE counter = 'views' AND bucket < '2026-10-20' GROUP BY counter, counter_key"
+        )
+        oracle.rows("DELETE FROM counter_slot WHERE counter = 'views' AND bucket < '2026-10-20'")
+    answer = get(filled, f"{VIEWS}/daily")
+    assert answer.json()["rolled_up_to"] == "2026-10-20"
+    assert answer.headers["Countersink-Rolled-Up-To"] == "2026-10-20"
+    assert answer.json()["rows"] == DAILY[2:]
+    assert rows(filled, f"{VIEWS}/totals", by="month") == [{"month": "2026-10", "total": 13}]
+    cut = get(filled, f"{VIEWS}/top", **{"from": "2026-10-19"})
+    assert cut.status_code == 422
+    assert cut.json()["rolled_up_to"] == "2026-10-20"
+    # The days of a glance that are gone are told as unknown, not as 0.
+    assert rows(filled, "/v1/counters", search="views", days=90)[0]["days"] is None
+
+
+NO_QUESTIONS = [
+    ("daily", "form=csv", "no such parameter"),
+    ("daily", "by=day", "no such parameter"),
+    ("daily", "from=2026-10-01&from=2026-10-02", "more than once"),
+    ("daily", "from=yesterday", "2026-11-21"),
+    ("daily", "from=2026-13-01", "month must be"),
+    ("daily", "from=2026-10-02&to=2026-10-01", "before it begins"),
+    ("daily", "from=0001-01-01&to=9999-12-31", "100,000"),
+    ("daily", "time_zone=Mars/Base", "IANA name"),
+    ("daily", "time_zone=../../etc/passwd", "IANA name"),
+    ("daily", f"key={'x' * 256}", "255"),
+    ("daily", "format=xml", "json, csv"),
+    ("daily", "include_pending=1", "true or false"),
+    ("top", "n=0", "from 1"),
+    ("top", "n=-1", "from 1"),
+    ("top", "n=1e3", "from 1"),
+    ("top", "n=%D9%A3", "from 1"),  # a digit, but none of ours
+    ("top", f"n={'9' * 5000}", "from 1"),
+    ("totals", "by=week", "day, hour"),
+    ("totals", "top=3&by=day", "by=key"),
+    ("totals", "search=a", "by=key"),
+    ("totals", "by=key&key=a&prefix=b", "without key"),
+    ("totals", "&".join(f"key={number}" for number in range(600)), "500"),
+]
+"""(path, query, what the answer says)."""
+
+
+def test_what_is_no_question_is_refused(filled: Web) -> None:
+    for path, query, why in NO_QUESTIONS:
+        assert why in refused(filled, f"{VIEWS}/{path}?{query}", 422), query
+
+
+def test_counters_that_nobody_knows(filled: Web) -> None:
+    for path in ("", "/daily", "/hourly", "/top", "/totals"):
+        assert "ever counted" in refused(filled, f"/v1/counters/nothing{path}", 404)
+    for name in ("a b", "a" * 65, "'; --", "ä", "views\n"):
+        assert "no such counter" in refused(filled, f"/v1/counters/{quote(name)}/daily", 404)
+
+
+def test_an_answer_has_so_many_rows_at_most(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "MAX_NAMES", 2)
+    answer = get(filled, f"{VIEWS}/totals", by="key")
+    assert answer.json()["truncated"] is True
+    assert answer.headers["Countersink-Truncated"] == "true"
+    assert [row["key"] for row in answer.json()["rows"]] == ["/a", "/c"]
+    assert document(filled, f"{VIEWS}/totals", by="key", search="/b")["truncated"] is False
+    assert document(filled, "/v1/totals")["truncated"] is False
+    monkeypatch.setattr(doors, "MAX_ROWS", 4)
+    assert len(rows(filled, f"{VIEWS}/daily")) == 4
+    assert "4 rows" in refused(filled, "/v1/totals", 422, by="day")
+
+
+def test_head_tells_what_get_would(filled: Web) -> None:
+    answer = requests.head(f"{filled.url}{VIEWS}/daily", timeout=20)
+    assert answer.status_code == 200
+    assert answer.headers["ETag"] == get(filled, f"{VIEWS}/daily").headers["ETag"]
+    assert answer.content == b""
+
+
+def test_counters_at_a_glance(web: Web) -> None:
+    ((now,),) = web.store.snapshot(lambda session: session.query("SELECT UTC_TIMESTAMP()"))
+    today = now.date()
+    back = timedelta(days=1)
+    count(web.producer, (today, "a", 1), (today, "b", 2), (today - 2 * back, "a", 4))
+    count(web.producer, (today - 400 * back, "", 8), counter="old")
+    web.store.counters.set("zoned", time_zone="Pacific/Kiritimati", resolution="quarter")
+    web.apply()
+    web.producer.increment("zoned", amount=16)
+    web.apply()
+    found = {row["counter"]: row for row in rows(web, "/v1/counters", days=3)}
+    assert list(found) == ["old", "views", "zoned"]
+    if found["views"]["days"][-1]["day"] == today.isoformat():  # not at midnight
+        assert [day["total"] for day in found["views"]["days"]] == [4, 0, 3]
+        assert found["views"]["today"] == 3
+    assert found["old"] | {"days": []} == {
+        "counter": "old",
+        "time_zone": "UTC",
+        "resolution": "day",
+        "total": 8,
+        "today": 0,
+        "days": [],
+    }
+    assert found["zoned"]["time_zone"] == "Pacific/Kiritimati"
+    assert sum(day["total"] for day in found["zoned"]["days"]) == 16
+    without = rows(web, "/v1/counters", days=0, totals="false")
+    assert [(row["total"], row["today"], row["days"]) for row in without] == [(None,) * 3] * 3
+
+
+def test_counters_page_by_page(web: Web) -> None:
+    names = [f"c{number:03}" for number in range(25)]
+    for name in names:
+        web.producer.increment(name)
+    web.apply()
+    seen: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        page = document(web, "/v1/counters", limit=10, after=after, days=1)
+        assert page["counters"] == 25
+        seen += [row["counter"] for row in page["rows"]]
+        after = page["next"]
+    assert seen == names
+    found = document(web, "/v1/counters", search="c01")
+    assert [row["counter"] for row in found["rows"]] == names[10:20]
+    assert found["next"] is None
+
+
+def test_the_settings_of_a_counter(filled: Web) -> None:
+    filled.store.counters.set("clicks", keep_days=90)
+    settings = document(filled, "/v1/counters/clicks")
+    assert (settings["time_zone"], settings["keep_days"]) == ("UTC", 90)
+    shown = call(
+        "counter",
+        "show",
+        "clicks",
+        "--format",
+        "json",
+        COUNTERSINK_MYSQL_URL=filled.options.mysql_url,
+    )
+    assert json.loads(shown.out) == settings
+    assert "no such parameter" in refused(filled, "/v1/counters/clicks", 422, days=1)
+
+
+def test_a_key_sees_its_own_counters_alone(filled: Web) -> None:
+    key = filled.key("read", counters=["view*"])
+
+    def asked(path: str) -> requests.Response:
+        headers = {"Authorization": f"Bearer {key}"}
+        return requests.get(f"{filled.url}{path}", headers=headers, timeout=20)
+
+    assert asked(f"{VIEWS}/daily").json()["rows"] == DAILY
+    for path in ("/totals", "/daily", "/hourly", "/top", ""):
+        assert asked(f"/v1/counters/clicks{path}").status_code == 403
+        # Nor is it told whether there is such a counter.
+        assert asked(f"/v1/counters/nothing{path}").status_code == 403
+    assert asked("/v1/totals").json()["rows"] == [{"counter": "views", "total": 13}]
+    assert {row["counter"] for row in asked("/v1/totals?by=day").json()["rows"]} == {"views"}
+    found = asked("/v1/counters").json()
+    assert [row["counter"] for row in found["rows"]] == ["views"]
+    assert found["counters"] == 1
+    assert asked("/v1/export/openmetrics?counter=views&counter=clicks").status_code == 403
+    assert get(filled, f"{VIEWS}/daily").status_code == 401

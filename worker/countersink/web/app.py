@@ -7,6 +7,7 @@ from countersink.producers import Producer
 from countersink.web import (
     counters,
     dead,
+    export,
     health,
     hits,
     ingest,
@@ -28,6 +29,7 @@ DOORS: Final[tuple[Door, ...]] = (
     *sequences.DOORS,
     *counters.DOORS,
     *totals.DOORS,
+    *export.DOORS,
     *live.DOORS,
     *system.DOORS,
     *dead.DOORS,

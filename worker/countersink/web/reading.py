@@ -12,7 +12,7 @@ from countersink.stream.limits import MAX_KEY_BYTES
 from countersink.web.answers import COMPLETE, CSV, ROLLED_UP, TRUNCATED
 from countersink.web.identity import Identity
 from countersink.web.parameters import Parameter, one_of, yes_or_no
-from countersink.web.problem import Problem
+from countersink.web.problem import MEDIA_TYPE, Problem
 
 T = TypeVar("T")
 
@@ -99,6 +99,43 @@ COUNTER: Final[Mapping[str, Any]] = {
 }
 
 
+NOT_VALID: Final[Mapping[str, Any]] = {
+    "description": "A parameter is not valid, or the numbers do not tell what is asked for.",
+    "content": {
+        MEDIA_TYPE: {
+            "schema": {
+                "type": "object",
+                "required": ["type", "title", "status", "detail"],
+                "properties": {
+                    "type": {"type": "string"},
+                    "title": {"type": "string"},
+                    "status": {"type": "integer", "const": 422},
+                    "detail": {"type": "string"},
+                    "rolled_up_to": {
+                        "type": "string",
+                        "format": "date",
+                        "description": "The first day that can be asked for by day.",
+                    },
+                    "errors": {
+                        "type": "array",
+                        "description": "What is wrong with which parameter.",
+                        "items": {
+                            "type": "object",
+                            "required": ["parameter", "detail"],
+                            "properties": {
+                                "parameter": {"type": "string"},
+                                "detail": {"type": "string"},
+                            },
+                        },
+                    },
+                },
+            }
+        }
+    },
+}
+"""The answer to a question that cannot be answered (OpenAPI)."""
+
+
 def own_counter(name: str, who: Identity) -> str:
     """A counter's name from a path, which they may see.
 
@@ -144,7 +181,9 @@ def _sentence(error: Exception) -> str:
     return text[:1].upper() + text[1:]
 
 
-def responses(document: Mapping[str, Any], *, csv: bool = True) -> dict[str, Any]:
+def responses(
+    document: Mapping[str, Any], *, csv: bool = True, one: bool = False
+) -> dict[str, Any]:
     """The answers that all of these doors give, besides those that every door has."""
     headers = {
         "ETag": {"description": "Of the numbers.", "schema": {"type": "string"}},
@@ -167,7 +206,11 @@ def responses(document: Mapping[str, Any], *, csv: bool = True) -> dict[str, Any
     content: dict[str, Any] = {"application/json": {"schema": document}}
     if csv:
         content[CSV] = {"schema": {"type": "string"}}
-    return {
+    made: dict[str, Any] = {
         "200": {"description": "The answer.", "headers": headers, "content": content},
         "304": {"description": "It is as If-None-Match has it.", "headers": headers},
+        "422": NOT_VALID,
     }
+    if one:
+        made["404"] = {"description": "Nothing was ever counted under this name."}
+    return made

@@ -197,7 +197,7 @@ def _operation(
             *([reading.COUNTER] if one else []),
             *(parameter.document() for parameter in parameters),
         ],
-        "responses": reading.responses(_document(*columns)),
+        "responses": reading.responses(_document(*columns), one=one),
     }
 
 

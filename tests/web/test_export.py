@@ -1,0 +1,98 @@
+"""`/v1/export/openmetrics`: what Prometheus scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import requests
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from countersink.web import export
+from tests.web.serving import Web
+
+PATH = "/v1/export/openmetrics"
+
+
+@pytest.fixture
+def filled(web: Web) -> Web:
+    """Three counters, one of them below zero."""
+    web.producer.increment("views", "/", 3)
+    web.producer.increment("views", 'a"b\\c\nd', 2)
+    web.producer.increment("views", "ü", 1)
+    web.producer.increment("clicks", amount=7)
+    web.producer.increment("stock", amount=-4)
+    web.apply()
+    return web
+
+
+parsed: Callable[[str], Iterable[Metric]] = text_string_to_metric_families
+
+
+def scrape(web: Web, **parameters: Any) -> dict[tuple[str, str, str | None], float]:
+    """What a scrape has: (metric, counter, key) and its value."""
+    answer = requests.get(f"{web.url}{PATH}", params=parameters, timeout=20)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert answer.text.endswith("\n# EOF\n")
+    return {
+        (sample.name, sample.labels.get("counter", ""), sample.labels.get("key")): sample.value
+        for family in parsed(answer.text)
+        for sample in family.samples
+    }
+
+
+def test_totals_of_chosen_counters(filled: Web) -> None:
+    found = scrape(filled, counter=["views", "clicks"])
+    up_to = found.pop(("countersink_events_complete_up_to_timestamp_seconds", "", None))
+    assert up_to > 1_700_000_000
+    assert found == {
+        ("countersink_events_total", "views", None): 6,
+        ("countersink_events_total", "clicks", None): 7,
+    }
+
+
+def test_keys_are_labels_where_they_are_asked_for(filled: Web) -> None:
+    found = scrape(filled, counter="views", key=['a"b\\c\nd', "none"])
+    assert found[("countersink_events_total", "views", 'a"b\\c\nd')] == 2
+    assert found[("countersink_events_total", "views", "none")] == 0
+    found = scrape(filled, counter="views", top=2)
+    assert {key for _, counter, key in found if counter} == {"/", 'a"b\\c\nd'}
+
+
+def test_a_total_below_zero_is_no_counter_of_prometheus(filled: Web) -> None:
+    found = scrape(filled, counter=["stock", "views"])
+    assert found[("countersink_balance", "stock", None)] == -4
+    assert ("countersink_events_total", "stock", None) not in found
+    assert found[("countersink_events_total", "views", None)] == 6
+
+
+def test_pending_entries_are_added(filled: Web) -> None:
+    filled.producer.increment("views", "/", 10)
+    assert filled.producer.flush(timeout=20)
+    assert scrape(filled, counter="views")["countersink_events_total", "views", None] == 6
+    found = scrape(filled, counter="views", include_pending="true")
+    assert found["countersink_events_total", "views", None] == 16
+
+
+def test_what_cannot_be_scraped(filled: Web) -> None:
+    for query, status, why in [
+        ("", 422, "choose 1 to"),
+        ("counter=no%20blanks", 422, "A-Z"),
+        ("counter=views&counter=nothing", 404, "ever counted"),
+        ("counter=views&key=a&top=2", 422, "not both"),
+        ("counter=views&top=1001", 422, "from 1"),
+        ("&".join(f"counter=c{number}" for number in range(101)), 422, "choose 1 to"),
+    ]:
+        answer = requests.get(f"{filled.url}{PATH}?{query}", timeout=20)
+        assert answer.status_code == status
+        assert why in answer.text
+
+
+def test_a_scrape_has_so_many_samples_at_most(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "MAX_SAMPLES", 3)
+    assert len(scrape(filled, counter="views", top=3)) == 4
+    answer = requests.get(f"{filled.url}{PATH}?counter=views&counter=clicks&top=2", timeout=20)
+    assert answer.status_code == 422

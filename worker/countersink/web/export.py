@@ -1,0 +1,117 @@
+"""``/v1/export/openmetrics``: totals of chosen counters, for Prometheus to scrape."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from countersink.reads.openmetrics import CONTENT_TYPE, Sample, text
+from countersink.reads.query import Query, ask
+from countersink.stream.limits import check_counter
+from countersink.web import reading
+from countersink.web.answers import freshness
+from countersink.web.door import Door
+from countersink.web.identity import Identity
+from countersink.web.parameters import Parameter, read, refuse, whole
+from countersink.web.services import Services
+
+MAX_COUNTERS: Final = 100
+"""Counters of one scrape."""
+MAX_SAMPLES: Final = 10_000
+"""Samples of one scrape: keys are an open set, and every one becomes a time series."""
+
+_COUNTERS: Final = Parameter(
+    name="counter",
+    read=check_counter,
+    description="A counter; may be given several times, and has to be given once.",
+    schema={"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
+    repeatable=True,
+)
+_TOP: Final = Parameter(
+    name="top",
+    read=whole(1, 1_000),
+    description="One sample for each of the so many keys with the largest totals.",
+    schema={"type": "integer", "minimum": 1, "maximum": 1_000},
+)
+_PARAMETERS: Final = (_COUNTERS, reading.KEYS, _TOP, reading.INCLUDE_PENDING)
+
+
+async def openmetrics(request: Request, services: Services, who: Identity) -> Response:
+    """Totals as ``countersink_events_total{counter="…"}``."""
+    given = read(request, _PARAMETERS)
+    names = list(dict.fromkeys(given["counter"]))
+    if not 1 <= len(names) <= MAX_COUNTERS:
+        raise refuse("counter", f"choose 1 to {MAX_COUNTERS} counters")
+    keys = list(dict.fromkeys(given["key"]))
+    if keys and given["top"]:
+        raise refuse("top", "give key or top, not both")
+    if len(names) * max(len(keys), given["top"] or 1) > MAX_SAMPLES:
+        raise refuse("counter", f"that could be more than {MAX_SAMPLES:,} samples: ask for less")
+    for name in names:
+        reading.own_counter(name, who)
+    return await services.run(
+        _scrape, services, names, keys, given["top"], given["include_pending"]
+    )
+
+
+def _scrape(
+    services: Services,
+    names: Sequence[str],
+    keys: Sequence[str],
+    top: int | None,
+    include_pending: bool,
+) -> Response:
+    samples: list[Sample] = []
+    complete: list[datetime | None] = []
+    for name in names:
+        query = Query(
+            counter=name,
+            by="key" if keys or top else "total",
+            keys=keys,
+            top=top,
+            include_pending=include_pending,
+        )
+        answer = reading.asking(ask, services.reads, query)
+        complete.append(answer.complete_up_to)
+        for row in answer.rows:
+            key, total = row.get("key"), row["total"]
+            assert isinstance(total, int)
+            samples.append(Sample(name, None if key is None else str(key), total))
+    known = [moment for moment in complete if moment is not None]
+    up_to = min(known) if len(known) == len(complete) else None
+    headers = {**freshness(up_to, None), "Cache-Control": "private, no-cache"}
+    return Response(
+        text(samples, up_to).encode(), headers={**headers, "Content-Type": CONTENT_TYPE}
+    )
+
+
+_OPERATION: Final[dict[str, Any]] = {
+    "operationId": "openmetrics",
+    "summary": "Totals of chosen counters, for Prometheus",
+    "tags": ["reading"],
+    "parameters": [
+        {**_COUNTERS.document(), "required": True},
+        *(parameter.document() for parameter in _PARAMETERS[1:]),
+    ],
+    "responses": {
+        "200": {
+            "description": "OpenMetrics 1.0 text.",
+            "content": {"application/openmetrics-text": {"schema": {"type": "string"}}},
+        },
+        "404": {"description": "Nothing was ever counted as one of these."},
+        "422": reading.NOT_VALID,
+    },
+}
+
+DOORS: Final = (
+    Door(
+        method="GET",
+        path="/v1/export/openmetrics",
+        handler=openmetrics,
+        scope="read",
+        operation=_OPERATION,
+    ),
+)
+"""The doors to exports."""
