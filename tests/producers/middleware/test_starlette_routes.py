@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fastapi import APIRouter, FastAPI, WebSocket
 from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
@@ -84,6 +85,20 @@ def test_starlette(inside: bool) -> None:
         "requests",
         {"HEAD /users/{id} 200": 1, "DELETE /users/{id} 405": 1, "GET /broken/{id} 500": 1},
     )
+
+
+def test_other_middleware_within_hides_nothing() -> None:
+    async def through(request: Request, call_next: Any) -> Any:
+        if request.url.path == "/users/0":
+            return PlainTextResponse("refused", 403)  # before any router
+        return await call_next(request)
+
+    producer = RecordingProducer()
+    starlette = Starlette(routes=ROUTES)
+    starlette.add_middleware(BaseHTTPMiddleware, dispatch=through)
+    starlette.add_middleware(ASGIMiddleware, producer=producer)
+    assert [status(starlette, path) for path in ("/users/7", "/users/0")] == [200, 403]
+    producer.assert_counted("requests", {"GET /users/{id} 200": 1, "GET __unmatched__ 403": 1})
 
 
 def test_starlettes_websockets() -> None:
