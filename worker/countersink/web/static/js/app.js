@@ -45,6 +45,7 @@ function go() {
   const make = VIEWS[name] ?? overview;
   const same = view && shown === `${name}/${argument}`;
   if (same && view.changed) return view.changed(query);
+  const first = view === null;
   view?.gone?.();
   shown = `${name}/${argument}`;
   view = make(app, argument, query);
@@ -56,7 +57,7 @@ function go() {
     if (here) link.setAttribute("aria-current", "page");
   }
   app.live.watch(view.counters ?? []);
-  if (document.activeElement && document.activeElement !== document.body) main.focus({ preventScroll: true });
+  if (!first) main.focus({ preventScroll: true }); // what had the focus is gone
   scrollTo(0, 0);
 }
 
@@ -82,6 +83,10 @@ async function start() {
   } catch {
     // no storage: the first view
   }
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the part after # is the view's
+    main.focus();
+  });
   const theme = document.getElementById("theme");
   const name = () => theme.setAttribute("aria-label", `Use ${document.documentElement.dataset.theme === "dark" ? "light" : "dark"} colours`);
   theme.addEventListener("click", () => toggleTheme());
@@ -96,10 +101,6 @@ async function start() {
   out.hidden = !app.who.login;
   if (app.who.name) text(out.querySelector("button"), `Log out ${app.who.name}`);
   addEventListener("hashchange", go);
-  addEventListener("reload", () => {
-    shown = null;
-    go();
-  });
   go();
   show();
   alarm();

@@ -81,7 +81,7 @@ export class Chart {
         points: { show: false },
       },
     ];
-    if (before) series.push({ stroke: colour("--soft"), width: 1.5, dash: [3, 4], points: { show: false } });
+    if (before) series.push({ stroke: colour("--ink"), width: 1.5, dash: [3, 4], points: { show: false } });
     return {
       width,
       height: this.#height(),
@@ -110,7 +110,7 @@ export class Chart {
           ticks: { show: false },
           size: 52,
           gap: 8,
-          space: 44,
+          space: 36,
           incrs: [1, 2, 5].flatMap((n) => [...Array(16).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b),
           values: (_, splits) => splits.map((n) => short(n)),
         },
@@ -124,7 +124,8 @@ export class Chart {
     const { by, labels, values, before, name } = this.#series;
     this.#readout.classList.toggle("pointing", index !== null);
     if (index === null || labels[index] === undefined) {
-      text(this.#readout, labels.length ? `${label(by, labels[0])} to ${label(by, labels.at(-1))}` : "No data");
+      const most = Math.max(...values);
+      text(this.#readout, labels.length ? `Highest: ${whole(most)}, ${label(by, labels[values.indexOf(most)])}` : "Nothing was counted in these days.");
       this.element.setAttribute("aria-valuenow", String(Math.max(0, labels.length - 1)));
       this.element.setAttribute("aria-valuetext", `${name}: ${labels.length} points, highest ${whole(Math.max(0, ...values))}`);
       return;

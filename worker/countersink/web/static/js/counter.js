@@ -3,7 +3,7 @@
 import { address as url, counterPath, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { announce, h, put, text } from "./dom.js";
-import { change, label, plus, whole } from "./format.js";
+import { between, change, label, plus, whole } from "./format.js";
 import { fresh } from "./freshness.js";
 import { keys } from "./keys.js";
 import { choice, failure, figure, tick } from "./parts.js";
@@ -32,13 +32,15 @@ export function counterView(app, counter, query) {
   const sumNote = h("small");
   const yesterday = h("small");
   const controls = h("div", { class: "controls" });
+  const drawing = h("div", { class: "controls" });
   const chip = h("p", { class: "chips" });
   const trouble = h("div");
   const note = h("p", { class: "soft note" });
   const tableBody = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the chart" });
   const details = h("details", { ontoggle: () => details.open && numbers() }, h("summary", null, "The numbers as a table"), tableBody);
   const top = keys(counter, (key) => go({ key }));
-  const panel = h("div", { class: "panel" }, chart.element, h("div", { class: "legend" }, chart.legend, note), details);
+  const panel = h("div", { class: "panel" }, drawing, chart.element, h("div", { class: "legend" }, chart.legend, note), details);
+  const sumFigure = h("div", { class: "figure" }, h("dt", null, sumName), h("dd", null, sum, sumNote));
   const content = h(
     "div",
     null,
@@ -46,7 +48,7 @@ export function counterView(app, counter, query) {
       "dl",
       { class: "figures" },
       h("div", { class: "figure" }, h("dt", null, "Today"), h("dd", null, now, yesterday)),
-      h("div", { class: "figure" }, h("dt", null, sumName), h("dd", null, sum, sumNote)),
+      sumFigure,
       h("div", { class: "figure" }, h("dt", null, "In all"), h("dd", null, all)),
     ),
     controls,
@@ -118,11 +120,14 @@ export function counterView(app, counter, query) {
         value: value ?? "",
         onchange: (event) => event.target.value && go({ from: wanted.from, to: wanted.to ?? wanted.now, [name]: event.target.value, range: "custom" }),
       });
-    const focused = controls.contains(document.activeElement) ? document.activeElement.textContent : null;
+    const focused = [controls, drawing].some((one) => one.contains(document.activeElement)) ? document.activeElement : null;
     put(
       controls,
       choice("Days", ranges, range, (value) => go({ range: value, from: null, to: null, by: null })),
       h("span", { class: "dates" }, date("from", wanted.from), h("span", { "aria-hidden": "true" }, "–"), date("to", wanted.to)),
+    );
+    put(
+      drawing,
       choice(
         "Shown by",
         [
@@ -145,7 +150,7 @@ export function counterView(app, counter, query) {
         "Compare with the period before",
       ),
     );
-    if (focused) for (const one of controls.querySelectorAll("button")) if (one.textContent === focused) one.focus();
+    if (focused) refocus(focused);
     put(
       chip,
       key !== null && [
@@ -155,18 +160,26 @@ export function counterView(app, counter, query) {
     );
   }
 
+  /** What had the focus was made anew: give it to what took its place. */
+  function refocus(before) {
+    const name = (one) => `${one.tagName} ${one.getAttribute("aria-label") ?? one.textContent} ${one.type}`;
+    const all = [controls, drawing].flatMap((part) => [...part.querySelectorAll("button, input")]);
+    all.find((one) => name(one) === name(before))?.focus();
+  }
+
   function drawn(quietly) {
     const { before, labels, values, by } = found;
     const useful = before && before.values.length ? before : null;
     chart.draw({ by, labels, values, before: useful, name: counter });
     const period = RANGES.find(([value]) => value === wanted.range)?.[1];
-    text(sumName, wanted.range === "all" ? "All of them" : wanted.range === "custom" ? "These days" : wanted.range === "1" ? "Today, all hours" : `Last ${period}`);
+    sumFigure.hidden = wanted.range === "all";
+    text(sumName, wanted.range === "custom" ? "These days" : wanted.range === "1" ? "Today, all hours" : `Last ${period}`);
     text(sum, whole(found.sum));
     const more = before && before.sum !== null ? change(found.sum, before.sum) : null;
     put(sumNote, before && before.sum !== null && `${more ? `${more}, ` : ""}before ${whole(before.sum)}`);
     put(
       note,
-      useful && [h("span", { class: "key now" }), `${range(found)} `, h("span", { class: "key then" }), `${range(useful)} `],
+      useful && [h("span", { class: "of now" }, range(found)), " ", h("span", { class: "of then" }, range(useful)), " "],
       before?.trouble && `${before.trouble} `,
       found.rolledUpTo && by !== "month" && "Older days are in months by now. ",
     );
@@ -257,5 +270,5 @@ export function counterView(app, counter, query) {
 }
 
 function range({ by, labels }) {
-  return labels.length ? `${label(by, labels[0])} – ${label(by, labels.at(-1))}` : "";
+  return labels.length ? between(by, labels[0], labels.at(-1)) : "";
 }

@@ -8,6 +8,7 @@ const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const MOMENT = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short", year: "numeric", timeZone: "UTC" });
 const DAY_SHORT = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+const RANGE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" });
 const MONTH = new Intl.DateTimeFormat("en-GB", { month: "long", year: "numeric", timeZone: "UTC" });
 const MONTH_SHORT = new Intl.DateTimeFormat("en-GB", { month: "short", timeZone: "UTC" });
 
@@ -31,6 +32,12 @@ export function label(by, iso) {
   if (by === "month") return MONTH.format(utc(`${iso}-01`));
   if (by === "day") return day(iso);
   return `${day(iso.slice(0, 10))}, ${iso.slice(11, 16)}`;
+}
+
+/** "15 – 21 Nov 2026" of a series' first and last label. */
+export function between(by, first, last) {
+  const days = [first, last].map((iso) => utc(by === "month" ? `${iso}-01` : iso.slice(0, 10)));
+  return (by === "month" ? MONTH : RANGE).formatRange(...days);
 }
 
 /** A duration: "250 ms", "12 s", "3 min", "5.0 h", "2.1 d". */

@@ -56,7 +56,7 @@ export function overview(app) {
     body,
   );
   const rest = h("div");
-  const list = h("div", { hidden: true }, table, more, rest);
+  const list = h("div", { hidden: true }, h("div", { class: "sheet" }, table), more, rest);
   const empty = h("div");
   const head = h("div", { class: "head" }, h("h1", null, "Counters ", count), find);
   const element = h("section", { class: "overview" }, head, list, empty);
@@ -120,7 +120,7 @@ export function overview(app) {
     const all = h("span", null, "…");
     const small = h("small", { class: "phone" });
     const spark = sparkline(values);
-    const link = h("a", { href: `#/counter/${encodeURIComponent(data.counter)}` }, data.counter);
+    const link = h("a", { href: `#/counter/${encodeURIComponent(data.counter)}` }, breakable(data.counter));
     const element = h(
       "tr",
       null,
@@ -183,4 +183,9 @@ export function overview(app) {
 
   load();
   return self;
+}
+
+/** A name that may be broken after its parts. */
+function breakable(name) {
+  return name.split(/(?<=[_.:-])/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
 }

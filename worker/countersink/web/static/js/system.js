@@ -50,9 +50,9 @@ export function systemView(app) {
     put(figures, [
       figure("Waiting", whole(state.backlog), state.backlog === 1 ? "entry in the queue" : "entries in the queue", late(state) ? "warn" : ""),
       figure("Oldest waits", state.oldest ? lasting(state.lag_ms / 1000) : "–", state.oldest ? `since ${moment(state.oldest)}` : "nothing waits", late(state) ? "warn" : ""),
-      figure("Speed", whole(Math.round(state.rows_per_second)), "rows a second"),
+      figure("Rate", whole(Math.round(state.rows_per_second)), "rows a second"),
       figure("Workers", whole(state.workers.length), slots(state.workers), state.workers.length ? "" : "bad"),
-      figure("Last compaction", compacted ? `${lasting(age(state.at, compacted.ended))} ago` : "none", compacted ? compacted.detail || "done" : schedules.unknown ? "not known" : "none so far"),
+      figure("Last compaction", compacted ? `${lasting(age(state.at, compacted.ended))} ago` : "–", compacted ? compacted.detail || "done" : schedules.unknown ? "not known" : "none so far"),
     ]);
     put(workers, workerTable(state));
     put(jobs, jobList(schedules));

@@ -10,7 +10,7 @@ export function ticks(by, labels, width) {
   for (const rule of RULES[by]) {
     const found = [];
     labels.forEach((iso, i) => {
-      if (rule.at(iso)) found.push([i, rule.text(iso)]);
+      if (rule.at(iso, labels.length - 1 - i)) found.push([i, rule.text(iso)]);
     });
     if (found.length <= room && (found.length > 1 || rule.last)) return found;
     if (rule.last) return thinned(found, room);
@@ -31,6 +31,7 @@ const weekday = (iso) => new Date(`${iso.slice(0, 10)}T00:00:00Z`).getUTCDay();
 const monthText = (iso) => (monthOf(iso) === 1 ? iso.slice(0, 4) : monthShort(iso));
 const hourText = (iso) => (hourOf(iso) === 0 ? dayShort(iso.slice(0, 10)) : iso.slice(11, 16));
 const everyHours = (n) => ({ at: (iso) => onHour(iso) && hourOf(iso) % n === 0, text: hourText });
+const everyDays = (n) => ({ at: (_, back) => back % n === 0, text: dayShort });
 const everyMonths = (n) => ({ at: (iso) => (monthOf(iso) - 1) % n === 0, text: monthText });
 const firsts = (n) => ({ at: (iso) => dayOf(iso) === 1 && (monthOf(iso) - 1) % n === 0, text: monthText });
 const midnight = (iso) => hourOf(iso) === 0 && onHour(iso);
@@ -47,8 +48,9 @@ const RULES = {
     { at: midnight, text: hourText, last: true },
   ],
   day: [
-    { at: () => true, text: dayShort },
-    { at: (iso) => [1, 3].includes(weekday(iso)) || weekday(iso) === 5, text: dayShort },
+    everyDays(1),
+    everyDays(2),
+    everyDays(3),
     { at: (iso) => weekday(iso) === 1, text: dayShort },
     firsts(1),
     firsts(3),

@@ -1,0 +1,93 @@
+"""A headless Chromium for the tests, and what they all look at in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+
+NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS: Final = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+TIMEOUT_MS: Final = 20_000
+
+
+def program() -> str | None:
+    """The program, or None where there is none."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+@contextmanager
+def running(path: str) -> Iterator[Browser]:
+    """A browser until the end of the block."""
+    with sync_playwright() as playwright:
+        environment = {
+            name: value for name, value in os.environ.items() if "proxy" not in name.lower()
+        }
+        browser = playwright.chromium.launch(
+            executable_path=path, args=list(ARGUMENTS), env=environment
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Look:
+    """A page, and what it did besides being looked at.
+
+    Attributes:
+        page: Playwright's.
+        requests: every URL that it asked for.
+        complaints: what it wrote to the console as an error, and exceptions that nobody caught.
+    """
+
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def elsewhere(self, url: str) -> list[str]:
+        """Requests to another host than that of ``url``."""
+        return [one for one in self.requests if not one.startswith((f"{url}/", "data:", "blob:"))]
+
+
+@contextmanager
+def looking(browser: Browser, url: str, **context: Any) -> Iterator[Look]:
+    """A page in a context of its own; afterwards it has asked nobody else and complained of
+    nothing.
+
+    Args:
+        browser: where.
+        url: the server's, which relative addresses are of.
+        context: options of Playwright's ``new_context``.
+    """
+    with browser.new_context(base_url=url, **context) as opened:
+        opened.set_default_timeout(TIMEOUT_MS)
+        look = Look(opened.new_page())
+
+        def asked(request: Request) -> None:
+            look.requests.append(request.url)
+
+        def said(message: ConsoleMessage) -> None:
+            if message.type == "error":
+                look.complaints.append(f"{message.text} ({message.location.get('url')})")
+
+        opened.on("request", asked)
+        look.page.on("console", said)
+        look.page.on("pageerror", lambda error: look.complaints.append(str(error)))
+        yield look
+        assert look.complaints == []
+        assert look.elsewhere(url) == []

@@ -1,0 +1,60 @@
+"""A browser and a server with a filled database, shared by the tests of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from countersink.cli.servers import MySQLServer, RedisServer
+from countersink.store.migrate import migrate
+from tests.browser.chromium import NAMES, TIMEOUT_MS, Look, looking, program, running
+from tests.browser.filled import fill
+from tests.support.databases import dropped, new_name
+from tests.web.serving import Web, serving
+
+KEYS = 10_000
+"""Keys of the counter ``downloads`` in the filled database."""
+
+expect.set_options(timeout=TIMEOUT_MS)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium, headless."""
+    path = program()
+    if path is None:
+        pytest.skip(f"no Chromium is installed (looked for {', '.join(NAMES)})")
+    with running(path) as started:
+        yield started
+
+
+@pytest.fixture
+def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
+    """A server in front of an empty database."""
+    with serving(redis_url, mysql_url) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def filled(servers_directory: Path, mysql_server: MySQLServer) -> Iterator[Web]:
+    """A server with weeks of numbers and 10,000 keys. Tests may add to it, and count on nothing
+    that others add."""
+    name = new_name()
+    with (
+        RedisServer(servers_directory / "redis-browser") as redis_server,
+        dropped(mysql_server, name) as mysql_url,
+    ):
+        migrate(mysql_url)
+        with serving(redis_server.url, mysql_url) as served:
+            fill(served, keys=KEYS)
+            yield served
+
+
+@pytest.fixture
+def look(browser: Browser, filled: Web) -> Iterator[Look]:
+    """A page of the filled server."""
+    with looking(browser, filled.url, viewport={"width": 1200, "height": 900}) as opened:
+        yield opened

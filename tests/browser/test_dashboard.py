@@ -1,0 +1,227 @@
+"""The dashboard as a person uses it: counters, one counter, its days and its keys."""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.chromium import Look, looking
+from tests.browser.conftest import KEYS
+from tests.web.serving import Web
+
+
+def row(page: Page, counter: str) -> str:
+    """The row of a counter in the list of all."""
+    return f"tr:has(a[href='#/counter/{counter}'])"
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def total(web: Web, start: date, end: date) -> int:
+    return web.store.totals.total("page_views", start=start, end=end)
+
+
+def test_the_first_visit_says_how_to_begin_and_the_first_event_shows_up(
+    browser: Browser, web: Web
+) -> None:
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Nothing has been counted yet")
+        expect(page.get_by_role("tabpanel")).to_contain_text(f"{web.url}/v1/increments")
+        page.get_by_role("tab", name="curl").press("ArrowRight")
+        expect(page.get_by_role("tab", name="Python")).to_be_focused()
+        expect(page.get_by_role("tabpanel")).to_contain_text("Producer.from_env()")
+        page.get_by_role("button", name="Send one from here").click()
+        expect(page.get_by_text("A worker counts it in a moment")).to_be_visible()
+        web.apply()
+        cells = page.locator(f"{row(page, 'hello')} td.number")
+        expect(cells).to_have_text(["11 in all", "1"])  # the small print is for phones
+        web.producer.increment("hello", "again", 41)
+        web.apply()
+        expect(page.locator(f"{row(page, 'hello')} td.all")).to_have_text("42")
+        expect(page.locator(f"{row(page, 'hello')} .now")).to_have_text("42")
+
+
+def test_numbers_tick_without_reloading(look: Look, filled: Web) -> None:
+    page = look.page
+    page.goto("/#/counter/signups")
+    figures = page.locator(".figure dd > span")
+    expect(figures.nth(2)).to_have_text(re.compile(r"\d"))
+    before = [number(one) for one in figures.all_inner_texts()]
+    assert before[0] < before[1] < before[2]
+    filled.producer.increment("signups", "web", 1_000)
+    filled.apply()
+    for figure, then in zip(figures.all(), before, strict=True):
+        expect(figure).to_have_text(f"{then + 1_000:,}")
+    expect(page.locator("#fresh")).to_have_class("fresh good")
+
+
+def test_another_range_another_unit_and_the_period_before(look: Look, filled: Web) -> None:
+    page = look.page
+    page.goto("/#/counter/page_views")
+    today = datetime.now(ZoneInfo("Europe/Berlin")).date()
+    expect(page.locator(".figure dt").nth(1)).to_have_text("Last 30 days")
+    page.get_by_role("button", name="7 days").click()
+    week = total(filled, today - timedelta(days=6), today)
+    expect(page.locator(".figure dd > span").nth(1)).to_have_text(f"{week:,}")
+    expect(page).to_have_url(re.compile(r"range=7"))
+    page.get_by_label("Compare with the period before").check()
+    before = total(filled, today - timedelta(days=13), today - timedelta(days=7))
+    expect(page.locator(".figure small").nth(1)).to_contain_text(f"before {before:,}")
+    page.get_by_role("button", name="Hours").click()
+    chart = page.get_by_role("slider")
+    expect(chart).to_have_attribute("aria-valuemax", str(7 * 24 - 1))
+    page.get_by_label("First day").fill((today - timedelta(days=2)).isoformat())
+    expect(chart).to_have_attribute("aria-valuemax", str(3 * 24 - 1))
+    page.go_back()
+    expect(chart).to_have_attribute("aria-valuemax", str(7 * 24 - 1))
+    page.get_by_role("button", name="All", exact=True).click()
+    expect(page.get_by_label("Compare with the period before")).to_be_disabled()
+
+
+def test_the_chart_is_there_as_a_table_and_as_csv(look: Look) -> None:
+    page = look.page
+    page.goto("/#/counter/signups?range=7")
+    page.get_by_text("The numbers as a table").click()
+    table = page.get_by_role("region", name="The numbers of the chart")
+    expect(table.locator("tbody tr")).to_have_count(7)
+    with page.expect_download() as download:
+        table.get_by_role("link", name="Download as CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    assert lines[0] == "day,total"
+    assert len(lines) == 8
+
+
+def test_ten_thousand_keys_are_searched_and_shown_as_they_are_scrolled_to(look: Look) -> None:
+    page = look.page
+    page.goto("/#/counter/downloads?range=7")
+    keys = page.locator(".keys li")
+    expect(keys).to_have_count(25)
+    page.get_by_label("Find keys").fill("file-0123")
+    expect(keys).to_have_count(10)
+    expect(page.locator("#announce")).to_have_text("10 keys found")
+    page.get_by_label("Find keys").fill("there is no such key")
+    expect(page.get_by_text("No key has “there is no such key” in it.")).to_be_visible()
+    page.get_by_label("Find keys").fill("")
+    for shown in (100, 400):
+        page.locator(".top-keys").get_by_role("button", name="Show more").click()
+        expect(keys).to_have_count(shown)
+    for _ in range(3):
+        page.locator(".top-keys").get_by_role("button", name="Show more").click()
+        expect(page.locator(".top-keys")).to_be_visible()
+    expect(page.get_by_text(f"The {KEYS:,} largest.")).to_be_visible()
+    assert keys.count() <= 1_000  # of 10,000: the others come when they are scrolled to
+    keys.last.scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelectorAll('.keys li').length > 1000")
+
+
+def test_one_key_alone(look: Look, filled: Web) -> None:
+    page = look.page
+    page.goto("/#/counter/page_views?range=30")
+    page.get_by_role("button", name="/blog/2026/émile").click()
+    total = filled.store.totals.total("page_views", key="/blog/2026/émile")
+    expect(page.locator(".figure dd > span").nth(2)).to_have_text(f"{total:,}")
+    page.get_by_role("button", name="All keys").click()
+    expect(page.locator(".chip")).to_have_count(0)
+    expect(page.locator(".figure dd > span").nth(2)).not_to_have_text(f"{total:,}")
+
+
+def test_counters_are_found_and_sorted(look: Look) -> None:
+    page = look.page
+    page.goto("/")
+    links = page.locator(".counters tbody a")
+    expect(links.first).to_have_text("ad_clicks")
+    expect(page.locator(".counters tbody td.all").first).to_have_text(re.compile(r"\d"))
+    page.get_by_role("button", name="In all").click()
+    expect(links.first).to_have_text("downloads")
+    page.get_by_label("Find a counter").fill("up")
+    expect(links).to_have_text(["signups"])
+    page.get_by_label("Find a counter").fill("<b>")
+    expect(page.get_by_text("No counter has “<b>” in its name.")).to_be_visible()
+
+
+def test_an_unknown_counter_is_told_of(browser: Browser, filled: Web) -> None:
+    with looking(browser, filled.url) as look:
+        look.page.goto("/#/counter/nobody_counted_this")
+        expect(look.page.get_by_text("nobody_counted_this").last).to_be_visible()
+        expect(look.page.get_by_role("link", name="All counters").last).to_be_visible()
+        # Chromium itself writes a 404 to the console.
+        assert all("404" in one for one in look.complaints)
+        look.complaints.clear()
+
+
+def test_everything_is_done_with_the_keyboard_alone(look: Look) -> None:
+    page = look.page
+    page.goto("/")
+    expect(page.locator(".counters tbody a").first).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "signups":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("signups")
+    expect(page.locator("main")).to_be_focused()
+    chart = page.get_by_role("slider")
+    expect(chart).to_have_attribute("aria-valuemax", "29")
+    for _ in range(20):
+        if page.evaluate("document.activeElement.getAttribute('role')") == "slider":
+            break
+        page.keyboard.press("Tab")
+    expect(chart).to_be_focused()
+    page.keyboard.press("Home")
+    expect(chart).to_have_attribute("aria-valuenow", "0")
+    page.keyboard.press("ArrowRight")
+    expect(chart).to_have_attribute("aria-valuenow", "1")
+    expect(chart).to_have_attribute("aria-valuetext", re.compile(r"^\w+, \d+ \w+ \d{4}: [\d,]+$"))
+
+
+def test_a_range_keeps_the_focus(look: Look) -> None:
+    page = look.page
+    page.goto("/#/counter/signups")
+    button = page.get_by_role("button", name="90 days")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    expect(button).to_be_focused()
+
+
+def test_it_fits_a_phone(browser: Browser, filled: Web) -> None:
+    phone = {"width": 360, "height": 740}
+    with looking(browser, filled.url, viewport=phone, is_mobile=True, has_touch=True) as look:
+        page = look.page
+        for path in ("/", "/#/counter/page_views?compare=1", "/#/system"):
+            page.goto("about:blank")
+            page.goto(path)
+            expect(page.get_by_role("heading", level=1)).to_be_visible()
+            expect(page.locator("#fresh.good")).to_be_visible()
+            width = page.evaluate("document.documentElement.scrollWidth")
+            assert width <= phone["width"], f"{path} is {width} px wide"
+        page.goto("/")
+        expect(page.locator(f"{row(page, 'orders')} .phone")).to_have_text(re.compile("in all"))
+        box = page.locator(f"{row(page, 'orders')} .spark").bounding_box()
+        assert box is not None
+        page.touchscreen.tap(box["x"] + 5, box["y"] + 5)  # the whole row leads there
+        expect(page.get_by_role("heading", level=1)).to_have_text("orders")
+
+
+def test_colours_follow_the_system_until_somebody_chooses(browser: Browser, filled: Web) -> None:
+    with looking(browser, filled.url, color_scheme="dark") as look:
+        page = look.page
+        background = "getComputedStyle(document.body).backgroundColor"
+        page.goto("/")
+        dark = page.evaluate(background)
+        page.get_by_role("button", name="Use light colours").click()
+        light = page.evaluate(background)
+        assert dark != light
+        page.reload()
+        expect(page.get_by_role("button", name="Use dark colours")).to_be_visible()
+        assert page.evaluate(background) == light
