@@ -102,6 +102,12 @@ _METRICS: Final = (
         ("outcome",),
     ),
     Metric(
+        "countersink_worker_rows_overflown_total",
+        "counter",
+        "worker",
+        "Rows, of those applied, that went to the key __overflow__: of new keys beyond max_keys.",
+    ),
+    Metric(
         "countersink_worker_cells_total",
         "counter",
         "worker",
@@ -291,7 +297,14 @@ _METRICS: Final = (
         "countersink_overflown_rows",
         "gauge",
         "whole",
-        "Rows of today that went to the key __overflow__, their counters having max_keys keys.",
+        "Rows of yesterday and today (UTC) that went to the key __overflow__, since their counters"
+        " had max_keys keys.",
+    ),
+    Metric(
+        "countersink_overflown_counters",
+        "gauge",
+        "whole",
+        "Counters that these rows belong to.",
     ),
     Metric(
         "countersink_schedulers_in_charge",
