@@ -21,7 +21,9 @@ SUBPACKAGES = {
     "producers",
     "store",
     "worker",
+    "metrics",
     "reads",
+    "web",
     "backfill",
     "cli",
     "schedules",
@@ -139,6 +141,15 @@ def test_the_wheel_holds_all_subpackages_typed_and_nothing_else(wheel: Path) -> 
     for subpackage in SUBPACKAGES:
         assert f"countersink/{subpackage}/py.typed" in names
         assert f"countersink/{subpackage}/__init__.py" in names
+
+
+def test_the_wheel_holds_the_dashboard_and_the_licences_of_what_it_uses(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    static = Path(__file__).resolve().parents[2] / "worker" / "countersink" / "web" / "static"
+    files = [file.relative_to(static).as_posix() for file in static.rglob("*") if file.is_file()]
+    assert any("LICENSE" in file for file in files)
+    assert {f"countersink/web/static/{file}" for file in files} <= names
 
 
 def test_the_wheel_holds_the_sql_and_the_lua_files(wheel: Path) -> None:

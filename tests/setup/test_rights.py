@@ -167,10 +167,10 @@ def _front_doors(site: Site) -> None:
     )["key"]
     statsd = site.child("countersink_reader", "countersink_app", "statsd", "--port", "0")
     web = site.child("countersink", "countersink_web", "web", "--port", "0")
-    port = eventually(lambda: re.search(r"udp://127\.0\.0\.1:(\d+)", statsd.output()))[1]
+    (port,) = eventually(lambda: re.findall(r"udp://127\.0\.0\.1:(\d+)", statsd.output()))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"doors:1|c", ("127.0.0.1", int(port)))
-    page = eventually(lambda: re.search(r"listening at (http://\S+)", web.output()))[1]
+    (page,) = eventually(lambda: re.findall(r"listening at (http://\S+)", web.output()))
     with requests.Session() as client:
         client.headers["Authorization"] = f"Bearer {key}"
         sent = client.post(f"{page}/v1/increments?wait=applied", json={"counter": "doors"})
