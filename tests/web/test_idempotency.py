@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_request_whose_reply_was_cut_counts_once(web: Web, phase: Phase) -> No
     with HttpProxy.to(port) as proxy:
         rule = proxy.when(POST, phase, Deed.CUT, times=3)
         for number in range(5):  # the first 4 attempts meet 3 cuts, the rest none
-            answer = until_answered(lambda n=number: post(proxy.url, BATCH, f"order-{n}"))
+            answer = until_answered(partial(post, proxy.url, BATCH, f"order-{number}"))
             assert (answer.status_code, answer.json()) == (202, {"accepted": 100})
         assert rule.acted == 3
         assert proxy.counts[POST] == 8
@@ -145,10 +146,11 @@ def test_two_keys_names_never_meet(redis_url: str, mysql_url: str) -> None:
         for name in ("one", "other"):
             from_keys.append({"Authorization": f"Bearer {web.key('ingest', name=name)}"})
         for headers in from_keys * 2:
-            for extra, body in (
+            requests_of_each: tuple[tuple[dict[str, str], Any], ...] = (
                 ({"Idempotency-Key": "mine"}, BATCH),
                 ({}, {"counter": "sales", "id": "mine", "amount": 10_000}),
-            ):
+            )
+            for extra, body in requests_of_each:
                 answer = requests.post(
                     f"{web.url}{PATH}", json=body, headers={**headers, **extra}, timeout=20
                 )

@@ -17,7 +17,7 @@ from tests.web.serving import Web, serving
 def take(web: Web, name: str, status: int = 200, **asked: Any) -> Any:
     """The next of a sequence."""
     url = f"{web.url}/v1/sequences/{quote(name, safe='/')}/next"
-    answer = requests.post(url, **({"json": asked} if asked else {}), timeout=30)
+    answer = requests.post(url, json=asked or None, timeout=30)
     assert answer.status_code == status, answer.text
     return answer.json()
 
@@ -91,7 +91,7 @@ def test_keys_take_only_what_is_theirs_to_name(web: Web) -> None:
 def test_a_retry_takes_another_number_and_none_is_given_twice(web: Web) -> None:
     with HttpProxy.to(int(web.url.rpartition(":")[2])) as proxy:
         proxy.when("POST /v1/sequences/a/next", Phase.AFTER, Deed.CUT)
-        values = []
+        values: list[int] = []
         while len(values) < 3:
             try:
                 answer = requests.post(f"{proxy.url}/v1/sequences/a/next", timeout=20)

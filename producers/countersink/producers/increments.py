@@ -27,6 +27,10 @@ Names = tuple[str, ...]
 """What an entry's id is hashed from: (counter, id) of an increment, (id,) of a batch."""
 
 
+Asked = tuple[str, str, int, datetime | None, str | None]
+"""What an :class:`Increment` is, also as a plain tuple, of which many are made faster."""
+
+
 class Increment(NamedTuple):
     """One increment, as it is asked for.
 
@@ -58,7 +62,7 @@ class InvalidBatch(ValueError):
         self.errors = list(errors)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """Checked increments that find room together, or not at all.
 
@@ -85,7 +89,7 @@ def check_id(id: object) -> None:
         raise ValueError(f"an id has 1 to {MAX_ID_LENGTH} characters, not {len(id)}")
 
 
-def check_batch(increments: Iterable[Increment], id: str | None) -> Batch:
+def check_batch(increments: Iterable[Asked], id: str | None) -> Batch:
     """The checked batch; with an ``id`` of the whole none of its increments has one.
 
     Raises:
@@ -97,7 +101,7 @@ def check_batch(increments: Iterable[Increment], id: str | None) -> Batch:
     plain: list[Event] = []
     named: list[tuple[Names, list[Event]]] = []
     errors: list[tuple[int, str]] = []
-    checked: str | None = None  # the counter that was found good last: neighbours often have the same
+    checked: str | None = None  # the counter found good last: neighbours often have the same
     rows = 0
     for rows, increment in enumerate(increments, 1):
         if rows > MAX_BATCH:

@@ -322,27 +322,31 @@ class Intake:
             chunk, done = chunk + 1, done + batch.rows
         batches = self._batches[:chunk]
         del self._batches[:chunk]
-        buffer = self.buffer
+        self.buffer.reserve(-done)
+        if not self.buffer.limit:  # given up meanwhile
+            self.dropped += done
+            return done
+        self._add_promised([event for batch in batches for event in batch.plain], minute)
         for batch in batches:
-            buffer.reserve(-batch.rows)
-            if not buffer.limit:  # given up meanwhile
-                self.dropped += batch.rows
-                continue
-            for (counter, key, at, amount), calls in Counter(batch.plain).items():
-                when = minute if at is None else at
-                if MIN_AMOUNT <= amount * calls <= MAX_AMOUNT:
-                    buffer.add(counter, key, when, amount * calls, calls, bounded=False)
-                else:
-                    for _ in range(calls):
-                        buffer.add(counter, key, when, amount, 1, bounded=False)
             for names, events in batch.named:
                 rows = [
                     (counter, key, minute if at is None else at, amount)
                     for counter, key, at, amount in events
                 ]
-                buffer.add_named(names, rows, bounded=False)
-            self.accepted += batch.rows
+                self.buffer.add_named(names, rows, bounded=False)
+        self.accepted += done
         return done
+
+    def _add_promised(self, events: Sequence[Event], minute: int) -> None:
+        """Add events for which there is room, also where a sum leaves 64 bits."""
+        add = self.buffer.add
+        for (counter, key, at, amount), calls in Counter(events).items():
+            when = minute if at is None else at
+            if MIN_AMOUNT <= amount * calls <= MAX_AMOUNT:
+                add(counter, key, when, amount * calls, calls, bounded=False)
+            else:
+                for _ in range(calls):
+                    add(counter, key, when, amount, 1, bounded=False)
 
     def _fold_named(self, limit: int) -> int:
         minute = self._clock.minute()

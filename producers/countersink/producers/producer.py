@@ -11,7 +11,7 @@ from typing import Final, NoReturn, Self
 
 from countersink.producers import lifecycle
 from countersink.producers.core import Core
-from countersink.producers.increments import Increment, check_batch, check_id
+from countersink.producers.increments import Asked, check_batch, check_id
 from countersink.producers.intake import Mode
 from countersink.producers.options import Options, from_environment
 from countersink.producers.stats import Stats
@@ -198,14 +198,15 @@ class Producer:
             return
         intake.put_many(counter, minute, keys, values)
 
-    def increment_batch(self, increments: Iterable[Increment], *, id: str | None = None) -> bool:
+    def increment_batch(self, increments: Iterable[Asked], *, id: str | None = None) -> bool:
         """Accept all these increments, or none: for those who pass on what others send.
 
         What was accepted here is not dropped for lack of memory later, as that of
         :meth:`increment` may be.
 
         Args:
-            increments: at most 1,000; each is as for :meth:`increment`.
+            increments: at most 1,000; each an :class:`~countersink.producers.Increment`, or a tuple
+                like it; as for :meth:`increment`.
             id: of the whole batch, at most 1,000 characters; none of its increments has one then.
                 The batch travels as one entry: however often, by however many producers of the same
                 ``id_scope`` and however concurrently batches with this id are sent, one of them is

@@ -17,7 +17,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
-from countersink.producers.increments import Increment, check_batch, check_id
+from countersink.producers.increments import Asked, Increment, check_batch, check_id
 from countersink.producers.stats import Stats
 from countersink.stream.limits import check_amount, check_counter, check_key, minute_of
 
@@ -78,11 +78,11 @@ class RecordingProducer:
             ]
         )
 
-    def increment_batch(self, increments: Iterable[Increment], *, id: str | None = None) -> bool:
+    def increment_batch(self, increments: Iterable[Asked], *, id: str | None = None) -> bool:
         """Like :meth:`countersink.producers.Producer.increment_batch`; there is always room."""
         given = list(increments)
         check_batch(given, id)
-        self._record(given, id)
+        self._record([Increment(*each) for each in given], id)
         return True
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:

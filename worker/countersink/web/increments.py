@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from countersink.producers import Increment
+from countersink.producers.increments import Asked
 from countersink.web.identity import Identity
 from countersink.web.options import WebOptions
 from countersink.web.problem import Problem
@@ -29,7 +29,7 @@ _decode = msgspec.json.Decoder(list[_Item] | _Item).decode
 _decode_anything = msgspec.json.Decoder().decode
 
 
-def read_increments(body: bytes, options: WebOptions, who: Identity) -> list[Increment]:
+def read_increments(body: bytes, options: WebOptions, who: Identity) -> list[Asked]:
     """The increments of a body: of one JSON object, or an array of them.
 
     Counters, keys and 64 bits are left to the producer, whose rules they are.
@@ -40,7 +40,7 @@ def read_increments(body: bytes, options: WebOptions, who: Identity) -> list[Inc
     """
     items = _items(body, options.max_items)
     most = options.max_amount
-    increments: list[Increment] = []
+    increments: list[Asked] = []
     errors: list[tuple[int, str]] = []
     checked: set[str] = set()
     for position, item in enumerate(items):
@@ -57,7 +57,7 @@ def read_increments(body: bytes, options: WebOptions, who: Identity) -> list[Inc
         except ValueError as error:
             errors.append((position, str(error)))
         else:
-            increments.append(Increment(counter, item.key, amount, when, name))
+            increments.append((counter, item.key, amount, when, name))
     if errors:
         raise invalid(errors)
     return increments

@@ -5,7 +5,8 @@ from typing import Any, Final, Literal
 from starlette.requests import Request
 from starlette.responses import Response
 
-from countersink.producers import Increment, InvalidBatch
+from countersink.producers import InvalidBatch
+from countersink.producers.increments import Asked
 from countersink.stream.limits import MAX_COUNTER_LENGTH, MAX_KEY_BYTES
 from countersink.web import bodies
 from countersink.web.door import Door
@@ -55,7 +56,7 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     return answer(len(increments), wait if reached else "accepted")
 
 
-def accept(services: Services, increments: list[Increment], id: str | None = None) -> None:
+def accept(services: Services, increments: list[Asked], id: str | None = None) -> None:
     """Have the producer accept all increments.
 
     Raises:
@@ -77,12 +78,25 @@ def accept(services: Services, increments: list[Increment], id: str | None = Non
 
 def answer(accepted: int, state: State | None) -> Response:
     """What is told of increments that were accepted."""
-    body = b'{"accepted":%d}' % accepted
-    if state is not None:
-        body = b'{"accepted":%d,"state":"%b"}' % (accepted, state.encode())
-    return Response(
-        body, 200 if state in ("stored", "applied") else 202, media_type="application/json"
-    )
+    if state is None:
+        return _Answer(b'{"accepted":%d}' % accepted, 202)
+    body = b'{"accepted":%d,"state":"%b"}' % (accepted, state.encode())
+    return _Answer(body, 202 if state == "accepted" else 200)
+
+
+class _Answer(Response):
+    """JSON that is encoded: what Starlette looks for in its arguments is known of it."""
+
+    media_type = "application/json"
+
+    def __init__(self, body: bytes, status: int) -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = [
+            (b"content-length", b"%d" % len(body)),
+            (b"content-type", b"application/json"),
+        ]
 
 
 def _heads(request: Request) -> tuple[str, str | None]:
