@@ -15,8 +15,10 @@ from benchmarks import (
     app_transactions,
     backfill,
     environment,
+    http,
     results,
     sequences,
+    statsd,
     tables,
     tracked_inserts,
 )
@@ -24,6 +26,8 @@ from benchmarks.calls import Calls
 from benchmarks.compaction import Compaction
 from benchmarks.compaction_load import Beside
 from benchmarks.compaction_ways import Way
+from benchmarks.http_reads import NAMES as HTTP_QUESTIONS
+from benchmarks.http_reads import HttpReads
 from benchmarks.measuring import Benchmark, Measurement, Result, Wrong, take_turns
 from benchmarks.peers.celery_batches import CeleryBatches
 from benchmarks.peers.hincrby import Hincrby
@@ -35,6 +39,7 @@ from benchmarks.row_counts import RowCounts
 from benchmarks.rows import (
     BESIDE,
     GROUPS,
+    HTTP_READS,
     NAMES,
     QUIET,
     READS,
@@ -51,7 +56,7 @@ OUTPUT: Final = Path(__file__).with_name("results.json")
 ROUNDS, SECONDS = 5, 5.0
 QUICK_ROUNDS, QUICK_SECONDS = 1, 0.2
 QUIET_WAYS: Final[tuple[Way, ...]] = ("nonstop", "peer_rc", "peer_rr")
-ALL: Final = (*NAMES, *READS, *ROW_COUNTS)
+ALL: Final = (*NAMES, *READS, *ROW_COUNTS, *HTTP_READS)
 """What --only may name."""
 BESIDE_WAYS: Final[tuple[Way, ...]] = ("scheduled", "nonstop", "peer_rc", "peer_rr")
 
@@ -80,6 +85,8 @@ def make(site: Site) -> dict[str, Benchmark]:
         *tracked_inserts.rows(site),
         *app_transactions.rows(site),
         *backfill.rows(site),
+        *statsd.rows(site),
+        *http.rows(site),
     ]
     return {benchmark.name: benchmark for benchmark in benchmarks}
 
@@ -126,6 +133,7 @@ class Run:
         measured: the rows.
         reads: the queries before and after compaction.
         row_counts: counting a big table's rows.
+        http_reads: reads by HTTP of a big table.
         missing: rows that were to be measured and could not be, with the reason.
     """
 
@@ -134,6 +142,7 @@ class Run:
         self.measured: list[Result] = []
         self.reads: list[dict[str, Any]] = []
         self.row_counts: list[dict[str, Any]] = []
+        self.http_reads: list[dict[str, Any]] = []
         self.missing: dict[str, str] = {}
         self._options = options
         self._wanted = set(options.only or ALL)
@@ -180,6 +189,8 @@ class Run:
                 self.reads += Reads(site).measure(self._seconds)
             if on(kind, "row_counts") in names:
                 self.row_counts.append(RowCounts(site).measure(self._seconds))
+            if on(kind, "http_reads") in names:
+                self.http_reads += HttpReads(site).measure(self._seconds)
 
     def _leave_out(self, kind: Kind, names: set[str], why: str) -> None:
         self._log.print(f"{kind}: {why}", style="yellow", markup=False)
@@ -188,6 +199,10 @@ class Run:
             self.reads += [{"name": on(kind, query), "missing": why} for query in QUERIES]
         if on(kind, "row_counts") in names:
             self.row_counts.append({"name": on(kind, "row_counts"), "missing": why})
+        if on(kind, "http_reads") in names:
+            self.http_reads += [
+                {"name": on(kind, question), "missing": why} for question in HTTP_QUESTIONS
+            ]
 
     def _progress(self, name: str, number: int, measurement: Measurement) -> None:
         self._log.print(
@@ -210,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.print(f"error: {error}", style="red", markup=False)
         return 1
     rows = results.as_rows(run.measured, run.missing)
-    whole = results.document(run.environment, rows, run.reads, run.row_counts)
+    whole = results.document(run.environment, rows, run.reads, run.row_counts, run.http_reads)
     if output is not None:
         results.write(output, whole)
         log.print(f"written to {output}")

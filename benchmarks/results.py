@@ -59,9 +59,16 @@ def document(
     rows: list[dict[str, Any]],
     reads: list[dict[str, Any]],
     row_counts: list[dict[str, Any]],
+    http_reads: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """What results.json holds."""
-    return {"environment": environment, "rows": rows, "reads": reads, "row_counts": row_counts}
+    return {
+        "environment": environment,
+        "rows": rows,
+        "reads": reads,
+        "row_counts": row_counts,
+        "http_reads": http_reads,
+    }
 
 
 def write(path: Path, whole: dict[str, Any]) -> None:

@@ -28,6 +28,11 @@ GENERAL: Final = (
     "backfill_two_jobs",
     "peer_awk",
     "peer_upsert_per_line",
+    "udp_bare",
+    "statsd",
+    "http_bare",
+    "http_batch_1",
+    "http_batch_100",
 )
 """Rows of the server that --server names."""
 
@@ -76,6 +81,8 @@ READS: Final = tuple(on(server, "reads") for server in SERVERS)
 """Queries before and after compaction, which take as long as they take: no rates."""
 ROW_COUNTS: Final = tuple(on(server, "row_counts") for server in SERVERS)
 """Counting a big table's rows, and tracking it: no rates either."""
+HTTP_READS: Final = tuple(on(server, "http_reads") for server in SERVERS)
+"""Reads by HTTP of a big table, against the bare query."""
 
 GROUPS: Final[tuple[tuple[str, ...], ...]] = (
     ("bare", "increment", "increment_with_folding", "increment_many"),
@@ -83,6 +90,8 @@ GROUPS: Final[tuple[tuple[str, ...], ...]] = (
     ("end_to_end_distinct", "raw_upserts"),
     ("peer_update", "peer_slotted_upsert", "peer_rq", "peer_celery_batches"),
     ("backfill", "backfill_two_jobs", "peer_awk", "peer_upsert_per_line"),
+    ("udp_bare", "statsd"),
+    ("http_bare", "http_batch_1", "http_batch_100"),
     *(
         tuple(on(server, row) for row in group)
         for server in SERVERS
@@ -133,6 +142,11 @@ WHAT: Final = {
     "backfill_two_jobs": "the same by two job processes",
     "peer_awk": "the same log by awk | sort | uniq -c, into a text file",
     "peer_upsert_per_line": "a loop in Python with one upsert per line",
+    "udp_bare": "datagrams received and counted, by a loop in Python",
+    "statsd": "the same by countersink statsd, understood, mapped and sent to Redis",
+    "http_bare": "POST to a Starlette handler that reads the body and does nothing",
+    "http_batch_1": "POST /v1/increments with a key, one increment in each request",
+    "http_batch_100": "the same with 100 in each; increments",
     **{on(server, row): what for server in SERVERS for row, what in _WHAT_OF_BOTH.items()},
 }
 """One line on each row, for the printed table."""
@@ -207,6 +221,7 @@ TARGETS: Final = (
     Target("end_to_end_zipf", ("peer_hincrby",), 10),
     Target("end_to_end_distinct", ("raw_upserts",), 0.85),
     Target("backfill_two_jobs", ("peer_awk",), 0.5),
+    Target("http_batch_1", ("http_bare",), 0.6),
     *(
         Target(on(server, "compact"), tuple(on(server, row) for row in QUIET[1:]), 1.3)
         for server in SERVERS

@@ -53,6 +53,7 @@ class Repetitions:
             "median": round(statistics.median(self.milliseconds), 3),
             "low": round(min(self.milliseconds), 3),
             "high": round(max(self.milliseconds), 3),
+            "p99": round(statistics.quantiles(self.milliseconds, n=100, method="inclusive")[98], 3),
             "repetitions": len(self.milliseconds),
         }
 
@@ -80,7 +81,7 @@ class Reads:
             with open_way("nonstop", url, bucket="") as compact:
                 compact()
             compact_seconds = time.monotonic() - begun
-            _wait_until_purged(url)
+            wait_until_purged(url)
             rows_after = one_value(url, COUNT)
             after = _ask(url, year, day, seconds)
         if rows_after != year.keys * year.days + day.keys:
@@ -147,8 +148,8 @@ def _repeat(questions: Iterator[Question], seconds: float) -> Repetitions:
     return Repetitions(tuple(taken))
 
 
-def _wait_until_purged(url: str) -> None:
-    """Until the server has taken the deleted rows off the pages, as it has at most times."""
+def wait_until_purged(url: str) -> None:
+    """Wait until the server has taken the deleted rows off the pages, as it has at most times."""
     deadline = time.monotonic() + PURGED_SECONDS
     while one_value(url, HISTORY) > PURGED:
         if time.monotonic() > deadline:

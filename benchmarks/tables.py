@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.http_reads import WHAT as HTTP_READS
 from benchmarks.row_counts import QUESTIONS
 from benchmarks.rows import (
     BACKFILL_MEGABYTES,
@@ -35,6 +36,9 @@ MEMORY: Final = (
 )
 """What a process may take at most: of whom, the extra figure, the limit."""
 _LEAST = {floor.row: floor.bound for floor in FLOORS}
+_WHAT_HTTP_READS = {
+    on(server, name): what for server in SERVERS for name, what in HTTP_READS.items()
+}
 _WHAT_READS = {on(server, name): what for server in SERVERS for name, what in QUERIES.items()}
 
 
@@ -50,6 +54,8 @@ def show(console: Console, whole: dict[str, Any]) -> None:
         console.print(_writers(beside))
     if whole["reads"]:
         console.print(_reads(whole["reads"]))
+    if whole["http_reads"]:
+        console.print(_http_reads(whole["http_reads"]))
     if whole["row_counts"]:
         console.print(_row_counts(whole["row_counts"]))
     for what, extra, limit in MEMORY:
@@ -60,7 +66,7 @@ def show(console: Console, whole: dict[str, Any]) -> None:
                 f" (below {limit} MB) {_mark(max(peaks) < limit)}"
             )
     reasons: dict[str, list[str]] = {}
-    for row in (*whole["rows"], *whole["reads"], *whole["row_counts"]):
+    for row in (*whole["rows"], *whole["reads"], *whole["row_counts"], *whole["http_reads"]):
         if "missing" in row:
             reasons.setdefault(row["missing"], []).append(row["name"])
     for reason, names in reasons.items():
@@ -122,6 +128,26 @@ def _reads(rows: list[dict[str, Any]]) -> Table:
             f"{row['slot_rows_before']:,} to {row['slot_rows_after']:,}",
             escape(_WHAT_READS[row["name"]]),
         )
+    return table
+
+
+def _http_reads(rows: list[dict[str, Any]]) -> Table:
+    table = _table("request, ms", "median", "p99", "SQL", "p99", "ratio", "slot rows", "what")
+    for row in rows:
+        for when in ("before", "after"):
+            if when not in row:
+                continue
+            by_http, by_sql = row[when]["http_ms"], row[when]["sql_ms"]
+            table.add_row(
+                row["name"],
+                f"{by_http['median']:,.2f}",
+                f"{by_http['p99']:,.2f}",
+                f"{by_sql['median']:,.2f}",
+                f"{by_sql['p99']:,.2f}",
+                f"{row[when]['ratio']:.2f}× {_mark(row[when]['met'])}",
+                f"{row[f'slot_rows_{when}']:,}",
+                escape(f"{_WHAT_HTTP_READS[row['name']]}, {when} compaction"),
+            )
     return table
 
 

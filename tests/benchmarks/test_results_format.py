@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.http_reads import NAMES as HTTP_QUESTIONS
 from benchmarks.measuring import Measurement, Paced, Result, Wrong, take_turns
 from benchmarks.processes import PROJECT
 from benchmarks.results import as_rows
@@ -25,6 +26,7 @@ from benchmarks.rows import (
     DRIFT,
     FLOORS,
     GROUPS,
+    HTTP_READS,
     NAMES,
     READS,
     ROW_COUNTS,
@@ -59,6 +61,7 @@ SAMPLE = (
     *(on(server, row) for server in SERVERS for row in TRANSACTIONS),
     *READS,
     *ROW_COUNTS,
+    *HTTP_READS,
 )
 """At least a row of each kind; those that take their time to set up are left to `make soak`."""
 
@@ -106,7 +109,13 @@ def measured(whole: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_has_its_rows_in_order(whole: dict[str, Any]) -> None:
-    assert list(whole) == ["environment", "rows", "reads", "row_counts"]
+    assert list(whole) == [
+        "environment",
+        "rows",
+        "reads",
+        "row_counts",
+        "http_reads",
+    ]
     assert [row["name"] for row in whole["rows"]] == [name for name in NAMES if name in SAMPLE]
 
 
@@ -164,6 +173,20 @@ def test_reads_are_timed_before_and_after_compaction(whole: dict[str, Any]) -> N
         for figures in (row["before_ms"], row["after_ms"]):
             assert 0 < figures["low"] <= figures["median"] <= figures["high"]
             assert figures["repetitions"] >= 5
+
+
+@pytest.mark.slow
+def test_reads_by_http_are_timed_against_the_bare_query(whole: dict[str, Any]) -> None:
+    assert [row["name"] for row in whole["http_reads"]] == [
+        on(server, question) for server in (SERVER, OTHER) for question in HTTP_QUESTIONS
+    ]
+    for row in whole["http_reads"][: len(HTTP_QUESTIONS)]:
+        assert row["slot_rows_before"] > row["slot_rows_after"] > 0
+        for when in ("before", "after"):
+            for figures in (row[when]["http_ms"], row[when]["sql_ms"]):
+                assert 0 < figures["median"] <= figures["p99"] <= figures["high"]
+                assert figures["repetitions"] >= 5
+            assert row[when]["met"] is (row[when]["ratio"] <= 1.5)
 
 
 @pytest.mark.slow

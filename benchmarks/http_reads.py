@@ -1,0 +1,229 @@
+"""Reads by HTTP of a big table, in turns with the bare SQL query, before and after compaction.
+
+The bare query is sent on a connection of PyMySQL that stays open, as the request goes over a
+connection that stays open. It is what somebody who knows the table would write; it says neither how
+fresh the answer is nor whether the counter has other days than UTC's.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from typing import Any, Final
+
+from benchmarks.compaction_ways import open_way
+from benchmarks.database import Connected, connect, one_value
+from benchmarks.filling import Filling, fill
+from benchmarks.measuring import Wrong
+from benchmarks.processes import Child
+from benchmarks.rows import on
+from benchmarks.series import COUNT, Repetitions, wait_until_purged
+from benchmarks.site import Site
+from benchmarks.workload import COUNTER
+from countersink.store import api_keys
+from countersink.store.migrate import migrate
+from countersink.store.tables import open_tables
+
+BIG: Final = Filling("/articles/", 10_000, date(2025, 9, 1), 100, 10)
+"""10,000,000 slot rows, 1,000,000 after compaction."""
+QUICK_PART: Final = 200
+"""A run of less than a second per measurement has this part of the keys."""
+DAYS: Final = 7
+LEAST: Final = 5
+"""Repetitions of a question, however long it takes."""
+BOUND: Final = 1.5
+"""How many times the median of the bare query a request may take."""
+
+Rows = list[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The same by HTTP and in SQL.
+
+    Attributes:
+        name: of the row.
+        what: one line on it.
+        path: of the request, with its range.
+        column: of the answer's rows, besides the total.
+        sql: the bare query; its rows are (day or key, total).
+        args: its values.
+    """
+
+    name: str
+    what: str
+    path: str
+    column: str
+    sql: str
+    args: tuple[object, ...]
+
+
+def questions(filling: Filling) -> tuple[Question, ...]:
+    """What is asked: the last week of what is there."""
+    end = filling.first + timedelta(filling.days)
+    start = end - timedelta(DAYS)
+    last = end - timedelta(1)
+    week = "FROM counter_slot WHERE counter = %s AND bucket >= %s AND bucket < %s"
+    path = f"/v1/counters/{COUNTER}"
+    return (
+        Question(
+            "http_daily",
+            f"/daily of {DAYS} days, all keys",
+            f"{path}/daily?from={start}&to={last}",
+            "day",
+            f"SELECT DATE(bucket), SUM(amount) {week} GROUP BY bucket ORDER BY bucket",
+            (COUNTER, start, end),
+        ),
+        Question(
+            "http_top",
+            f"/top of {DAYS} days",
+            f"{path}/top?from={start}&to={last}",
+            "key",
+            f"SELECT counter_key, SUM(amount) AS total {week}"
+            " GROUP BY counter_key ORDER BY total DESC, counter_key LIMIT 10",
+            (COUNTER, start, end),
+        ),
+    )
+
+
+NAMES: Final = tuple(question.name for question in questions(BIG))
+WHAT: Final = {question.name: question.what for question in questions(BIG)}
+
+
+class HttpReads:
+    """`http_reads_…`: fills a table, asks both ways, compacts it, and asks again."""
+
+    def __init__(self, site: Site) -> None:
+        self.name = on(site.kind, "http_reads")
+        self._site = site
+
+    def measure(self, seconds: float) -> list[dict[str, Any]]:
+        """The `http_reads` of results.json, one for each question, each asked for ``seconds`` both
+        ways. Raises Wrong if the two do not say the same, or compaction changes an answer."""
+        filling = BIG if seconds >= 1 else replace(BIG, keys=BIG.keys // QUICK_PART)
+        with self._site.database() as url:
+            migrate(url)
+            fill(url, [filling])
+            with open_tables(url) as session:
+                _, key = api_keys.create(session, "benchmark", ("read",))
+            rows_before = one_value(url, COUNT)
+            with self._server(url, key) as client, _connected(url) as connection:
+                before = [_ask(client, connection, q, seconds) for q in questions(filling)]
+                with open_way("nonstop", url, bucket="") as compact:
+                    compact()
+                wait_until_purged(url)
+                after = [_ask(client, connection, q, seconds) for q in questions(filling)]
+            rows_after = one_value(url, COUNT)
+        for (_, _, first), (_, _, second) in zip(before, after, strict=True):
+            if first != second:
+                raise Wrong(f"{self.name}: compaction changed an answer")
+        return [
+            {
+                "name": on(self._site.kind, name),
+                "before": _figures(*before[number][:2]),
+                "after": _figures(*after[number][:2]),
+                "slot_rows_before": rows_before,
+                "slot_rows_after": rows_after,
+                "target": f"≤ {BOUND:g}× the bare query's median",
+            }
+            for number, name in enumerate(NAMES)
+        ]
+
+    @contextmanager
+    def _server(self, url: str, key: str) -> Iterator[Client]:
+        """A server process, and one connection to it."""
+        with Child(
+            "benchmarks.children.web_server",
+            bare=False,
+            redis_url=self._site.redis_url,
+            mysql_url=url,
+        ) as child:
+            client = Client(child.hear()["port"], key)
+            try:
+                yield client
+            finally:
+                client.close()
+            child.say(end=True)
+            child.hear()
+
+
+class Client:
+    """One connection that stays open."""
+
+    def __init__(self, port: int, key: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        self._headers = {"Authorization": f"Bearer {key}"}
+
+    def ask(self, path: str) -> bytes:
+        """The body of the answer. Raises Wrong if it is none."""
+        self._connection.request("GET", path, headers=self._headers)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise Wrong(f"GET {path}: {answer.status} {body!r:.200}")
+        return body
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[Connected]:
+    connection = connect(url, autocommit=True)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _ask(
+    client: Client, connection: Connected, question: Question, seconds: float
+) -> tuple[Repetitions, Repetitions, Rows]:
+    """Both ways in turns until each has taken ``seconds``; the first turn, which fills caches, does
+    not count."""
+    by_http: list[float] = []
+    by_sql: list[float] = []
+    turn = 0
+    while True:
+        begun = time.perf_counter()
+        found = _query(connection, question)
+        between = time.perf_counter()
+        body = client.ask(question.path)
+        ended = time.perf_counter()
+        answered = [
+            (str(row[question.column]), int(row["total"])) for row in json.loads(body)["rows"]
+        ]
+        if answered != found or not found:
+            raise Wrong(f"{question.path} says {answered!r:.200}, the table {found!r:.200}")
+        if turn > 0:
+            by_sql.append((between - begun) * 1000)
+            by_http.append((ended - between) * 1000)
+        if len(by_http) >= LEAST and min(sum(by_http), sum(by_sql)) >= seconds * 1000:
+            return Repetitions(tuple(by_http)), Repetitions(tuple(by_sql)), found
+        turn += 1
+
+
+def _query(connection: Connected, question: Question) -> Rows:
+    with connection.cursor() as cursor:
+        cursor.execute(question.sql, question.args)
+        return [
+            (name.decode() if isinstance(name, bytes) else str(name), int(total))
+            for name, total in cursor.fetchall()
+        ]
+
+
+def _figures(by_http: Repetitions, by_sql: Repetitions) -> dict[str, Any]:
+    http_ms, sql_ms = by_http.figures(), by_sql.figures()
+    ratio = http_ms["median"] / sql_ms["median"]
+    return {
+        "http_ms": http_ms,
+        "sql_ms": sql_ms,
+        "ratio": round(ratio, 3),
+        "met": ratio <= BOUND,
+    }
