@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.metrics.reference import HEADINGS, PAGE, page
 from tests.support.processes import PROJECT
 
 ALERTS = PROJECT / "ops" / "prometheus" / "alerts.yml"
+ALERTS_TEST = PROJECT / "ops" / "prometheus" / "alerts_test.yml"
 DASHBOARD = PROJECT / "ops" / "grafana" / "countersink.json"
 OURS = re.compile(r"\bcountersink_[a-z_]+\b(?!\.)")
 
@@ -115,3 +118,23 @@ def test_the_commands_and_metrics_of_the_documents_exist() -> None:
         text = Path(PROJECT, document).read_text("utf-8")
         for name in set(re.findall(r"`(countersink_[a-z_]+)", text)):
             assert name in METRICS, f"{document}: {name}"
+
+
+def test_the_alerts_fire_when_they_should() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian's package prometheus has it)")
+    for arguments in (["check", "rules", ALERTS], ["test", "rules", ALERTS_TEST]):
+        done = subprocess.run(
+            [promtool, *arguments], capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_test() -> None:
+    tested = ALERTS_TEST.read_text("utf-8")
+    for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]:
+        for rule in group["rules"]:
+            assert f'alertname="{rule["alert"]}"' in tested or (
+                f"alertname: {rule['alert']}\n        exp_alerts" in tested
+            )

@@ -25,6 +25,7 @@ SUBPACKAGES = {
     "reads",
     "web",
     "backfill",
+    "metrics",
     "cli",
     "schedules",
 }
