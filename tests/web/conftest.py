@@ -6,6 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from countersink.cli.servers import MySQLServer, RedisServer
+from countersink.store.migrate import migrate
+from tests.support.databases import dropped, new_name
+from tests.support.processes import Children
+from tests.web.doors import DOORS
+from tests.web.process import StartWeb, WebProcess
 from tests.web.serving import Web, serving
 
 
@@ -14,3 +20,45 @@ def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
     """The server as it is for whoever begins: at loopback, no key made, an empty database."""
     with serving(redis_url, mysql_url) as served:
         yield served
+
+
+@pytest.fixture(scope="session")
+def opened(redis_server: RedisServer, mysql_server: MySQLServer) -> Iterator[Web]:
+    """A server with the doors of tests that all tests share, for which nobody ever makes a key."""
+    with dropped(mysql_server, new_name()) as url:
+        migrate(url)
+        with serving(redis_server.url, url, doors=DOORS) as served:
+            yield served
+
+
+@pytest.fixture(scope="session")
+def guarded(redis_server: RedisServer, mysql_server: MySQLServer) -> Iterator[Web]:
+    """A server with the doors of tests that all tests share, and that takes keys alone."""
+    with dropped(mysql_server, new_name()) as url:
+        migrate(url)
+        with serving(
+            redis_server.url,
+            url,
+            doors=DOORS,
+            failures_per_minute=100_000,
+            trusted_proxies=("127.0.0.2",),
+        ) as served:
+            served.key("read", name="the first")
+            yield served
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Processes that are gone after the test."""
+    with Children() as started:
+        yield started
+
+
+@pytest.fixture
+def web_process(redis_url: str, mysql_url: str, children: Children) -> StartWeb:
+    """Starts ``countersink web`` as a process on a free port."""
+
+    def start(*arguments: str, **variables: str) -> WebProcess:
+        return WebProcess.start(children, redis_url, mysql_url, *arguments, **variables)
+
+    return start

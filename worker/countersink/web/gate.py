@@ -41,6 +41,7 @@ class Gate:
         self._services = services
         self._register = services.register
         self._failures = services.failures
+        self._answers = services.answers
         self._hosts = Hosts(options.host, options.allowed_hosts)
         self._addresses = Addresses(options.trusted_proxies)
         self._per_key = _buckets(options.rate_per_key)
@@ -55,7 +56,7 @@ class Gate:
         except Exception as error:
             response = answer_of(error)
         complete(response)
-        self._services.answers[response.status_code] += 1
+        self._answers[response.status_code] += 1
         try:
             await response(scope, receive, send)
         except Exception as error:

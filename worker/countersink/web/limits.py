@@ -8,6 +8,8 @@ from typing import Final
 KEPT: Final = 50_000
 """Names that are remembered at least; twice as many at most."""
 
+_ROUNDING_S: Final = 1e-6
+
 
 class Buckets:
     """One bucket for each name, such as an address or a key.
@@ -46,17 +48,21 @@ class Buckets:
         """Take one token: 0.0, or how many seconds to wait for one, and none is taken then."""
         now = self._clock()
         full_at = self._full_at(name, now)
-        if full_at - now > self._room:
-            return full_at - now - self._room
+        wait = full_at - now - self._room
+        if wait <= _ROUNDING_S:
+            full_at += self._pause
+            wait = 0.0
         if name not in self._young and len(self._young) >= self._kept:
             self._old, self._young = self._young, {}
-        self._young[name] = full_at + self._pause
-        return 0.0
+        # Also of one that is refused: who asks on and on is not forgotten meanwhile.
+        self._young[name] = full_at
+        return wait
 
     def wait(self, name: str) -> float:
         """How many seconds to wait for a token; 0.0: there is one. Nothing is taken."""
         now = self._clock()
-        return max(0.0, self._full_at(name, now) - now - self._room)
+        wait = self._full_at(name, now) - now - self._room
+        return wait if wait > _ROUNDING_S else 0.0
 
     def _full_at(self, name: str, now: float) -> float:
         found = self._young.get(name)

@@ -19,6 +19,7 @@ from countersink.web.problem import Problem
 
 MAX_HEAD_BYTES: Final = 65_536
 """Bytes of the request line and all headers."""
+MAX_TRAILERS: Final = 100
 WIRE_FACTOR: Final = 8
 """Bytes on the wire for each of a body's: it may come in chunks of one."""
 
@@ -53,6 +54,8 @@ class BoundedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        # Whatever handlers others have installed: its lines would hold queries.
+        self.access_log = False
         self._limits = limits
         self._since: float | None = None  # when the request that is arriving began to
         self._received = 0
@@ -82,30 +85,23 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._in_head and self._received > MAX_HEAD_BYTES:
             self._end(Problem(431, f"The head of a request has at most {MAX_HEAD_BYTES:,} bytes"))
-        elif self._received > self._limits.wire_bytes:
+        elif self._received > self._limits.wire_bytes or (
+            not self._in_head and len(self.headers) > MAX_TRAILERS
+        ):
             self._end(Problem(413, "The request is too large"))
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        super().on_message_begin()
-        self._in_head = True
 
     def on_headers_complete(self) -> None:
         """Its head is here."""
-        self._in_head = False
         super().on_headers_complete()
-        # What comes after a body in chunks (its trailers) is no header: it goes nowhere.
+        self._in_head = False
+        # What comes after a body in chunks (its trailers) is no header: nobody looks at it.
         self.headers = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header is here, or a trailer."""
-        if self._in_head:
-            super().on_header(name, value)
 
     def on_message_complete(self) -> None:
         """All of it is here."""
         self._since = None
         self._received = 0
+        self._in_head = True
         super().on_message_complete()
 
     def end_if_late(self, now: float) -> None:
@@ -124,7 +120,12 @@ class BoundedProtocol(HttpToolsProtocol):
         """Say why, unless an answer has begun, and hang up."""
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        cycle = self.cycle
+        if self._in_head:
+            free = cycle is None or cycle.response_complete
+        else:
+            free = not cycle.response_started
+        if free:
             self.transport.write(_wire(problem))
         self.transport.close()
 

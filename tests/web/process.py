@@ -1,0 +1,46 @@
+"""The real command, ``countersink web``, as a process."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from tests.support.processes import Child, Children
+from tests.support.waiting import eventually
+
+
+@dataclass(frozen=True)
+class WebProcess:
+    """A running process.
+
+    Attributes:
+        child: the process.
+        url: of its root, without a slash at the end.
+    """
+
+    child: Child
+    url: str
+
+    @classmethod
+    def start(
+        cls, children: Children, redis_url: str, mysql_url: str, *arguments: str, **variables: str
+    ) -> WebProcess:
+        """Start it, and wait until it accepts connections."""
+        urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
+        child = children.countersink(
+            "web", "--port", "0", *arguments, environment={**urls, **variables}
+        )
+
+        def announced() -> str | None:
+            assert child.running, child.output()
+            match = re.search(r"listening at (http://\S+)$", child.output(), re.MULTILINE)
+            return match[1] if match else None
+
+        return cls(child, eventually(announced) or "")
+
+
+class StartWeb(Protocol):
+    """Starts ``countersink web`` with more arguments and settings."""
+
+    def __call__(self, *arguments: str, **variables: str) -> WebProcess: ...

@@ -1,0 +1,180 @@
+"""Keys: who is let in, who is not, and from when on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import requests
+
+from countersink.store import api_keys
+from countersink.store.migrate import migrate
+from countersink.store.tables import open_tables
+from countersink.web.register import Register
+from tests.support.factories import MySQLFactory
+from tests.web.doors import DOORS
+from tests.web.serving import Web, serving
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def status(web: Web, method: str, path: str, key: str | None = None) -> int:
+    headers = {} if key is None else bearer(key)
+    return requests.request(method, web.url + path, headers=headers, timeout=20).status_code
+
+
+def revoke(web: Web, which: str) -> None:
+    with open_tables(web.options.mysql_url) as session:
+        api_keys.revoke(session, which)
+    web.look_again()
+
+
+def test_before_there_is_a_key_everybody_here_may_do_everything(opened: Web) -> None:
+    answer = requests.post(f"{opened.url}/admin", timeout=20)
+    assert answer.json()["name"] == "everybody"
+
+
+def test_from_the_first_key_on_one_is_needed_whatever_becomes_of_it(
+    redis_url: str, mysql_url: str
+) -> None:
+    with serving(redis_url, mysql_url, doors=DOORS) as web:
+        assert status(web, "GET", "/read") == 200
+        key = web.key("read")
+        assert status(web, "GET", "/read") == 401
+        assert status(web, "GET", "/read", key) == 200
+        revoke(web, "test")
+        assert status(web, "GET", "/read", key) == 401
+        assert status(web, "GET", "/read") == 401
+        with open_tables(mysql_url) as session:
+            session.execute("DELETE FROM api_key")
+        web.look_again()
+        assert status(web, "GET", "/read") == 401
+
+
+def test_a_key_is_shown_in_either_header_and_says_who_asks(guarded: Web) -> None:
+    key = guarded.key("read", name="the page")
+    for headers in (bearer(key), {"Authorization": f"bearer  {key} "}, {"X-API-Key": key}):
+        answer = requests.get(f"{guarded.url}/read", headers=headers, timeout=20)
+        assert answer.json()["name"] == "the page"
+
+
+def test_another_scheme_of_authorization_is_not_ours(guarded: Web) -> None:
+    key = guarded.key("read")
+    both = {"Authorization": "Basic dXNlcjpwYXNz", "X-API-Key": key}
+    assert requests.get(f"{guarded.url}/read", headers=both, timeout=20).status_code == 200
+
+
+def test_a_wrong_key_is_refused(guarded: Web) -> None:
+    key = guarded.key("admin")
+    other = "A" if key[-1] != "A" else "B"
+    for shown in (
+        key[:-1] + other,
+        re.sub("^ck_[a-z0-9]+", "ck_zzzzzzzzzz", key),
+        key + "A",
+        key[:-1],
+        key.upper(),
+        f"{key} {key}",
+        "",
+        "ck__",
+        "A" * 8_000,
+        "ck_\u00e9_x",
+        "' OR 1=1 -- ",
+        f"ck_aaaaaaaaaa_{'A' * 43}",
+        "0" * 32,
+    ):
+        headers = {"Authorization": f"Bearer {shown}".encode("latin-1")}
+        answer = requests.get(f"{guarded.url}/read", headers=headers, timeout=20)
+        assert answer.status_code == 401, shown
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+        assert key not in answer.text
+
+
+def test_scopes(guarded: Web) -> None:
+    keys = {scope: guarded.key(scope, name=scope) for scope in api_keys.SCOPES}
+    asked = {"ingest": ("POST", "/ingest"), "read": ("GET", "/read"), "admin": ("POST", "/admin")}
+    for holder, key in keys.items():
+        for scope, (method, path) in asked.items():
+            expected = 200 if holder in (scope, "admin") else 403
+            assert status(guarded, method, path, key) == expected, (holder, scope)
+
+
+def test_a_key_made_just_now_is_known_at_once(guarded: Web) -> None:
+    with open_tables(guarded.options.mysql_url) as session:
+        _, key = api_keys.create(session, "new", ["read"])
+    assert status(guarded, "GET", "/read", key) == 200
+
+
+def test_an_expired_key_is_refused_without_asking_mysql(guarded: Web) -> None:
+    now = [0.0]
+    register = Register(guarded.store, guarded.options.mysql_url, clock=lambda: now[0])
+    soon = datetime.now(UTC) + timedelta(seconds=90)
+    with open_tables(guarded.options.mysql_url) as session:
+        made, _ = api_keys.create(session, "short", ["read"], expires=soon)
+        forever, _ = api_keys.create(session, "long", ["read"])
+    asyncio.run(register.read())
+    assert register.key(made.id) is not None
+    now[0] = 91.0
+    assert register.key(made.id) is None
+    assert register.key(forever.id) is not None
+
+
+def test_keys_outlive_mysql_and_increments_are_accepted(
+    redis_url: str, own_mysql_server: MySQLFactory
+) -> None:
+    server = own_mysql_server()
+    url = server.url_for("countersink")
+    migrate(url)
+    with serving(redis_url, url, doors=DOORS) as web:
+        key = web.key("ingest")
+        server.stop()
+        assert status(web, "POST", "/ingest", key) == 200
+        assert status(web, "POST", "/ingest") == 401
+        assert status(web, "POST", "/ingest", f"{key[:-1]}~") == 401
+
+
+def test_after_many_wrong_keys_an_address_is_told_to_wait_and_a_right_key_still_passes(
+    redis_url: str, mysql_url: str
+) -> None:
+    with serving(redis_url, mysql_url, doors=DOORS, failures_per_minute=3) as web:
+        key = web.key("read")
+        guesses = [f"ck_aaaaaaaaaa_{number:043}" for number in range(5)]
+        answers = [
+            requests.get(f"{web.url}/read", headers=bearer(guess), timeout=20) for guess in guesses
+        ]
+        assert [answer.status_code for answer in answers] == [401, 401, 401, 429, 429]
+        assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
+        assert status(web, "GET", "/read", key) == 200
+
+
+def test_the_use_of_a_key_is_written_down_at_the_end(redis_url: str, mysql_url: str) -> None:
+    with serving(redis_url, mysql_url, doors=DOORS) as web:
+        used = web.key("read", name="used")
+        web.key("read", name="idle")
+        assert status(web, "GET", "/read", used) == 200
+    with open_tables(mysql_url) as session:
+        seen = {key.name: key.last_used for key in api_keys.list_keys(session)}
+    assert seen["used"] is not None
+    assert seen["idle"] is None
+
+
+def test_no_key_is_in_the_log_or_in_any_repr(
+    guarded: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    key = guarded.key("admin")
+    secret = key.rpartition("_")[2]
+    for path in (f"/read?key={key}", "/broken", "/away"):
+        requests.get(guarded.url + path, headers=bearer(key), timeout=20)
+    known = guarded.services.register.key(key.split("_")[1])
+    with open_tables(guarded.options.mysql_url) as session:
+        shown = [repr(known), repr(api_keys.live(session)), repr(guarded.services.register)]
+    said = [r.getMessage() for r in caplog.records if not r.name.startswith("urllib3")]
+    assert said
+    assert all(secret not in line for line in said)
+    assert all(secret not in text for text in shown)
+    assert all("hash" not in text for text in shown)
