@@ -93,5 +93,8 @@ class Application:
                 yield
             finally:
                 keeping.cancel()
-                self.complete = await anyio.to_thread.run_sync(self.services.producer.close)
+                producer = self.services.producer
+                self.complete = await anyio.to_thread.run_sync(
+                    producer.close, producer.exit_timeout
+                )
                 await register.write_uses()

@@ -27,6 +27,10 @@ class Unguarded(Exception):
     """The server would be open to everybody who can reach this machine."""
 
 
+class CannotListen(Exception):
+    """The address cannot be had."""
+
+
 def run(
     options: WebOptions,
     *,
@@ -47,16 +51,26 @@ def run(
     Raises:
         Unguarded: it would listen beyond loopback, and no key is valid.
         StoreError: MySQL is away, or its tables are not ours.
-        OSError: it cannot listen there.
+        CannotListen: the address is taken, or none of this machine's.
     """
     with open_tables(options.mysql_url) as session:
         check_keys(session, options)
     application = create_app(options, producer=producer, system=system)
     server = make_server(application, options)
-    with listen(options) as listener, _signals(server):
-        server.on_started = lambda: (announce or _announce)(url_of(listener))
+    try:
+        listener = listen(options)
+    except OSError as error:
+        raise CannotListen(
+            f"cannot listen at {options.host} port {options.port}: {error.strerror or error};"
+            " choose others with --host and --port"
+        ) from error
+    with listener, _signals(server):
+        url = url_of(listener)
+        server.on_started = lambda: (announce or _announce)(url)
+        _log("started", "a web process starts", url=url)
         server.run(sockets=[listener])
     if application.complete:
+        _log("stopped", "a web process ends; all that it accepted is stored")
         return DONE
     LOGGER.error("not all that was accepted could be stored", extra={"action": "lost"})
     return FAILED
@@ -74,6 +88,10 @@ def check_keys(session: Session, options: WebOptions) -> None:
         f"{options.host} can be reached from other machines, and no key is valid: make one with"
         " countersink key create NAME --scope admin, or let everybody in with --without-keys"
     )
+
+
+def _log(action: str, message: str, **fields: object) -> None:
+    LOGGER.info(message, extra={"action": action, "fields": fields})
 
 
 def _announce(url: str) -> None:

@@ -86,7 +86,7 @@ def command(redis_url: str | None, mysql_url: str | None, log_format: str, **opt
     missing = [name for name in MODULES if find_spec(name) is None]
     if missing:
         raise Failure(f"countersink web needs {', '.join(missing)}: pip install 'countersink[web]'")
-    from countersink.web.run import Unguarded, run
+    from countersink.web.run import CannotListen, Unguarded, run
 
     redis_url = settings.needed(redis_url, "redis")
     mysql_url = settings.needed(mysql_url, "mysql")
@@ -103,7 +103,7 @@ def command(redis_url: str | None, mysql_url: str | None, log_format: str, **opt
                 producer=partial(producer_for, redis_url, producing),
                 system=partial(found, client, mysql_url),
             )
-    except Unguarded as error:
+    except (CannotListen, Unguarded) as error:
         raise Failure(str(error)) from error
     finally:
         take_down(handler)

@@ -1,0 +1,101 @@
+"""``countersink key``: made once, listed without the secret, revoked for good."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from datetime import UTC, datetime, timedelta
+
+from countersink.store.tables import open_tables
+from tests.cli.command import Servers, one_sentence
+
+KEY = re.compile(r"ck_[a-z0-9]{10}_[A-Za-z0-9_-]{43}")
+
+
+def test_a_key_is_printed_once_and_alone(servers: Servers) -> None:
+    made = servers.call("key", "create", "web shop", "--scope", "ingest", "--counter", "shop.*")
+    assert made.status == 0
+    assert KEY.fullmatch(made.out.rstrip("\n"))
+    assert "not shown again" in made.err
+    listed = servers.call("key", "list", "--format", "json")
+    (key,) = listed.json["keys"]
+    assert made.out.strip().split("_")[2] not in listed.out
+    assert key["id"] == made.out.split("_")[1]
+    assert (key["name"], key["state"]) == ("web shop", "valid")
+    assert (key["scopes"], key["counters"]) == (["ingest"], ["shop.*"])
+    assert (key["expires"], key["revoked"], key["last_used"]) == (None, None, None)
+
+
+def test_a_key_for_programs_is_one_document(servers: Servers) -> None:
+    arguments = ("--scope", "admin", "--scope", "read", "--expires", "90d", "--format", "json")
+    made = servers.call("key", "create", "ops", *arguments).json
+    assert KEY.fullmatch(made["key"])
+    assert made["scopes"] == ["read", "admin"]
+    left = datetime.fromisoformat(made["expires"]) - datetime.now(UTC)
+    assert timedelta(days=89, hours=23) < left <= timedelta(days=90)
+
+
+def test_revoked_is_revoked(servers: Servers) -> None:
+    first = servers.call("key", "create", "a", "--scope", "read", "--format", "json").json
+    servers.call("key", "create", "b", "--scope", "read")
+    assert servers.call("key", "revoke", "b").out.endswith("(b)\n")
+    done = servers.call("key", "revoke", first["id"], "--format", "json")
+    assert (done.json["state"], done.json["name"]) == ("revoked", "a")
+    assert done.json["revoked"] is not None
+    again = servers.call("key", "revoke", first["id"])
+    assert again.status == 1
+    assert "countersink key list" in one_sentence(again)
+    table = servers.call("key", "list").out
+    assert table.count("revoked") == 2
+
+
+def test_a_name_that_two_keys_have_does_not_say_which(servers: Servers) -> None:
+    keys = [
+        servers.call("key", "create", "twin", "--scope", "read", "--format", "json").json
+        for _ in range(2)
+    ]
+    refused = servers.call("key", "revoke", "twin")
+    assert refused.status == 1
+    assert all(key["id"] in refused.err for key in keys)
+    assert servers.call("key", "revoke", keys[0]["id"]).status == 0
+    assert servers.call("key", "revoke", "twin").status == 0  # now there is one
+
+
+def test_wrong_usage_makes_no_key(servers: Servers) -> None:
+    for arguments in (
+        ("x",),
+        ("x", "--scope", "root"),
+        ("", "--scope", "read"),
+        (" x", "--scope", "read"),
+        ("x\ny", "--scope", "read"),
+        ("x" * 256, "--scope", "read"),
+        ("x", "--scope", "read", "--expires", "0d"),
+        ("x", "--scope", "read", "--expires", "-1d"),
+        ("x", "--scope", "read", "--expires", "soon"),
+        ("x", "--scope", "read", "--expires", "2020-01-01T00:00:00Z"),
+        ("x", "--scope", "read", "--expires", "2099-01-01T00:00:00"),
+        ("x", "--scope", "read", "--expires", "999999d"),
+        ("x", "--scope", "read", "--counter", ""),
+        ("x", "--scope", "read", "--counter", "a b"),
+        ("x", "--scope", "read", "--counter", "é"),
+        ("x", "--scope", "read", "--counter", "x" * 65),
+    ):
+        refused = servers.call("key", "create", *arguments)
+        assert refused.status == 2, arguments
+        one_sentence(refused)
+    assert servers.call("key", "list").out == "There are no keys.\n"
+
+
+def test_an_expired_key_is_shown_as_one(servers: Servers) -> None:
+    servers.call("key", "create", "short", "--scope", "read", "--expires", "1h")
+    with open_tables(servers.mysql_url) as session:
+        session.execute("UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND")
+    rows = list(csv.DictReader(io.StringIO(servers.call("key", "list", "--format", "csv").out)))
+    assert [row["state"] for row in rows] == ["expired"]
+
+
+def test_a_name_cannot_do_anything_to_the_terminal_or_a_spreadsheet(servers: Servers) -> None:
+    servers.call("key", "create", "=HYPERLINK('x')", "--scope", "read")
+    rows = list(csv.DictReader(io.StringIO(servers.call("key", "list", "--format", "csv").out)))
+    assert rows[0]["name"] == "'=HYPERLINK('x')"

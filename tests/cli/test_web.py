@@ -1,0 +1,119 @@
+"""``countersink web`` as a process: how it begins, what it refuses, how it ends."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import requests
+
+from tests.cli.command import Servers, one_sentence
+from tests.support.processes import Children
+from tests.web.process import WebProcess
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Processes that are gone after the test."""
+    with Children() as started:
+        yield started
+
+
+def test_it_says_where_it_listens_and_stores_at_the_end_what_it_has_accepted(
+    servers: Servers, children: Children, redis_client: redis.Redis
+) -> None:
+    web = WebProcess.start(
+        children,
+        servers.redis_url,
+        servers.mysql_url,
+        # Nothing is flushed by itself.
+        COUNTERSINK_PRODUCER_FLUSH_INTERVAL="3600",
+    )
+    assert web.url.startswith("http://127.0.0.1:")
+    body = {"counter": "page_views", "key": "/home", "amount": 3}
+    answer = requests.post(f"{web.url}/v1/increments", json=body, timeout=20)
+    assert (answer.status_code, answer.json()) == (202, {"accepted": 1})
+    web.child.terminate()
+    assert web.child.wait() == 0
+    servers.apply()
+    totals = servers.call("totals", "page_views", "--by", "total", "--format", "json")
+    assert totals.json["rows"][0]["total"] == 3
+
+
+def test_what_cannot_be_stored_at_the_end_is_said_by_its_status(
+    mysql_url: str, children: Children, tmp_path: Path
+) -> None:
+    nowhere = f"unix://{tmp_path}/no-redis.sock"
+    web = WebProcess.start(children, nowhere, mysql_url, COUNTERSINK_PRODUCER_EXIT_TIMEOUT="0.1")
+    requests.post(f"{web.url}/v1/increments", json={"counter": "c"}, timeout=20)
+    web.child.terminate()
+    assert web.child.wait() == 1
+    assert "not all that was accepted could be stored" in web.child.output()
+
+
+def test_beyond_loopback_it_takes_a_key_or_a_word(servers: Servers) -> None:
+    refused = servers.run("web", "--host", "0.0.0.0", "--port", "0")
+    assert refused.status == 1
+    assert "countersink key create" in one_sentence(refused)
+
+
+def test_what_it_cannot_begin_with(servers: Servers) -> None:
+    for arguments in (
+        ("--port", "65536"),
+        ("--port", "-1"),
+        ("--host", ""),
+        ("--max-items", "1001"),
+        ("--max-items", "0"),
+        ("--request-timeout-s", "nan"),
+        ("--rate-per-key", "inf"),
+        ("--rate-per-address", "-1"),
+        ("--public-counter", "a b"),
+        ("--trusted-proxy", "proxy.example"),
+        ("--session-hours", "0"),
+    ):
+        refused = servers.call("web", *arguments)
+        assert refused.status == 2, arguments
+        one_sentence(refused)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = servers.call("web", "--port", str(port))
+        assert refused.status == 1
+        assert str(port) in one_sentence(refused)
+    refused = servers.call("web", COUNTERSINK_PRODUCER_MAX_ROWS="0")
+    assert refused.status == 2
+    assert "COUNTERSINK_PRODUCER_" in one_sentence(refused)
+
+
+def test_without_tables_it_says_which_command_makes_them(
+    redis_url: str, empty_mysql_url: str
+) -> None:
+    refused = Servers(redis_url, empty_mysql_url).call("web", "--port", "0")
+    assert refused.status == 1
+    assert "countersink migrate" in one_sentence(refused)
+
+
+def test_lists_come_from_the_environment_and_logs_are_json(
+    servers: Servers, children: Children
+) -> None:
+    web = WebProcess.start(
+        children,
+        servers.redis_url,
+        servers.mysql_url,
+        COUNTERSINK_WEB_ALLOWED_HOSTS="counters.example.com *.example.org",
+        COUNTERSINK_WEB_LOG_FORMAT="json",
+    )
+    for host, expected in (
+        ("counters.example.com", 200),
+        ("a.example.org:80", 200),
+        ("example.org", 421),
+    ):
+        answer = requests.get(f"{web.url}/livez", headers={"Host": host}, timeout=20)
+        assert answer.status_code == expected, host
+    web.child.terminate()
+    assert web.child.wait() == 0
+    lines = [line for line in web.child.output().splitlines() if line.startswith("{")]
+    assert {json.loads(line)["action"] for line in lines} >= {"started", "stopped"}
