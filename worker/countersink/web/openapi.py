@@ -65,9 +65,10 @@ _PROBLEM: Final[dict[str, Any]] = {
             "description": "What is wrong with which item.",
             "items": {
                 "type": "object",
-                "required": ["index", "detail"],
+                "required": ["detail"],
                 "properties": {
-                    "index": {"type": "integer", "minimum": 0},
+                    "index": {"type": "integer", "minimum": 0, "description": "of the item"},
+                    "parameter": {"type": "string", "description": "of the query"},
                     "detail": {"type": "string"},
                 },
             },
