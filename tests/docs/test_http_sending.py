@@ -1,0 +1,52 @@
+"""What docs/http.md says of sending is what the doors say of themselves."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from countersink.web import hits, ingest, sequences
+from countersink.web.door import Door
+from countersink.web.options import WebOptions
+from tests.support.processes import PROJECT
+
+PAGE = (PROJECT / "docs/http.md").read_text("utf-8")
+SENDING = PAGE.partition("\n## Sending\n")[2].partition("\n## ")[0]
+DOORS = {door.operation["operationId"]: door for door in (*ingest.DOORS, *sequences.DOORS)}
+
+
+def statuses(part: str) -> set[str]:
+    """The statuses that a table of a part of the page explains."""
+    return set(re.findall(r"^\| `(\d{3})` \|", part, re.MULTILINE))
+
+
+def test_every_answer_to_increments_is_explained() -> None:
+    part = SENDING.partition("\n### ")[0]
+    assert statuses(part) == set(DOORS["addIncrements"].operation["responses"])
+
+
+def test_the_answers_to_numbers_are_those_of_the_document() -> None:
+    part = SENDING.partition("### Numbers that are handed out once")[2]
+    told = statuses(part)
+    assert told
+    # How a body of JSON is refused is told above.
+    assert told == set(DOORS["nextValue"].operation["responses"]) - {"400", "413", "415"}
+
+
+def test_every_member_is_explained() -> None:
+    content = DOORS["addIncrements"].operation["requestBody"]["content"]
+    one, _ = content["application/json"]["schema"]["oneOf"]
+    told = re.findall(r"^\| `([a-z]+)` \|", SENDING, re.MULTILINE)
+    assert told == list(one["properties"])
+
+
+@pytest.mark.parametrize("door", hits.DOORS, ids=lambda door: door.operation["operationId"])
+def test_every_way_to_count_a_visit_is_there(door: Door) -> None:
+    assert f"`{door.method} {door.path.replace(':path', '')}`" in SENDING
+
+
+def test_limits_are_the_defaults() -> None:
+    options = WebOptions(redis_url="", mysql_url="")
+    assert f"to {options.max_amount:,} (`--max-amount`)" in SENDING
+    assert f"more than {options.max_items:,} increments (`--max-items`)" in SENDING
