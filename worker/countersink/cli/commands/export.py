@@ -96,13 +96,20 @@ def command(
             gone = max((day for day in rolled if day is not None), default=None)
     complete = output.iso(known.complete_up_to)
     fresh = f"complete up to {complete}" if complete else "how fresh it is is not known"
-    click.echo(f"countersink: {written.rows:,} rows of {len(names):,} counters, {fresh}", err=True)
+    click.echo(
+        f"countersink: {_number(written.rows, 'row')} of {_number(len(names), 'counter')}, {fresh}",
+        err=True,
+    )
     if gone is not None:
         click.echo(
             f"countersink: days before {gone} are rolled up to months: --by month and"
             " --by key-month have them",
             err=True,
         )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 class _Counted:

@@ -1,0 +1,47 @@
+"""docs/export.md and the part "Reading" of docs/http.md are played from top to bottom."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.console import comparable, play
+from tests.support.processes import PROJECT
+from tests.web.serving import serving
+
+URL = "http://127.0.0.1:8321"
+"""Where the pages say that it listens."""
+
+
+def reading() -> str:
+    """The part of docs/http.md."""
+    text = (PROJECT / "docs/http.md").read_text("utf-8")
+    found = re.search(r"^## Reading\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[0]
+
+
+def exporting() -> str:
+    """docs/export.md."""
+    return (PROJECT / "docs/export.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("text", [reading(), exporting()], ids=["http.md", "export.md"])
+def test_the_page_goes_as_it_says(
+    text: str, redis_url: str, mysql_url: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / "shop"
+    directory.mkdir()
+    page = tmp_path / "page.md"
+    variables = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
+    played = 0
+    with serving(redis_url, mysql_url) as web:
+        page.write_text(text.replace(URL, web.url), "utf-8")
+        for step, status, printed in play(page, directory, variables):
+            where = f"{page}:{step.line}: {step.command}\n{printed}"
+            assert comparable(printed) == comparable(step.shown), where
+            assert status == step.status, where
+            played += 1
+    assert played >= 8
