@@ -5,15 +5,24 @@ from __future__ import annotations
 import re
 import socket
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from countersink.cli.metrics_worker import health
+from countersink.metrics import health as health_module
 from countersink.metrics.endpoint import Endpoint
 from countersink.metrics.table import METRICS
 from countersink.producers import Producer
+from countersink.schedules.jobs import run as run_jobs
+from countersink.schedules.options import JobsOptions, SchedulerOptions
+from countersink.schedules.scheduler import run as run_scheduler
+from countersink.schedules.stopping import Stop as SchedulingStop
+from countersink.schedules.vitals import Vitals as SchedulingVitals
 from countersink.worker import Stop, Vitals, WorkerOptions, run
 from tests.cli.command import Servers, call, one_sentence
 from tests.support.factories import MySQLFactory, RedisFactory
@@ -155,13 +164,20 @@ def test_json_logs_stay_json(servers: Servers) -> None:
 class Watched:
     """A worker on a thread, with its endpoint."""
 
-    def __init__(self, redis_url: str, mysql_url: str) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        mysql_url: str,
+        reached: Callable[[str], object] = lambda point: None,
+    ) -> None:
         options = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url)
         self.vitals, self.stop = Vitals(), Stop()
         self.endpoint = Endpoint("127.0.0.1", 0, health(options, self.vitals))
         self.url = self.endpoint.url
         self._thread = threading.Thread(
-            target=run, args=(options,), kwargs={"stop": self.stop, "vitals": self.vitals}
+            target=run,
+            args=(options,),
+            kwargs={"stop": self.stop, "vitals": self.vitals, "reached": reached},
         )
         self._thread.start()
 
@@ -220,3 +236,62 @@ def test_a_worker_in_front_of_a_stopped_mysql_lives_and_is_not_ready(
         server.start()
         eventually(lambda: worker.vitals.figures.entries == 1, 60)
         eventually(lambda: worker.ready() == 200)
+
+
+def test_a_worker_that_is_stuck_does_not_live(
+    redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, released = threading.Event(), threading.Event()
+
+    def reached(point: str) -> None:
+        if point == "upserted" and not released.is_set():
+            stuck.set()
+            released.wait(60)
+
+    with Watched(redis_url, mysql_url, reached) as worker, Producer(redis_url) as producer:
+        eventually(lambda: worker.ready() == 200)
+        monkeypatch.setattr(health_module, "LIVES_WITHIN_S", 1.0)
+        eventually(lambda: worker.live() == 200)
+        producer.increment("c")
+        assert stuck.wait(60)
+        eventually(lambda: worker.live() == 503)
+        assert requests.get(f"{worker.url}/readyz", timeout=60).text == "not ready: stuck\n"
+        released.set()
+        eventually(lambda: worker.live() == 200)
+        eventually(lambda: worker.vitals.figures.entries == 1)
+
+
+CLOSED = "redis://127.0.0.1:1/0", "mysql://nobody@127.0.0.1:1/nothing"
+
+
+def test_waiting_for_servers_is_living() -> None:
+    """A scheduler and a job process without servers go on moving, and say that they wait."""
+    redis_url, mysql_url = CLOSED
+    of_scheduler, of_jobs, stop = SchedulingVitals(), SchedulingVitals(), SchedulingStop()
+    runs = [
+        partial(
+            run_scheduler,
+            SchedulerOptions(mysql_url=mysql_url, redis_url=redis_url, jobs={}, renew_every_s=0.1),
+            stop=stop,
+            vitals=of_scheduler,
+        ),
+        partial(
+            run_jobs,
+            JobsOptions(mysql_url=mysql_url, redis_url=redis_url, jobs_redis_url=redis_url),
+            stop=stop,
+            vitals=of_jobs,
+        ),
+    ]
+    threads = [threading.Thread(target=each) for each in runs]
+    for thread in threads:
+        thread.start()
+    try:
+        for vitals in (of_scheduler, of_jobs):
+            eventually(lambda v=vitals: v.state == "waiting")  # type: ignore[misc]
+            before = vitals.moved
+            eventually(lambda v=vitals, b=before: v.moved > b)  # type: ignore[misc]
+    finally:
+        stop.request()
+        for thread in threads:
+            thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)

@@ -124,9 +124,13 @@ def test_the_alerts_fire_when_they_should() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed (Debian's package prometheus has it)")
-    for arguments in (["check", "rules", ALERTS], ["test", "rules", ALERTS_TEST]):
+    for what, file in (("check", ALERTS), ("test", ALERTS_TEST)):
         done = subprocess.run(
-            [promtool, *arguments], capture_output=True, text=True, timeout=100, check=False
+            [promtool, what, "rules", str(file)],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
