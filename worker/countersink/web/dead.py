@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -28,6 +29,7 @@ MAX_REFS: Final = 1_000
 SHOWN_BYTES: Final = 2_000
 """Characters of a payload that a list shows; ``countersink dead list`` has all of it."""
 _REASON_LENGTH: Final = 64
+_REASON_SCHEMA: Final = {"type": "string", "pattern": f"^[ -~]{{1,{_REASON_LENGTH}}}$"}
 
 
 class Choice(msgspec.Struct, forbid_unknown_fields=True):
@@ -39,14 +41,14 @@ class Choice(msgspec.Struct, forbid_unknown_fields=True):
         all: all of them; of a retry but those that may be counted already.
     """
 
-    refs: list[str] | None = None
-    reason: str | None = None
-    all: bool = False
+    refs: list[str] | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    all: bool | UnsetType = UNSET
 
 
 def _reason(text: str) -> str:
-    if not (text.isascii() and 1 <= len(text) <= _REASON_LENGTH):
-        raise ValueError(f"a reason has 1 to {_REASON_LENGTH} ASCII characters")
+    if not (text.isascii() and text.isprintable() and 1 <= len(text) <= _REASON_LENGTH):
+        raise ValueError(f"a reason has 1 to {_REASON_LENGTH} visible characters of ASCII")
     return text
 
 
@@ -55,7 +57,7 @@ _PARAMETERS: Final = (
         name="reason",
         read=_reason,
         description="Only those with this reason.",
-        schema={"type": "string", "minLength": 1, "maxLength": _REASON_LENGTH},
+        schema=_REASON_SCHEMA,
     ),
     Parameter(
         name="limit",
@@ -79,15 +81,15 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
 
 async def retried(request: Request, services: Services, who: Identity) -> Response:
     """``POST /v1/dead/retry``."""
-    choice = await _choice(request, services, who)
-    done = await services.run(_retry, services.options.mysql_url, choice.refs, choice.reason)
+    refs, reason = await _choice(request, services, who)
+    done = await services.run(_retry, services.options.mysql_url, refs, reason)
     return JSONResponse(asdict(done))
 
 
 async def dropped(request: Request, services: Services, who: Identity) -> Response:
     """``POST /v1/dead/drop``."""
-    choice = await _choice(request, services, who)
-    number = await services.run(_drop, services.options.mysql_url, choice.refs, choice.reason)
+    refs, reason = await _choice(request, services, who)
+    number = await services.run(_drop, services.options.mysql_url, refs, reason)
     return JSONResponse({"dropped": number})
 
 
@@ -123,30 +125,36 @@ def _require_all_counters(who: Identity) -> None:
         raise Problem(403, "This key is for some counters only: dead letters may be of any")
 
 
-async def _choice(request: Request, services: Services, who: Identity) -> Choice:
+async def _choice(
+    request: Request, services: Services, who: Identity
+) -> tuple[Sequence[str] | None, str | None]:
+    """The refs or the reason that the body names; neither: all of them."""
     _require_all_counters(who)
     body = await bodies.read(request, services)
     try:
         choice = _DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(422, f"The body is not as it should be: {error}") from error
-    if sum((choice.refs is not None, choice.reason is not None, choice.all)) != 1:
+    given = [one for one in (choice.refs, choice.reason, choice.all) if one is not UNSET]
+    if len(given) != 1 or choice.all is False:
         raise Problem(422, 'Say which: {"refs": [...]}, {"reason": "..."} or {"all": true}')
-    if choice.refs is not None and not 1 <= len(choice.refs) <= MAX_REFS:
+    refs = None if choice.refs is UNSET else choice.refs
+    reason = None if choice.reason is UNSET else choice.reason
+    if refs is not None and not 1 <= len(refs) <= MAX_REFS:
         raise Problem(422, f"Name 1 to {MAX_REFS:,} dead letters")
-    if choice.reason is not None:
+    if reason is not None:
         try:
-            _reason(choice.reason)
+            _reason(reason)
         except ValueError as error:
             raise Problem(422, f"In reason: {error}") from None
-    for ref in choice.refs or ():
+    for ref in refs or ():
         try:
             dead.parse_ref(ref)
         except ValueError:
             raise Problem(
                 422, "A ref is 32 hex digits, or those and :POSITION, as the list has it"
             ) from None
-    return choice
+    return refs, reason
 
 
 _TEXT: Final = {"type": "string"}
@@ -174,7 +182,7 @@ _CHOICE: Final = {
                 "type": "object",
                 "properties": {
                     "refs": {
-                        "type": "array",
+                        "type": ["array", "null"],
                         "items": {
                             "type": "string",
                             "pattern": "^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$",
@@ -182,7 +190,7 @@ _CHOICE: Final = {
                         "minItems": 1,
                         "maxItems": MAX_REFS,
                     },
-                    "reason": {"type": "string", "minLength": 1, "maxLength": _REASON_LENGTH},
+                    "reason": _REASON_SCHEMA,
                     "all": {"const": True},
                 },
                 "minProperties": 1,

@@ -126,7 +126,11 @@ _BODY: Final[dict[str, Any]] = {
         "type": "object",
         "additionalProperties": False,
         "properties": {
-            "step": {**_INT64, "description": "From the last value; not 0. Default: 1."},
+            "step": {
+                **_INT64,
+                "not": {"const": 0},
+                "description": "From the last value; not 0. Default: 1.",
+            },
             "start": {**_INT64, "description": "The first value, where there is none yet."},
             "count": {
                 "type": ["integer", "null"],
