@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from countersink.cli.up.stopping import Stopping, stop_signals
 from countersink.store.migrate import migrate
 
 DATABASE = "countersink"
+OPEN_WITHIN, OPEN_EVERY = 20.0, 0.1
+"""Seconds that the page gets to open before it is told of all the same, and between two looks."""
 LOOK_EVERY = 0.5
 """Seconds between two looks at the children."""
 
@@ -96,6 +99,10 @@ def _run(
     for child in processes:
         child.start()
         stack.callback(_stopper(f"the {child.name}", child.stop))
+    deadline = time.monotonic() + OPEN_WITHIN
+    while not ports.open() and time.monotonic() < deadline:
+        if stopping.wait(OPEN_EVERY):
+            return
     click.echo(_instructions(urls, ports, ours, data))
     sys.stdout.flush()
     parts: list[Part] = [*servers, *processes]
