@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from collections import Counter
+from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.command import service
@@ -30,10 +32,10 @@ class UdpBare:
             said = _send(port, seconds)
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
                 last.sendto(b"", ("127.0.0.1", port))
-            received = receiver.hear()["count"]
-        if received != said["events"]:
-            raise Wrong(f"{said['events']} datagrams sent, {received} received")
-        return Measurement(said["events"], said["seconds"])
+            heard = receiver.hear()
+        if heard["count"] != said["events"]:
+            raise Wrong(f"{said['events']} datagrams sent, {heard['count']} received")
+        return _measurement(said, heard["cpu_seconds"])
 
 
 class Statsd:
@@ -55,9 +57,11 @@ class Statsd:
                 port = re.search(r"udp://127\.0\.0\.1:(\d+)", running.said())
                 if port is None:
                     raise Wrong(f"statsd does not say its port\n{running.said()}")
+                before = _cpu_seconds(running.pid)
                 said = _send(int(port[1]), seconds)
+                spent = _cpu_seconds(running.pid) - before
             self._check(said["passes"])
-        return Measurement(said["events"], said["seconds"])
+        return _measurement(said, spent)
 
     def _check(self, passes: int) -> None:
         """Raises Wrong unless the stream holds exactly what was sent."""
@@ -75,6 +79,18 @@ class Statsd:
 def _send(port: int, seconds: float) -> Message:
     with Child("benchmarks.children.udp_sender", port=port, seconds=seconds) as sender:
         return sender.hear()
+
+
+def _measurement(said: Message, cpu_seconds: float) -> Measurement:
+    return Measurement(
+        said["events"], said["seconds"], {"cpu_per_second": said["events"] / cpu_seconds}
+    )
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU time of all threads of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def rows(site: Site) -> list[Benchmark]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import Final
 
 from benchmarks.processes import answer, first_message
@@ -25,9 +26,10 @@ def main() -> None:
         receiver.bind(("127.0.0.1", 0))
         answer({"port": receiver.getsockname()[1]})
         receive, count = receiver.recv, 0
+        begun = time.process_time()
         while receive(LARGEST):
             count += 1
-        answer({"count": count})
+        answer({"count": count, "cpu_seconds": time.process_time() - begun})
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def counted(line: str, rules: Rules, times: int = 1) -> dict[tuple[str, str], in
     producer = RecordingProducer()
     tally = Tally(producer, Figures(), Journal(), rules, max_amount=10**9, max_counters=10)
     for _ in range(times):
-        tally.packets([line.encode()], more=False)
+        tally.lines([line.encode()])
     return producer.totals()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from countersink.producers.statsd import CannotListen, MapError, NotLoopback, Server, StatsdOptions
-from countersink.producers.statsd.datagrams import BATCH
+from countersink.producers.statsd.receiving import BATCH, LARGEST
 from countersink.producers.statsd.sockets import lost, widen
 from countersink.producers.statsd.streams import LONGEST
 from countersink.producers.testing import RecordingProducer
@@ -181,6 +181,20 @@ def test_both_kinds_of_unix_sockets(directory: Path) -> None:
             listener.has_lines(2000)
         assert listener.producer.totals() == {("a", ""): 1000, ("b", ""): 1000}
     assert sorted(os.listdir()) == ["d.lock", "s.lock"]
+
+
+def test_of_a_datagram_that_is_too_large_the_cut_line_does_not_count(directory: Path) -> None:
+    with (
+        listening(udp=False, socket="d") as listener,
+        unix(socket.SOCK_DGRAM, "d") as sender,
+    ):
+        # cut behind its type, the line would count 1 instead of 10
+        line = b"a:1|c\n"
+        fitting = 10_800
+        filler = b"b" * (LARGEST - len(line) * fitting - len(b":1|c\na:1|c")) + b":1|c\n"
+        sender.send(line * fitting + filler + b"a:1|c|@0.1\n" * 500)
+        listener.has_lines(fitting + 2)
+        assert (listener.producer.count("a"), listener.figures.malformed) == (fitting, 1)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from countersink.producers.statsd.figures import Figures
 from countersink.producers.statsd.journal import Journal
 from countersink.producers.statsd.mapping import Rules, read
 from countersink.producers.statsd.options import MAX_AMOUNT_LIMIT
+from countersink.producers.statsd.receiving import BATCH, LARGEST
 from countersink.producers.statsd.tally import (
     DELIVER_DISTINCT,
     DELIVER_LINES,
@@ -47,7 +48,9 @@ class Counting:
         )
 
     def packets(self, *packets: bytes, more: bool = False) -> None:
-        self.tally.packets(list(packets), more=more)
+        self.tally.packets(packets)
+        if not more:
+            self.tally.deliver()
 
     def totals(self) -> dict[tuple[str, str], int]:
         return self.producer.totals()
@@ -75,23 +78,32 @@ def test_a_malformed_line_takes_nothing_else_with_it() -> None:
     assert counting.totals() == {("a", ""): 2}
 
 
-def test_while_more_comes_lines_wait_a_moment_and_go_with_the_last() -> None:
+def test_lines_of_datagrams_wait_a_moment_and_go_together() -> None:
     counting = Counting()
-    counting.packets(b"a:1|c", more=True)
-    counting.packets(b"a:1|c", more=True)
-    counting.packets(more=False)
-    assert counting.totals() == {("a", ""): 2}
-    counting.packets(b"a:1|c", more=True)
-    counting.tally.deliver()
-    assert counting.totals() == {("a", ""): 3}
-
-
-def test_however_long_more_comes_lines_go_on() -> None:
-    counting = Counting()
+    assert counting.tally.packets([b"a:1|c"])
+    calls = len(counting.producer.increments)
     deadline = time.monotonic() + 20
-    while not counting.totals():
+    while counting.tally.packets([b"a:1|c"]):
+        assert len(counting.producer.increments) == calls
         assert time.monotonic() < deadline
-        counting.packets(b"a:1|c", more=True)
+    assert len(counting.producer.increments) == calls + 1
+    assert counting.producer.count("a") == counting.figures.counted
+
+
+def test_they_go_on_when_nothing_more_comes() -> None:
+    counting = Counting()
+    counting.tally.packets([b"a:1|c"])
+    deadline = time.monotonic() + 20
+    while counting.tally.packets([]):
+        assert time.monotonic() < deadline
+    assert counting.producer.count("a") == 1
+
+
+def test_lines_of_streams_go_on_at_once() -> None:
+    counting = Counting()
+    counting.tally.packets([b"a:1|c"])
+    counting.tally.lines([b"a:1|c"])
+    assert counting.producer.count("a") == 2
 
 
 def test_no_more_wait_than_may_be_in_memory() -> None:
@@ -103,7 +115,7 @@ def test_no_more_wait_than_may_be_in_memory() -> None:
 
 
 def test_the_largest_amounts_of_the_most_lines_fit() -> None:
-    batch = 256 * 65_535 // len(b"a:1|c\n")
+    batch = BATCH * LARGEST // len(b"a:1|c\n")
     assert (DELIVER_LINES + batch) * MAX_AMOUNT_LIMIT <= MAX_AMOUNT
 
 

@@ -3,17 +3,14 @@
 import select
 import socket
 import time
+from collections.abc import Sequence
 from threading import Thread
 from typing import Final
 
 from countersink.producers.statsd.journal import Action, Journal
-from countersink.producers.statsd.tally import Tally
+from countersink.producers.statsd.receiving import BATCH, LARGEST, receiver
+from countersink.producers.statsd.tally import DELIVER_SECONDS, Tally
 
-LARGEST: Final = 65_535
-"""Bytes of the largest datagram."""
-BATCH: Final = 256
-"""Datagrams received before they are counted. The larger, the cheaper each is; what it may hold in
-memory, and the amounts that fit into it, are bounded by it."""
 PAUSE_SECONDS: Final = 0.1
 """Before a socket that failed is tried again."""
 
@@ -21,8 +18,7 @@ PAUSE_SECONDS: Final = 0.1
 class Datagrams(Thread):
     """Reads one socket until told to stop, and then what has arrived by then.
 
-    The fewer calls per datagram, the fewer are lost: while more come than are counted, there is one
-    call each; the kernel is asked to wait only when there is nothing.
+    While there are more to be received, the kernel is not asked to wait.
 
     Args:
         opened: the socket, blocking.
@@ -42,6 +38,8 @@ class Datagrams(Thread):
     ) -> None:
         super().__init__(name="statsd-datagrams", daemon=True)
         self._socket = opened
+        self._receiver = receiver(opened)
+        self._may_cut = opened.family == socket.AF_UNIX
         self._tally = tally
         self._journal = journal
         self._stop_fd = stop
@@ -53,33 +51,36 @@ class Datagrams(Thread):
         poll.register(self._socket, select.POLLIN)
         poll.register(self._stop_fd, select.POLLIN)
         until: float | None = None
-        more = False
+        more = waiting = False
         while True:
-            ready = poll.poll(0 if more else None)
+            ready = poll.poll(0 if more else DELIVER_SECONDS * 1000 if waiting else None)
             if until is None and any(each == self._stop_fd for each, _ in ready):
                 until = time.monotonic() + self._drain_seconds
-            more = self._receive()
-            if until is not None and (not more or time.monotonic() >= until):
-                self._tally.deliver()
-                return
+            packets = self._receive()
+            more = len(packets) == BATCH
+            try:
+                # Also when there are none: what came before may have waited long enough.
+                waiting = self._tally.packets(packets)
+                if until is not None and (not more or time.monotonic() >= until):
+                    self._tally.deliver()
+                    return
+            except Exception:
+                self._journal.bug()
 
-    def _receive(self) -> bool:
-        """Receive and count one batch; whether there may be more."""
-        packets: list[bytes] = []
-        append, receive, flag = packets.append, self._socket.recv, socket.MSG_DONTWAIT
-        more = True
+    def _receive(self) -> Sequence[bytes | bytearray]:
+        """What is there, one batch at most."""
         try:
-            for _ in range(BATCH):
-                append(receive(LARGEST, flag))
-        except BlockingIOError:
-            more = False
+            packets = self._receiver.receive()
         except OSError as error:
-            more = False
             self._journal.seldom(Action.FAILED, f"cannot receive: {error.strerror}")
             select.select([self._stop_fd], [], [], PAUSE_SECONDS)
-        try:
-            # Also when none came: what earlier batches brought may still wait for the last one.
-            self._tally.packets(packets, more=more)
-        except Exception:
-            self._journal.bug()
-        return more
+            return ()
+        return [self._whole(each) for each in packets] if self._may_cut else packets
+
+    def _whole(self, packet: bytes | bytearray) -> bytes | bytearray:
+        """``packet`` without its last line, where it was too large and that one is cut."""
+        if len(packet) < LARGEST:
+            return packet
+        lines, _, cut = packet.rpartition(b"\n")
+        self._tally.too_long(bytes(cut))
+        return lines

@@ -1,12 +1,12 @@
 """From lines to increments.
 
 A busy client sends the same few lines over and over. So lines are counted as they are, in C, and
-each distinct one is understood once: what it means is remembered. They go to the producer, which
-folds them into rows, as soon as whoever receives has nothing more to receive, and otherwise
-:data:`DELIVER_SECONDS` after the first of them.
+each distinct one is understood once: what it means is remembered. They go on to the producer, which
+folds them into rows, :data:`DELIVER_SECONDS` after the first of them.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from threading import Lock
 from time import monotonic, time
@@ -29,8 +29,8 @@ REMAINDERS: Final = 10_000
 AHEAD_SECONDS: Final = 86_400
 """How far in the future a line's own time may lie, for clocks that differ."""
 
-DELIVER_SECONDS: Final = 0.05
-"""How long lines are counted at most, while there is no end to them, before they go on."""
+DELIVER_SECONDS: Final = 0.02
+"""How long lines of datagrams are counted before they go on: one by one each would cost more."""
 DELIVER_LINES: Final = 1_000_000
 """Lines that are counted at most before: times the largest ``max_amount``, together with one
 receive's, they fit into 64 bits."""
@@ -97,39 +97,36 @@ class Tally:
             self._known.clear()
             self._figures.rules = len(rules.rules)
 
-    def packets(self, packets: list[bytes], *, more: bool) -> None:
-        """Count datagrams, each of one line or more.
+    def packets(self, packets: Sequence[bytes | bytearray]) -> bool:
+        """Count datagrams, each of one line or more; whether some now wait to go on.
 
-        Args:
-            more: whether there are probably more to be received at once.
+        Whoever is told so calls again within :data:`DELIVER_SECONDS`, with new ones or with none.
         """
-        lines = b"\n".join(packets).split(b"\n")
+        lines = b"\n".join(packets).split(b"\n") if packets else []
         with self._lock:
             self._figures.packets += len(packets)
-            self._add(lines, more)
+            waiting = self._waiting
+            if not waiting:
+                self._deliver_at = monotonic() + DELIVER_SECONDS
+            waiting.update(lines)
+            self._waiting_lines += len(lines)
+            if (
+                monotonic() >= self._deliver_at
+                or len(waiting) >= DELIVER_DISTINCT
+                or self._waiting_lines >= DELIVER_LINES
+            ):
+                self._deliver()
+            return bool(self._waiting)
 
     def lines(self, lines: list[bytes]) -> None:
-        """Count lines, without their newlines."""
+        """Count lines, without their newlines, at once."""
         with self._lock:
-            self._add(lines, more=False)
+            self._waiting.update(lines)
+            self._deliver()
 
     def deliver(self) -> None:
         """Let go on what was received by now."""
         with self._lock:
-            self._deliver()
-
-    def _add(self, lines: list[bytes], more: bool) -> None:
-        waiting = self._waiting
-        if not waiting:
-            self._deliver_at = monotonic() + DELIVER_SECONDS
-        waiting.update(lines)
-        self._waiting_lines += len(lines)
-        if (
-            not more
-            or len(waiting) >= DELIVER_DISTINCT
-            or self._waiting_lines >= DELIVER_LINES
-            or monotonic() >= self._deliver_at
-        ):
             self._deliver()
 
     def _deliver(self) -> None:
