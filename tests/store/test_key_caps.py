@@ -277,6 +277,17 @@ def test_a_connection_killed_before_the_commit_remembers_nothing(
     applier.close()
 
 
+def _cells(session: Session) -> dict[tuple[str, int, bytes], int]:
+    """Totals by counter, number of the day, and key."""
+    return {
+        (counter, minute(bucket.date()) // 1440, bytes(key)): int(amount)
+        for counter, bucket, key, amount in session.query(
+            "SELECT counter, bucket, counter_key, SUM(amount) FROM counter_slot"
+            " GROUP BY counter, bucket, counter_key"
+        )
+    }
+
+
 def _sums(batches: list[list[Incoming]]) -> int:
     return sum(r[4] for batch in batches for one in batch for r in one.rows)
 
@@ -313,7 +324,18 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
             for _ in appliers
         ]
         sent += _sums(batches)
+        before = _cells(session)
         together(*(partial(one.apply, batch) for one, batch in zip(appliers, batches, strict=True)))
+        # Whatever was there has got all of its own rows, whichever worker had them.
+        added = Counter(
+            (row[1], row[3] // 1440, row[2].encode())
+            for batch in batches
+            for each in batch
+            for row in each.rows
+        )
+        after = _cells(session)
+        old = [cell for cell in before if cell[2] != OVER]
+        assert [after[cell] - before[cell] for cell in old] == [added[cell] for cell in old]
     if len(set(slots)) == len(slots):
         assert pauses == []
     found: Counter[tuple[str, date]] = Counter()

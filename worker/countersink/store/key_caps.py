@@ -178,6 +178,7 @@ class _Deciding:
     def __init__(self, session: Session, policies: Policies) -> None:
         self._session = session
         self._policies = policies
+        self._seen: dict[Place, int | None] = {}
 
     def look(
         self, days: dict[Place, _Day]
@@ -188,7 +189,7 @@ class _Deciding:
             RowsMissing: the rows to lock for the latter are not there.
         """
         # First whether it is full, then which keys are there: all of them that ever will be.
-        states = self._states(days)
+        states = self._seen = self._states(days)
         full: dict[Place, list[str]] = {}
         doubtful: dict[Place, list[str]] = {}
         for place, day in days.items():
@@ -210,7 +211,9 @@ class _Deciding:
         Nobody else makes keys of that day until this transaction ends.
         """
         number = self._lock(place)
-        new = self._missing(place, keys)  # once more: others had the lock before
+        # Once more, if others have had the lock since it was looked which keys are there.
+        same = number is not None and number == self._seen[place]
+        new = list(keys) if same else self._missing(place, keys)
         counted = self._count(place) if number is None else number
         room = max(0, self._most(place) - counted)
         granted, refused = new[:room], new[room:]

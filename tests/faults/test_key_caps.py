@@ -1,0 +1,14 @@
+"""A cap on the keys of a day is kept whoever dies, and an attack of new keys leaves no trace."""
+
+from __future__ import annotations
+
+from tests.faults.scenarios import key_caps as scenarios
+from tests.faults.stage import Stage
+
+
+def test_killed_while_taking_room(stage: Stage) -> None:
+    scenarios.killed_with_a_cap(stage, scenarios.OWN_POINTS)
+
+
+def test_an_attack_of_new_keys(stage: Stage) -> None:
+    scenarios.attacked_with_new_keys(stage, 40)
