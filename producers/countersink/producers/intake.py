@@ -22,6 +22,7 @@ from typing import Final
 
 from countersink.producers.clock import RedisClock
 from countersink.producers.increments import Batch, Event
+from countersink.producers.promised import add_batches
 from countersink.producers.rows import RowBuffer
 from countersink.stream.limits import MAX_AMOUNT, MIN_AMOUNT
 
@@ -326,27 +327,9 @@ class Intake:
         if not self.buffer.limit:  # given up meanwhile
             self.dropped += done
             return done
-        self._add_promised([event for batch in batches for event in batch.plain], minute)
-        for batch in batches:
-            for names, events in batch.named:
-                rows = [
-                    (counter, key, minute if at is None else at, amount)
-                    for counter, key, at, amount in events
-                ]
-                self.buffer.add_named(names, rows, bounded=False)
+        add_batches(self.buffer, batches, minute)
         self.accepted += done
         return done
-
-    def _add_promised(self, events: Sequence[Event], minute: int) -> None:
-        """Add events for which there is room, also where a sum leaves 64 bits."""
-        add = self.buffer.add
-        for (counter, key, at, amount), calls in Counter(events).items():
-            when = minute if at is None else at
-            if MIN_AMOUNT <= amount * calls <= MAX_AMOUNT:
-                add(counter, key, when, amount * calls, calls, bounded=False)
-            else:
-                for _ in range(calls):
-                    add(counter, key, when, amount, 1, bounded=False)
 
     def _fold_named(self, limit: int) -> int:
         minute = self._clock.minute()

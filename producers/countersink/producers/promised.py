@@ -1,0 +1,54 @@
+"""Batches on their way into the row buffer, where room was kept for all of them."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from countersink.producers.increments import Batch, Event
+from countersink.producers.rows import RowBuffer
+from countersink.stream.limits import MAX_AMOUNT, MIN_AMOUNT
+
+
+def add_batches(buffer: RowBuffer, batches: Sequence[Batch], minute: int) -> None:
+    """Add all of them. The buffer's owner holds its lock, and has just given back the room that was
+    reserved for them.
+
+    Args:
+        buffer: where to.
+        batches: checked ones.
+        minute: now.
+    """
+    _add_plain(buffer, [event for batch in batches for event in batch.plain], minute)
+    for batch in batches:
+        for names, events in batch.named:
+            rows = [
+                (counter, key, minute if at is None else at, amount)
+                for counter, key, at, amount in events
+            ]
+            buffer.add_named(names, rows, bounded=False)
+
+
+def _add_plain(buffer: RowBuffer, events: Sequence[Event], minute: int) -> None:
+    ones: dict[tuple[str, int | None], list[str]] = {}  # what there is most of, and cheapest
+    others: list[Event] = []
+    for event in events:
+        counter, key, at, amount = event
+        if amount != 1:
+            others.append(event)
+        elif (counter, at) in ones:
+            ones[counter, at].append(key)
+        else:
+            ones[counter, at] = [key]
+    for (counter, at), keys in ones.items():
+        when = minute if at is None else at
+        if buffer.has_room(len(keys)):
+            buffer.add_ones(counter, when, keys)
+        else:
+            for key, calls in Counter(keys).items():
+                buffer.add(counter, key, when, calls, calls, bounded=False)
+    for (counter, key, at, amount), calls in Counter(others).items():
+        when = minute if at is None else at
+        if MIN_AMOUNT <= amount * calls <= MAX_AMOUNT:
+            buffer.add(counter, key, when, amount * calls, calls, bounded=False)
+        else:  # the sum leaves 64 bits
+            for _ in range(calls):
+                buffer.add(counter, key, when, amount, 1, bounded=False)
