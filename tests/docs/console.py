@@ -94,7 +94,7 @@ def play(
 
 def _run(command: str, variables: Mapping[str, str]) -> tuple[int, str]:
     words = shlex.split(command)
-    if words[0] == "countersink" and not {"|", "2>", ">>"}.intersection(words):
+    if words[0] == "countersink" and not {"|", ">", "2>", ">>"}.intersection(words):
         ended = call(*words[1:], **variables)  # in this process: there are many
         return ended.status, ended.err + ended.out
     done = subprocess.run(
