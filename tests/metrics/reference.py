@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from countersink.metrics.table import METRICS, Metric
+from countersink.metrics.metric import Metric
+from countersink.metrics.table import METRICS
 from tests.support.processes import PROJECT
 
 PAGE: Final = PROJECT / "docs" / "metrics.md"

@@ -17,7 +17,7 @@ import requests
 from countersink.metrics import endpoint as module
 from countersink.metrics.endpoint import AT_ONCE, MAX_HEAD, Endpoint
 from countersink.metrics.health import LIVES_WITHIN_S, Health
-from countersink.metrics.table import Sample, Samples
+from countersink.metrics.metric import Sample, Samples
 from tests.support.waiting import eventually
 
 

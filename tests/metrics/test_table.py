@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from countersink.metrics.table import METRICS, Metric
+from countersink.metrics.metric import Metric
+from countersink.metrics.table import METRICS
 from tests.metrics.reference import HEADINGS, PAGE, page
 from tests.support.processes import PROJECT
 

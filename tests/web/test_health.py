@@ -11,7 +11,8 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from countersink.metrics import installation
-from countersink.metrics.table import METRICS, Sample
+from countersink.metrics.metric import Sample
+from countersink.metrics.table import METRICS
 from countersink.store.connection import connect
 from countersink.stream.connection import connect as connect_redis
 from countersink.web import watch

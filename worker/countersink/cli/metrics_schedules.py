@@ -1,8 +1,8 @@
 """What ``countersink scheduler`` and ``countersink jobs`` show at ``--metrics-port``."""
 
 from countersink.metrics.health import Health
+from countersink.metrics.metric import JOBS_STATES, SCHEDULER_STATES, Sample, Samples, one_of
 from countersink.metrics.servers import probes
-from countersink.metrics.table import JOBS_STATES, SCHEDULER_STATES, Sample, Samples, one_of
 from countersink.schedules.options import JobsOptions, SchedulerOptions
 from countersink.schedules.vitals import Vitals
 

@@ -2,8 +2,8 @@
 
 from countersink.metrics import producer as producer_metrics
 from countersink.metrics.health import Health
+from countersink.metrics.metric import Sample, Samples
 from countersink.metrics.servers import probes
-from countersink.metrics.table import Sample, Samples
 from countersink.producers import Producer
 from countersink.producers.statsd import Server
 

@@ -1,8 +1,8 @@
 """What ``countersink tail --follow`` shows at ``--metrics-port``."""
 
 from countersink.metrics.health import Health
+from countersink.metrics.metric import Sample, Samples
 from countersink.metrics.servers import probes
-from countersink.metrics.table import Sample, Samples
 from countersink.producers.tail_batch import Summary
 from countersink.producers.tail_sender import Sender
 

@@ -1,8 +1,8 @@
 """What ``countersink worker`` shows at ``--metrics-port``."""
 
 from countersink.metrics.health import Health
+from countersink.metrics.metric import WORKER_STATES, Sample, Samples, one_of
 from countersink.metrics.servers import probes
-from countersink.metrics.table import WORKER_STATES, Sample, Samples, one_of
 from countersink.worker import Vitals, WorkerOptions
 
 

@@ -7,8 +7,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from countersink.metrics.metric import Sample, Samples
 from countersink.metrics.servers import Probes, answering
-from countersink.metrics.table import Sample, Samples
 
 LIVES_WITHIN_S: Final = 300.0
 """Seconds without a move of the main loop after which a process counts as stuck. Waiting for a

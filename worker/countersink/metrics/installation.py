@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from countersink.metrics.table import RUN_STATES, WORKER_STATES, Sample, Samples
+from countersink.metrics.metric import RUN_STATES, WORKER_STATES, Sample, Samples
 
 
 def samples(document: Mapping[str, Any]) -> Samples:

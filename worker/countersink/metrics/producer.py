@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from countersink.metrics.table import Sample, Samples
+from countersink.metrics.metric import Sample, Samples
 from countersink.producers.producer import Producer
 from countersink.producers.spool.directory import used_bytes
 from countersink.producers.spool.errors import SpoolError

@@ -9,8 +9,8 @@ from countersink.metrics import installation, producer
 from countersink.metrics.asking import Asking
 from countersink.metrics.exposition import render
 from countersink.metrics.health import Health
+from countersink.metrics.metric import Sample, Samples
 from countersink.metrics.servers import probes
-from countersink.metrics.table import Sample, Samples
 from countersink.web.services import Services
 
 SYSTEM_KEPT_S: Final = 5.0
