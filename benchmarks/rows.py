@@ -221,6 +221,7 @@ TARGETS: Final = (
     Target("end_to_end_zipf", ("peer_hincrby",), 10),
     Target("end_to_end_distinct", ("raw_upserts",), 0.85),
     Target("backfill_two_jobs", ("peer_awk",), 0.5),
+    Target("statsd", ("udp_bare",), 0.5),
     Target("http_batch_1", ("http_bare",), 0.6),
     *(
         Target(on(server, "compact"), tuple(on(server, row) for row in QUIET[1:]), 1.3)

@@ -12,7 +12,7 @@ import pytest
 import redis
 import statsd
 
-from tests.cli.command import Servers, call, countersink, one_sentence
+from tests.cli.command import Servers, call, one_sentence
 from tests.cli.listener import listener
 from tests.producers.helpers import totals
 from tests.support.factories import RedisFactory
@@ -182,4 +182,4 @@ def test_settings_of_the_producer_are_checked() -> None:
 
 
 def test_without_a_redis_url_it_is_wrong_usage() -> None:
-    assert "COUNTERSINK_REDIS_URL" in one_sentence(countersink("statsd"))
+    assert "COUNTERSINK_REDIS_URL" in one_sentence(call("statsd"))
