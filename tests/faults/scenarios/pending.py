@@ -33,6 +33,8 @@ SHARED = "/shared"
 AT_MOST = 5
 """Increments between two reads."""
 AT = datetime.fromtimestamp(FIRST_MINUTE * 60, UTC)
+PAUSE = 0.03
+"""Seconds between a reader's rounds."""
 READ_WITHIN = 60.0
 """Seconds, on a busy machine."""
 
@@ -77,7 +79,8 @@ class Reader:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
+            # Not without a pause: the workers and the proxies before them are to get on, too.
+            while not self._stopping.wait(PAUSE):
                 self._round()
         except BaseException as error:  # raised by stop()
             self.error = error

@@ -108,7 +108,12 @@ class Session:
             whole = True
         finally:
             if not whole:
-                # The driver would read all that is left before it could go on.
+                # The driver would read all that is left before it could go on; and, when the cursor
+                # is thrown away, from a connection that is closed by then.
+                driver: Any = cursor
+                if driver._result is not None:
+                    driver._result.unbuffered_active = False
+                driver.connection = None
                 self.close(hard=True)
 
     def literal(self, text: str) -> str:
