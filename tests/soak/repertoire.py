@@ -11,6 +11,9 @@ from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from countersink.cli.servers import RedisServer
+from countersink.store.connection import connect
+from countersink.store.migrate import migrate
+from countersink.store.settings import Settings
 from tests.faults.machine import Ground, machine_on
 from tests.faults.scenarios import (
     answers,
@@ -34,11 +37,15 @@ from tests.faults.scenarios import (
 )
 from tests.faults.stage import Stage
 from tests.support import logs
+from tests.support.databases import new_name
 from tests.support.oracle import Oracle
+from tests.web.exploring import explored
 
 FREEZE_SECONDS = 30.0
 MINUTE = 60.0
 KILLS = 20
+EXAMPLES = 50
+"""Requests of each kind for each operation of the HTTP interface, about."""
 BIG_TABLE = 50_000
 """Rows."""
 
@@ -173,6 +180,27 @@ def read_among_twenty_kills(stage: Stage) -> None:
     pending.read_beside_killed_workers(stage, KILLS, rounds=50)
 
 
+def document_explored(stage: Stage) -> None:
+    """schemathesis, with all that it has, on servers of its own: it makes keys and counts junk."""
+    url = f"{stage.mysql_url.rpartition('/')[0]}/{new_name()}"
+    migrate(url)
+    try:
+        with tempfile.TemporaryDirectory(prefix="csk-") as directory:
+            with RedisServer(Path(directory) / "redis") as own:
+                found = explored(
+                    own.url,
+                    url,
+                    Path(directory),
+                    examples=EXAMPLES,
+                    seed=stage.seed,
+                    phases="examples,coverage,fuzzing,stateful",
+                )
+        assert not found, found
+    finally:
+        with connect(url) as session:
+            session.execute(f"DROP DATABASE {Settings.parse(url).database}")
+
+
 def state_machine(stage: Stage) -> None:
     """Some runs of the state machine, longer ones than the tests make."""
     with Oracle(stage.mysql_url) as oracle:
@@ -191,6 +219,7 @@ def state_machine(stage: Stage) -> None:
 
 
 REPERTOIRE = (
+    Act(document_explored, 3, alone=True),
     Act(worker_deaths.killed_at_each_point),
     Act(worker_deaths.killed_under_load),
     Act(worker_deaths.paused_while_others_take_over),

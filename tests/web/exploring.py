@@ -1,0 +1,82 @@
+"""schemathesis against the served document: whatever it thinks of is answered as the document says.
+
+Left out are three of its checks. ``positive_data_acceptance``: rules between two members or of a
+counter's settings (a key or a top, days of a zone) are said in words, not by a schema.
+``unsupported_method`` and ``allow_header_conformance``: a key may end like a picture's name, and a
+sequence may be called ``a/next``, so one path can be of two doors; ``test_gate`` has 405 and Allow.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from tests.support.processes import child_environment
+from tests.web.serving import Web, serving
+
+LEFT_OUT = ("positive_data_acceptance", "unsupported_method", "allow_header_conformance")
+CONFIGURATION = """
+[checks]
+# Its own list has no 413: what too many items of an array are told.
+negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 409, 413, 415, 422, 429]
+"""
+
+
+NO_LIMITS: Final[dict[str, Any]] = {
+    "rate_per_key": 0,
+    "rate_per_address": 0,
+    "failures_per_minute": 1_000_000,
+    "wait_s": 0.1,
+}
+
+
+def explored(
+    redis_url: str, mysql_url: str, directory: Path, *, examples: int, seed: int, phases: str
+) -> str:
+    """Explore a server on these two, in which something was counted: see :func:`explore`."""
+    with serving(redis_url, mysql_url, **NO_LIMITS) as web:
+        key = web.key("admin")
+        web.producer.increment("page_views", "/home")
+        web.apply()
+        return explore(web, key, directory, examples=examples, seed=seed, phases=phases)
+
+
+def explore(web: Web, key: str, directory: Path, *, examples: int, seed: int, phases: str) -> str:
+    """Let it run; what it found, empty if that is nothing.
+
+    Args:
+        web: the server.
+        key: with the scope admin.
+        directory: where it may write.
+        examples: requests for each operation, about.
+        seed: of its random choices.
+        phases: its own, separated by commas.
+    """
+    (directory / "schemathesis.toml").write_text(CONFIGURATION)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "schemathesis.cli",
+            "run",
+            f"{web.url}/openapi.json",
+            f"--header=Authorization: Bearer {key}",
+            f"--exclude-checks={','.join(LEFT_OUT)}",
+            "--exclude-path=/v1/live",  # it has no end
+            f"--max-examples={examples}",
+            f"--seed={seed}",
+            f"--phases={phases}",
+            "--suppress-health-check=all",
+            "--request-timeout=30",
+            "--warnings=off",
+        ],
+        cwd=directory,
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    return "" if done.returncode == 0 else done.stdout + done.stderr
