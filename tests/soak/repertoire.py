@@ -185,16 +185,18 @@ def document_explored(stage: Stage) -> None:
     url = f"{stage.mysql_url.rpartition('/')[0]}/{new_name()}"
     migrate(url)
     try:
-        with tempfile.TemporaryDirectory(prefix="csk-") as directory:
-            with RedisServer(Path(directory) / "redis") as own:
-                found = explored(
-                    own.url,
-                    url,
-                    Path(directory),
-                    examples=EXAMPLES,
-                    seed=stage.seed,
-                    phases="examples,coverage,fuzzing,stateful",
-                )
+        with (
+            tempfile.TemporaryDirectory(prefix="csk-") as directory,
+            RedisServer(Path(directory) / "redis") as own,
+        ):
+            found = explored(
+                own.url,
+                url,
+                Path(directory),
+                examples=EXAMPLES,
+                seed=stage.seed,
+                phases="examples,coverage,fuzzing,stateful",
+            )
         assert not found, found
     finally:
         with connect(url) as session:
