@@ -33,7 +33,7 @@ def program() -> str | None:
 def running(path: str) -> Iterator[Browser]:
     """A browser until the end of the block."""
     with sync_playwright() as playwright:
-        environment = {
+        environment: dict[str, str | float | bool] = {
             name: value for name, value in os.environ.items() if "proxy" not in name.lower()
         }
         browser = playwright.chromium.launch(

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import redis
 
-from countersink.producers import Producer
+from countersink.store.dead import DeadRow, insert
+from countersink.store.tables import open_tables
 from countersink.stream.connection import connect
 from countersink.stream.entry import new_entry_id
 from countersink.stream.names import stream_key
@@ -71,8 +72,12 @@ def spoil(web: Web) -> None:
     web.apply()
 
 
-def increments(producer: Producer, number: int) -> None:
-    """Count ``number`` page views of now."""
-    for _ in range(number):
-        producer.increment("page_views", "/")
-    assert producer.flush(timeout=20)
+def set_aside(web: Web, key: str, amount: int, *, reason: str = "out_of_range") -> str:
+    """A dead letter that nothing is wrong with any more; its ref."""
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    payload = json.dumps(["orders", key, now // 60_000, amount]).encode()
+    entry_id = bytes.fromhex(new_entry_id(now))
+    row = DeadRow(entry_id, 0, stream_key(0), now, reason, "it was so once", payload)
+    with open_tables(web.options.mysql_url) as session, session.transaction():
+        insert(session, [row])
+    return row.ref

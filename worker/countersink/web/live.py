@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -56,7 +56,7 @@ class LiveStream(StreamingResponse):
 
     def __init__(self, feed: Feed, listener: Listener, welcome: Callable[[], bool]) -> None:
         super().__init__(
-            _nothing(),
+            (),  # what is sent is in stream_response
             media_type=MEDIA_TYPE,
             # nginx would otherwise keep the events until it has 4 kB of them
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
@@ -111,11 +111,6 @@ async def live(request: Request, services: Services, who: Identity) -> Response:
 async def _send(send: Send, text: str) -> None:
     async with asyncio.timeout(SEND_S):
         await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""  # what makes it an iterator
 
 
 _OPERATION: Final[dict[str, Any]] = {

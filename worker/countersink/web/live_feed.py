@@ -91,40 +91,46 @@ class Feed:
 
     Attributes:
         seen: the last look.
+        listeners: who listens.
     """
 
     def __init__(self, services: Services) -> None:
         self.seen = Seen()
         self._services = services
-        self._listeners: set[Listener] = set()
+        self.listeners: set[Listener] = set()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def full(self) -> bool:
         """Whether nobody more may listen."""
-        return len(self._listeners) >= MAX_LISTENERS
+        return len(self.listeners) >= MAX_LISTENERS
+
+    @property
+    def looking(self) -> bool:
+        """Whether another look will come."""
+        return self._task is not None and not self._task.done()
 
     @contextmanager
     def joined(self, listener: Listener) -> Iterator[None]:
         """Let somebody listen until the end of the block."""
-        self._listeners.add(listener)
-        if self._task is None or self._task.done():
+        self.listeners.add(listener)
+        if not self.looking:
             self._task = asyncio.create_task(self._look())
         try:
             yield
         finally:
-            self._listeners.discard(listener)
+            self.listeners.discard(listener)
 
     async def _look(self) -> None:
-        while self._listeners:
+        while self.listeners:
             began = time.monotonic()
-            wanted = frozenset[str]().union(*(one.counters for one in self._listeners))
+            wanted = frozenset[str]().union(*(one.counters for one in self.listeners))
             number = self.seen.number + 1
             try:
                 self.seen = await self._services.run(look, self._services.reads, wanted, number)
             except (StoreError, StreamError):
                 self.seen = Seen(number=number, trouble=True)
-            for listener in self._listeners:
+            for listener in self.listeners:
                 listener.wake.set()
             if await self._paused(max(EVERY_S, REST * (time.monotonic() - began))):
                 break
@@ -136,7 +142,7 @@ class Feed:
                 await self._services.stopping.wait()
         except TimeoutError:
             return False
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.wake.set()
         return True
 

@@ -1,0 +1,63 @@
+"""Logging in to the dashboard, and out."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Browser, expect
+
+from countersink.store import api_keys
+from countersink.store.tables import open_tables
+from tests.browser.chromium import Look, looking
+from tests.web.serving import Web
+
+
+def log_in(look: Look, key: str) -> None:
+    look.page.get_by_label("API key").fill(key)
+    look.page.get_by_role("button", name="Log in").click()
+
+
+def test_in_and_out(browser: Browser, web: Web) -> None:
+    web.producer.increment("orders", "a", 5)
+    web.apply()
+    key = web.key("read", name="Ada")
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/")
+        expect(page).to_have_url(re.compile("/login$"))
+        log_in(look, "ck_nobody_nothing")
+        expect(page.get_by_role("alert")).to_contain_text("This key does not open the dashboard")
+        log_in(look, key)
+        expect(page.get_by_role("heading", level=1)).to_contain_text("Counters")
+        expect(page.locator(".counters tbody .now")).to_have_text("5")
+        (cookie,) = page.context.cookies()
+        assert cookie["httpOnly"]
+        assert cookie["sameSite"] == "Strict"
+        assert page.evaluate("document.cookie") == ""
+        page.get_by_role("button", name="Log out Ada").click()
+        expect(page).to_have_url(re.compile("/login$"))
+        assert page.context.cookies() == []
+        page.goto("/")
+        expect(page).to_have_url(re.compile("/login$"))
+
+
+def test_a_login_ends_with_its_key_and_begins_where_it_ended(browser: Browser, web: Web) -> None:
+    web.producer.increment("orders", "a", 5)
+    web.apply()
+    key = web.key("read")
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/login")
+        log_in(look, key)
+        page.goto("/#/counter/orders?range=7")
+        expect(page.locator(".figure .now")).to_have_text("5")
+        with open_tables(web.options.mysql_url) as session:
+            api_keys.revoke(session, "test")
+        web.look_again()
+        # The live stream ends, and what is asked next is answered 401.
+        expect(page.locator("#fresh")).to_have_class(re.compile("warn|bad"))
+        page.get_by_role("button", name="30 days").click()
+        expect(page).to_have_url(re.compile("/login$"))
+        log_in(look, web.key("read", name="another"))
+        expect(page).to_have_url(re.compile("#/counter/orders"))
+        look.complaints.clear()  # Chromium writes each 401 to the console

@@ -1,0 +1,90 @@
+"""The system's view: what waits, who works, dead letters and what is done about them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from countersink.store.connection import connect
+from countersink.store.dead import count
+from tests.browser.chromium import looking
+from tests.browser.filled import set_aside, spoil
+from tests.support.processes import Children
+from tests.web.serving import Web
+
+
+def dead(web: Web) -> dict[str, int]:
+    with connect(web.options.mysql_url) as session:
+        return count(session)
+
+
+def button(page: Page, name: str | re.Pattern[str]) -> None:
+    page.get_by_role("button", name=name).first.click()
+
+
+def test_dead_letters_are_retried_and_dropped(browser: Browser, web: Web) -> None:
+    refs = [set_aside(web, key, 7) for key in ("a", "b", "c")]
+    spoil(web)
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/#/system")
+        letters = page.locator(".letters li")
+        expect(letters).to_have_count(6)
+        expect(page.locator("#alert")).to_have_text(re.compile(r"^7"))  # and no worker runs
+        button(page, f"Retry {refs[1]}")
+        expect(page.get_by_text("Counted 1 row.").last).to_be_visible()
+        expect(letters).to_have_count(5)
+        assert web.store.totals.many("orders", ["a", "b"]) == {"a": 0, "b": 7}
+        button(page, "Retry all 5")
+        expect(page.get_by_text("Counted 2 rows; 3 failed again and stay.").last).to_be_visible()
+        expect(letters).to_have_count(3)
+        assert web.store.totals.total("orders") == 21
+        page.get_by_role("button", name="bad_key 1").click()
+        expect(letters).to_have_count(1)
+        expect(letters).to_contain_text("the key is 300 characters long")
+        button(page, "Drop…")
+        page.get_by_role("button", name="Cancel").click()
+        assert dead(web) == {"bad_key": 1, "bad_minute": 1, "newer_version": 1}
+        button(page, "Drop…")
+        page.get_by_role("dialog").get_by_role("button", name="Drop").click()
+        expect(page.get_by_text("Dropped 1.").last).to_be_visible()
+        expect(letters).to_have_count(2)
+        assert dead(web) == {"bad_minute": 1, "newer_version": 1}
+
+
+def test_what_may_be_counted_already_is_asked_about(browser: Browser, web: Web) -> None:
+    set_aside(web, "old", 3, reason="too_old")
+    set_aside(web, "new", 4)
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/#/system")
+        button(page, "Retry all 2")
+        expect(page.get_by_text("1 that may be counted already were left out").last).to_be_visible()
+        assert web.store.totals.total("orders") == 4
+        button(page, re.compile("^Retry it$"))
+        expect(page.get_by_text("None: everything that came could be counted.")).to_have_count(0)
+
+
+def test_who_may_only_read_cannot_retry(browser: Browser, web: Web) -> None:
+    set_aside(web, "a", 1)
+    key = web.key("read")
+    with looking(browser, web.url, extra_http_headers={"Authorization": f"Bearer {key}"}) as look:
+        look.page.goto("/#/system")
+        expect(look.page.get_by_text("log in with a key of the scope admin")).to_be_visible()
+        expect(look.page.get_by_role("button", name=re.compile("Retry|Drop"))).to_have_count(0)
+
+
+@pytest.mark.timeout(60)
+def test_workers_come_and_a_backlog_goes(browser: Browser, web: Web) -> None:
+    assert web.producer.flush(20)
+    web.producer.increment("orders", "a")
+    assert web.producer.flush(20)
+    with looking(browser, web.url) as look, Children() as children:
+        page = look.page
+        page.goto("/#/system")
+        expect(page.locator("#headline")).to_contain_text("No worker runs, and 1 entries wait")
+        children.worker(web.options.redis_url, web.options.mysql_url)
+        expect(page.locator("#headline")).to_have_text("Everything is counted; nothing waits.")
+        expect(page.get_by_role("region", name="Workers").locator("tbody tr")).to_have_count(1)
