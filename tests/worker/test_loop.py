@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import redis
 
+from countersink.store import Store
 from countersink.store.apply import Applied, Applier
 from countersink.store.merge import Incoming
 from countersink.stream.decode import Decoded, decode
@@ -266,3 +267,22 @@ def test_entries_older_than_the_watermark_are_dead_letters(
         oracle.check(traffic.expected)
     assert dead_rows(mysql_url) == [("too_old", -1, old)]
     assert records.fields("too_old")[0]["entries"] == 1
+
+
+def test_rows_without_room_are_counted_as_such_and_said_once(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    with Store(mysql_url) as store:
+        store.counters.set_max_keys(1)
+    for number in range(3):
+        rows = encode_rows([("views", f"/{n}", FIRST_MINUTE, 1) for n in range(number, number + 3)])
+        add(redis_client, {"rows": rows})
+
+    with Records() as records:
+        assert drain(redis_url, mysql_url, batch_rows=1) == 0
+
+    with Oracle(mysql_url) as oracle:
+        totals = {key: total for (_, _, key), total in oracle.totals().items()}
+        assert totals == {b"/0": 1, b"__overflow__": 8}
+        assert oracle.rows("SELECT SUM(overflown) FROM counter_keys") == [(8,)]
+    assert [one["rows"] for one in records.fields("overflow")] == [2]  # then once a minute

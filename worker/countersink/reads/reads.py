@@ -58,8 +58,10 @@ class Reads:
     time is unknown and the answer comes all the same. With it the streams are read first and MySQL
     after them, in one snapshot: what has no guard row there is pending and added, but for rows that
     the worker will not count: bad ones, those of tracked tables' counters, in strict mode of
-    unknown ones, and those sent before their bucket was reconciled. ``complete_up_to`` is then
-    Redis's time before the read. That costs time and memory in proportion to the queue.
+    unknown ones, and those sent before their bucket was reconciled. A key that is new stands under
+    its own name, though the worker may find no room for it (``max_keys``): the sum over keys is the
+    same. ``complete_up_to`` is then Redis's time before the read. That costs time and memory in
+    proportion to the queue.
 
     Ranges, ``time_zone`` and what is rolled up to months are as for
     :class:`countersink.store.totals.Totals`. With ``include_pending`` a counter that is only

@@ -238,7 +238,7 @@ def delete_key(
             deleted += found
             if found.rows < ROWS:
                 break
-    if deleted.rows and load(session).cap(counter) is not None:
+    if load(session).cap(counter) is not None:
         _make_room(session, attempts)
     return deleted
 

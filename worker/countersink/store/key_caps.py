@@ -9,13 +9,12 @@ now. So there are never more of them than may be, whoever is killed when, or run
 Once a day is full, that is so until somebody changes something (the policies' version), and nobody
 asks for the lock any more: not for an attack of a million keys either.
 
-The number belongs to a version of the policies; under another one it is counted anew, from the
-keys that there are. Every change of a cap is such a change, so it takes effect at once and exactly.
+The number belongs to a version of the policies, under another one the keys are counted anew. Every
+change of a cap is a new version, so it takes effect at once and exactly.
 
 The rows are locked in the order of (counter, day), before any other row but guards, so that nobody
 waits in a circle. They are made in transactions of their own (:func:`make_rows`), since an INSERT
-that others wait for, and that is rolled back, lets these deadlock. What went to ``__overflow__`` is
-written down in the worker's own slot, where nobody waits for it.
+that others wait for, and that is rolled back, lets these deadlock.
 
 Sessions are at READ COMMITTED: each look has to see what was committed before it.
 """
@@ -29,30 +28,25 @@ from countersink.store import ranges
 from countersink.store.amounts import Amounts
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
+from countersink.store.keys import is_name
 from countersink.store.overflow import OVERFLOW, Place
 from countersink.store.policies import Policies
 from countersink.store.ranges import LabelRange
 from countersink.store.views import View
 
-_LOCK_SLOT: Final = 0
-"""Of the row of ``counter_keys`` that whoever makes keys holds."""
-
 Cells = tuple[str, int]
 """(counter, label of the bucket)."""
 Result = TypeVar("Result")
 
-_KEYS_PER_QUERY: Final = 500
-"""From 1,000 on MariaDB makes a temporary table of them."""
+_LOCK_SLOT: Final = 0
+"""Of the row of ``counter_keys`` that whoever makes keys holds."""
+_KEYS_PER_QUERY: Final = 500  # from 1,000 on MariaDB makes a temporary table of them
 _PLACES_PER_QUERY: Final = 200
 _MOST_BYTES: Final = 255
 
 
 class RowsMissing(Exception):
-    """Rows of ``counter_keys`` have to be made first: roll back, :func:`make_rows`, begin again.
-
-    Attributes:
-        places: whose.
-    """
+    """Rows of ``counter_keys`` have to be made first, for ``places``: see :func:`with_rows`."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         super().__init__(f"{len(places)} rows of counter_keys are missing")
@@ -132,11 +126,7 @@ def make_rows(session: Session, places: Iterable[Place]) -> None:
 
 
 def with_rows(session: Session, attempt: Callable[[], Result]) -> Result:
-    """Run ``attempt``, a whole transaction, again where it lacks rows, once they are made.
-
-    Raises:
-        StoreError: what it raised.
-    """
+    """Run ``attempt``, a whole transaction, again where it lacks rows, once they are made."""
     while True:
         try:
             return attempt()
@@ -156,13 +146,13 @@ def _unknown(amounts: Amounts, policies: Policies) -> dict[Place, _Day]:
     """What has to be looked up, the keys in the order in which they came."""
     found: dict[Place, _Day] = {}
     for counter in amounts.counters:
-        if policies.cap(counter) is None:
-            continue
+        if policies.cap(counter) is None or not is_name(counter):
+            continue  # what is no name the server is going to refuse
         for label, keys in amounts.of(counter).items():
             try:
                 day = policies.day(counter, label)
             except (ValueError, OverflowError):
-                continue  # no such day: the server is going to refuse its rows
+                continue  # nor has any server such a day
             known = policies.made.of(counter, day)
             unknown = [key for key in keys if key not in known and key != OVERFLOW]
             if unknown:

@@ -44,6 +44,7 @@ _PROBES: Final = (
 _UPDATES: Final = (
     "UPDATE counter_slot SET amount = amount WHERE FALSE",
     "UPDATE counter_ledger SET amount = amount WHERE FALSE",
+    "UPDATE counter_keys SET number = number WHERE FALSE",
     "UPDATE lease SET token = token WHERE FALSE",
     "UPDATE control SET pruned_before = pruned_before WHERE FALSE",
 )
