@@ -1,9 +1,10 @@
 #!/bin/sh
 # Installs the programs redis-server and mariadbd when they are missing, through apt. The system's
 # own services stay off: countersink starts private servers, on free ports, in its own directories.
-# With --tests also the driver mysqlclient, which has no wheels: its tests are skipped without it.
+# With --tests also the driver mysqlclient, which has no wheels, and Chromium: the tests with them
+# are skipped where they cannot be had.
 #
-# Exit status: 0 all is there (but maybe that driver), 1 it is not (one line on stderr says what to
+# Exit status: 0 all is there (but maybe those two), 1 it is not (one line on stderr says what to
 # install).
 set -eu
 . "$(dirname "$0")/lib.sh"
@@ -12,15 +13,19 @@ packages=
 have redis-server || packages="$packages redis-server"
 { have mariadbd && have mariadb-install-db; } || packages="$packages mariadb-server-core"
 have my_print_defaults || packages="$packages mariadb-client-core" # mariadb-install-db uses it
-driver=
+extras=
 if [ "${1:-}" = --tests ] && [ ! -e /usr/lib/python3/dist-packages/MySQLdb ]; then
     # made for the system's Python: of no use where .venv is of another
     version='import sys; print(*sys.version_info[:2])'
     system=$(/usr/bin/python3 -c "$version" 2>/dev/null) || system=none
     ours=$(.venv/bin/python -c "$version" 2>/dev/null) || ours=unknown
-    if [ "$system" = "$ours" ] && have apt-get && as_root true; then driver=python3-mysqldb; fi
+    if [ "$system" = "$ours" ] && have apt-get && as_root true; then extras=python3-mysqldb; fi
 fi
-[ -n "$packages$driver" ] || exit 0
+if [ "${1:-}" = --tests ] && ! { have chromium || have chromium-browser || have google-chrome; } &&
+    have apt-get && as_root true; then
+    extras="$extras chromium"
+fi
+[ -n "$packages$extras" ] || exit 0
 
 cannot() { echo "missing:$packages ($1); install: apt-get install --no-install-recommends$packages" >&2; exit 1; }
 
@@ -61,11 +66,11 @@ if [ -n "$packages" ]; then
         install_packages $packages || cannot "$(tail -n 1 "$log")"
     fi
 fi
-if [ -n "$driver" ]; then
-    echo "installing $driver ..."
-    install_packages "$driver" || { update_lists && install_packages "$driver"; } ||
-        echo "$driver could not be installed, so tests are skipped: $(tail -n 1 "$log")"
-fi
+for extra in $extras; do
+    echo "installing $extra ..."
+    install_packages "$extra" || { update_lists && install_packages "$extra"; } ||
+        echo "$extra could not be installed, so tests are skipped: $(tail -n 1 "$log")"
+done
 case "$packages" in
 *redis-server*)
     # nor at the next boot
