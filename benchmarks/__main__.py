@@ -163,6 +163,10 @@ class Run:
             if why is not None:
                 self._leave_out(kind, {name for name in names if server_of(name) == kind}, why)
                 names = {name for name in names if server_of(name) != kind}
+            why = http.why_unavailable()
+            if why is not None and names.intersection(http.NAMES):
+                self._leave_out(kind, names.intersection(http.NAMES), why)
+                names = names.difference(http.NAMES)
             if names or kind == chosen:
                 self._on(kind, names)
 
