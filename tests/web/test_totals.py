@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -341,69 +340,6 @@ def test_head_tells_what_get_would(filled: Web) -> None:
     assert answer.status_code == 200
     assert answer.headers["ETag"] == get(filled, f"{VIEWS}/daily").headers["ETag"]
     assert answer.content == b""
-
-
-def test_counters_at_a_glance(web: Web) -> None:
-    ((now,),) = web.store.snapshot(lambda session: session.query("SELECT UTC_TIMESTAMP()"))
-    today = now.date()
-    back = timedelta(days=1)
-    count(web.producer, (today, "a", 1), (today, "b", 2), (today - 2 * back, "a", 4))
-    count(web.producer, (today - 400 * back, "", 8), counter="old")
-    web.store.counters.set("zoned", time_zone="Pacific/Kiritimati", resolution="quarter")
-    web.apply()
-    web.producer.increment("zoned", amount=16)
-    web.apply()
-    found = {row["counter"]: row for row in rows(web, "/v1/counters", days=3)}
-    assert list(found) == ["old", "views", "zoned"]
-    if found["views"]["days"][-1]["day"] == today.isoformat():  # not at midnight
-        assert [day["total"] for day in found["views"]["days"]] == [4, 0, 3]
-        assert found["views"]["today"] == 3
-    assert found["old"] | {"days": []} == {
-        "counter": "old",
-        "time_zone": "UTC",
-        "resolution": "day",
-        "total": 8,
-        "today": 0,
-        "days": [],
-    }
-    assert found["zoned"]["time_zone"] == "Pacific/Kiritimati"
-    assert sum(day["total"] for day in found["zoned"]["days"]) == 16
-    without = rows(web, "/v1/counters", days=0, totals="false")
-    assert [(row["total"], row["today"], row["days"]) for row in without] == [(None,) * 3] * 3
-
-
-def test_counters_page_by_page(web: Web) -> None:
-    names = [f"c{number:03}" for number in range(25)]
-    for name in names:
-        web.producer.increment(name)
-    web.apply()
-    seen: list[str] = []
-    after: str | None = ""
-    while after is not None:
-        page = document(web, "/v1/counters", limit=10, after=after, days=1)
-        assert page["counters"] == 25
-        seen += [row["counter"] for row in page["rows"]]
-        after = page["next"]
-    assert seen == names
-    found = document(web, "/v1/counters", search="c01")
-    assert [row["counter"] for row in found["rows"]] == names[10:20]
-    assert found["next"] is None
-
-
-def test_the_settings_of_a_counter(filled: Web) -> None:
-    filled.store.counters.set("clicks", keep_days=90)
-    settings = document(filled, "/v1/counters/clicks")
-    assert (settings["time_zone"], settings["keep_days"]) == ("UTC", 90)
-    shown = call(
-        "counter",
-        "show",
-        "clicks",
-        "--format",
-        "json",
-        COUNTERSINK_MYSQL_URL=filled.options.mysql_url,
-    )
-    assert json.loads(shown.out) == settings
-    assert "no such parameter" in refused(filled, "/v1/counters/clicks", 422, days=1)
 
 
 def test_a_key_sees_its_own_counters_alone(filled: Web) -> None:
