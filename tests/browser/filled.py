@@ -17,14 +17,22 @@ from tests.web.serving import Web
 
 DAYS = 75
 PAGES = ("/", "/pricing", "/docs", "/docs/quickstart", "/blog", "/about", "/blog/2026/émile")
+OTHERS = {
+    "ad_clicks": 420,
+    "api:requests": 96_000,
+    "mail.sent": 1_900,
+    "orders": 130,
+    "refunds": 4,
+    "votes": 700,
+}
+"""Counters, and how much a day has of each, about."""
 
 
-def fill(web: Web, *, counters: int = 6, keys: int = 0) -> None:
+def fill(web: Web, *, keys: int = 0) -> None:
     """Count something on each of the last days; the numbers are the same every time.
 
     Args:
         web: whose producer and worker do it.
-        counters: how many counters more there are.
         keys: how many keys more ``downloads`` has.
     """
     producer = web.producer
@@ -32,26 +40,23 @@ def fill(web: Web, *, counters: int = 6, keys: int = 0) -> None:
     web.store.counters.set("page_views", resolution="hour", time_zone="Europe/Berlin")
     for back in range(DAYS):
         at = now - timedelta(days=back)
-        wave = 1 + 0.35 * math.sin(back / 7 * 2 * math.pi) + 0.004 * (DAYS - back)
         for place, path in enumerate(PAGES):
-            producer.increment(
-                "page_views", path, int(wave * 900 / (place + 1)), at=at - timedelta(hours=place)
-            )
-        producer.increment("signups", "web", int(wave * 14) + back % 3, at=at)
-        producer.increment("signups", "app", int(wave * 6) + back % 5, at=at)
-    for number in range(counters):
-        name = ("orders", "ad_clicks", "votes", "api:requests", "mail.sent", "refunds")[number % 6]
-        suffix = "" if number < 6 else f"_{number}"
-        for back in range(0, 30, 1 if number < 6 else 10):
-            producer.increment(
-                name + suffix,
-                "a",
-                (number * 37 + back * back) % 113 + 1,
-                at=now - timedelta(days=back),
-            )
+            for hour in range(0, 24, 3):
+                amount = int(_wave(back, 40 + 9 * hour) / (place + 1))
+                producer.increment("page_views", path, amount, at=at - timedelta(hours=hour))
+        producer.increment("signups", "web", int(_wave(back, 14)) + back % 3, at=at)
+        producer.increment("signups", "app", int(_wave(back, 6)) + back % 5, at=at)
+        for phase, (name, size) in enumerate(OTHERS.items()):
+            producer.increment(name, "a", int(_wave(back + phase, size)) + 1, at=at)
     for number in range(keys):
         producer.increment("downloads", f"file-{number:05}.zip", number % 977 + 1)
     web.apply()
+
+
+def _wave(back: int, size: int) -> float:
+    """The amount of a day: more on workdays, more of late, and a little as it comes."""
+    week = 1 + 0.3 * math.sin(back / 7 * 2 * math.pi)
+    return size * (week + 0.004 * (DAYS - back) + 0.15 * (back * 7919 % 13) / 13)
 
 
 def send(client: redis.Redis, rows: list[list[object]], *, version: int = 1) -> None:

@@ -5,7 +5,8 @@ import { h, text } from "./dom.js";
 import { label, short, whole } from "./format.js";
 import { ticks } from "./ticks.js";
 
-const MOST_BARS = 62;
+/** Points that are still drawn as bars. */
+export const MOST_BARS = 62;
 
 /** Chart of { by, labels, values, before: { labels, values } | null, name }. */
 export class Chart {
@@ -59,9 +60,8 @@ export class Chart {
   }
 
   #data({ labels, values, before }) {
-    const data = [labels.map((_, i) => i), values];
-    if (before) data.push(labels.map((_, i) => before.values[i] ?? null));
-    return data;
+    const then = before ? [labels.map((_, i) => before.values[i] ?? null)] : [];
+    return [labels.map((_, i) => i), ...then, values]; // the last one is drawn above the others
   }
 
   #options({ by, labels, before }) {
@@ -77,11 +77,20 @@ export class Chart {
         stroke: colour("--accent"),
         width: bars ? 0 : 1.75,
         fill: colour(bars ? "--accent" : "--accent-wash"),
-        paths: bars ? uPlot.paths.bars({ size: [0.72, 44], radius: 0.12 }) : uPlot.paths.linear(),
+        paths: bars ? uPlot.paths.bars({ size: before ? [0.5, 32] : [0.72, 44], radius: 0.12 }) : uPlot.paths.linear(),
         points: { show: false },
       },
     ];
-    if (before) series.push({ stroke: colour("--ink"), width: 1.5, dash: [3, 4], points: { show: false } });
+    if (before) {
+      series.splice(1, 0, {
+        stroke: colour("--soft"),
+        width: bars ? 0 : 1.5,
+        dash: [3, 4],
+        fill: bars ? colour("--before") : undefined,
+        paths: bars ? uPlot.paths.bars({ size: [0.86, 54], radius: 0.08 }) : uPlot.paths.linear(),
+        points: { show: false },
+      });
+    }
     return {
       width,
       height: this.#height(),

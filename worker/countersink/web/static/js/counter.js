@@ -1,7 +1,7 @@
 // One counter: its series, compared with the period before, and its keys.
 
 import { address as url, counterPath, get } from "./api.js";
-import { Chart } from "./chart.js";
+import { Chart, MOST_BARS } from "./chart.js";
 import { announce, h, put, text } from "./dom.js";
 import { between, change, label, plus, whole } from "./format.js";
 import { fresh } from "./freshness.js";
@@ -179,7 +179,7 @@ export function counterView(app, counter, query) {
     put(sumNote, before && before.sum !== null && `${more ? `${more}, ` : ""}before ${whole(before.sum)}`);
     put(
       note,
-      useful && [h("span", { class: "of now" }, range(found)), " ", h("span", { class: "of then" }, range(useful)), " "],
+      useful && [h("span", { class: "of now" }, range(found)), " ", h("span", { class: `of then ${labels.length > MOST_BARS ? "dashed" : ""}` }, range(useful)), " "],
       before?.trouble && `${before.trouble} `,
       found.rolledUpTo && by !== "month" && "Older days are in months by now. ",
     );

@@ -79,7 +79,7 @@ function sentence(state) {
       : "No worker runs: start one with countersink worker.";
   }
   if (late(state)) return `The workers are ${lasting(state.lag_ms / 1000)} behind; nothing is lost.`;
-  if (state.dead) return `The queue is empty or nearly so; ${whole(state.dead)} ${state.dead === 1 ? "row" : "rows"} could not be counted.`;
+  if (state.dead) return `The workers keep up; ${whole(state.dead)} ${state.dead === 1 ? "row" : "rows"} could not be counted.`;
   return state.backlog ? "The workers keep up." : "Everything is counted; nothing waits.";
 }
 
