@@ -31,7 +31,6 @@ def small(opened: Web) -> Iterator[Web]:
         options.mysql_url,
         doors=DOORS,
         max_body_bytes=LIMIT,
-        max_connections=5,
         request_timeout_s=0.5,
     ) as served:
         yield served
@@ -180,11 +179,14 @@ def test_an_upgrade_is_not_done_and_the_request_is_answered(small: Web) -> None:
     assert status(exchange(small.url, request)) == 200
 
 
-def test_more_connections_than_allowed_are_told_to_come_again(small: Web) -> None:
-    with ExitStack() as stack:
-        for _ in range(5):
-            stack.enter_context(connected(small.url))
-        said = answer(stack.enter_context(connected(small.url)))
+def test_more_connections_than_allowed_are_told_to_come_again(opened: Web) -> None:
+    urls = opened.options.redis_url, opened.options.mysql_url
+    with serving(*urls, doors=DOORS, max_connections=5) as web, ExitStack() as stack:
+        for _ in range(5):  # all at work: their bodies are waited for
+            busy = stack.enter_context(connected(web.url))
+            busy.sendall(POST + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+            assert status(busy.recv(100)) == 100
+        said = answer(stack.enter_context(connected(web.url)))
         assert status(said) == 503
         assert b"retry-after: 2\r\n" in said.lower()
 
