@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from datetime import date, timedelta
+from functools import partial
 
+from countersink.schedules.retention import roll_up
+from countersink.store.tables import open_tables
 from tests.cli.command import call
+from tests.store.app import open_app
 from tests.web.serving import Web
 from tests.web.test_totals import count, document, refused, rows
 
@@ -37,6 +42,25 @@ def test_counters_at_a_glance(web: Web) -> None:
     assert sum(day["total"] for day in found["zoned"]["days"]) == 16
     without = rows(web, "/v1/counters", days=0, totals="false")
     assert [(row["total"], row["today"], row["days"]) for row in without] == [(None,) * 3] * 3
+
+
+def test_totals_at_a_glance_are_those_of_the_rows_whoever_counted(web: Web) -> None:
+    store, url = web.store, web.options.mysql_url
+    long_ago = date(2024, 5, 17)
+    count(web.producer, (long_ago, "a", 1), (long_ago, "b", -7), counter="rolled_up")
+    count(web.producer, (long_ago, "a", 5), counter="shared")
+    web.apply()
+    with closing(open_app(url)) as app:
+        store.increment(app, "shared", "a", 20)  # in the ledger only once it is compacted
+        store.increment(app, "own", "", 300)
+        store.delete(app, "rolled_up", "a")
+        app.commit()
+    store.counters.set("rolled_up", keep_days=30)
+    roll_up(partial(open_tables, url), rows=100)
+    assert document(web, "/v1/counters/rolled_up")["rolled_up_to"] is not None
+    totals = {row["counter"]: row["total"] for row in rows(web, "/v1/counters", days=0)}
+    assert totals == {"own": 300, "rolled_up": -7, "shared": 25}
+    assert totals == {name: store.totals.total(name) for name in totals}
 
 
 def test_counters_page_by_page(web: Web) -> None:

@@ -17,6 +17,9 @@ from countersink.store.sums import marks, parts
 MAX_DAYS: Final = 92
 """Days at a glance, at most."""
 _COUNTERS_PER_QUERY: Final = 200
+_BESIDE_THE_LEDGER: Final = (
+    "SELECT counter FROM app_counter UNION SELECT counter FROM tracked_table"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class Glance:
         after: only names after this one, in order of bytes; empty for all.
         limit: so many of them at most.
         days: last days, today's included, of each counter's own time zone; 0 for none.
-        totals: whether all that was ever counted is added up, which takes time where that is much.
+        totals: whether all that was ever counted is asked for.
         visible: tells which names may be seen.
     """
 
@@ -115,7 +118,19 @@ def overview(session: Session, pending: Pending, glance: Glance) -> Overview:
 
 
 def _totals(session: Session, names: Sequence[str], pending: Pending) -> dict[str, int]:
-    found = totals_sql.totals_of(session, names)
+    """By the ledger, a row per slot, where it has everything; what applications and triggers have
+    counted comes into it with compaction only, so that their counters' rows are added up.
+    """
+    beside = {name for (name,) in session.query(_BESIDE_THE_LEDGER)}
+    found = totals_sql.totals_of(session, [name for name in names if name in beside])
+    for some in parts([name for name in names if name not in beside], _COUNTERS_PER_QUERY):
+        found |= dict.fromkeys(some, 0)
+        rows = session.query(
+            "SELECT counter, SUM(amount) FROM counter_ledger"
+            f" WHERE counter IN ({marks(some)}) GROUP BY counter",
+            some,
+        )
+        found |= {name: int(amount) for name, amount in rows}
     for name, amount in pending.by_counter().items():
         if name in found:
             found[name] += amount
