@@ -122,7 +122,7 @@ def test_who_changes_a_counter_gives_way_to_a_transaction_that_stays_open(
 ) -> None:
     store.increment(app, "orders", "a", at=LATE)
     with connect(mysql_url, isolation="REPEATABLE READ") as changing:
-        wanted = Wanted("orders", "Europe/Berlin", None, None, None, None)
+        wanted = Wanted("orders", "Europe/Berlin", None, None, None, None, None)
         with pytest.raises(Conflict):
             alone(changing, "orders", partial(change, wanted, changing), attempts=1)
     # and nobody waits for the one that gave way
@@ -166,7 +166,7 @@ def test_whoever_changes_a_counter_keeps_no_others_waiting_while_it_waits(
                 app.commit()
 
         before = lock_waits(changing)
-        wanted = Wanted("orders", None, None, None, 3, None)
+        wanted = Wanted("orders", None, None, None, None, 3, None)
         changed = alone(
             changing, "orders", partial(change, wanted, changing), attempts=1, pause=pause
         )
@@ -206,7 +206,7 @@ def test_a_change_under_way_is_waited_for_and_then_gone_by(
     reached, go_on = threading.Event(), threading.Event()
 
     def work(changing: Session, control: Control) -> None:
-        change(Wanted("orders", "Europe/Berlin", None, None, None, None), changing, control)
+        change(Wanted("orders", "Europe/Berlin", None, None, None, None, None), changing, control)
         reached.set()
         assert go_on.wait(30)
 
