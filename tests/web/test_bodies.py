@@ -123,6 +123,8 @@ def test_a_head_is_bounded(small: Web) -> None:
     line = b"GET /read HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     assert status(exchange(small.url, line + b"X-A: " + b"a" * 2 * MAX_HEAD_BYTES)) == 431
     assert status(exchange(small.url, b"GET /" + b"a" * 2 * MAX_HEAD_BYTES)) == 431
+    # Also where all of it comes at once.
+    assert status(exchange(small.url, line + b"X-A: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n")) == 431
     many = b"".join(b"X-%d: a\r\n" % number for number in range(200))
     assert status(exchange(small.url, line + many + b"\r\n")) == 431
 
@@ -189,6 +191,19 @@ def test_more_connections_than_allowed_are_told_to_come_again(opened: Web) -> No
         said = answer(stack.enter_context(connected(web.url)))
         assert status(said) == 503
         assert b"retry-after: 2\r\n" in said.lower()
+
+
+def test_where_there_are_too_many_one_that_does_nothing_makes_room(small: Web) -> None:
+    request = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connected(small.url)) for _ in range(5)]
+        idle[0].sendall(request)
+        assert status(idle[0].recv(65_536)) == 200
+        late = stack.enter_context(connected(small.url))
+        late.sendall(request)
+        assert status(late.recv(65_536)) == 200
+        # The others were told that they are late; this one was not waited for.
+        assert [answer(each) for each in idle[1:]].count(b"") == 1
 
 
 def test_an_answered_request_whose_body_goes_missing_gets_no_second_answer(small: Web) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from countersink.store.keys import is_name
 from countersink.web.door import Door
@@ -65,15 +65,20 @@ class LiveStream(StreamingResponse):
         self._listener = listener
         self._welcome = welcome
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer. It has its place from here on, before anybody else is asked whether there is one
+        left."""
+        with self._feed.joined(self._listener):
+            await super().__call__(scope, receive, send)
+
     async def stream_response(self, send: Send) -> None:
         """Send the head, and events as they come (called by Starlette)."""
         ends = time.monotonic() + LIFE_S
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
         await _send(send, f"retry: {RECONNECT_MS}\n\n")
-        with self._feed.joined(self._listener):
-            while (left := ends - time.monotonic()) > 0 and self._welcome():
-                await _send(send, await self._next(min(left, HEARTBEAT_S)))
+        while (left := ends - time.monotonic()) > 0 and self._welcome():
+            await _send(send, await self._next(min(left, HEARTBEAT_S)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _next(self, seconds: float) -> str:

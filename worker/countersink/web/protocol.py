@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from countersink.web.headers import complete
@@ -20,6 +20,8 @@ from countersink.web.problem import Problem
 MAX_HEAD_BYTES: Final = 65_536
 """Bytes of the request line and all headers."""
 MAX_TRAILERS: Final = 100
+MAX_PIPELINED: Final = 100
+"""Requests that may wait on one connection for the answers to those before them."""
 WIRE_FACTOR: Final = 8
 """Bytes on the wire for each of a body's: it may come in chunks of one."""
 
@@ -58,15 +60,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self.access_log = False
         self._limits = limits
         self._since: float | None = None  # when the request that is arriving began to
+        self._idle_since = 0.0  # when the last answer was complete
         self._received = 0
         self._in_head = True
+        self._working: RequestResponseCycle | None = None
+        self._unsent = 0  # bytes that the client has not taken, when they were looked at last
+        self._unsent_since = 0.0  # since when it has not taken any of them
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, or end at once where there are too many."""
+        """Begin; where there are too many, one that does nothing makes room, or this one ends."""
         super().connection_made(transport)
         self._since = self.loop.time()
-        if len(self.connections) > self._limits.connections:
-            self._end(Problem(503, "Too many connections", headers={"Retry-After": "2"}))
+        if len(self.connections) > self._limits.connections and not self._make_room():
+            self._end(_full())
 
     def data_received(self, data: bytes) -> None:
         """Take what has come."""
@@ -80,18 +86,27 @@ class BoundedProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # there is nothing to upgrade to: the request is answered as any other
-        except httptools.HttpParserError:
-            self._end(Problem(400, "This is no HTTP request"))
+        except httptools.HttpParserError as error:
+            found = error.__context__  # what a callback has raised
+            self._end(found if isinstance(found, Problem) else _no_request())
             return
         if self._in_head and self._received > MAX_HEAD_BYTES:
-            self._end(Problem(431, f"The head of a request has at most {MAX_HEAD_BYTES:,} bytes"))
+            self._end(_large_head())
         elif self._received > self._limits.wire_bytes or (
             not self._in_head and len(self.headers) > MAX_TRAILERS
         ):
             self._end(Problem(413, "The request is too large"))
 
     def on_headers_complete(self) -> None:
-        """Its head is here."""
+        """Its head is here.
+
+        Raises:
+            Problem: it is too large, or too many wait.
+        """
+        if self._received > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
+            raise _large_head()
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise _no_request()
         super().on_headers_complete()
         self._in_head = False
         # What comes after a body in chunks (its trailers) is no header: nobody looks at it.
@@ -104,17 +119,72 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
         super().on_message_complete()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the handler that works, which is not that of the last request where some wait."""
+        self.pipeline.clear()
+        if self._working is not None and not self._working.response_complete:
+            self._working.disconnected = True
+            self._working.message_event.set()
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._working = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        """It is answered."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
     def end_if_late(self, now: float) -> None:
-        """End the connection if its request takes too long to arrive.
+        """End the connection if its request takes too long to arrive, or nobody takes the answer.
 
         Args:
             now: the event loop's time.
         """
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self._unsent_since = unsent, now
+        elif unsent and now - self._unsent_since >= self._limits.seconds:
+            # Not closed: that would wait until it is taken.
+            self.transport.abort()
+            return
         if self._since is None or now - self._since < self._limits.seconds:
             return
         if self.pipeline:
             return  # it waits for the answers to those before it, and so do we
         self._end(Problem(408, f"The request did not arrive within {self._limits.seconds:g} s"))
+
+    def _head_bytes(self) -> int:
+        """Of the head that has been read, without what separates its parts."""
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def _make_room(self) -> bool:
+        """End the connection that has waited longest for its client; False where all are at work.
+
+        So whoever holds connections open and does nothing keeps nobody out.
+        """
+        waiting = [
+            each
+            for each in self.connections
+            if isinstance(each, BoundedProtocol) and each is not self and each._waits()
+        ]
+        if not waiting:
+            return False
+        longest = min(waiting, key=BoundedProtocol._waits_since)
+        if longest._received:
+            longest._end(_full())
+        else:
+            longest.transport.close()  # an answer that nobody asked for could be taken for another
+        return True
+
+    def _waits(self) -> bool:
+        """Whether it is its client's turn: to send a request, or the rest of a head."""
+        free = self.cycle is None or self.cycle.response_complete
+        return free and not self.pipeline and not self.transport.is_closing()
+
+    def _waits_since(self) -> float:
+        return self._idle_since if self._since is None else self._since
 
     def _end(self, problem: Problem) -> None:
         """Say why, unless an answer has begun, and hang up."""
@@ -128,6 +198,18 @@ class BoundedProtocol(HttpToolsProtocol):
         if free:
             self.transport.write(_wire(problem))
         self.transport.close()
+
+
+def _full() -> Problem:
+    return Problem(503, "Too many connections", headers={"Retry-After": "2"})
+
+
+def _large_head() -> Problem:
+    return Problem(431, f"The head of a request has at most {MAX_HEAD_BYTES:,} bytes")
+
+
+def _no_request() -> Problem:
+    return Problem(400, "This is no HTTP request")
 
 
 def _wire(problem: Problem) -> bytes:
