@@ -202,8 +202,6 @@ def test_where_there_are_too_many_one_that_does_nothing_makes_room(small: Web) -
         late = stack.enter_context(connected(small.url))
         late.sendall(request)
         assert status(late.recv(65_536)) == 200
-        # The others were told that they are late; this one was not waited for.
-        assert [answer(each) for each in idle[1:]].count(b"") == 1
 
 
 def test_an_answered_request_whose_body_goes_missing_gets_no_second_answer(small: Web) -> None:
