@@ -58,10 +58,12 @@ test-mysql: install ## all tests that touch the database on a MySQL 9 of their o
 	@COUNTERSINK_TEST_SERVER=mysql $(PYTEST) $(wildcard $(if $(SHORT),$(filter-out $(NOT_SHORT),$(MYSQL_TESTS)),$(MYSQL_TESTS))) $(ARGS) </dev/null
 
 bench: install ## the benchmarks; writes benchmarks/results.json
+	@scripts/servers.sh --bench
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 soak: install ## every benchmark once, then faults at random for SECONDS=300 on SERVER=mariadb|mysql; SEED=N replays a run
 	@[ '$(SERVER)' != mysql ] || scripts/mysql-tree.sh
+	@scripts/servers.sh --bench
 	@$(BIN)/python -m benchmarks --quick --server $(SERVER)
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --server $(SERVER) $(if $(SEED),--seed $(SEED))
 
