@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -34,7 +35,7 @@ def test_it_says_where_it_listens_and_stores_at_the_end_what_it_has_accepted(
         COUNTERSINK_PRODUCER_FLUSH_INTERVAL="3600",
     )
     assert web.url.startswith("http://127.0.0.1:")
-    body = {"counter": "page_views", "key": "/home", "amount": 3}
+    body: dict[str, Any] = {"counter": "page_views", "key": "/home", "amount": 3}
     answer = requests.post(f"{web.url}/v1/increments", json=body, timeout=20)
     assert (answer.status_code, answer.json()) == (202, {"accepted": 1})
     web.child.terminate()
