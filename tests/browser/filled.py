@@ -16,7 +16,7 @@ from countersink.stream.names import stream_key
 from tests.web.serving import Web
 
 DAYS = 75
-PAGES = ("/", "/pricing", "/docs", "/docs/quickstart", "/blog", "/about", "/blog/2026/émile")
+PAGES = ("/", "", "/pricing", "/docs", "/docs/quickstart", "/blog", "/about", "/blog/2026/émile")
 OTHERS = {
     "ad_clicks": 420,
     "api:requests": 96_000,

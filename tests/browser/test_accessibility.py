@@ -15,10 +15,12 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 VIEWS = ("/", "/#/counter/page_views?compare=1", "/#/system", "/login?wrong=1")
 
 
-def faults(page: Page) -> list[str]:
+def faults(page: Page, scheme: str) -> list[str]:
     """What axe-core complains of, each with the first element that it is about."""
     page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
-    found = Axe().run(page, options={"runOnly": TAGS}).response["violations"]
+    # In the dark only the colours differ.
+    rules = TAGS if scheme == "light" else ["color-contrast"]
+    found = Axe().run(page, options={"runOnly": rules}).response["violations"]
     return [f"{one['impact']} {one['id']}: {one['nodes'][0]['html']}" for one in found]
 
 
@@ -32,8 +34,7 @@ def test_every_view(browser: Browser, filled: Web, scheme: str) -> None:
             expect(page.get_by_role("heading", level=1)).to_be_visible()
             if path != "/login?wrong=1":
                 expect(page.locator("#fresh.good")).to_be_visible()
-            page.wait_for_load_state("networkidle") if path.startswith("/login") else None
-            assert faults(page) == [], path
+            assert faults(page, scheme) == [], path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -42,11 +43,11 @@ def test_nothing_yet_and_dead_letters(browser: Browser, web: Web, scheme: str) -
         page = look.page
         page.goto("/")
         expect(page.get_by_role("tab", name="curl")).to_be_visible()
-        assert faults(page) == []
+        assert faults(page, scheme) == []
         spoil(web)
         page.goto("/#/system")
         expect(page.locator(".letters li")).to_have_count(3)
-        assert faults(page) == []
+        assert faults(page, scheme) == []
         page.get_by_role("button", name="Drop…").first.click()
         expect(page.get_by_role("dialog")).to_be_visible()
-        assert faults(page) == []
+        assert faults(page, scheme) == []

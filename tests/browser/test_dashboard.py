@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.chromium import Look, looking
 from tests.browser.conftest import KEYS
+from tests.support.waiting import eventually
 from tests.web.serving import Web
 
 
@@ -118,7 +119,7 @@ def test_ten_thousand_keys_are_searched_and_shown_as_they_are_scrolled_to(look: 
     expect(page.get_by_text(f"The {KEYS:,} largest.")).to_be_visible()
     assert keys.count() <= 1_000  # of 10,000: the others come when they are scrolled to
     keys.last.scroll_into_view_if_needed()
-    page.wait_for_function("document.querySelectorAll('.keys li').length > 1000")
+    eventually(lambda: keys.count() > 1_000)
 
 
 def test_one_key_alone(look: Look, filled: Web) -> None:
@@ -127,6 +128,9 @@ def test_one_key_alone(look: Look, filled: Web) -> None:
     page.get_by_role("button", name="/blog/2026/émile").click()
     total = filled.store.totals.total("page_views", key="/blog/2026/émile")
     expect(page.locator(".figure dd > span").nth(2)).to_have_text(f"{total:,}")
+    page.goto("/#/counter/page_views?range=30&key=")
+    empty = filled.store.totals.total("page_views", key="")
+    expect(page.locator(".figure dd > span").nth(2)).to_have_text(f"{empty:,}")
     page.get_by_role("button", name="All keys").click()
     expect(page.locator(".chip")).to_have_count(0)
     expect(page.locator(".figure dd > span").nth(2)).not_to_have_text(f"{total:,}")
@@ -139,7 +143,7 @@ def test_counters_are_found_and_sorted(look: Look) -> None:
     expect(links.first).to_have_text("ad_clicks")
     expect(page.locator(".counters tbody td.all").first).to_have_text(re.compile(r"\d"))
     page.get_by_role("button", name="In all").click()
-    expect(links.first).to_have_text("downloads")
+    expect(links.first).to_have_text("api:requests")
     page.get_by_label("Find a counter").fill("up")
     expect(links).to_have_text(["signups"])
     page.get_by_label("Find a counter").fill("<b>")
@@ -154,6 +158,23 @@ def test_an_unknown_counter_is_told_of(browser: Browser, filled: Web) -> None:
         # Chromium itself writes a 404 to the console.
         assert all("404" in one for one in look.complaints)
         look.complaints.clear()
+
+
+def test_a_server_that_is_away_is_told_of_and_its_numbers_stay(look: Look) -> None:
+    page = look.page
+    page.goto("/#/counter/signups")
+    expect(page.locator(".keys li")).to_have_count(2)
+    expect(page.locator("#fresh.good")).to_be_visible()
+    total = page.locator(".figure dd > span").nth(2).inner_text()
+    page.route("**/v1/**", lambda route: route.abort())
+    page.get_by_role("button", name="7 days").click()
+    expect(page.get_by_role("alert")).to_contain_text("The server does not answer.")
+    assert page.locator(".figure dd > span").nth(2).inner_text() == total
+    page.unroute("**/v1/**")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_role("slider")).to_have_attribute("aria-valuemax", "6")
+    look.complaints.clear()  # Chromium writes to the console what could not be loaded
 
 
 def test_everything_is_done_with_the_keyboard_alone(look: Look) -> None:

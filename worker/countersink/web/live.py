@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -73,6 +74,10 @@ class LiveStream(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         """Send the head, and events as they come (called by Starlette)."""
+        with suppress(TimeoutError):  # a listener that stopped reading: the server cuts it off
+            await self._stream(send)
+
+    async def _stream(self, send: Send) -> None:
         ends = time.monotonic() + LIFE_S
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)

@@ -7,7 +7,7 @@ export class ApiError extends Error {
   }
 }
 
-/** GET a document; values of `parameters` that are null are left out, lists are repeated. */
+/** GET a document; values of `parameters` that are null are left out (empty ones are not). */
 export function get(path, parameters = {}, signal = undefined) {
   return ask(address(path, parameters), { signal });
 }
@@ -21,7 +21,7 @@ export function post(path, body) {
 export function address(path, parameters) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
-    for (const one of [value].flat()) if (one !== null && one !== undefined && one !== "") query.append(name, one);
+    if (value !== null && value !== undefined) query.append(name, value);
   }
   const text = query.toString();
   return text ? `${path}?${text}` : path;

@@ -22,6 +22,8 @@ export function counterView(app, counter, query) {
   let todayTotal = null;
   let allTotal = null;
   let loaded = 0;
+  let loading = false;
+  let moved = false; // an event came while the numbers were asked for
 
   const chart = new Chart();
   const meta = h("p", { class: "soft" });
@@ -88,6 +90,8 @@ export function counterView(app, counter, query) {
   async function load(quietly = false) {
     wanted = read(query, settings);
     loaded = Date.now();
+    loading = true;
+    moved = false;
     asking?.abort();
     const own = (asking = new AbortController());
     if (!quietly) show();
@@ -98,9 +102,12 @@ export function counterView(app, counter, query) {
       panel.removeAttribute("aria-busy");
       fresh(found.completeUpTo);
       drawn(quietly);
-      if (!wanted.key) top.show(wanted, found.sum);
+      if (wanted.key === null) top.show(wanted, found.sum);
       else if (!quietly) top.show(wanted, 0);
       await Promise.all([figures(own.signal), inAll(own.signal)]);
+      loading = false;
+      // They may be of before and after the event: once more.
+      if (moved) setTimeout(() => asking === own && load(true), 1_000);
     } catch (error) {
       if (error.name === "AbortError") return;
       panel.removeAttribute("aria-busy");
@@ -228,22 +235,25 @@ export function counterView(app, counter, query) {
 
   function heard(news) {
     const mine = news.today[counter];
-    if (!mine || !settings || !found || todayTotal === null) return;
-    if (wanted.key !== null) return again(); // the event is of all keys
+    if (!mine || !settings || !found || todayTotal === null) return undefined;
     const { day, total } = mine;
-    if (total === todayTotal) return;
+    if (wanted.key !== null) return again(); // the event is of all keys
+    if (total === todayTotal) return undefined;
     const more = total - todayTotal;
+    moved ||= loading;
     todayTotal = total;
     text(now, whole(total));
     tick(now);
     if (allTotal !== null) text(all, whole((allTotal += more)));
-    if (day !== wanted.now) return void load(true); // midnight
-    if (wanted.to !== null && wanted.to < day) return;
+    if (day !== wanted.now) return again(); // midnight
+    if (wanted.to !== null && wanted.to < day) return undefined;
     if (found.by === "day" && found.labels.at(-1) === day) {
       found.sum += total - found.values.at(-1);
       chart.last(total);
       text(sum, whole(found.sum));
-    } else again();
+      return undefined;
+    }
+    return again();
   }
 
   /** Hours and keys are not in the events: look again, but not all the time. */

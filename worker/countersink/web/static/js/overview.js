@@ -13,7 +13,7 @@ const DAYS = 30;
 const ANEW_MS = 60_000;
 
 export function overview(app) {
-  let rows = new Map(); // counter → { data, today, total, spark, element }
+  let rows = new Map(); // counter → { day, today, values, base, … }
   let next = null;
   let number = null;
   let search = "";
@@ -71,9 +71,9 @@ export function overview(app) {
       if (turn !== asked) return;
       take(found, Boolean(after));
       // What was ever counted takes longer to add up: it comes after the rest.
-      const all = await get("/v1/counters", { ...question, days: 0 });
+      const all = await get("/v1/counters", { ...question, days: 1 });
       if (turn !== asked) return;
-      for (const row of all.rows) if (rows.has(row.counter)) setTotal(rows.get(row.counter), row.total);
+      for (const data of all.rows) if (rows.has(data.counter)) based(rows.get(data.counter), data);
       arrange();
     } catch (error) {
       if (turn === asked) put(rest, failure(error, () => load()));
@@ -109,9 +109,9 @@ export function overview(app) {
     if (!row) row = make(data, values);
     else if (values.join() !== row.values.join()) draw(row.spark, values);
     row.values = values;
+    row.day = data.days?.at(-1)?.day;
     row.today = data.today;
-    row.counted = data.today; // of today, in what `total` holds
-    text(row.now, whole(data.today));
+    numbers(row);
     return row;
   }
 
@@ -129,14 +129,21 @@ export function overview(app) {
       h("td", { class: "number" }, now, small),
       h("td", { class: "number all" }, all),
     );
-    return { counter: data.counter, element, now, all, small, spark, values, total: null };
+    return { counter: data.counter, element, now, all, small, spark, values, base: null };
   }
 
-  function setTotal(row, total) {
-    row.total = total;
-    row.counted = row.today;
-    text(row.all, whole(total));
-    text(row.small, `${whole(total)} in all`);
+  /** What was ever counted, and what of it is today's: both of one moment. */
+  function based(row, { total, today }) {
+    row.base = { total, today };
+    numbers(row);
+  }
+
+  function numbers(row) {
+    text(row.now, whole(row.today));
+    if (row.base === null) return;
+    row.total = row.base.total + (row.today ?? 0) - (row.base.today ?? 0);
+    text(row.all, whole(row.total));
+    text(row.small, `${whole(row.total)} in all`);
   }
 
   function sorted(by) {
@@ -166,16 +173,10 @@ export function overview(app) {
     for (const [name, { day, total }] of Object.entries(news.today)) {
       const row = rows.get(name);
       if (!row || row.today === total) continue;
-      if (row.day && row.day !== day) return load(); // midnight
-      row.day = day;
-      if (row.total !== null && row.today !== null) {
-        row.total += total - row.today;
-        text(row.all, whole(row.total));
-        text(row.small, `${whole(row.total)} in all`);
-      }
+      if (row.day !== day) return load(); // midnight
       row.today = total;
       row.values[row.values.length - 1] = total;
-      text(row.now, whole(total));
+      numbers(row);
       draw(row.spark, row.values);
       tick(row.now);
     }
