@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from tests.support.databases import dropped, new_name
 from tests.support.processes import Children
+from tests.web.attacks.target import Target
 from tests.web.doors import DOORS
 from tests.web.process import StartWeb, WebProcess
 from tests.web.serving import Web, serving
@@ -62,3 +64,24 @@ def web_process(redis_url: str, mysql_url: str, children: Children) -> StartWeb:
         return WebProcess.start(children, redis_url, mysql_url, *arguments, **variables)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def target(mysql_server: MySQLServer, servers_directory: Path) -> Iterator[Target]:
+    """A server that tests attack; in the end all live traffic beside that is counted exactly."""
+    with (
+        dropped(mysql_server, new_name()) as mysql_url,
+        RedisServer(servers_directory / "attacked") as redis_server,
+        Children() as started,
+    ):
+        migrate(mysql_url)
+        attacked = Target.start(started, redis_server.url, mysql_url)
+        yield attacked
+        attacked.end()
+
+
+@pytest.fixture
+def unharmed(target: Target) -> Iterator[None]:
+    """What the test does is done beside live traffic, and harms nothing."""
+    with target.unharmed():
+        yield

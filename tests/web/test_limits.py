@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import resource
+
 import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.web.addresses import UNKNOWN, Addresses
 from countersink.web.limits import Buckets, retry_after
+from countersink.web.server import OTHER_FILES, allow_files
 from tests.web.doors import DOORS
 from tests.web.serving import serving
 
@@ -118,3 +121,16 @@ def test_an_address_is_known_by_what_trusted_proxies_say_alone() -> None:
     assert addresses.find("::ffff:9.9.9.9", None) == "9.9.9.9"
     assert addresses.find("2001:db8:1:2:3::4", None) == "2001:db8:1:2::/64"
     assert Addresses().find("10.1.1.1", "1.1.1.1") == "10.1.1.1"
+
+
+def test_there_are_descriptors_for_all_connections_and_some_to_spare() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, before[1]))
+        assert allow_files(100) == 100
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1_024, before[1])
+        assert allow_files(1_000) == 1_000
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1_000 + OTHER_FILES, before[1])
+        assert allow_files(before[1] * 2) == before[1] - OTHER_FILES  # the hard limit is one
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+import anyio
+
 from countersink.store.errors import StoreError, UnknownCounter
 from countersink.stream.connection import mapped
 from countersink.stream.errors import StreamError
@@ -19,6 +21,11 @@ FRESH_S: Final = 2.0
 PATIENCE_S: Final = 2.0
 """Seconds that a visitor waits for one at most."""
 MAX_NUMBERS: Final = 10_000
+MAX_READINGS: Final = 64
+"""Numbers that are being read, or wait for it: others are shown as they were known. Anybody may ask
+for badges of keys that nobody has ever seen."""
+THREADS: Final = 2
+"""Of its own, so that badges leave those alone who have a key and ask for totals."""
 MAX_QUEUE: Final = 500
 """Entries in the queue up to which a badge has them, too: reading them takes time."""
 
@@ -46,6 +53,8 @@ class HitNumbers:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._numbers: OrderedDict[tuple[str, str], _Number] = OrderedDict()
+        self._readings = 0
+        self._threads = anyio.CapacityLimiter(THREADS)
 
     async def number(self, counter: str, key: str, visits: int) -> int | None:
         """The key's total; None while it cannot be told.
@@ -62,22 +71,25 @@ class HitNumbers:
         self._numbers.move_to_end((counter, key))
         number.visits += visits
         if time.monotonic() - number.read_at >= FRESH_S:
-            if number.reading is None:
+            if number.reading is None and self._readings < MAX_READINGS:
+                self._readings += 1
                 number.reading = asyncio.create_task(self._read(number, counter, key))
-            await asyncio.wait([number.reading], timeout=PATIENCE_S)
+            if number.reading is not None:
+                await asyncio.wait([number.reading], timeout=PATIENCE_S)
         return None if number.base is None else number.base + number.visits
 
     async def _read(self, number: _Number, counter: str, key: str) -> None:
         try:
             included = number.visits  # all of them were accepted, so the flush sends them
             await WAITING_ROOM.of(self._services).stored.reached(PATIENCE_S / 2)
-            total = await self._services.run(self._total, counter, key)
+            total = await anyio.to_thread.run_sync(self._total, counter, key, limiter=self._threads)
             if total is not None:
                 number.base = total
                 number.visits -= included
         finally:
             number.read_at = time.monotonic()
             number.reading = None
+            self._readings -= 1
 
     def _total(self, counter: str, key: str) -> int | None:
         services = self._services

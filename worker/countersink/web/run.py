@@ -15,7 +15,7 @@ from countersink.store.tables import open_tables
 from countersink.web.app import create_app
 from countersink.web.hosts import is_loopback
 from countersink.web.options import WebOptions
-from countersink.web.server import Server, listen, make_server, url_of
+from countersink.web.server import Server, allow_files, listen, make_server, url_of
 
 LOGGER: Final = logging.getLogger("countersink.web")
 DONE: Final = 0
@@ -57,6 +57,14 @@ def run(
         check_keys(session, options)
     application = create_app(options, producer=producer, system=system)
     server = make_server(application, options)
+    room = allow_files(options.max_connections)
+    if room < options.max_connections:
+        LOGGER.warning(
+            "this process may open files for %d connections only: raise its limit (ulimit -n,"
+            " LimitNOFILE=), or lower --max-connections",
+            room,
+            extra={"action": "few_files"},
+        )
     try:
         listener = listen(options)
     except OSError as error:

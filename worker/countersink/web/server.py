@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ STOP_WITHIN_S: Final = 15
 """Seconds that requests may go on after SIGTERM."""
 BACKLOG: Final = 1024
 """Connections that the kernel holds until they are accepted."""
+OTHER_FILES: Final = 256
+"""Descriptors besides those of clients: servers behind, logs, the spool."""
 _TICKS: Final = 10
 """Ticks of uvicorn's clock, of 0.1 s, between two looks for connections that are too slow."""
 _UVICORN: Final = logging.getLogger("uvicorn.error")
@@ -90,6 +93,23 @@ def listen(options: WebOptions) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def allow_files(connections: int) -> int:
+    """See to it that the process may have so many connections, as far as its hard limit goes.
+
+    Many systems begin with 1,024 descriptors: with all of them in use by clients, none would be
+    left for Redis.
+
+    Returns:
+        For how many connections there is room.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_FILES
+    if resource.RLIM_INFINITY != soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return connections if soft == resource.RLIM_INFINITY else min(connections, soft - OTHER_FILES)
 
 
 def url_of(listener: socket.socket) -> str:

@@ -1,0 +1,209 @@
+"""Attacks by many: clients that are slow, silent or deaf, listeners, guesses, and new keys."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.cookies import SimpleCookie
+
+import pytest
+import requests
+
+from countersink.store import Store
+from countersink.stream.limits import MAX_KEY_BYTES
+from tests.support.waiting import eventually
+from tests.web.attacks.asking import ask, from_address, post
+from tests.web.attacks.crowd import WINDOW_BYTES, crowd, drip, hung_up
+from tests.web.attacks.target import CONNECTIONS, FAILURES, Target
+from tests.web.raw import answer, status
+from tests.web.serving import Web
+
+pytestmark = pytest.mark.usefixtures("unharmed")
+
+SOME = 10
+"""Connections of live traffic, and to the servers behind."""
+KEYS = 20_000
+CAP = 100
+OWN = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"}
+
+
+def test_slow_and_deaf_clients_by_the_hundred(target: Target) -> None:
+    key = f"X-API-Key: {target.key}\r\n".encode()
+    begin = b"POST /v1/increments HTTP/1.1\r\nHost: localhost\r\n" + key
+    large = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    before = target.open_files()
+    with (
+        crowd(target, 80) as heads,
+        crowd(target, 60) as bodies,
+        crowd(target, 60) as chunked,
+        crowd(target, 60, window=WINDOW_BYTES) as deaf,
+    ):
+        drip(heads, begin + b"X-A: ")
+        drip(bodies, begin + b"Content-Length: 100000\r\n\r\n")
+        drip(chunked, begin + b"Transfer-Encoding: chunked\r\n\r\n")
+        drip(deaf, large * 90)  # of which the kernel takes some megabytes
+        eventually(lambda: target.open_files() >= before + len(deaf))
+
+        def ended() -> bool:
+            return not (drip(heads, b"a") + drip(bodies, b" ") + drip(chunked, b"1\r\n \r\n"))
+
+        eventually(ended)
+        for each in (*heads, *bodies, *chunked):
+            said = answer(each)
+            assert not said or status(said) == 408
+        eventually(lambda: target.open_files() <= before + SOME)
+
+
+def test_connections_that_do_nothing_keep_nobody_out(target: Target) -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with crowd(target, CONNECTIONS - 20) as used:
+        for each in used:
+            each.sendall(request)
+            assert status(each.recv(65_536)) == 200
+        with crowd(target, CONNECTIONS // 2) as silent, crowd(target, CONNECTIONS // 2) as begun:
+            drip(begun, b"GET /live")
+            counted = target.accepted
+            eventually(lambda: target.accepted >= counted + 20)
+            assert sum(map(hung_up, (*used, *silent, *begun))) >= CONNECTIONS - 20
+
+
+def test_requests_without_end_on_one_connection(target: Target) -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with crowd(target, 20) as connections:
+        drip(connections, request * 5_000)
+        for each in connections:
+            assert answer(each).count(b"HTTP/1.1 200") <= 5_000
+
+
+def test_listeners_by_the_hundred(target: Target) -> None:
+    key = f"X-API-Key: {target.key}\r\n".encode()
+    with crowd(target, 250) as listeners:
+        drip(
+            listeners, b"GET /v1/live?counter=live HTTP/1.1\r\nHost: localhost\r\n" + key + b"\r\n"
+        )
+        told = Counter(status(each.recv(65_536)) for each in listeners)
+        assert told == {200: 100, 503: 150}
+    eventually(lambda: requests.get(f"{target.url}/livez", timeout=20).status_code == 200)
+
+
+def test_badges_of_keys_that_nobody_knows(target: Target) -> None:
+    with crowd(target, 200) as visitors:
+        for number, each in enumerate(visitors):
+            drip(
+                [each],
+                b"".join(
+                    b"GET /hit/public_badges/%d-%d.svg HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                    % (number, key)
+                    for key in range(5)
+                ),
+            )
+        for each in visitors:
+            assert status(each.recv(65_536)) == 200
+
+
+def test_keys_are_guessed_in_vain(target: Target) -> None:
+    ours = target.key.split("_")[1]
+
+    def guess(number: int) -> int:
+        shown = f"ck_{ours if number % 2 else 'zzzzzzzzzz'}_{number:043}"
+        headers = {
+            "Authorization": f"Bearer {shown}",
+            "X-Forwarded-For": f"203.0.113.{number}",  # whatever it says of where it comes from
+        }
+        return from_address(target, "127.0.0.8", "GET", "/v1/whoami", headers).status
+
+    assert tried(guess, 401)
+    # Its neighbour with a right key is not locked out.
+    right = from_address(target, "127.0.0.8", "GET", "/v1/whoami", {"X-API-Key": target.key})
+    assert right.status == 200
+
+
+def test_logins_are_tried_in_vain(target: Target) -> None:
+    def log_in(number: int) -> int:
+        form = f"key=ck_zzzzzzzzzz_{number:043}"
+        return from_address(target, "127.0.0.20", "POST", "/login", OWN, form).status
+
+    assert tried(log_in, 403)
+
+
+def tried(attempt: Callable[[int], int], refused: int) -> bool:
+    """Whether of many attempts, some of them at once, a few are refused, and all others not looked
+    at."""
+    with ThreadPoolExecutor(10) as threads:
+        told = Counter(threads.map(attempt, range(100)))
+    return told.keys() == {refused, 429} and FAILURES <= told[refused] <= FAILURES + 3
+
+
+def test_a_cookie_that_was_put_there_is_never_that_of_a_login(target: Target) -> None:
+    planted = "A" * 43
+    held = {"Cookie": f"countersink={planted}; __Host-countersink={planted}"}
+    made = from_address(
+        target, "127.0.0.21", "POST", "/login", {**OWN, **held}, f"key={target.key}"
+    )
+    assert made.status == 303
+    token = SimpleCookie(made.headers["Set-Cookie"])["countersink"].value
+    assert token != planted
+    asked = ("127.0.0.21", "GET", "/v1/whoami")
+    assert from_address(target, *asked, held).status == 401
+    real = {"Cookie": f"countersink={token}"}
+    assert from_address(target, *asked, real).status == 200
+    # With two, the first one counts: the real one behind it is of no use to who has planted one.
+    both = {"Cookie": f"countersink={planted}; countersink={token}"}
+    assert from_address(target, *asked, both).status == 401
+    for site in ("cross-site", "same-site"):
+        for path in ("/v1/increments", "/v1/dead/drop", "/v1/sequences/s/next", "/logout"):
+            headers = {**real, "Sec-Fetch-Site": site, "Origin": "https://evil.example"}
+            assert from_address(target, "127.0.0.21", "POST", path, headers, "{}").status == 403
+
+
+def test_pages_of_others_reach_nothing_where_no_key_is_needed(web: Web) -> None:
+    evil = "https://evil.example"
+    for headers in (
+        {"Sec-Fetch-Site": "cross-site", "Origin": evil},
+        {"Sec-Fetch-Site": "same-site", "Origin": "http://other.localhost"},
+        {"Origin": evil},
+        {"Origin": "null"},
+        {"Referer": f"{evil}/page"},
+        {"Origin": f"{evil}/{web.url}"},
+        {"Origin": web.url.replace("127.0.0.1", "127.0.0.1.evil.example")},
+    ):
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json"):
+            for path in ("/v1/increments", "/v1/sequences/s/next", "/v1/dead/drop", "/hit/c/k"):
+                told = requests.post(
+                    web.url + path,
+                    data=json.dumps({"counter": "c"}),
+                    headers={**headers, "Content-Type": kind},
+                    timeout=20,
+                )
+                assert told.status_code == 403, (headers, kind, path)
+        pixel = requests.get(f"{web.url}/hit/c/k.gif", headers=headers, timeout=20)
+        assert pixel.status_code == 403
+    rebound = requests.post(
+        f"{web.url}/v1/increments",
+        json={"counter": "c"},
+        headers={"Host": "evil.example", "Origin": "http://evil.example"},
+        timeout=20,
+    )
+    assert rebound.status_code == 421
+    web.apply()
+    assert web.store.totals.counters() == {}
+
+
+def test_new_keys_without_end(target: Target) -> None:
+    with Store(target.mysql_url) as store:
+        store.counters.set("public_flood", max_keys=CAP)
+    for begin in range(0, KEYS, 1_000):
+        keys = [f"{number:0{MAX_KEY_BYTES}}" for number in range(begin, begin + 1_000)]
+        batch = [{"counter": "public_flood", "key": key} for key in keys]
+        assert post(target, json.dumps(batch).encode()) == 202
+    target.apply()
+    with Store(target.mysql_url) as store:
+        found = dict(store.totals.by_key("public_flood"))
+        assert len(found) == CAP + 1
+        assert found["__overflow__"] == KEYS - CAP
+        assert store.totals.total("public_flood") == KEYS
+    shown = ask(target, "GET", "/v1/counters/public_flood").json()
+    assert shown["max_keys"] == CAP
+    assert shown["overflown"] >= 1
