@@ -89,5 +89,5 @@ def looking(browser: Browser, url: str, **context: Any) -> Iterator[Look]:
         look.page.on("console", said)
         look.page.on("pageerror", lambda error: look.complaints.append(str(error)))
         yield look
-        assert look.complaints == []
-        assert look.elsewhere(url) == []
+        assert not look.complaints, look.complaints
+        assert not look.elsewhere(url), look.elsewhere(url)
