@@ -39,6 +39,8 @@ from tests.faults.stage import Stage
 from tests.support import logs
 from tests.support.databases import new_name
 from tests.support.oracle import Oracle
+from tests.web.attacks import floods
+from tests.web.attacks.target import Target
 from tests.web.exploring import explored
 
 FREEZE_SECONDS = 30.0
@@ -48,6 +50,7 @@ EXAMPLES = 50
 """Requests of each kind for each operation of the HTTP interface, about."""
 BIG_TABLE = 50_000
 """Rows."""
+FLOOD_KEYS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,31 @@ def read_among_twenty_kills(stage: Stage) -> None:
     pending.read_beside_killed_workers(stage, KILLS, rounds=50)
 
 
+def web_flooded(stage: Stage) -> None:
+    """A million new keys by HTTP, then slow clients again and again, beside live traffic."""
+    url = f"{stage.mysql_url.rpartition('/')[0]}/{new_name()}"
+    migrate(url)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="csk-") as directory,
+            RedisServer(Path(directory) / "redis") as own,
+        ):
+            target = Target.start(stage.children, own.url, url)
+            worker = stage.children.worker(redis_url=own.url, mysql_url=url)
+            with target.unharmed():
+                floods.flood(target, "flood", FLOOD_KEYS)
+            worker.terminate()
+            assert worker.wait() == 0
+            floods.flooded(target, "flood", FLOOD_KEYS)
+            for _ in range(KILLS):
+                with target.unharmed():
+                    floods.slow_and_deaf_clients(target)
+            target.end()
+    finally:
+        with connect(url) as session:
+            session.execute(f"DROP DATABASE {Settings.parse(url).database}")
+
+
 def document_explored(stage: Stage) -> None:
     """schemathesis, with all that it has, on servers of its own: it makes keys and counts junk."""
     url = f"{stage.mysql_url.rpartition('/')[0]}/{new_name()}"
@@ -222,6 +250,7 @@ def state_machine(stage: Stage) -> None:
 
 REPERTOIRE = (
     Act(document_explored, 3, alone=True),
+    Act(web_flooded, 3, alone=True),
     Act(worker_deaths.killed_at_each_point),
     Act(worker_deaths.killed_under_load),
     Act(worker_deaths.paused_while_others_take_over),

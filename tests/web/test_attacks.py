@@ -15,6 +15,7 @@ from urllib.parse import quote
 import pytest
 import requests
 
+from countersink.store import Store
 from tests.web.attacks.asking import ask, post, say
 from tests.web.attacks.bodies import JSON, MEGABYTE, SQL, bomb
 from tests.web.attacks.target import Target
@@ -99,6 +100,42 @@ def test_sql_is_a_text_as_any_other(target: Target) -> None:
     target.apply()
     totals = ask(target, "GET", "/v1/counters/public_sql/top", params={"n": 100}).json()["rows"]
     assert {row["key"]: row["total"] for row in totals} == dict.fromkeys(SQL, 1)
+
+
+def test_questions_whose_answers_would_have_no_end(target: Target) -> None:
+    with Store(target.mysql_url) as store:
+        store.counters.set("public_hours", resolution="hour")
+    assert post(target, b'{"counter":"public_hours","at":0}') == 202
+    assert post(target, b'{"counter":"public_hours","at":"9999-12-01T00:00:00Z"}') == 202
+    target.apply()
+    counter = "/v1/counters/public_hours"
+    for path in ("hourly", "daily", "totals?by=hour", "hourly?include_pending=true"):
+        for days in ("", "&from=0001-01-01&to=9999-12-31", "&from=1970-01-01&to=9999-12-01"):
+            asked = f"{counter}/{path}{'' if '?' in path or not days else '?'}{days}"
+            told = ask(target, "GET", asked.replace("?&", "?"))
+            assert told.status_code == 422, asked
+            assert "100,000" in told.text, asked
+    assert len(ask(target, "GET", f"{counter}/totals?by=month").json()["rows"]) == 8_030 * 12
+    for query in (
+        "top?n=10001",
+        "top?n=0",
+        "top?n=-1",
+        f"top?search={'%25' * 256}",
+        "daily?from=10000-01-01",
+        "daily?from=2026-02-30",
+        "daily?time_zone=../../../etc/passwd",
+        "daily?time_zone=/etc/passwd",
+        f"daily?time_zone={'A' * 10_000}",
+        "daily?" + "key=a&" * 501,
+        "daily?key=" + "k" * 256,
+        "daily?format=xml",
+    ):
+        assert ask(target, "GET", f"{counter}/{query}").status_code == 422, query
+    for query in ("limit=1001", "limit=1e3", "days=100000", "after=" + "a" * 65):
+        assert ask(target, "GET", f"/v1/counters?{query}").status_code == 422, query
+    many = "&".join(f"counter=public_{number}" for number in range(101))
+    for path in ("/v1/export/openmetrics", "/v1/live"):
+        assert ask(target, "GET", f"{path}?{many}").status_code == 422, path
 
 
 def test_ten_megabytes(target: Target) -> None:

@@ -11,49 +11,34 @@ from http.cookies import SimpleCookie
 import pytest
 import requests
 
-from countersink.store import Store
-from countersink.stream.limits import MAX_KEY_BYTES
 from tests.support.waiting import eventually
-from tests.web.attacks.asking import ask, from_address, post
-from tests.web.attacks.crowd import WINDOW_BYTES, crowd, drip, hung_up
+from tests.web.attacks.asking import from_address
+from tests.web.attacks.crowd import crowd, drip, hung_up
+from tests.web.attacks.floods import flood, flooded, slow_and_deaf_clients
 from tests.web.attacks.target import CONNECTIONS, FAILURES, Target
 from tests.web.raw import answer, status
 from tests.web.serving import Web
 
 pytestmark = pytest.mark.usefixtures("unharmed")
 
-SOME = 10
-"""Connections of live traffic, and to the servers behind."""
 KEYS = 20_000
-CAP = 100
 OWN = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"}
 
 
 def test_slow_and_deaf_clients_by_the_hundred(target: Target) -> None:
+    slow_and_deaf_clients(target)
+
+
+def test_large_bodies_that_never_end(target: Target) -> None:
     key = f"X-API-Key: {target.key}\r\n".encode()
-    begin = b"POST /v1/increments HTTP/1.1\r\nHost: localhost\r\n" + key
-    large = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    before = target.open_files()
-    with (
-        crowd(target, 80) as heads,
-        crowd(target, 60) as bodies,
-        crowd(target, 60) as chunked,
-        crowd(target, 60, window=WINDOW_BYTES) as deaf,
-    ):
-        drip(heads, begin + b"X-A: ")
-        drip(bodies, begin + b"Content-Length: 100000\r\n\r\n")
-        drip(chunked, begin + b"Transfer-Encoding: chunked\r\n\r\n")
-        drip(deaf, large * 90)  # of which the kernel takes some megabytes
-        eventually(lambda: target.open_files() >= before + len(deaf))
-
-        def ended() -> bool:
-            return not (drip(heads, b"a") + drip(bodies, b" ") + drip(chunked, b"1\r\n \r\n"))
-
-        eventually(ended)
-        for each in (*heads, *bodies, *chunked):
-            said = answer(each)
-            assert not said or status(said) == 408
-        eventually(lambda: target.open_files() <= before + SOME)
+    head = b"POST /v1/increments HTTP/1.1\r\nHost: localhost\r\n" + key
+    with crowd(target, 250) as senders:
+        for each in senders:
+            drip([each], head + b"Content-Length: 1000000\r\n\r\n")
+        eventually(lambda: not drip(senders, bytes(65_536)))
+        told = {status(said) for each in senders if (said := answer(each))}
+        assert 503 in told
+        assert told <= {400, 408, 503}
 
 
 def test_connections_that_do_nothing_keep_nobody_out(target: Target) -> None:
@@ -192,18 +177,5 @@ def test_pages_of_others_reach_nothing_where_no_key_is_needed(web: Web) -> None:
 
 
 def test_new_keys_without_end(target: Target) -> None:
-    with Store(target.mysql_url) as store:
-        store.counters.set("public_flood", max_keys=CAP)
-    for begin in range(0, KEYS, 1_000):
-        keys = [f"{number:0{MAX_KEY_BYTES}}" for number in range(begin, begin + 1_000)]
-        batch = [{"counter": "public_flood", "key": key} for key in keys]
-        assert post(target, json.dumps(batch).encode()) == 202
-    target.apply()
-    with Store(target.mysql_url) as store:
-        found = dict(store.totals.by_key("public_flood"))
-        assert len(found) == CAP + 1
-        assert found["__overflow__"] == KEYS - CAP
-        assert store.totals.total("public_flood") == KEYS
-    shown = ask(target, "GET", "/v1/counters/public_flood").json()
-    assert shown["max_keys"] == CAP
-    assert shown["overflown"] >= 1
+    flood(target, "public_flood", KEYS)
+    flooded(target, "public_flood", KEYS)

@@ -20,6 +20,17 @@ from countersink.web.register import Register
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
+class Arriving:
+    """Bodies of requests of which a part is here, and a part is still on its way.
+
+    Attributes:
+        size: bytes of them that are here.
+    """
+
+    size: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Services:
     """Everything that is opened at the start and closed at the end.
@@ -36,6 +47,7 @@ class Services:
         failures: wrong keys that each address may still show.
         stopping: set when the process is told to end: answers that go on without end end then.
         answers: how many there were, by status.
+        arriving: bodies that are on their way.
     """
 
     options: WebOptions
@@ -49,6 +61,7 @@ class Services:
     failures: Buckets
     stopping: asyncio.Event
     answers: Counter[int] = field(default_factory=Counter, compare=False)
+    arriving: Arriving = field(default_factory=Arriving, compare=False)
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run what blocks in a thread."""
