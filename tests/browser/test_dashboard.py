@@ -6,7 +6,7 @@ import re
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.chromium import Look, looking
 from tests.browser.conftest import KEYS
@@ -97,6 +97,22 @@ def test_the_chart_is_there_as_a_table_and_as_csv(look: Look) -> None:
     lines = download.value.path().read_text().splitlines()
     assert lines[0] == "day,total"
     assert len(lines) == 8
+
+
+def test_who_is_quicker_than_the_first_answer(look: Look) -> None:
+    page = look.page
+    held: list[Route] = []
+    page.route("**/v1/counters/signups", held.append)
+    page.goto("/#/counter/signups?range=7")
+    page.get_by_text("The numbers as a table").click()
+    page.get_by_label("Find keys").fill("app")
+    page.get_by_role("slider").press("ArrowLeft")
+    eventually(lambda: page.evaluate("1") and held)
+    page.wait_for_timeout(300)  # longer than the search waits for more letters
+    held[0].continue_()
+    expect(page.locator(".keys li")).to_have_count(1)
+    table = page.get_by_role("region", name="The numbers of the chart")
+    expect(table.locator("tbody tr")).to_have_count(7)
 
 
 def test_ten_thousand_keys_are_searched_and_shown_as_they_are_scrolled_to(look: Look) -> None:

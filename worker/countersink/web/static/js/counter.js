@@ -39,7 +39,7 @@ export function counterView(app, counter, query) {
   const trouble = h("div");
   const note = h("p", { class: "soft note" });
   const tableBody = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the chart" });
-  const details = h("details", { ontoggle: () => details.open && numbers() }, h("summary", null, "The numbers as a table"), tableBody);
+  const details = h("details", { ontoggle: () => details.open && found && numbers() }, h("summary", null, "The numbers as a table"), tableBody);
   const top = keys(counter, (key) => go({ key }));
   const panel = h("div", { class: "panel" }, drawing, chart.element, h("div", { class: "legend" }, chart.legend, note), details);
   const sumFigure = h("div", { class: "figure" }, h("dt", null, sumName), h("dd", null, sum, sumNote));

@@ -41,6 +41,7 @@ export function keys(counter, picked) {
   );
 
   async function ask(number) {
+    if (!wanted) return; // somebody is quicker than the first answer, which asks for it
     n = number;
     asking?.abort();
     const own = (asking = new AbortController());
