@@ -224,6 +224,7 @@ def document_explored(stage: Stage) -> None:
                 examples=EXAMPLES,
                 seed=stage.seed,
                 phases="examples,coverage,fuzzing,stateful",
+                keys=stage.seed % 2 == 0,
             )
         assert not found, found
     finally:

@@ -72,6 +72,17 @@ def test_every_operation_is_whole(path: str, method: str, operation: dict[str, A
             jsonschema.Draft202012Validator.check_schema(content["schema"])
 
 
+def test_it_says_whether_a_key_is_needed(web: Web) -> None:
+    def needed() -> list[dict[str, Any]]:
+        served = requests.get(f"{web.url}/openapi.json", timeout=20).json()
+        found: list[dict[str, Any]] = served["paths"]["/v1/increments"]["post"]["security"]
+        return found
+
+    assert {} in needed()
+    web.key("read")
+    assert {} not in needed()
+
+
 def test_it_is_served_to_everybody(web: Web) -> None:
     web.key("read")
     answer = requests.get(f"{web.url}/openapi.json", timeout=20)

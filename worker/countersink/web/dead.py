@@ -182,7 +182,7 @@ _CHOICE: Final = {
                 "type": "object",
                 "properties": {
                     "refs": {
-                        "type": ["array", "null"],
+                        "type": "array",
                         "items": {
                             "type": "string",
                             "pattern": "^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$",

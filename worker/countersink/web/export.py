@@ -28,6 +28,7 @@ _COUNTERS: Final = Parameter(
     description="A counter; may be given several times, and has to be given once.",
     schema={"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
     repeatable=True,
+    most=MAX_COUNTERS,
 )
 _TOP: Final = Parameter(
     name="top",
@@ -42,7 +43,7 @@ async def openmetrics(request: Request, services: Services, who: Identity) -> Re
     """Totals as ``countersink_events_total{counter="…"}``."""
     given = read(request, _PARAMETERS)
     names = list(dict.fromkeys(given["counter"]))
-    if not 1 <= len(names) <= MAX_COUNTERS:
+    if not names:
         raise refuse("counter", f"choose 1 to {MAX_COUNTERS} counters")
     keys = list(dict.fromkeys(given["key"]))
     if keys and given["top"]:

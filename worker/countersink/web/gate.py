@@ -13,7 +13,7 @@ from countersink.web.credentials import holder_of, login_of, shown_key
 from countersink.web.door import Door
 from countersink.web.failures import answer_of
 from countersink.web.headers import complete
-from countersink.web.hosts import Hosts, is_loopback
+from countersink.web.hosts import Hosts
 from countersink.web.identity import EVERYBODY, NOBODY, Identity
 from countersink.web.limits import Buckets, retry_after
 from countersink.web.problem import Problem
@@ -47,7 +47,7 @@ class Gate:
         self._per_key = _buckets(options.rate_per_key)
         self._per_address = _buckets(options.rate_per_address)
         self._without_keys = options.without_keys
-        self._open = options.without_keys or is_loopback(options.host)
+        self._open = options.may_be_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI)."""

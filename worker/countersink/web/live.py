@@ -15,7 +15,7 @@ from countersink.store.keys import is_name
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.live_feed import FEEDS, Feed, Listener
-from countersink.web.parameters import Parameter, read, refuse
+from countersink.web.parameters import Parameter, read
 from countersink.web.problem import Problem
 from countersink.web.services import Services
 
@@ -43,6 +43,7 @@ COUNTER: Final = Parameter(
     description="Whose total of today to tell; may be given several times.",
     schema={"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
     repeatable=True,
+    most=MAX_COUNTERS,
 )
 
 
@@ -100,8 +101,6 @@ class LiveStream(StreamingResponse):
 async def live(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/live``."""
     counters = frozenset(read(request, (COUNTER,))[COUNTER.name])
-    if len(counters) > MAX_COUNTERS:
-        raise refuse(COUNTER.name, f"name at most {MAX_COUNTERS}")
     if not all(map(who.may_name, counters)):
         raise Problem(403, "This key is not for all of these counters")
     feed = FEEDS.of(services)

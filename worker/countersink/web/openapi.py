@@ -81,13 +81,18 @@ _INTRODUCTION: Final = (
 )
 
 
-def document(doors: Iterable[Door]) -> dict[str, Any]:
-    """The document of ``doors``."""
+def document(doors: Iterable[Door], *, keys: bool = True) -> dict[str, Any]:
+    """The document of ``doors``.
+
+    Args:
+        doors: what there is.
+        keys: whether keys are needed.
+    """
     paths: dict[str, dict[str, Any]] = {}
     for door in doors:
         if not door.hidden:
             path = _PARAMETER.sub(r"{\1}", door.path)
-            paths.setdefault(path, {})[door.method.lower()] = operation(door)
+            paths.setdefault(path, {})[door.method.lower()] = operation(door, keys=keys)
     return {
         "openapi": "3.1.0",
         "info": {"title": "countersink", "version": _version(), "description": _INTRODUCTION},
@@ -105,14 +110,14 @@ def document(doors: Iterable[Door]) -> dict[str, Any]:
     }
 
 
-def operation(door: Door) -> dict[str, Any]:
+def operation(door: Door, *, keys: bool = True) -> dict[str, Any]:
     """A door's own operation with what every door has."""
     made: dict[str, Any] = deepcopy(dict(door.operation))
     made.setdefault("operationId", _operation_id(door))
     if door.scope is not None:
         made.setdefault("description", "")
         made["description"] = f"{made['description']}\n\nScope: `{door.scope}`.".strip()
-    made["security"] = _security(door)
+    made["security"] = _security(door, keys)
     _complete_parameters(door, made.setdefault("parameters", []))
     responses: dict[str, Any] = made.setdefault("responses", {})
     for status in _statuses(door, "requestBody" in made):
@@ -141,11 +146,12 @@ def door_of(doors: Iterable[Door]) -> Door:
     others = tuple(doors)
 
     @cache
-    def body() -> bytes:
-        return json.dumps(document((*others, own))).encode()
+    def body(keys: bool) -> bytes:
+        return json.dumps(document((*others, own), keys=keys)).encode()
 
     async def answer(request: Request, services: Services, who: Identity) -> Response:
-        return Response(body(), media_type="application/json")
+        keys = services.register.keys_needed or not services.options.may_be_open
+        return Response(body(keys), media_type="application/json")
 
     own = Door(
         method="GET",
@@ -174,11 +180,11 @@ def _statuses(door: Door, has_body: bool) -> list[int]:
     return sorted(found)
 
 
-def _security(door: Door) -> list[dict[str, list[str]]]:
+def _security(door: Door, keys: bool) -> list[dict[str, list[str]]]:
     if door.scope is None:
         return []
     needed: list[dict[str, list[str]]] = [{"bearer": []}, {"header": []}, {"login": []}]
-    return [{}, *needed] if door.public else needed
+    return needed if keys and not door.public else [{}, *needed]
 
 
 def _complete_parameters(door: Door, parameters: list[dict[str, Any]]) -> None:

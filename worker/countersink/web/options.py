@@ -7,6 +7,7 @@ from typing import Final
 from countersink.store.api_keys import check_pattern
 from countersink.stream.limits import MAX_AMOUNT
 from countersink.web.addresses import Addresses
+from countersink.web.hosts import is_loopback
 
 PORT: Final = 8321
 DAY_S: Final = 86_400.0
@@ -96,3 +97,8 @@ class WebOptions:
             Addresses(self.trusted_proxies)
         except ValueError as error:
             raise ValueError(f"--trusted-proxy is an address or a network: {error}") from error
+
+    @property
+    def may_be_open(self) -> bool:
+        """Whether everybody may do everything, as long as no key was ever made."""
+        return self.without_keys or is_loopback(self.host)

@@ -13,8 +13,10 @@ from starlette.requests import Request
 
 from countersink.web.problem import Problem
 
-MAX_PARAMETERS: Final = 500
+MAX_PARAMETERS: Final = 600
 """Parameters of one request."""
+MAX_VALUES: Final = 400
+"""Values of one parameter, as a rule."""
 _SHOWN: Final = 20
 """Errors that are told at once."""
 
@@ -30,6 +32,7 @@ class Parameter:
         schema: of its values (JSON Schema).
         default: the value where it is not given; of a repeatable one the empty tuple.
         repeatable: may be given several times; its value is then a tuple.
+        most: how many times.
     """
 
     name: str
@@ -38,12 +41,13 @@ class Parameter:
     schema: Mapping[str, Any]
     default: Any = None
     repeatable: bool = False
+    most: int = MAX_VALUES
 
     def document(self) -> dict[str, Any]:
         """The parameter in OpenAPI 3.1."""
         schema = dict(self.schema)
         if self.repeatable:
-            schema = {"type": "array", "items": schema, "maxItems": MAX_PARAMETERS}
+            schema = {"type": "array", "items": schema, "maxItems": self.most}
         found: dict[str, Any] = {
             "name": self.name,
             "in": "query",
@@ -74,6 +78,9 @@ def read(request: Request, known: Sequence[Parameter]) -> dict[str, Any]:
             errors.append(_error(name, f"there is no such parameter here; there are: {allowed}"))
         elif name in given and not parameter.repeatable:
             errors.append(_error(name, "it is given more than once"))
+        elif parameter.repeatable and len(values[name]) >= parameter.most:
+            error = _error(name, f"it is given more than {parameter.most} times")
+            errors += [] if error in errors else [error]
         else:
             given.add(name)
             try:

@@ -13,7 +13,6 @@ from countersink.store import api_keys
 from countersink.store.connection import Session
 from countersink.store.tables import open_tables
 from countersink.web.app import create_app
-from countersink.web.hosts import is_loopback
 from countersink.web.options import WebOptions
 from countersink.web.server import Server, allow_files, listen, make_server, url_of
 
@@ -90,7 +89,7 @@ def check_keys(session: Session, options: WebOptions) -> None:
     Raises:
         Unguarded: as :func:`run`.
     """
-    if is_loopback(options.host) or options.without_keys or api_keys.live(session):
+    if options.may_be_open or api_keys.live(session):
         return
     raise Unguarded(
         f"{options.host} can be reached from other machines, and no key is valid: make one with"
