@@ -13,6 +13,13 @@ from tests.web.attacks.target import Target
 from tests.web.raw import answer
 
 
+def discreet(target: Target, said: bytes) -> bytes:
+    """What the server has said, in which nothing of its inside is."""
+    for secret in (b"Traceback", b"site-packages", b"pymysql", *target.secrets()):
+        assert secret not in said, said[:1_000]
+    return said
+
+
 def say(target: Target, *parts: bytes) -> bytes:
     """Send these bytes, however early the server hangs up; the whole answer."""
     with crowd(target, 1) as (connection,):
@@ -21,13 +28,13 @@ def say(target: Target, *parts: bytes) -> bytes:
                 connection.sendall(part)
         except OSError:
             pass  # it has heard enough
-        return answer(connection)
+        return discreet(target, answer(connection))
 
 
 def ask(target: Target, method: str, path: str, **arguments: Any) -> requests.Response:
     """A request with the key."""
     headers = {"X-API-Key": target.key, **arguments.pop("headers", {})}
-    return requests.request(
+    answered = requests.request(
         method,
         target.url + path,
         headers=headers,
@@ -35,6 +42,8 @@ def ask(target: Target, method: str, path: str, **arguments: Any) -> requests.Re
         allow_redirects=False,
         **arguments,
     )
+    discreet(target, answered.content)
+    return answered
 
 
 def post(target: Target, body: bytes, **headers: str) -> int:
@@ -58,7 +67,7 @@ def from_address(
     try:
         connection.request(method, path, body, dict(headers))
         answered = connection.getresponse()
-        answered.read()
+        discreet(target, answered.read())
         return answered
     finally:
         connection.close()
