@@ -25,7 +25,6 @@ SUBPACKAGES = {
     "reads",
     "web",
     "backfill",
-    "metrics",
     "cli",
     "schedules",
 }

@@ -18,6 +18,7 @@ from countersink.producers import Producer
 from countersink.schedules.registry import JOBS
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
+from tests.cli.command import call
 from tests.support.databases import dropped, new_name
 from tests.support.factories import RedisFactory
 from tests.support.processes import COUNTERSINK, Child
@@ -25,6 +26,8 @@ from tests.support.waiting import eventually
 
 OPS = Path(__file__).resolve().parents[2] / "ops"
 LINE = '192.0.2.7 - - [21/Nov/2026:10:00:0{} +0000] "GET / HTTP/1.1" 200 5 "-" "-"\n'
+STREAM = "{countersink:0}:events"
+Command = tuple[str, ...]
 EVERY_SECOND = {f"COUNTERSINK_SCHEDULER_{name.upper()}_CRON": "* * * * * *" for name in JOBS}
 
 
@@ -33,7 +36,7 @@ class Site:
 
     Args:
         mysql: a server, whose administrator makes the users.
-        redis_server: another one's URL, with its administrator's password in it.
+        redis_url: where a Redis is whose users are those of a file.
         database: to be made.
     """
 
@@ -64,16 +67,9 @@ class Site:
             for name in names:
                 session.execute(f"DROP USER IF EXISTS '{name}{self._suffix}'@'%%'", ())
 
-    def make_redis_users(self) -> None:
-        with redis.Redis.from_url(self._redis_url) as client:
-            for line in (OPS / "redis" / "users.acl").read_text().splitlines():
-                if line.startswith("user "):
-                    _, name, *rules = re.sub(r">\S+", ">secret", line).split()
-                    client.execute_command("ACL", "SETUSER", name, *rules)
-
     def redis_refusals(self) -> list[str]:
         """What Redis refused to anybody."""
-        with redis.Redis.from_url(self._redis_url) as client:
+        with redis.Redis.from_url(self.redis_url("countersink_admin")) as client:
             return [f"{e['username']}: {e['reason']} {e['object']}" for e in client.acl_log()]
 
     def redis_url(self, user: str) -> str:
@@ -94,18 +90,29 @@ class Site:
 
     def done(self, mysql_user: str, redis_user: str, *arguments: str, status: int = 0) -> str:
         """What a command of these users says; it ends as it should."""
-        child = self.child(mysql_user, redis_user, *arguments)
-        assert child.wait(60) == status, child.output()
-        return child.output()
+        done = call(
+            *arguments,  # in this process: there are many
+            COUNTERSINK_MYSQL_URL=self.mysql_url(mysql_user),
+            COUNTERSINK_REDIS_URL=self.redis_url(redis_user),
+        )
+        assert done.status == status, done.out + done.err
+        return done.out + done.err
 
 
 @pytest.fixture
-def site(mysql_server: MySQLServer, own_redis_server: RedisFactory) -> Iterator[Site]:
+def site(
+    mysql_server: MySQLServer, own_redis_server: RedisFactory, tmp_path: Path
+) -> Iterator[Site]:
+    users = tmp_path / "users.acl"
+    users.touch()  # until the server runs: it is not asked for a password
+    server = own_redis_server(extra=["--aclfile", str(users)])
+    users.write_text(re.sub(r">\S+", ">secret", (OPS / "redis" / "users.acl").read_text()))
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "LOAD")
     name = new_name()
     with dropped(mysql_server, name):
-        site = Site(mysql_server, own_redis_server().url, name)
+        site = Site(mysql_server, server.url, name)
         site.run_grants()
-        site.make_redis_users()
         try:
             yield site
         finally:
@@ -132,10 +139,10 @@ def test_every_process_does_its_work_under_the_documented_rights(
         assert producer.flush(timeout=30, applied=True), worker.output()
     log = tmp_path / "access.log"
     log.write_text("".join(LINE.format(n) for n in range(4)))
-    site.done("countersink_reader", "countersink_app", "tail", str(log), "--counter", "tailed")
+    site.done("countersink_reader", "countersink_tail", "tail", str(log), "--counter", "tailed")
     site.done("countersink_reader", "countersink_app", "increment", "page_views", "/home")
     with redis.Redis.from_url(site.redis_url("countersink_app")) as app:
-        app.xadd("{countersink:0}:events", {"rows": "no JSON"})  # a dead letter is written, too
+        app.xadd(STREAM, {"rows": "no JSON"})  # a dead letter is written, too
 
     reading = ("countersink_reader", "countersink_web")
     totals = ("totals", "page_views", "--by", "key", "--include-pending", "--format", "json")
@@ -199,15 +206,39 @@ def test_who_only_counts_or_looks_changes_no_setting(site: Site, user: str) -> N
     assert "denied" in said
 
 
-def test_an_app_reads_no_streams_group_and_deletes_nothing(site: Site) -> None:
-    with redis.Redis.from_url(site.redis_url("countersink_app")) as client:
+@pytest.mark.parametrize(
+    ("user", "others"),
+    [
+        ("countersink_app", [("XREVRANGE", STREAM, "+", "-"), ("HGETALL", "countersink:worker:x")]),
+        ("countersink_web", [("XREADGROUP", "GROUP", "g", "c", "STREAMS", STREAM, ">")]),
+        (
+            "countersink_backup",
+            [("GET", "countersink:partitions"), ("XADD", STREAM, "*", "a", "b")],
+        ),
+    ],
+)
+def test_who_sends_takes_nothing_away(site: Site, user: str, others: list[Command]) -> None:
+    with redis.Redis.from_url(site.redis_url(user)) as client:
+        assert client.ping()
         for command in (
-            ("XTRIM", "{countersink:0}:events", "MAXLEN", "0"),
-            ("XDEL", "{countersink:0}:events", "1-1"),
+            ("XTRIM", STREAM, "MAXLEN", "0"),
+            ("XDEL", STREAM, "1-1"),
+            ("DEL", STREAM),
+            ("XGROUP", "DESTROY", STREAM, "countersink"),
             ("DEL", "rq:queue:countersink"),
             ("FLUSHALL",),
             ("KEYS", "*"),
             ("CONFIG", "GET", "*"),
+            *others,
         ):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 client.execute_command(*command)
+
+
+def test_nobody_comes_in_without_a_name(site: Site) -> None:
+    anonymous = re.sub(r"//[^@]*@", "//", site.redis_url("countersink_app"))
+    with (
+        redis.Redis.from_url(anonymous) as client,
+        pytest.raises(redis.exceptions.AuthenticationError),
+    ):
+        client.ping()
