@@ -222,7 +222,7 @@ def test_what_dies_is_started_again_and_it_says_so(start_up: Start) -> None:
 
 
 @MARIADB_ONLY
-def test_a_second_up_on_the_same_data_is_refused(start_up: Start, tmp_path: Path) -> None:
+def test_a_second_up_is_refused_and_passwords_are_kept(start_up: Start, tmp_path: Path) -> None:
     first = start_up()
     first.wait_for(r"countersink is up\.")
     second = countersink("up", "--data", str(tmp_path / "data"))
@@ -230,21 +230,15 @@ def test_a_second_up_on_the_same_data_is_refused(start_up: Start, tmp_path: Path
     assert f"process {first.process.pid}) is using {tmp_path / 'data'}" in second.stderr
     assert all(map(alive, first.server_pids()))
 
-
-@MARIADB_ONLY
-def test_passwords_are_kept_from_others_and_out_of_the_output(start_up: Start) -> None:
-    up = start_up()
-    up.wait_for(r"countersink is up\.")
     for starts in STARTS.values():
-        up.wait_for(starts)
-    data = up.data
-    assert stat.S_IMODE(data.stat().st_mode) == 0o700
-    assert stat.S_IMODE((data / "environment.sh").stat().st_mode) == 0o600
-    passwords = [url.split("@")[0].rpartition(":")[2] for url in up.urls().values()]
+        first.wait_for(starts)
+    assert stat.S_IMODE(first.data.stat().st_mode) == 0o700
+    assert stat.S_IMODE((first.data / "environment.sh").stat().st_mode) == 0o600
+    passwords = [url.split("@")[0].rpartition(":")[2] for url in first.urls().values()]
     assert len(passwords) == 2
-    up.stop()
+    first.stop()
     for password in passwords:
-        assert password not in up.output()
+        assert password not in first.output()
 
 
 @MARIADB_ONLY
