@@ -19,7 +19,7 @@ def test_totals_equal_a_dictionary_at_every_step(redis_client: redis.Redis, mysq
         run_state_machine_as_test(
             machine_on(ground),
             settings=settings(
-                max_examples=50,
+                max_examples=25,
                 stateful_step_count=40,
                 deadline=None,
                 # an example that fails here may pass when shortened: timing is the servers' own
