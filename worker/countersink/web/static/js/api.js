@@ -1,5 +1,9 @@
 // Asking the server. Errors carry its own sentence.
 
+import { fresh } from "./freshness.js";
+
+const COMPLETE = "Countersink-Complete-Up-To";
+
 export class ApiError extends Error {
   constructor(status, message) {
     super(message);
@@ -40,6 +44,9 @@ async function ask(url, options) {
   }
   if (response.status === 401) return leave();
   if (!response.ok) throw new ApiError(response.status, await reason(response));
+  // In the header alone it is of this moment: the body may be an old one that a 304 was told of.
+  const complete = response.headers.get(COMPLETE);
+  if (complete !== null) fresh(complete === "unknown" ? null : complete);
   return response.json();
 }
 

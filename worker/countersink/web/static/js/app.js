@@ -8,7 +8,11 @@ import { counterView } from "./counter.js";
 import { overview } from "./overview.js";
 import { systemView } from "./system.js";
 
-const VIEWS = { "": overview, counter: counterView, system: systemView };
+const VIEWS = new Map([
+  ["", overview],
+  ["counter", counterView],
+  ["system", systemView],
+]);
 const ALERT_EVERY_MS = 15_000;
 
 const main = document.getElementById("main");
@@ -42,7 +46,7 @@ function place() {
 
 function go() {
   const [name, argument, query] = place();
-  const make = VIEWS[name] ?? overview;
+  const make = VIEWS.get(name) ?? overview;
   const same = view && shown === `${name}/${argument}`;
   if (same && view.changed) return view.changed(query);
   const first = view === null;

@@ -4,7 +4,6 @@ import { address as url, counterPath, get } from "./api.js";
 import { Chart, MOST_BARS } from "./chart.js";
 import { announce, h, put, text } from "./dom.js";
 import { between, change, label, plus, whole } from "./format.js";
-import { fresh } from "./freshness.js";
 import { keys } from "./keys.js";
 import { choice, failure, figure, tick } from "./parts.js";
 import { RANGES, address, read } from "./range.js";
@@ -100,7 +99,6 @@ export function counterView(app, counter, query) {
       found = await series(counter, wanted, own.signal);
       put(trouble);
       panel.removeAttribute("aria-busy");
-      fresh(found.completeUpTo);
       drawn(quietly);
       if (wanted.key === null) top.show(wanted, found.sum);
       else if (!quietly) top.show(wanted, 0);
@@ -234,7 +232,7 @@ export function counterView(app, counter, query) {
   }
 
   function heard(news) {
-    const mine = news.today[counter];
+    const mine = Object.hasOwn(news.today, counter) && news.today[counter];
     if (!mine || !settings || !found || todayTotal === null) return undefined;
     const { day, total } = mine;
     if (wanted.key !== null) return again(); // the event is of all keys

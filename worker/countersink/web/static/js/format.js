@@ -12,7 +12,8 @@ const RANGE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short",
 const MONTH = new Intl.DateTimeFormat("en-GB", { month: "long", year: "numeric", timeZone: "UTC" });
 const MONTH_SHORT = new Intl.DateTimeFormat("en-GB", { month: "short", timeZone: "UTC" });
 
-export const whole = (n) => (n === null || n === undefined ? "–" : WHOLE.format(n));
+/** "1,234,567". Beyond 2^53 the page knows a number to about 16 digits only, and says so: "≈ …". */
+export const whole = (n) => (n === null || n === undefined ? "–" : `${Math.abs(n) > Number.MAX_SAFE_INTEGER ? "≈ " : ""}${WHOLE.format(n)}`);
 export const short = (n) => SHORT.format(n);
 export const percent = (part) => PERCENT.format(part);
 
@@ -52,7 +53,8 @@ export function lasting(seconds) {
 /** Today's date in a time zone, as "2026-11-21". */
 export function today(zone) {
   try {
-    return new Intl.DateTimeFormat("en-CA", { timeZone: zone, dateStyle: "short" }).format(new Date());
+    const parts = new Intl.DateTimeFormat("en-u-ca-iso8601-nu-latn", { timeZone: zone, year: "numeric", month: "2-digit", day: "2-digit" }).formatToParts();
+    return ["year", "month", "day"].map((type) => parts.find((one) => one.type === type).value).join("-");
   } catch {
     return new Date().toISOString().slice(0, 10); // a zone that this browser does not know
   }

@@ -9,8 +9,11 @@ const SILENT_S = 10;
 let state = { completeUpTo: undefined, trouble: null, heard: 0 };
 let shown = "";
 
-/** What a live event, or an answer, said. */
-export function fresh(completeUpTo) {
+/** What a live event, or an answer, said: null where it is not known. Answers come in any order, so
+    that what is older than what is known says only that the server answers. */
+export function fresh(said) {
+  const known = state.completeUpTo;
+  const completeUpTo = said && known && new Date(said) < new Date(known) ? known : said;
   state = { completeUpTo, trouble: null, heard: Date.now() };
   show();
 }

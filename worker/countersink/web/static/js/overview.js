@@ -5,7 +5,6 @@ import { announce, h, put, settled, text } from "./dom.js";
 import { emptyState } from "./empty.js";
 import { whole } from "./format.js";
 import { failure, tick } from "./parts.js";
-import { fresh } from "./freshness.js";
 import { draw, sparkline } from "./sparkline.js";
 
 const PAGE = 100;
@@ -81,7 +80,6 @@ export function overview(app) {
   }
 
   function take(found, added) {
-    fresh(found.complete_up_to);
     put(rest);
     number = found.counters;
     next = found.next;

@@ -31,7 +31,7 @@ export function read(query, settings) {
   const days = from === null ? Infinity : span(from, to);
   const can = { hour: hours && days <= MOST_HOUR_DAYS, day: true, month: days > 31 };
   let by = query.get("by");
-  if (!can[by]) by = hours && days <= 2 ? "hour" : range === "all" ? "auto" : "day";
+  if (!Object.hasOwn(can, by) || !can[by]) by = hours && days <= 2 ? "hour" : range === "all" ? "auto" : "day";
   const compare = query.get("compare") === "1" && from !== null;
   const before = compare ? { from: plus(from, -days), to: plus(from, -1) } : null;
   return { range, from, to, days, by, can, hours, compare, before, now, key: query.get("key") };

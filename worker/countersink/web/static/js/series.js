@@ -5,7 +5,7 @@ import { counterPath, get } from "./api.js";
 const FEW = 3;
 const MANY = 800;
 
-/** { by, labels, values, sum, completeUpTo, rolledUpTo, before } for what `wanted` (range.js) says. */
+/** { by, labels, values, sum, rolledUpTo, before } for what `wanted` (range.js) says. */
 export async function series(counter, wanted, signal) {
   const { from, to, key, before } = wanted;
   const [now, then] = await Promise.all([
@@ -33,7 +33,6 @@ async function one(counter, by, range, signal) {
     labels: found.rows.map((row) => row[by]),
     values,
     sum: values.reduce((sum, value) => sum + value, 0),
-    completeUpTo: found.complete_up_to,
     rolledUpTo: found.rolled_up_to,
   };
 }
