@@ -19,7 +19,7 @@ from countersink.store import Store, errors
 from countersink.store.apply import Applier
 from countersink.store.buckets import label_of
 from tests.schedules.tables import MAX, Tables, spread
-from tests.store.helpers import entry, minute
+from tests.store.helpers import entry, minute, together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 KEYS = [b"", b"\xff", "ä".encode(), b"a", b"a "]
@@ -354,3 +354,100 @@ def test_the_job_says_what_it_did(tables: Tables) -> None:
 
 def _is_locking(request: Request, _reply: bytes) -> bool:
     return "FOR UPDATE NOWAIT" in request.text
+
+
+def apply(tables: Tables, day: date, *names: str) -> int:
+    """Count 1 for each key by a worker that remembers nothing; how many had no room."""
+    applier = Applier(tables.url, 5)
+    try:
+        rows = [(n, "v", name, minute(day), 1) for n, name in enumerate(names)]
+        return applier.apply([entry(rows)]).overflown
+    finally:
+        applier.close()
+
+
+def test_a_day_with_a_cap_gets_its_room_back_and_keys_of_its_month_take_none(
+    tables: Tables,
+) -> None:
+    with Store(tables.url) as store:
+        store.counters.set("v", keep_days=5, max_keys=3)
+    old = day_of(40)
+    month, other = old.replace(day=1), old.replace(day=1) + timedelta(days=old.day == 1)
+    remembering = Applier(tables.url, 9)
+    remembering.apply([entry([(0, "v", "a", minute(old), 1)])])
+    assert apply(tables, old, "b", "c", "none") == 1
+    apply(tables, other, "of another day")
+    run(tables.url)
+    assert apply(tables, old, "a", "b", "d", "e", "of another day", "f", "g") == 1
+    remembering.apply([entry([(0, "v", "c", minute(old), 1), (1, "v", "g", minute(old), 1)])])
+    assert {key for _, key, _, _ in tables.slots()} == {
+        *(b"a", b"b", b"c", b"d", b"e", b"f", b"of another day", b"__overflow__")
+    }
+    # The keys of the month are left out, too, whenever the day's are counted from the beginning.
+    with Store(tables.url) as store:
+        store.counters.set("v", max_keys=4)
+    assert apply(tables, old, "g", "h", "c") == 1
+    run(tables.url)
+    assert tables.months() == [
+        (month, key, amount)
+        for key, amount in (
+            (b"__overflow__", 4),
+            *((b"a", 2), (b"b", 2), (b"c", 3), (b"d", 1), (b"e", 1), (b"f", 1), (b"g", 1)),
+            (b"of another day", 2),
+        )
+    ]
+    assert apply(tables, old, "h", "i", "j", "k", "l") == 1
+    remembering.close()
+    tables.check_ledger()
+
+
+def test_a_day_that_is_not_rolled_up_has_no_room_for_keys_of_its_month(tables: Tables) -> None:
+    with Store(tables.url) as store:
+        store.counters.set("v", max_keys=1)
+    keep(tables, 5)
+    kept = day_of(0)
+    tables.run("INSERT INTO counter_month VALUES ('v', %s, 'old', 1)", kept.replace(day=1))
+    assert apply(tables, kept, "a", "old") == 1
+
+
+def test_workers_with_a_cap_and_retention_never_wait_in_a_circle(tables: Tables) -> None:
+    """Late events of old keys and of new ones, while their days are rolled up again and again."""
+    most, own = 4, ("a", "b", "c", "d")
+    with Store(tables.url) as store:
+        store.counters.set("v", keep_days=5, max_keys=most)
+    days = [day_of(40), day_of(41)]
+    for day in days:
+        apply(tables, day, *own)
+    run(tables.url)
+    pauses: list[float] = []
+    appliers = [Applier(tables.url, slot, pause=pauses.append) for slot in (1, 2, 3)]
+    stop = threading.Event()
+
+    def roll() -> None:
+        while not stop.is_set():
+            run(tables.url, rows=3)
+
+    def count(applier: Applier, number: int) -> None:
+        for turn in range(25):
+            names = (*own, *(f"{number}/{turn}/{n}" for n in range(2)), f"of all/{turn}")
+            rows = [(n, "v", name, minute(days[n % 2]), 1) for n, name in enumerate(names * 2)]
+            applier.apply([entry(rows)])
+
+    rolling = threading.Thread(target=roll)
+    rolling.start()
+    try:
+        together(*(partial(count, one, n) for n, one in enumerate(appliers)))
+    finally:
+        stop.set()
+        rolling.join(60)
+    assert pauses == []
+    totals = tables.totals()
+    assert {key: totals["v", key.encode()] for key in own} == dict.fromkeys(own, 2 + 3 * 25 * 2)
+    assert sum(totals.values()) == 8 + 3 * 25 * 14
+    in_months = {key for _, key, _ in tables.months()}
+    for day in days:
+        new = {key for bucket, key, _, _ in tables.slots() if bucket.startswith(str(day))}
+        assert len(new - in_months - {b"__overflow__"}) <= most
+    tables.check_ledger()
+    for applier in appliers:
+        applier.close()

@@ -10,7 +10,9 @@ workers up behind a transaction that itself waits.
 
 What goes into a month goes there by what the counter was when the pass looked at it. So that is
 looked at again under the share lock of control that applying transactions take as well, before any
-other lock: whoever deletes a counter, or gives it another policy, holds that row alone.
+other lock: whoever deletes a counter, or gives it another policy, holds that row alone. If there is
+a cap on its keys, those that the day still has are to be counted anew: the row by which makers of
+keys take turns is held from then on, which comes before the rows that are moved for them, too.
 """
 
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
-from countersink.store import cells
+from countersink.store import cells, key_caps
 from countersink.store.buckets import label_time
 from countersink.store.connection import Session
 from countersink.store.control import read_control
@@ -47,11 +49,13 @@ class Month:
         label: of the first of the month.
         rolled_up_to: the first day of the counter that stays, as the pass knows it.
         version: of the policies that the pass goes by.
+        capped_day: the day of the bucket, if the counter has a cap on the keys of its days.
     """
 
     label: int
     rolled_up_to: date
     version: int
+    capped_day: date | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,8 @@ def move(session: Session, part: Part) -> Moved:
     with session.transaction():
         if part.month is not None:
             _check(session, part.counter, part.month)
+            if part.month.capped_day is not None:
+                key_caps.count_anew(session, (part.counter, part.month.capped_day))
         keys = _lock(session, part)
         moving = [one for one in keys if one.moving]
         moved = sum(one.moving for one in moving)

@@ -148,12 +148,17 @@ class _Pass:
         """Move its buckets; if it is changed or deleted meanwhile, the rest is the next pass's."""
         policies = self._policies.of(counter)
         for label in labels:
-            month = self._month(counter, label, rolled_up_to)
+            day = self._day(counter, label, rolled_up_to)
             after: bytes | None = None
-            while month is not None and not self._pace.stopped:
-                to = Month(month, rolled_up_to, self._policies.version)
+            while day is not None and not self._pace.stopped:
+                month = Month(
+                    day_label(day.replace(day=1)),
+                    rolled_up_to,
+                    self._policies.version,
+                    None if self._policies.cap(counter) is None else day,
+                )
                 try:
-                    after = self._next(counter, label, to, after)
+                    after = self._next(counter, label, month, after)
                 except Outdated:
                     self._now, self._policies = self._mover.run(now_and_policies)
                     on_record = self._mover.run(partial(_on_record, counter=counter))
@@ -179,8 +184,8 @@ class _Pass:
         self._mover.move(part)
         return part.last
 
-    def _month(self, counter: str, label: int, rolled_up_to: date) -> int | None:
-        """The label of the month a bucket goes to; None if it stays."""
+    def _day(self, counter: str, label: int, rolled_up_to: date) -> date | None:
+        """The day of a bucket that goes to its month; None if it stays."""
         try:
             policy = self._policies.numbered(counter, label)
         except LookupError:
@@ -192,7 +197,7 @@ class _Pass:
         if (first.year, first.month) != (last.year, last.month):
             self._astride.append(Place(counter, label))
             return None
-        return day_label(first.replace(day=1))
+        return first
 
 
 def _kept(session: Session) -> dict[str, tuple[int | None, date | None]]:

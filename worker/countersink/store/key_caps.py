@@ -10,7 +10,9 @@ Once a day is full, that is so until somebody changes something (the policies' v
 asks for the lock any more: not for an attack of a million keys either.
 
 The number belongs to a version of the policies, under another one the keys are counted anew. Every
-change of a cap is a new version, so it takes effect at once and exactly.
+change of a cap is a new version, so it takes effect at once and exactly. They are counted anew as
+well where retention has moved keys of the day to its month, which gives their room back
+(:func:`count_anew`, :mod:`countersink.store.day_keys`).
 
 The rows are locked in the order of (counter, day), before any other row but guards, so that nobody
 waits in a circle. They are made in transactions of their own (:func:`make_rows`), since an INSERT
@@ -24,15 +26,13 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Final, TypeVar
 
-from countersink.store import ranges
+from countersink.store import day_keys
 from countersink.store.amounts import Amounts
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
 from countersink.store.keys import is_name
 from countersink.store.overflow import OVERFLOW, Place
 from countersink.store.policies import Policies
-from countersink.store.ranges import LabelRange
-from countersink.store.views import View
 
 Cells = tuple[str, int]
 """(counter, label of the bucket)."""
@@ -40,9 +40,10 @@ Result = TypeVar("Result")
 
 _LOCK_SLOT: Final = 0
 """Of the row of ``counter_keys`` that whoever makes keys holds."""
-_KEYS_PER_QUERY: Final = 500  # from 1,000 on MariaDB makes a temporary table of them
+_ROWS: Final = "counter_keys FORCE INDEX (PRIMARY)"
+"""By the other index others than one would lock its entries, and the row after them: MariaDB takes
+it for an UPDATE of a small table. Two that come by different indexes wait in a circle."""
 _PLACES_PER_QUERY: Final = 200
-_MOST_BYTES: Final = 255
 
 
 class RowsMissing(Exception):
@@ -134,6 +135,18 @@ def with_rows(session: Session, attempt: Callable[[], Result]) -> Result:
             make_rows(session, error.places)
 
 
+def count_anew(session: Session, place: Place) -> None:
+    """Have the keys of a day counted anew by whoever makes the next one.
+
+    Takes the lock that makers of keys take, until the transaction ends: to be called before any row
+    of the day is locked that has an amount.
+    """
+    session.execute(
+        f"UPDATE {_ROWS} SET version = NULL WHERE counter = %s AND day = %s AND slot = %s",
+        (*place, _LOCK_SLOT),
+    )
+
+
 @dataclass(slots=True)
 class _Day:
     """Keys of a day that are not remembered as being there, and the buckets that they are for."""
@@ -183,7 +196,7 @@ class _Deciding:
         full: dict[Place, list[str]] = {}
         doubtful: dict[Place, list[str]] = {}
         for place, day in days.items():
-            missing = self._missing(place, day.keys)
+            missing = day_keys.missing(self._session, self._policies, place, day.keys)
             if not missing:
                 continue
             number = states.get(place)
@@ -200,18 +213,24 @@ class _Deciding:
 
         Nobody else makes keys of that day until this transaction ends.
         """
+        session, policies, most = self._session, self._policies, self._most(place)
         number = self._lock(place)
-        # Once more, if others have had the lock since it was looked which keys are there.
-        same = number is not None and number == self._seen[place]
-        new = list(keys) if same else self._missing(place, keys)
-        counted = self._count(place) if number is None else number
-        room = max(0, self._most(place) - counted)
+        # Once more, if others have had the lock since it was looked which keys are there. Where
+        # retention was at the day, another number may have come to be the same.
+        same = (
+            number is not None
+            and number == self._seen[place]
+            and not day_keys.is_rolled_up(session, place)
+        )
+        new = list(keys) if same else day_keys.missing(session, policies, place, keys)
+        counted = day_keys.count(session, policies, place, most) if number is None else number
+        room = max(0, most - counted)
         granted, refused = new[:room], new[room:]
         if number is None or granted:
-            self._session.execute(
-                "UPDATE counter_keys SET number = %s, version = %s"
+            session.execute(
+                f"UPDATE {_ROWS} SET number = %s, version = %s"
                 " WHERE counter = %s AND day = %s AND slot = %s",
-                (counted + len(granted), self._policies.version, *place, _LOCK_SLOT),
+                (counted + len(granted), policies.version, *place, _LOCK_SLOT),
             )
         return granted, refused
 
@@ -223,7 +242,7 @@ class _Deciding:
     def _states(self, places: Collection[Place]) -> dict[Place, int | None]:
         """How many keys the days have, as far as there are rows that say so; None: not counted.
 
-        Without a lock: numbers only grow.
+        Without a lock: a number grows, or is of no worth any more.
         """
         found: dict[Place, int | None] = {}
         ordered = sorted(places)
@@ -240,7 +259,7 @@ class _Deciding:
     def _lock(self, place: Place) -> int | None:
         """Hold a day's row; how many keys it has, None if that was not counted."""
         rows = self._session.query(
-            "SELECT number, version FROM counter_keys"
+            f"SELECT number, version FROM {_ROWS}"
             " WHERE counter = %s AND day = %s AND slot = %s FOR UPDATE",
             (*place, _LOCK_SLOT),
         )
@@ -250,51 +269,3 @@ class _Deciding:
 
     def _valid(self, number: int, version: int | None) -> int | None:
         return int(number) if version == self._policies.version else None
-
-    def _missing(self, place: Place, keys: Collection[str]) -> list[str]:
-        """Those of some keys that the day does not have; the others are remembered.
-
-        Left out is what cannot be a key: the server is going to refuse it, so it takes no room.
-        """
-        encoded = {key: hexed for key in keys if (hexed := _hex(key)) is not None}
-        of_day = self._ranges(place)
-        # In one bucket keys are found by the primary key, in several by the other index.
-        index = "PRIMARY" if len(of_day) == 1 and of_day[0].only is not None else "by_key"
-        where, args = ranges.condition(of_day)
-        there: set[str] = set()
-        ordered = sorted(encoded.values())
-        for start in range(0, len(ordered), _KEYS_PER_QUERY):
-            some = "', X'".join(ordered[start : start + _KEYS_PER_QUERY])
-            rows = self._session.query(
-                f"SELECT DISTINCT counter_key FROM counter_slot FORCE INDEX ({index})"
-                f" WHERE counter = %s{where} AND counter_key IN (X'{some}')",
-                (place[0], *args),
-            )
-            there.update(bytes(key).decode() for (key,) in rows)
-        self._policies.made.add(*place, there)
-        return [key for key in encoded if key not in there]
-
-    def _count(self, place: Place) -> int:
-        """How many keys the day has; not further than to its cap."""
-        where, args = ranges.condition(self._ranges(place))
-        ((number,),) = self._session.query(
-            "SELECT COUNT(*) FROM (SELECT DISTINCT counter_key FROM counter_slot"
-            f" FORCE INDEX (PRIMARY) WHERE counter = %s{where}"
-            " AND counter_key <> %s LIMIT %s) AS there",
-            (place[0], *args, OVERFLOW.encode(), self._most(place)),
-        )
-        return int(number)
-
-    def _ranges(self, place: Place) -> Sequence[LabelRange]:
-        """The buckets of a day."""
-        counter, day = place
-        return View(counter, self._policies.of(counter), None).ranges(day, day) or ()
-
-
-def _hex(key: str) -> str | None:
-    """A key as hex digits; None for what is none."""
-    try:
-        encoded = key.encode()
-    except UnicodeEncodeError:
-        return None
-    return encoded.hex() if len(encoded) <= _MOST_BYTES else None
