@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -103,6 +105,46 @@ def test_a_key_hears_of_its_own_counters_alone(web: Web) -> None:
         f"{web.url}/v1/live?counter=secret", headers={"X-API-Key": key}, timeout=20
     )
     assert refused.status_code == 403
+
+
+def test_counters_are_counted_once_for_all_who_may_see_the_same(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand names, matched for each listener, would keep the event loop from all
+    others for seconds."""
+    counted: list[tuple[tuple[str, ...], str]] = []
+    visible = live_feed._visible
+
+    def noted(names: tuple[str, ...], patterns: tuple[str, ...]) -> int:
+        counted.append((patterns, threading.current_thread().name))
+        return visible(names, patterns)
+
+    monkeypatch.setattr(live_feed, "_visible", noted)
+    for name in ("shop.orders", "shop.visits", "blog.visits"):
+        count(web, name, 1)
+    shop = web.key("read", name="shop", counters=["shop.*"])
+    visits = web.key("read", name="visits", counters=["*.visits", "nothing"])
+    shown = {shop: "shop.orders", visits: "blog.visits"}
+    with (
+        listening(web, shown[shop], key=shop) as one,
+        listening(web, shown[shop], key=shop) as two,
+        listening(web, shown[visits], key=visits) as three,
+    ):
+        for stream, name in ((one, shown[shop]), (two, shown[shop]), (three, shown[visits])):
+            assert stream.until(name, 1)["counters"] == 2
+        count(web, "shop.orders", 1)  # no other name: nothing is counted anew
+        for stream in (one, two):
+            assert stream.until("shop.orders", 2)["counters"] == 2
+        assert sorted(patterns for patterns, _ in counted) == [("*.visits", "nothing"), ("shop.*",)]
+        count(web, "shop.returns", 1)
+        event = next(event for event in two.events() if event["counters"] == 3)
+        assert event["today"] == {}
+    loop = asyncio.run_coroutine_threadsafe(_thread(), web.loop).result(20)
+    assert loop not in {thread for _, thread in counted}
+
+
+async def _thread() -> str:
+    return threading.current_thread().name
 
 
 def test_a_stream_ends_with_its_key(web: Web) -> None:

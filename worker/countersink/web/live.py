@@ -114,7 +114,7 @@ async def live(request: Request, services: Services, who: Identity) -> Response:
     def welcome() -> bool:
         return not services.stopping.is_set() and services.register.holds(who)
 
-    return LiveStream(feed, Listener(counters, who.may_name), welcome)
+    return LiveStream(feed, Listener(counters, who.counters), welcome)
 
 
 async def _send(send: Send, text: str) -> None:

@@ -1,11 +1,14 @@
 """Live numbers: one look a second at MySQL for everybody who listens."""
 
 import asyncio
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from fnmatch import translate
+from functools import partial
 from typing import Any, Final
 
 from countersink.reads import Reads
@@ -29,6 +32,8 @@ class Seen:
     Attributes:
         number: of the look, from 1; 0 before the first.
         names: all counters, in order.
+        visible: how many of them whoever is bound to some patterns may name; by the patterns of all
+            who listened when the look began.
         today: by counter its day, in its own time zone, and the total of it; of those wanted.
         complete_up_to: see :class:`countersink.reads.Read`.
         trouble: a server did not answer: nothing else of it is new.
@@ -36,6 +41,7 @@ class Seen:
 
     number: int = 0
     names: tuple[str, ...] = ()
+    visible: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     today: Mapping[str, tuple[date, int]] = field(default_factory=dict)
     complete_up_to: datetime | None = None
     trouble: bool = False
@@ -47,19 +53,20 @@ class Listener:
 
     Attributes:
         counters: whose totals of today are wanted.
-        may_name: which counters may be told of.
+        patterns: shell patterns of the counters that may be told of; empty: all.
         wake: set whenever there was another look.
     """
 
     counters: frozenset[str]
-    may_name: Callable[[str], bool]
+    patterns: tuple[str, ...] = ()
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _sent: dict[str, tuple[date, int]] = field(default_factory=dict)
     _last: int = 0
 
     def news(self, seen: Seen) -> dict[str, Any] | None:
-        """What has changed since it was asked last, as a document; None where there was no look."""
-        if seen.number == self._last:
+        """What has changed since it was asked last, as a document; None where there was no look, or
+        one that had begun before this one came."""
+        if seen.number == self._last or not (seen.trouble or self.patterns in seen.visible):
             return None
         self._last = seen.number
         if seen.trouble:
@@ -72,7 +79,7 @@ class Listener:
         self._sent |= changed
         complete = seen.complete_up_to
         return {
-            "counters": sum(map(self.may_name, seen.names)),
+            "counters": seen.visible[self.patterns],
             "complete_up_to": None
             if complete is None
             else complete.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -122,12 +129,15 @@ class Feed:
             self.listeners.discard(listener)
 
     async def _look(self) -> None:
+        before = self.seen
         while self.listeners:
             began = time.monotonic()
             wanted = frozenset[str]().union(*(one.counters for one in self.listeners))
+            patterns = frozenset(one.patterns for one in self.listeners)
             number = self.seen.number + 1
+            work = partial(look, self._services.reads, wanted, patterns, number, before)
             try:
-                self.seen = await self._services.run(look, self._services.reads, wanted, number)
+                self.seen = before = await self._services.run(work)
             except (StoreError, StreamError):
                 self.seen = Seen(number=number, trouble=True)
             for listener in self.listeners:
@@ -150,19 +160,50 @@ class Feed:
 FEEDS: Final = OnePer(Feed)
 
 
-def look(reads: Reads, wanted: frozenset[str], number: int) -> Seen:
-    """Ask MySQL and Redis once.
+def look(
+    reads: Reads,
+    wanted: frozenset[str],
+    patterns: frozenset[tuple[str, ...]],
+    number: int,
+    before: Seen,
+) -> Seen:
+    """Ask MySQL and Redis once. Blocks.
+
+    Args:
+        reads: whom to ask.
+        wanted: whose totals of today are wanted.
+        patterns: by which counters are told of, of everybody who listens.
+        number: of this look.
+        before: an earlier look.
 
     Raises:
         StoreError: MySQL did not do its part.
     """
-    names = reads.names()
-    known = wanted.intersection(names.value)
+    found = reads.names()
+    names = tuple(found.value)
+    known = wanted.intersection(names)
     today: dict[str, tuple[date, int]] = {}
-    complete = names.complete_up_to
+    complete = found.complete_up_to
     if known:
         glance = Glance(limit=len(known), days=1, totals=False, visible=known.__contains__)
-        found = reads.overview(glance)
-        today = {line.counter: line.days[-1] for line in found.value.lines if line.days}
-        complete = found.complete_up_to
-    return Seen(number=number, names=tuple(names.value), today=today, complete_up_to=complete)
+        overview = reads.overview(glance)
+        today = {line.counter: line.days[-1] for line in overview.value.lines if line.days}
+        complete = overview.complete_up_to
+    counted = before.visible if before.names == names else {}
+    return Seen(
+        number=number,
+        names=names,
+        visible={
+            each: counted[each] if each in counted else _visible(names, each) for each in patterns
+        },
+        today=today,
+        complete_up_to=complete,
+    )
+
+
+def _visible(names: tuple[str, ...], patterns: tuple[str, ...]) -> int:
+    """How many names fit one of the patterns; all, where there are none."""
+    if not patterns:
+        return len(names)
+    fits = re.compile("|".join(map(translate, patterns))).match
+    return sum(1 for name in names if fits(name))
