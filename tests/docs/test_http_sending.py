@@ -49,4 +49,8 @@ def test_every_way_to_count_a_visit_is_there(door: Door) -> None:
 def test_limits_are_the_defaults() -> None:
     options = WebOptions(redis_url="", mysql_url="")
     assert f"to {options.max_amount:,} (`--max-amount`)" in SENDING
+    assert (
+        f"at most {options.max_ahead_s:,.0f} s ahead of the server's clock (`--max-ahead-s`)"
+        in SENDING
+    )
     assert f"more than {options.max_items:,} increments (`--max-items`)" in SENDING

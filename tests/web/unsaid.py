@@ -22,7 +22,7 @@ UNSAID: Final = re.compile(
             # of names that are on a list, and bytes, which are no characters
             "is no time zone",
             "at most 255 bytes",
-            "'at' (is a time|needs a time zone)",
+            "'at' (is a time|needs a time zone|lies more than)",
             # of how the counter counts
             "is counted by day",
             "give a range of at most",

@@ -1,6 +1,8 @@
 """Increments as they come by HTTP: JSON, read strictly, each error with its place."""
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -8,7 +10,7 @@ import msgspec
 
 from countersink.producers.increments import Asked
 from countersink.web.identity import Identity
-from countersink.web.options import WebOptions
+from countersink.web.options import DAY_S, WebOptions
 from countersink.web.problem import Problem
 
 MAX_ERRORS: Final = 20
@@ -29,10 +31,21 @@ _decode = msgspec.json.Decoder(list[_Item] | _Item).decode
 _decode_anything = msgspec.json.Decoder().decode
 
 
-def read_increments(body: bytes, options: WebOptions, who: Identity) -> list[Asked]:
+def read_increments(
+    body: bytes,
+    options: WebOptions,
+    who: Identity,
+    clock: Callable[[], float] = time.time,
+) -> list[Asked]:
     """The increments of a body: of one JSON object, or an array of them.
 
     Counters, keys and 64 bits are left to the producer, whose rules they are.
+
+    Args:
+        body: the bytes.
+        options: the bounds of amounts and times, and of how many there may be.
+        who: sent them.
+        clock: Unix seconds; asked once, and only where an increment says its time.
 
     Raises:
         Problem: 400 the body is no JSON; 413 there are too many; 422 some are not valid; 403 one is
@@ -43,6 +56,7 @@ def read_increments(body: bytes, options: WebOptions, who: Identity) -> list[Ask
     increments: list[Asked] = []
     errors: list[tuple[int, str]] = []
     checked: set[str] = set()
+    bounds: _Bounds | None = None
     for position, item in enumerate(items):
         counter, amount, at, id = item.counter, item.amount, item.at, item.id
         if counter not in checked:
@@ -52,7 +66,11 @@ def read_increments(body: bytes, options: WebOptions, who: Identity) -> list[Ask
         try:
             if not -most <= amount <= most:
                 raise ValueError(f"the amount is at most {most:,} here, and at least {-most:,}")
-            when = None if at is None else read_time(at)
+            when = None
+            if at is not None:
+                when = read_time(at)
+                bounds = bounds or _Bounds(options, clock())
+                bounds.check(when)
             name = None if id is None else scoped(who, _checked_id(id))
         except ValueError as error:
             errors.append((position, str(error)))
@@ -61,6 +79,29 @@ def read_increments(body: bytes, options: WebOptions, who: Identity) -> list[Ask
     if errors:
         raise invalid(errors)
     return increments
+
+
+class _Bounds:
+    """Between which the times of a request's increments lie, both ends included."""
+
+    def __init__(self, options: WebOptions, now: float) -> None:
+        self._options = options
+        self._latest = now + options.max_ahead_s
+        self._earliest = now - options.max_age_days * DAY_S if options.max_age_days else -math.inf
+
+    def check(self, when: datetime) -> None:
+        """Raise ValueError where it does not."""
+        seconds = when.timestamp()
+        if seconds > self._latest:
+            raise ValueError(
+                f"'at' lies more than {self._options.max_ahead_s:,.15g} s ahead of this server's"
+                " clock: set the sender's right"
+            )
+        if seconds < self._earliest:
+            raise ValueError(
+                f"'at' lies more than {self._options.max_age_days:,} days back, and this server"
+                " takes nothing older: count it by `countersink backfill`"
+            )
 
 
 def scoped(who: Identity, id: str) -> str:
@@ -79,7 +120,9 @@ def read_time(at: str | float) -> datetime:
             return datetime.fromtimestamp(at, UTC)
         when = datetime.fromisoformat(at)
     except (ValueError, OverflowError, OSError):
-        raise ValueError("'at' is a time such as 2026-11-21T08:00:00Z, or Unix seconds") from None
+        raise ValueError(
+            "'at' is a time such as 2026-11-21T08:00:00Z, or Unix seconds (not milliseconds)"
+        ) from None
     if when.utcoffset() is None:
         raise ValueError("'at' needs a time zone, such as Z or +01:00")
     return when

@@ -16,12 +16,15 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "max_body_bytes": (1_024, 1 << 30),
     "max_items": (1, 1_000),
     "max_amount": (1, MAX_AMOUNT),
+    "max_ahead_s": (0, 1e12),
+    "max_age_days": (0, 1_000_000),
     "rate_per_key": (0, 1e9),
     "rate_per_address": (0, 1e9),
     "failures_per_minute": (1, 1_000_000),
     "max_connections": (1, 1_000_000),
     "request_timeout_s": (0.1, 3_600),
     "wait_s": (0, 300),
+    "max_pending_entries": (0, 10_000_000),
     "threads": (1, 256),
     "session_hours": (0.01, 8_760),
 }
@@ -40,13 +43,16 @@ class WebOptions:
             everything.
         allowed_hosts: names that the ``Host`` header may have besides loopback's and ``host``;
             ``*`` for any.
-        public_counters: shell patterns of the counters that anybody may add 1 to, without a key and
-            from any page: for pixels, badges and beacons.
+        public_counters: the counters that anybody may add 1 to, without a key and from any page:
+            for pixels, badges and beacons. Names, or shell patterns, which are of counters that
+            there are already.
         trusted_proxies: addresses or networks whose ``X-Forwarded-For`` and ``-Proto`` are
             believed.
         max_body_bytes: of a request, before and after decompression.
         max_items: increments in one request.
         max_amount: the largest absolute amount of an increment that comes by HTTP.
+        max_ahead_s: seconds that the time of such an increment may lie ahead of the clock here.
+        max_age_days: days that it may lie in the past; 0: no limit.
         rate_per_key: requests per second of one API key, over time; bursts of 2 s' worth pass; 0:
             no limit. Where no key is needed, of one address.
         rate_per_address: the same for one address (of IPv6 its /64), of requests without a key.
@@ -54,7 +60,9 @@ class WebOptions:
         max_connections: at once; more are told 503.
         request_timeout_s: seconds in which a request's head and body must have arrived.
         wait_s: seconds that ``?wait=`` waits at most.
-        threads: that ask MySQL, at once.
+        max_pending_entries: entries in the queue, and 25 times as many rows in them, up to which
+            ``include_pending`` is answered: reading them takes time and memory.
+        threads: that read totals at once; as many others do what takes a moment.
         session_hours: hours that a login to the dashboard lasts.
     """
 
@@ -69,12 +77,15 @@ class WebOptions:
     max_body_bytes: int = 1 << 20
     max_items: int = 1_000
     max_amount: int = 1_000_000_000
+    max_ahead_s: float = DAY_S
+    max_age_days: int = 0
     rate_per_key: float = 10_000.0
     rate_per_address: float = 1_000.0
     failures_per_minute: int = 10
     max_connections: int = 1_000
     request_timeout_s: float = 10.0
     wait_s: float = 10.0
+    max_pending_entries: int = 20_000
     threads: int = 8
     session_hours: float = 12.0
 

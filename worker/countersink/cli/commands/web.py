@@ -47,7 +47,8 @@ def _several(
     "--public-counter",
     "public_counters",
     "PATTERN",
-    "Counters that anybody may add 1 to without a key, by pixel, badge or beacon. Repeatable.",
+    "Counters that anybody may add 1 to without a key, by pixel, badge or beacon: a name, or a shell"
+    " pattern, which is of counters that there are already. Repeatable.",
 )
 @_several(
     "--trusted-proxy",
@@ -58,6 +59,12 @@ def _several(
 @settings.number(DEFAULTS, "max_body_bytes", int, "Bytes of a body, before and after unpacking.")
 @settings.number(DEFAULTS, "max_items", int, "Increments in one request.")
 @settings.number(DEFAULTS, "max_amount", int, "The most that one increment may add or take away.")
+@settings.number(
+    DEFAULTS, "max_ahead_s", float, "Seconds that an event may lie ahead of the clock here."
+)
+@settings.number(
+    DEFAULTS, "max_age_days", int, "Days that an event may lie in the past; 0 for no limit."
+)
 @settings.number(DEFAULTS, "rate_per_key", float, "Requests per second of one key; 0 for no limit.")
 @settings.number(
     DEFAULTS,
@@ -71,6 +78,12 @@ def _several(
     DEFAULTS, "request_timeout_s", float, "Seconds in which a request must have arrived."
 )
 @settings.number(DEFAULTS, "wait_s", float, "Seconds that a request with ?wait= waits at most.")
+@settings.number(
+    DEFAULTS,
+    "max_pending_entries",
+    int,
+    "Entries in the queue up to which include_pending is answered.",
+)
 @settings.number(DEFAULTS, "threads", int, "Requests that ask MySQL or Redis at once.")
 @settings.number(DEFAULTS, "session_hours", float, "Hours that a login to the dashboard lasts.")
 @settings.log_format
