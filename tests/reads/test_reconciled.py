@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from countersink.reads import Reads, queue
-from countersink.reads.queue import Queue
+from countersink.reads.queue import Bounds, Queue
 from countersink.reads.wanted import Folding
 from countersink.store import Store, reconciled
 from countersink.store.connection import Session, connect
@@ -78,10 +78,10 @@ def test_a_bucket_that_is_reconciled_while_the_queue_is_read(
     read = queue.read
     times = 0
 
-    def read_and_mark(client: redis.Redis, folding: Folding) -> Queue:
+    def read_and_mark(client: redis.Redis, folding: Folding, bounds: Bounds) -> Queue:
         nonlocal times
         times += 1
-        found = read(client, folding)
+        found = read(client, folding, bounds)
         if times == 1:
             mark(session, now)
         return found

@@ -81,6 +81,20 @@ def test_counters_page_by_page(web: Web) -> None:
     assert found["next"] is None
 
 
+def test_a_time_zone_that_this_machine_does_not_know_harms_its_counter_alone(web: Web) -> None:
+    for name in ("good", "zoned"):
+        web.producer.increment(name)
+    web.store.counters.set("zoned", time_zone="America/New_York", resolution="hour")
+    web.apply()
+    with open_tables(web.options.mysql_url) as session:
+        session.execute("UPDATE counter_policy SET time_zone = 'America/Atlantis'")
+        session.execute("UPDATE control SET policy_version = policy_version + 1")
+    good, zoned = rows(web, "/v1/counters", days=2)
+    assert (good["total"], len(good["days"])) == (1, 2)
+    assert (zoned["total"], zoned["days"], zoned["today"]) == (1, None, None)
+    assert "tzdata" in refused(web, "/v1/counters/zoned/hourly", 503)
+
+
 def test_the_settings_of_a_counter(web: Web) -> None:
     count(web.producer, (date(2026, 10, 18), "", 1), counter="clicks")
     web.apply()

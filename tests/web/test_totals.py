@@ -334,6 +334,10 @@ def test_an_answer_has_so_many_rows_at_most(filled: Web, monkeypatch: pytest.Mon
     monkeypatch.setattr(doors, "MAX_ROWS", 4)
     assert len(rows(filled, f"{VIEWS}/daily")) == 4
     assert "4 rows" in refused(filled, "/v1/totals", 422, by="day")
+    # Of more counters than that the largest are told all the same.
+    monkeypatch.setattr(doors, "MAX_ROWS", 1)
+    assert rows(filled, "/v1/totals", top=1) == [{"counter": "views", "total": 13}]
+    assert "1 rows" in refused(filled, "/v1/totals", 422)
 
 
 def test_head_tells_what_get_would(filled: Web) -> None:

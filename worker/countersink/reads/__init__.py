@@ -1,5 +1,6 @@
 """Totals together with what is still in the queue, and how fresh they are."""
 
-from countersink.reads.reads import Read, Reads
+from countersink.reads.moments import Read
+from countersink.reads.reads import Reads
 
 __all__ = ["Read", "Reads"]

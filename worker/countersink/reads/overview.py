@@ -9,7 +9,7 @@ from countersink.reads.pending import Pending
 from countersink.store import buckets, series, totals_sql
 from countersink.store.clock import NOW_MS
 from countersink.store.connection import Session
-from countersink.store.errors import InexactZone, RolledUp
+from countersink.store.errors import InexactZone, RolledUp, UnknownZone
 from countersink.store.policies import DEFAULT, Policy, load
 from countersink.store.shapes import counter_names, shape, shaped_names
 from countersink.store.sums import marks, parts
@@ -63,7 +63,7 @@ class Line:
         time_zone, resolution: of the policy in force now.
         total: all that was ever counted; None where it was not asked for.
         days: (day, total) of the last days, today's as the last; None where its buckets do not
-            tell, or the days are in months by now.
+            tell, the days are in months by now, or this machine does not know its time zone.
     """
 
     counter: str
@@ -162,7 +162,7 @@ def _days(
                 added=_within(session, name, days, added.get(name, {})),
                 known=True,
             )
-        except (InexactZone, RolledUp):
+        except (InexactZone, RolledUp, UnknownZone):
             found[name] = None
     return found
 

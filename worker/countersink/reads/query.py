@@ -99,12 +99,19 @@ class TooLarge(ValueError):
 def ask(reads: Reads, query: Query) -> Answer:
     """The answer to ``query``.
 
-    Every counter is read in a snapshot of its own; ``complete_up_to`` holds for all of them.
+    Every counter is read in a snapshot of its own, and ``complete_up_to`` holds for all of them.
+    With what is pending all of them are of one snapshot, for which the queue is read once.
 
     Raises:
         UnknownCounter, StoreError, StreamError, ValueError: as :class:`countersink.reads.Reads`.
         TooLarge: more than ``max_rows``.
     """
+    if query.include_pending:
+        return reads.together(
+            lambda some: _Asking(some, query).answer(),
+            counter=query.counter,
+            keys=list(query.keys) or None,
+        )
     return _Asking(reads, query).answer()
 
 
@@ -138,6 +145,7 @@ class _Asking:
         if query.by == "counter":
             rows.sort(key=lambda row: (-_int(row["total"]), str(row["counter"])))
             self._answer.rows = rows = self._cut(rows)
+            self._check_number()
         for row in rows:
             if "counter" not in query.columns:
                 del row["counter"]
@@ -145,14 +153,20 @@ class _Asking:
 
     def _add(self, counter: str, found: Iterable[dict[str, object]]) -> None:
         """The rows of a counter go into the answer."""
-        rows, most = self._answer.rows, self._query.max_rows
+        rows = self._answer.rows
+        cut_later = self._query.by == "counter"
         for row in found:
-            if most is not None and len(rows) >= most:
-                raise TooLarge(
-                    f"the answer would have more than {most:,} rows: ask for a shorter range, for"
-                    " less at once, or with `countersink export`"
-                )
             rows.append({"counter": counter, **row})
+            if not cut_later:
+                self._check_number()
+
+    def _check_number(self) -> None:
+        most = self._query.max_rows
+        if most is not None and len(self._answer.rows) > most:
+            raise TooLarge(
+                f"the answer would have more than {most:,} rows: ask for a shorter range, for"
+                " less at once, or with `countersink export`"
+            )
 
     def _cut(self, ordered: list[T]) -> list[T]:
         """The largest, as many as were asked for."""

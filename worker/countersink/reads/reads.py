@@ -1,53 +1,25 @@
 """Totals that say how fresh they are, and can include what is still in the queue, exactly."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime
-from typing import Final, Generic, TypeVar
+from copy import copy
+from datetime import date
+from typing import TypeVar
 
 import redis
 
-from countersink.reads import merge, queue
+from countersink.reads import merge
+from countersink.reads.moments import Each, Moment, Read
 from countersink.reads.overview import Glance, Overview, overview
-from countersink.reads.pending import Pending, PoliciesChanged, settle
-from countersink.reads.queue import Queue
-from countersink.reads.wanted import Folding, Wanted
-from countersink.store import Store, policies
+from countersink.reads.pending import Pending
+from countersink.reads.queue import UNBOUNDED, Bounds
+from countersink.reads.wanted import Wanted
+from countersink.store import Store
 from countersink.store.connection import Session
-from countersink.store.errors import Conflict
 from countersink.store.hours import Series
 from countersink.store.key_match import ANY, KeyMatch
 from countersink.store.keys import chosen_keys
-from countersink.store.policies import Policies
-from countersink.store.shapes import rolled_up_to
-from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
-
-_ATTEMPTS: Final = 10
-"""Reads of the queue, each because somebody changed a counter's policy during the one before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read(Generic[T]):
-    """An answer, and how fresh it is.
-
-    Attributes:
-        value: the answer.
-        complete_up_to: everything that reached Redis before this time (UTC) is in it; None when
-            Redis was not asked, or did not answer.
-        pending: entries that the answer includes and MySQL does not yet; 0 unless they were asked
-            for.
-        rolled_up_to: the first day of which everything can still be told, those before it are in
-            months; of several counters the latest such day; None where nothing is in months.
-        unknown_because: why ``complete_up_to`` is None although there is a Redis to ask.
-    """
-
-    value: T
-    complete_up_to: datetime | None = None
-    pending: int = 0
-    rolled_up_to: date | None = None
-    unknown_because: StreamError | None = None
 
 
 class Reads:
@@ -61,7 +33,7 @@ class Reads:
     unknown ones, and those sent before their bucket was reconciled. A key that is new stands under
     its own name, though the worker may find no room for it (``max_keys``): the sum over keys is the
     same. ``complete_up_to`` is then Redis's time before the read. That costs time and memory in
-    proportion to the queue.
+    proportion to the queue, up to ``bounds``.
 
     Ranges, ``time_zone`` and what is rolled up to months are as for
     :class:`countersink.store.totals.Totals`. With ``include_pending`` a counter that is only
@@ -73,6 +45,7 @@ class Reads:
         InexactZone, RolledUp: as for Totals.
         StoreError: MySQL did not do its part.
         StreamError: nor did Redis, and pending entries were asked for.
+        QueueTooLong, Stopped: as ``bounds`` have it (:mod:`countersink.reads.queue`).
         ValueError: a range that ends before it begins; no such time zone; ``include_pending``
             without a Redis.
 
@@ -80,12 +53,13 @@ class Reads:
         store: where the totals are.
         redis_client: where the streams are, from :func:`countersink.stream.connection.connect`;
             None where there is no queue to ask.
+        bounds: how much of the queue is read for pending entries.
     """
 
-    def __init__(self, store: Store, redis_client: redis.Redis | None) -> None:
-        self._store = store
-        self._client = redis_client
-        self._policies: Policies | None = None
+    def __init__(
+        self, store: Store, redis_client: redis.Redis | None, bounds: Bounds = UNBOUNDED
+    ) -> None:
+        self._moment: Moment = Each(store, redis_client, bounds)
 
     def total(
         self,
@@ -237,53 +211,30 @@ class Reads:
             lambda session, _, pending: overview(session, pending, glance),
         )
 
+    def together(
+        self,
+        work: Callable[["Reads"], T],
+        *,
+        counter: str | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> T:
+        """What ``work`` finds with the Reads that it is given: all of its reads are of one moment,
+        for which the queue is read once. It may be run again from the beginning.
+
+        Args:
+            work: asks, ``include_pending`` or not.
+            counter: it asks for this one alone; None for any.
+            keys: for these alone; None for any.
+        """
+
+        def of(moment: Moment) -> T:
+            reads = copy(self)
+            reads._moment = moment
+            return work(reads)
+
+        return self._moment.together(Wanted(counter=counter, keys=keys), of)
+
     def _read(
         self, wanted: Wanted, include_pending: bool, ask: Callable[[Session, Wanted, Pending], T]
     ) -> Read[T]:
-        if include_pending:
-            return self._with_pending(wanted, ask)
-        complete: datetime | None = None
-        reason: StreamError | None = None
-        if self._client is not None:
-            # Before MySQL is asked: what was acknowledged by now is in its answer.
-            try:
-                complete = queue.look(self._client).applied_up_to
-            except StreamError as error:
-                reason = error
-
-        def work(session: Session) -> tuple[T, date | None]:
-            value = ask(session, wanted, Pending())
-            return value, rolled_up_to(session, wanted.counter)
-
-        value, rolled = self._store.snapshot(work)
-        return Read(
-            value=value, complete_up_to=complete, rolled_up_to=rolled, unknown_because=reason
-        )
-
-    def _with_pending(
-        self, wanted: Wanted, ask: Callable[[Session, Wanted, Pending], T]
-    ) -> Read[T]:
-        if self._client is None:
-            raise ValueError("include_pending needs the queue: give Reads a Redis client")
-        for _ in range(_ATTEMPTS):
-            in_force = self._policies or self._store.snapshot(policies.load)
-            self._policies = in_force
-            # Streams first. The other way round, an entry applied in between would be in neither.
-            found = queue.read(self._client, Folding(wanted, in_force))
-
-            def work(
-                session: Session, found: Queue = found, in_force: Policies = in_force
-            ) -> tuple[T, int, date | None]:
-                pending = settle(session, found, in_force)
-                value = ask(session, wanted, pending)
-                return value, pending.entries, rolled_up_to(session, wanted.counter)
-
-            try:
-                value, entries, rolled = self._store.snapshot(work)
-            except PoliciesChanged:
-                self._policies = None
-                continue
-            return Read(
-                value=value, complete_up_to=found.asked, pending=entries, rolled_up_to=rolled
-            )
-        raise Conflict("counters were changed all the time while the queue was read: ask again")
+        return self._moment.read(wanted, include_pending, ask)

@@ -26,7 +26,7 @@ class Queued:
     """
 
     at: int
-    counters: set[str]
+    counters: frozenset[str]
     cells: dict[Cell, int]
 
 
@@ -73,6 +73,9 @@ class Folding:
         self._keys = None if wanted.keys is None else frozenset(wanted.keys)
         self._ranges: dict[str, Ranges] = {}
         self._labels: dict[tuple[str, int], int | None] = {}
+        # Most entries have the cells of those before them: one object for all of these.
+        self._cells: dict[Cell, Cell] = {}
+        self._counters: dict[frozenset[str], frozenset[str]] = {}
 
     def fold(self, entry: Decoded) -> Queued:
         """The wanted rows of an entry, added up by cell."""
@@ -90,18 +93,31 @@ class Folding:
                 continue
             label = self._label(counter, minute)
             if label is not None:
-                cell = counter, label, key
+                cell: Cell = counter, label, key
+                cell = self._cells.setdefault(cell, cell)
                 cells[cell] = cells.get(cell, 0) + amount
-        return Queued(entry.at, counters, cells)
+        named = frozenset(counters)
+        return Queued(entry.at, self._counters.setdefault(named, named), cells)
+
+    def wants(self, cell: Cell) -> bool:
+        """Whether a cell that another read has folded is wanted."""
+        counter, label, key = cell
+        return (
+            self._wanted.counter in (None, counter)
+            and (self._keys is None or key in self._keys)
+            and self._inside(counter, label)
+        )
 
     def _label(self, counter: str, minute: int) -> int | None:
         """The label of the bucket of a minute; None where it is not wanted."""
         if (counter, minute) not in self._labels:
             label = self.policies.bucket(counter, minute)
-            ranges = self._of(counter)
-            inside = ranges is None or any(label in one for one in ranges)
-            self._labels[counter, minute] = label if inside else None
+            self._labels[counter, minute] = label if self._inside(counter, label) else None
         return self._labels[counter, minute]
+
+    def _inside(self, counter: str, label: int) -> bool:
+        ranges = self._of(counter)
+        return ranges is None or any(label in one for one in ranges)
 
     def _of(self, counter: str) -> Ranges:
         if counter not in self._ranges:

@@ -78,6 +78,10 @@ class Refused(StoreError):
     """The server answered and said no, and not for the data's sake."""
 
 
+class UnknownZone(Refused):
+    """A counter counts in a time zone that this machine does not know."""
+
+
 class SchemaMismatch(StoreError):
     """The tables do not fit this program; the message names the command that helps.
 

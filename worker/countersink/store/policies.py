@@ -14,7 +14,7 @@ from typing import Final, cast
 from countersink.store import buckets, reconciled
 from countersink.store.buckets import Resolution
 from countersink.store.connection import Session
-from countersink.store.errors import Refused
+from countersink.store.errors import Refused, UnknownZone
 from countersink.store.key_memory import KeyMemory
 from countersink.store.reconciled import Mark, Marks
 
@@ -46,12 +46,12 @@ class Policy:
         """Its time zone.
 
         Raises:
-            Refused: it is unknown on this machine; nobody's events go to the wrong day.
+            UnknownZone: this machine does not know it; nobody's events go to the wrong day.
         """
         try:
             buckets.zone(self.time_zone)
         except ValueError as error:
-            raise Refused(
+            raise UnknownZone(
                 f"{self.counter or 'a counter'} counts in {self.time_zone}, a time zone that is"
                 " unknown here: install a newer tzdata (pip install --upgrade tzdata)"
             ) from error

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from countersink.producers import Producer
 from countersink.reads import Reads
+from countersink.reads.queue import Bounds
 from countersink.store import Store
 from countersink.stream.connection import connect
 from countersink.web.door import Door
@@ -22,6 +23,9 @@ from countersink.web.routing import Table
 from countersink.web.services import Services
 
 MINUTE_S: Final = 60.0
+ROWS_PER_ENTRY: Final = 25
+"""Rows that are read for one answer, for each of ``max_pending_entries``: an entry may have
+thousands."""
 
 
 class Application:
@@ -75,17 +79,25 @@ class Application:
             register = Register(store, options.mysql_url)
             await register.read()
             failures = options.failures_per_minute
+            stopping = asyncio.Event()
+            bounds = Bounds(
+                entries=options.max_pending_entries,
+                rows=options.max_pending_entries * ROWS_PER_ENTRY,
+                stop=stopping.is_set,
+            )
             self.services = Services(
                 options=options,
                 producer=self._producer(),
                 store=store,
-                reads=Reads(store, client),
+                reads=Reads(store, client, bounds),
                 redis=client,
                 system=self._system,
                 threads=anyio.CapacityLimiter(options.threads),
+                reading=anyio.CapacityLimiter(options.threads),
+                queue_reading=anyio.CapacityLimiter(1),
                 register=register,
                 failures=Buckets(failures / MINUTE_S, failures),
-                stopping=asyncio.Event(),
+                stopping=stopping,
             )
             self._gate = Gate(self._table, self.services)
             keeping = asyncio.create_task(register.keep())

@@ -85,11 +85,14 @@ async def counters(request: Request, services: Services, who: Identity) -> Respo
         totals=given["totals"],
         visible=who.may_name,
     )
-    return await services.run(_overview, request, services, glance, given["include_pending"])
+    pending = given["include_pending"]
+    return await reading.answering(
+        services, _overview, request, services, glance, pending, pending=pending
+    )
 
 
 def _overview(request: Request, services: Services, glance: Glance, pending: bool) -> Response:
-    found = services.reads.overview(glance, include_pending=pending)
+    found = reading.asking(services.reads.overview, glance, include_pending=pending)
     seen = found.value
     return json_answer(
         request,

@@ -1,12 +1,14 @@
 """``/v1/export/openmetrics``: totals of chosen counters, for Prometheus to scrape."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from countersink.reads import Reads
 from countersink.reads.openmetrics import CONTENT_TYPE, Sample, text
 from countersink.reads.query import Query, ask
 from countersink.stream.limits import check_counter
@@ -52,17 +54,24 @@ async def openmetrics(request: Request, services: Services, who: Identity) -> Re
         raise refuse("counter", f"that could be more than {MAX_SAMPLES:,} samples: ask for less")
     for name in names:
         reading.own_counter(name, who)
-    return await services.run(
-        _scrape, services, names, keys, given["top"], given["include_pending"]
+    pending = given["include_pending"]
+    work = partial(_scrape, names, keys, given["top"], pending)
+    return await reading.answering(
+        services, _answer, services.reads, work, pending, pending=pending
     )
 
 
+def _answer(reads: Reads, work: Callable[[Reads], Response], pending: bool) -> Response:
+    # The queue is read once for all counters.
+    return reading.asking(reads.together, work) if pending else work(reads)
+
+
 def _scrape(
-    services: Services,
     names: Sequence[str],
     keys: Sequence[str],
     top: int | None,
     include_pending: bool,
+    reads: Reads,
 ) -> Response:
     samples: list[Sample] = []
     complete: list[datetime | None] = []
@@ -74,7 +83,7 @@ def _scrape(
             top=top,
             include_pending=include_pending,
         )
-        answer = reading.asking(ask, services.reads, query)
+        answer = reading.asking(ask, reads, query)
         complete.append(answer.complete_up_to)
         for row in answer.rows:
             key, total = row.get("key"), row["total"]

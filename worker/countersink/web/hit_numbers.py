@@ -96,7 +96,8 @@ class HitNumbers:
         try:
             with mapped():
                 queued = sum(int(services.redis.xlen(each)) for each in stream_keys(services.redis))
-            return services.reads.total(counter, key=key, include_pending=queued <= MAX_QUEUE).value
+            pending = queued <= min(MAX_QUEUE, services.options.max_pending_entries)
+            return services.reads.total(counter, key=key, include_pending=pending).value
         except UnknownCounter:
             return 0
         except (StoreError, StreamError):

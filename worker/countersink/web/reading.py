@@ -1,20 +1,36 @@
 """What the doors of the read API have in common: parameters, names, errors, documentation."""
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from datetime import date
+from functools import partial
 from typing import Any, Final, TypeVar
 
+import anyio
+
+from countersink.reads.queue import QueueTooLong, Stopped
 from countersink.store import buckets
-from countersink.store.errors import InexactZone, RolledUp, StoreError, UnknownCounter
+from countersink.store.errors import (
+    InexactZone,
+    RolledUp,
+    StoreError,
+    UnknownCounter,
+    UnknownZone,
+)
 from countersink.store.keys import is_name, key_bytes
 from countersink.stream.limits import MAX_KEY_BYTES
 from countersink.web.answers import COMPLETE, CSV, ROLLED_UP, TRUNCATED
 from countersink.web.identity import Identity
 from countersink.web.parameters import Parameter, one_of, yes_or_no
 from countersink.web.problem import MEDIA_TYPE, Problem
+from countersink.web.services import Services
 
 T = TypeVar("T")
+LOGGER: Final = logging.getLogger("countersink.web")
+
+MAX_WAITING: Final = 16
+"""Requests that may wait to read the queue."""
 
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DAY_SCHEMA: Final = {"type": "string", "format": "date", "examples": ["2026-11-21"]}
@@ -151,11 +167,38 @@ def own_counter(name: str, who: Identity) -> str:
     return name
 
 
+async def answering(
+    services: Services, work: Callable[..., T], *args: Any, pending: bool = False
+) -> T:
+    """What ``work`` returns, in a thread of those that read.
+
+    Args:
+        services: what to work with.
+        work: blocks.
+        args: its arguments.
+        pending: it reads the queue, as one alone does at a time: that takes memory, and the
+            interpreter from all others.
+
+    Raises:
+        Problem: 503 too many wait to read the queue; as ``work``.
+    """
+    limiter = services.queue_reading if pending else services.reading
+    if pending and limiter.statistics().tasks_waiting >= MAX_WAITING:
+        raise Problem(
+            503,
+            f"{MAX_WAITING} requests with include_pending wait for their turn already: ask without"
+            " it, or again in a while",
+            headers={"Retry-After": "10"},
+        )
+    return await anyio.to_thread.run_sync(partial(work, *args), limiter=limiter)
+
+
 def asking(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """What ``work`` returns; what it cannot tell as a problem.
 
     Raises:
-        Problem: 404 nobody has counted it; 422 what is asked for cannot be told, or is no question.
+        Problem: 404 nobody has counted it; 422 what is asked for cannot be told, or is no question;
+            503 it cannot be told now.
     """
     try:
         return work(*args, **kwargs)
@@ -170,6 +213,26 @@ def asking(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         raise Problem(422, _sentence(error), extra={"rolled_up_to": up_to}) from error
     except InexactZone as error:
         raise Problem(422, _sentence(error)) from error
+    except UnknownZone as error:
+        LOGGER.error("%s", error, extra={"action": "unknown_zone"})
+        raise Problem(
+            503,
+            "A counter's time zone is unknown to the server, which needs a newer tzdata;"
+            " its log says more",
+            headers={"Retry-After": "60"},
+        ) from error
+    except QueueTooLong as error:
+        raise Problem(
+            503,
+            f"{_sentence(error)}, which is more than is read for one answer: ask without"
+            " include_pending, or again once the workers have caught up (countersink totals"
+            " --include-pending reads all of it)",
+            headers={"Retry-After": "30"},
+        ) from error
+    except Stopped as error:
+        raise Problem(
+            503, "This server is about to end: ask again", headers={"Retry-After": "2"}
+        ) from error
     except StoreError:
         raise  # some of them are ValueErrors too
     except ValueError as error:

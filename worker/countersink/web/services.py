@@ -43,6 +43,8 @@ class Services:
         redis: the queue.
         system: the state of the whole installation, the document of ``countersink info``; blocks.
         threads: bounds :meth:`run`.
+        reading: bounds those that read totals, which may take long: nobody else waits for them.
+        queue_reading: lets one of those read that read the queue.
         register: the keys and logins that are valid.
         failures: wrong keys that each address may still show.
         stopping: set when the process is told to end: answers that go on without end end then.
@@ -57,6 +59,8 @@ class Services:
     redis: redis.Redis
     system: Callable[[], Mapping[str, Any]]
     threads: anyio.CapacityLimiter
+    reading: anyio.CapacityLimiter
+    queue_reading: anyio.CapacityLimiter
     register: Register
     failures: Buckets
     stopping: asyncio.Event
@@ -64,5 +68,5 @@ class Services:
     arriving: Arriving = field(default_factory=Arriving, compare=False)
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run what blocks in a thread."""
+        """Run what blocks for a moment in a thread."""
         return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self.threads)

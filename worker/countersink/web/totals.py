@@ -85,7 +85,9 @@ async def _answered(
     counter = None if name is None else reading.own_counter(name, who)
     query = _query(counter, who, given)
     # Laying out a long answer takes a while, too: in the thread.
-    return await services.run(_answer, request, services, query, given["format"])
+    return await reading.answering(
+        services, _answer, request, services, query, given["format"], pending=query.include_pending
+    )
 
 
 def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Query:

@@ -1,0 +1,140 @@
+"""Several reads of one moment, for which the queue is read once, and no more of it than it may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+
+from countersink.reads import Reads, queue
+from countersink.reads.query import Query, ask
+from countersink.reads.queue import Bounds, Queue, QueueTooLong, Stopped
+from countersink.reads.wanted import Folding
+from countersink.store import Store
+from countersink.store.connection import connect
+from countersink.stream.names import PARTITIONS_KEY
+from tests.reads.support import DAYS, apply_all
+from tests.reads.support import queue as send
+from tests.store.policy_rows import put_policies
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    with Store(mysql_url) as store:
+        yield store
+
+
+@pytest.fixture
+def times_read(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
+    """Grows with every read of the queue."""
+    read, found = queue.read, list[Queue]()
+
+    def counted(client: redis.Redis, folding: Folding, bounds: Bounds) -> Queue:
+        found.append(read(client, folding, bounds))
+        return found[-1]
+
+    monkeypatch.setattr(queue, "read", counted)
+    return found
+
+
+BY: list[tuple[str, dict[str, Any]]] = [
+    ("day", {}),
+    ("hour", {}),
+    ("month", {}),
+    ("total", {}),
+    ("key", {}),
+    ("day", {"keys": ("/", "/new")}),
+    ("key", {"keys": ("/", "/new")}),
+    ("total", {"keys": ("/",)}),
+    ("day", {"start": DAYS[1], "end": DAYS[2]}),
+    ("key", {"start": DAYS[2], "top": 2}),
+    ("total", {"end": DAYS[1]}),
+]
+
+
+def test_a_question_is_answered_as_once_all_is_applied(
+    store: Store, redis_client: redis.Redis, mysql_url: str, times_read: list[Queue]
+) -> None:
+    with connect(mysql_url) as session:
+        put_policies(session, "views", [(0, "Europe/Berlin", "hour")])
+    old = [("views", "/", 0, 1), ("views", "/a", 2, 20), ("plays", "", 1, 300)]
+    send(redis_client, *old)
+    apply_all(redis_client, mysql_url, acknowledge=False)
+    new = [
+        ("views", "/new", 1, 4),
+        ("views", "/", 2, 50),
+        ("plays", "/", 3, 6),
+        ("only", "/", 1, 7),
+    ]
+    send(redis_client, *new)
+    reads = Reads(store, redis_client)
+    questions = [
+        Query(counter=counter, by=by, **options)
+        for by, options in [*BY, ("counter", {}), ("counter", {"top": 2, "start": DAYS[1]})]
+        for counter in (None, "views")
+        if (by != "hour" or counter) and (by != "counter" or not counter)
+    ]
+    pending = []
+    for number, query in enumerate(questions, 1):
+        pending.append(ask(reads, replace(query, include_pending=True)))
+        assert len(times_read) == number
+        assert pending[-1].pending == 1
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    for query, found in zip(questions, pending, strict=True):
+        assert found.rows == ask(reads, query).rows, query
+
+
+def test_all_reads_are_of_one_moment(
+    store: Store, redis_client: redis.Redis, mysql_url: str, times_read: list[Queue]
+) -> None:
+    send(redis_client, ("views", "/", 0, 1), ("clicks", "", 0, 20))
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    send(redis_client, ("views", "/", 0, 300), ("clicks", "", 0, 4000))
+
+    def work(reads: Reads) -> list[int]:
+        found = [reads.total("views", include_pending=True).value]
+        apply_all(redis_client, mysql_url, acknowledge=True)
+        send(redis_client, ("clicks", "", 0, 50_000))
+        found.append(reads.total("clicks", include_pending=True).value)
+        found.append(reads.total("clicks").value)
+        # One of one is the same.
+        return [*found, *reads.together(lambda same: [same.total("views").value])]
+
+    assert Reads(store, redis_client).together(work) == [301, 4020, 20, 1]
+    assert len(times_read) == 1
+
+
+def test_no_more_of_the_queue_is_read_than_may_be(store: Store, redis_client: redis.Redis) -> None:
+    redis_client.set(PARTITIONS_KEY, 2)
+    for partition in (0, 1, 1):
+        send(redis_client, ("views", "/", 0, 1), ("views", "/a", 1, 2), partition=partition)
+
+    def total(**bounds: Any) -> int:
+        reads = Reads(store, redis_client, Bounds(**bounds))
+        return reads.total("views", include_pending=True).value
+
+    assert total(entries=3, rows=6) == 9
+    with pytest.raises(QueueTooLong, match="more than 2 entries"):
+        total(entries=2)
+    with pytest.raises(QueueTooLong, match="more than 5 rows"):
+        total(rows=5)
+
+
+def test_reading_the_queue_ends_between_pages(
+    store: Store, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "_PAGE", 2)
+    for _ in range(6):
+        send(redis_client, ("views", "/", 0, 1))
+    asked: list[bool] = []
+
+    def stop() -> bool:
+        asked.append(len(asked) == 1)
+        return asked[-1]
+
+    with pytest.raises(Stopped):
+        Reads(store, redis_client, Bounds(stop=stop)).total("views", include_pending=True)
+    assert asked == [False, True]
