@@ -5,15 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
 import pytest
 import requests
 
+from countersink.store.connection import Session, connect
+from countersink.store.migrate import migrate
+from countersink.store.shapes import counter_names
+from countersink.web import public
 from countersink.web.badge import badge
 from countersink.web.hits import GIF
-from tests.support.factories import RedisFactory
+from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
 ELSEWHERE = {"Sec-Fetch-Site": "cross-site", "Origin": "https://blog.example"}
@@ -21,8 +27,8 @@ ELSEWHERE = {"Sec-Fetch-Site": "cross-site", "Origin": "https://blog.example"}
 
 @pytest.fixture
 def guarded(redis_url: str, mysql_url: str) -> Iterator[Web]:
-    """A server that takes keys alone, but for counters whose names begin with ``public``."""
-    with serving(redis_url, mysql_url, public_counters=("public*",)) as web:
+    """A server that takes keys alone, but for ``public`` and counters whose names begin so."""
+    with serving(redis_url, mysql_url, public_counters=("public", "public.*")) as web:
         web.key("ingest", name="anybody's")
         yield web
 
@@ -139,7 +145,73 @@ def test_labels_are_text_and_nothing_else() -> None:
     assert re.search(r"\bstyle\b", badge("hits", 1).decode()) is None
 
 
+def test_a_public_pattern_is_of_counters_that_there_are(
+    guarded: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else anybody could make as many as they like, a row of each for ever."""
+    monkeypatch.setattr(public, "FRESH_S", 0.1)
+
+    def hit(counter: str) -> int:
+        url = f"{guarded.url}/hit/{counter}/home.gif"
+        return requests.get(url, headers=ELSEWHERE, timeout=20).status_code
+
+    assert [hit(f"public.{number}") for number in range(20)] == [403] * 20
+    guarded.store.counters.set("public.made", resolution="hour")
+    eventually(lambda: hit("public.made") == 200)
+    guarded.producer.increment("public.counted", "home")
+    guarded.apply()
+    eventually(lambda: hit("public.counted") == 200)
+    assert hit("sales") == 403
+    guarded.apply()
+    with connect(guarded.options.mysql_url) as session:
+        assert counter_names(session) == ["public.counted", "public.made"]
+
+
+def test_the_names_are_read_now_and_then_however_many_are_asked_for(
+    guarded: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(public, "FRESH_S", 3_600.0)
+    readings: list[None] = []
+    names = counter_names
+
+    def noted(session: Session) -> list[str]:
+        readings.append(None)
+        return names(session)
+
+    monkeypatch.setattr(public, "counter_names", noted)
+    urls = [f"{guarded.url}/hit/public.{number}/home.gif" for number in range(20)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda url: requests.get(url, timeout=20).status_code, urls))
+    assert answers == [403] * 20
+    assert len(readings) == 1
+
+
+def test_a_public_pattern_while_mysql_is_away(
+    redis_url: str, own_mysql_server: MySQLFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(public, "FRESH_S", 0.1)
+    server = own_mysql_server(fast=True)
+    mysql_url = server.url_for("counts")
+    migrate(mysql_url)
+    options: dict[str, Any] = {"public_counters": ("named", "public*")}
+    with serving(redis_url, mysql_url, **options) as web:
+        web.key("ingest")
+        web.store.counters.set("public", resolution="hour")
+
+        def hit(counter: str) -> int:
+            return requests.get(f"{web.url}/hit/{counter}/home.gif", timeout=20).status_code
+
+        assert hit("public") == 200
+        server.stop()
+        eventually(lambda: hit("public.new") == 503)  # once what was read is old
+        assert (hit("public"), hit("named"), hit("other")) == (200, 200, 403)
+        server.start()
+        web.store.counters.set("public.new", resolution="hour")
+        eventually(lambda: hit("public.new") == 200)
+
+
 def test_the_public_may_add_1_to_what_is_public_and_to_nothing_else(guarded: Web) -> None:
+    guarded.store.counters.set("public.blog", resolution="hour")
     for counter, allowed in (("public", True), ("public.blog", True), ("sales", False)):
         for method, path in (("GET", "home.gif"), ("GET", "home.svg"), ("POST", "home")):
             answer = requests.request(

@@ -26,7 +26,9 @@ FAILURES = 10
 """Wrong keys that one address may show in a minute."""
 OPTIONS = (
     *("--request-timeout-s", "2"),
-    *("--public-counter", "public*"),
+    *("--public-counter", "public"),
+    *("--public-counter", "public_badges"),
+    *("--public-counter", "public_*"),
     *("--max-connections", str(CONNECTIONS)),
     *("--rate-per-address", "0"),
     *("--failures-per-minute", str(FAILURES)),

@@ -1,7 +1,6 @@
 """``/hit/…``: pages that count their visitors, by a picture or a beacon."""
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -17,6 +16,7 @@ from countersink.web.identity import Identity
 from countersink.web.ingest import accept
 from countersink.web.parameters import Parameter, read
 from countersink.web.problem import Problem
+from countersink.web.public import PUBLIC
 from countersink.web.services import Services
 
 GIF: Final = bytes.fromhex(
@@ -67,14 +67,14 @@ _COUNT: Final = Parameter(
 async def pixel(request: Request, services: Services, who: Identity) -> Response:
     """Count a visit, and answer with a picture that nobody sees. Whatever the query says: a page
     may add to it what keeps others' caches away."""
-    counter, key = _place(request, services, who)
+    counter, key = await _place(request, services, who)
     _visit(request, services, counter, key)
     return Response(GIF, headers=_HEADERS, media_type="image/gif")
 
 
 async def number(request: Request, services: Services, who: Identity) -> Response:
     """Count a visit, and answer with a picture of the number."""
-    counter, key = _place(request, services, who)
+    counter, key = await _place(request, services, who)
     given = read(request, (_LABEL, _COUNT))
     visits = _visit(request, services, counter, key) if given["count"] else 0
     total = await HIT_NUMBERS.of(services).number(counter, key, visits)
@@ -84,17 +84,18 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
 
 async def beacon(request: Request, services: Services, who: Identity) -> Response:
     """Count a visit that ``navigator.sendBeacon`` tells of."""
-    counter, key = _place(request, services, who)
+    counter, key = await _place(request, services, who)
     await bodies.read(request, services, MAX_BEACON_BYTES)
     _visit(request, services, counter, key)
     return Response(status_code=204, headers=_HEADERS)
 
 
-def _place(request: Request, services: Services, who: Identity) -> tuple[str, str]:
+async def _place(request: Request, services: Services, who: Identity) -> tuple[str, str]:
     """Counter and key that the path names, if they may.
 
     Raises:
-        Problem: 422 there can be no such counter or key; 403 it is not theirs.
+        Problem: 422 there can be no such counter or key; 403 it is not theirs; 503 that cannot be
+            told.
     """
     counter, key = request.path_params["counter"], request.path_params["key"]
     try:
@@ -102,21 +103,17 @@ def _place(request: Request, services: Services, who: Identity) -> tuple[str, st
         check_key(key)
     except ValueError as error:
         raise Problem(422, f"This cannot be counted: {error}") from None
-    if _is_public(counter, services):
+    if not who.public and who.may_name(counter):
+        return counter, key
+    if await PUBLIC.of(services).has(counter):
         return counter, key
     if who.public:
         raise Problem(
             403,
             "The counter is not public: show a key with the scope ingest, or let the server be"
-            " started with --public-counter",
+            " started with --public-counter (a counter that only fits a pattern must exist)",
         )
-    if not who.may_name(counter):
-        raise Problem(403, "The key may not name this counter")
-    return counter, key
-
-
-def _is_public(counter: str, services: Services) -> bool:
-    return any(fnmatchcase(counter, each) for each in services.options.public_counters)
+    raise Problem(403, "The key may not name this counter")
 
 
 def _visit(request: Request, services: Services, counter: str, key: str) -> int:
@@ -153,7 +150,10 @@ _PATH: Final[list[dict[str, Any]]] = [
 _REFUSED: Final[dict[str, Any]] = {
     "403": {"description": "The counter is neither public nor the key's."},
     "422": {"description": "There can be no such counter or key."},
-    "503": {"description": "The queue takes no more for now; nothing was counted."},
+    "503": {
+        "description": "The queue takes no more for now, or MySQL does not tell whether there is"
+        " a counter that fits a public pattern; nothing was counted."
+    },
 }
 
 
