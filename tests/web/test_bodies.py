@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import gzip
 import os
+import socket
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 import requests
+from starlette.requests import Request
+from starlette.responses import Response
 
 from countersink.web.bodies import unpack
+from countersink.web.door import Door
+from countersink.web.identity import Identity
 from countersink.web.problem import Problem
 from countersink.web.protocol import MAX_HEAD_BYTES
+from countersink.web.services import Services
+from tests.support.waiting import eventually
 from tests.web.doors import DOORS
 from tests.web.raw import answer, connected, exchange, status
 from tests.web.serving import Web, serving
@@ -183,11 +191,19 @@ def test_an_upgrade_is_not_done_and_the_request_is_answered(small: Web) -> None:
 
 def test_more_connections_than_allowed_are_told_to_come_again(opened: Web) -> None:
     urls = opened.options.redis_url, opened.options.mysql_url
-    with serving(*urls, doors=DOORS, max_connections=5) as web, ExitStack() as stack:
-        for _ in range(5):  # all at work: their bodies are waited for
+    begun = threading.Semaphore(0)
+
+    async def work(request: Request, services: Services, who: Identity) -> Response:
+        begun.release()
+        await services.stopping.wait()
+        return Response()
+
+    doors = (Door(method="GET", path="/work", handler=work, scope=None),)
+    with serving(*urls, doors=doors, max_connections=5) as web, ExitStack() as stack:
+        for _ in range(5):
             busy = stack.enter_context(connected(web.url))
-            busy.sendall(POST + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n")
-            assert status(busy.recv(100)) == 100
+            busy.sendall(b"GET /work HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert begun.acquire(timeout=20)
         said = answer(stack.enter_context(connected(web.url)))
         assert status(said) == 503
         assert b"retry-after: 2\r\n" in said.lower()
@@ -202,6 +218,47 @@ def test_where_there_are_too_many_one_that_does_nothing_makes_room(small: Web) -
         late = stack.enter_context(connected(small.url))
         late.sendall(request)
         assert status(late.recv(65_536)) == 200
+
+
+def test_bodies_that_do_not_end_and_answers_that_nobody_takes_make_room(opened: Web) -> None:
+    urls = opened.options.redis_url, opened.options.mysql_url
+    request = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with (
+        serving(*urls, max_connections=5, request_timeout_s=60) as web,
+        ExitStack() as stack,
+    ):
+        form = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+        form += b"Content-Type: application/x-www-form-urlencoded\r\n\r\nkey"
+        held = [stack.enter_context(connected(web.url)) for _ in range(5)]
+        where = held[0].getpeername()
+        for each in held:
+            each.sendall(form)
+
+        def served() -> bool:
+            with connected(web.url) as late:
+                late.sendall(request.replace(b"/read", b"/livez"))
+                said = late.recv(65_536)
+                return bool(said) and status(said) == 200
+
+        assert served()
+        assert sum(b" 503 " in said for said in map(_heard, held)) == 1
+        # As many as there may be again, of clients that read nothing.
+        large = request.replace(b"/read", b"/openapi.json") * 90
+        for _ in range(6):
+            deaf = stack.enter_context(socket.socket())
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            deaf.connect(where)
+            deaf.sendall(large)
+        eventually(served)
+
+
+def _heard(connection: socket.socket) -> bytes:
+    """What the server has said, if anything."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(65_536)
+    except BlockingIOError:
+        return b""
 
 
 def test_an_answered_request_whose_body_goes_missing_gets_no_second_answer(small: Web) -> None:

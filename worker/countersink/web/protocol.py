@@ -68,7 +68,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unsent_since = 0.0  # since when it has not taken any of them
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; where there are too many, one that does nothing makes room, or this one ends."""
+        """Begin; where there are too many, one whose client does nothing makes room, or this one
+        ends."""
         super().connection_made(transport)
         self._since = self.loop.time()
         if len(self.connections) > self._limits.connections and not self._make_room():
@@ -162,7 +163,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def _make_room(self) -> bool:
         """End the connection that has waited longest for its client; False where all are at work.
 
-        So whoever holds connections open and does nothing keeps nobody out.
+        So whoever holds connections open, and sends nothing, or no request to its end, or takes no
+        answer, keeps nobody out.
         """
         waiting = [
             each
@@ -172,19 +174,36 @@ class BoundedProtocol(HttpToolsProtocol):
         if not waiting:
             return False
         longest = min(waiting, key=BoundedProtocol._waits_since)
-        if longest._received:
+        if longest._is_deaf():
+            longest.transport.abort()
+        elif longest._received:
             longest._end(_full())
         else:
             longest.transport.close()  # an answer that nobody asked for could be taken for another
         return True
 
     def _waits(self) -> bool:
-        """Whether it is its client's turn: to send a request, or the rest of a head."""
-        free = self.cycle is None or self.cycle.response_complete
-        return free and not self.pipeline and not self.transport.is_closing()
+        """Whether it is its client's turn: to send a request, or the rest of one, or to take an
+        answer."""
+        if self.transport.is_closing():
+            return False
+        if self._is_deaf():
+            return True
+        if self.pipeline:
+            return False
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return True
+        return not self._in_head and not cycle.response_started
 
     def _waits_since(self) -> float:
+        if self._is_deaf():
+            return self._unsent_since
         return self._idle_since if self._since is None else self._since
+
+    def _is_deaf(self) -> bool:
+        """Whether nothing of an answer was taken since it was looked at last."""
+        return 0 < self._unsent == self.transport.get_write_buffer_size()
 
     def _end(self, problem: Problem) -> None:
         """Say why, unless an answer has begun, and hang up."""
