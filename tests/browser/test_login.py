@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import requests
 from playwright.sync_api import Browser, expect
 
 from countersink.store import api_keys
@@ -27,6 +28,10 @@ def test_in_and_out(browser: Browser, web: Web) -> None:
         expect(page).to_have_url(re.compile("/login$"))
         log_in(look, "ck_nobody_nothing")
         expect(page.get_by_role("alert")).to_contain_text("This key does not open the dashboard")
+        for _ in range(web.options.failures_per_minute):
+            requests.post(f"{web.url}/login", data={"key": "ck_nobody_nothing"}, timeout=20)
+        log_in(look, "ck_nobody_nothing")
+        expect(page.get_by_role("alert")).to_contain_text("wait a minute")
         log_in(look, key)
         expect(page.get_by_role("heading", level=1)).to_contain_text("Counters")
         expect(page.locator(".counters tbody .now")).to_have_text("5")

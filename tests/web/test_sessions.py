@@ -110,6 +110,9 @@ def test_nobody_is_logged_in_or_out_by_a_page_of_somebody_else(dashboard: Web) -
     key = dashboard.key("read")
     cross = {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}
     assert log_in(dashboard, key, **cross).status_code == 403
+    shown = log_in(dashboard, key, **cross, Accept="text/html")
+    assert (shown.status_code, shown.headers["Location"]) == (303, "/login?wrong=403")
+    assert "Set-Cookie" not in shown.headers
     held = cookie(log_in(dashboard, key))
     assert status(dashboard, "POST", "/logout", {**held, **cross}) == 403
     assert status(dashboard, "GET", "/read", held) == 200
@@ -170,6 +173,8 @@ def test_a_wrong_key_is_told_to_programs_and_shown_to_people(dashboard: Web) -> 
     shown = log_in(dashboard, nobodys, Accept="text/html")
     assert (shown.status_code, shown.headers["Location"]) == (303, "/login?wrong=1")
     assert [log_in(dashboard, nobodys).status_code for _ in range(3)] == [403, 429, 429]
+    shown = log_in(dashboard, nobodys, Accept="text/html")
+    assert (shown.status_code, shown.headers["Location"]) == (303, "/login?wrong=429")
     assert log_in(dashboard, dashboard.key("read")).status_code == 303
 
 
@@ -187,6 +192,14 @@ def test_what_is_no_login_form(dashboard: Web) -> None:
         headers = {**OWN, "Content-Type": kind}
         answer = requests.post(f"{dashboard.url}/login", data=body, headers=headers, timeout=20)
         assert answer.status_code == expected, body
+        shown = requests.post(
+            f"{dashboard.url}/login",
+            data=body,
+            headers={**headers, "Accept": "text/html"},
+            timeout=20,
+            allow_redirects=False,
+        )
+        assert shown.headers["Location"] == f"/login?wrong={expected}"
 
 
 def test_the_oldest_logins_of_a_key_make_room(mysql_url: str) -> None:

@@ -84,11 +84,12 @@ class Gate:
             raise
         try:
             who = await self._admit(door, found, client, method, scope["scheme"])
-        except Problem as problem:
-            if problem.status == 401 and door.hidden and _is_browser(scope):
-                return RedirectResponse(LOGIN_PATH, 303)
-            raise
-        return await door.handler(Request(scope, receive, send), self._services, who)
+            return await door.handler(Request(scope, receive, send), self._services, who)
+        except Exception as error:
+            page = _page_instead(door, error) if door.hidden and _is_browser(scope) else None
+            if page is None:
+                raise
+            return RedirectResponse(page, 303)
 
     async def _admit(
         self, door: Door, found: Mapping[bytes, bytes], client: str, method: str, scheme: str
@@ -184,6 +185,16 @@ class Gate:
 
 def _buckets(rate: float) -> Buckets:
     return Buckets(rate, max(1.0, rate * BURST_S))
+
+
+def _page_instead(door: Door, error: Exception) -> str | None:
+    """The page for a person whose request failed; None where there is none.
+
+    A login that failed, for whatever reason, leads to its form, which says why by the status.
+    """
+    if door.path == LOGIN_PATH and door.method == "POST":
+        return f"{LOGIN_PATH}?wrong={answer_of(error).status_code}"
+    return LOGIN_PATH if isinstance(error, Problem) and error.status == 401 else None
 
 
 def _is_browser(scope: Scope) -> bool:

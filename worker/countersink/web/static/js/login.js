@@ -1,6 +1,15 @@
-// Says that a login failed. The form itself needs no script.
-if (new URLSearchParams(location.search).has("wrong")) {
+// Says that a login failed, and why: 1 is the key's fault, the others are statuses of HTTP. The form
+// itself needs no script.
+const WHY = new Map([
+  ["1", "This key does not open the dashboard: it is mistyped, has expired or was revoked, or may not read."],
+  ["403", "The browser says that another site has sent the form: log in at this server's own address. A proxy before it must pass on Host."],
+  ["429", "Too many wrong keys, or requests, came from your address: wait a minute, then try again."],
+  ["503", "A server behind this page is away or busy: try again in a moment."],
+]);
+
+const wrong = new URLSearchParams(location.search).get("wrong");
+if (wrong !== null) {
   const why = document.getElementById("why");
-  why.textContent = "This key does not open the dashboard: it is mistyped, has expired or was revoked, or may not read.";
+  why.textContent = WHY.get(wrong) ?? "The login did not work: enter the key again.";
   why.hidden = false;
 }
