@@ -11,6 +11,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from countersink.web import export
+from tests.support.oracle import Oracle
 from tests.web.serving import Web
 
 PATH = "/v1/export/openmetrics"
@@ -69,12 +70,31 @@ def test_a_total_below_zero_is_no_counter_of_prometheus(filled: Web) -> None:
     assert found[("countersink_events_total", "views", None)] == 6
 
 
+def test_no_two_keys_have_the_same_labels(filled: Web) -> None:
+    with Oracle(filled.options.mysql_url) as oracle:
+        oracle.rows(
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES"
+            " ('odd', '2026-11-21', x'ff', 1, 3), ('odd', '2026-11-21', x'5c786666', 1, 2),"
+            " ('odd', '2026-11-21', x'c3bcff', 1, 1)"
+        )
+    answer = requests.get(f"{filled.url}{PATH}?counter=odd&top=9", timeout=20)
+    (family, _) = parsed(answer.text)
+    assert [(sample.labels, sample.value) for sample in family.samples] == [
+        ({"counter": "odd", "key": "\\xff", "key_bytes": "ff"}, 3),
+        ({"counter": "odd", "key": "\\xff"}, 2),
+        ({"counter": "odd", "key": "ü\\xff", "key_bytes": "c3bcff"}, 1),
+    ]
+
+
 def test_pending_entries_are_added(filled: Web) -> None:
     filled.producer.increment("views", "/", 10)
     assert filled.producer.flush(timeout=20)
     assert scrape(filled, counter="views")["countersink_events_total", "views", None] == 6
-    found = scrape(filled, counter="views", include_pending="true")
+    filled.producer.increment("clicks", amount=100)
+    assert filled.producer.flush(timeout=20)
+    found = scrape(filled, counter=["views", "clicks"], include_pending="true")
     assert found["countersink_events_total", "views", None] == 16
+    assert found["countersink_events_total", "clicks", None] == 107
 
 
 def test_what_cannot_be_scraped(filled: Web) -> None:

@@ -2,7 +2,8 @@
 
 https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md: label values are
 UTF-8 with backslash, quote and newline escaped; a counter's samples end in ``_total`` and are never
-below zero; the text ends with ``# EOF``.
+below zero; the text ends with ``# EOF``. No two samples have the same labels: a key that is no
+UTF-8 looks like another one, and has its bytes in a label of its own.
 
 A Prometheus counter cannot be negative, and one of ours can: a total below zero goes to a gauge
 instead for as long as it is so.
@@ -59,11 +60,17 @@ def _lines(
 
 
 def _labels(sample: Sample) -> str:
-    counter = f'counter="{_escaped(sample.counter)}"'
-    return f"{{{counter}}}" if sample.key is None else f'{{{counter},key="{_escaped(sample.key)}"}}'
+    labels = [("counter", sample.counter)]
+    if sample.key is not None:
+        # Prometheus takes UTF-8 alone: a byte of a key that is none is shown as \xff.
+        raw = sample.key.encode("utf-8", "surrogateescape")
+        shown = raw.decode("utf-8", "backslashreplace")
+        labels.append(("key", shown))
+        if shown != sample.key:
+            labels.append(("key_bytes", raw.hex()))
+    written = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{written}}}"
 
 
 def _escaped(value: str) -> str:
-    # Prometheus takes UTF-8 alone: a byte of a key that is none is shown as \xff.
-    written = value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return written.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
