@@ -15,8 +15,9 @@ import requests
 from starlette.requests import Request
 from starlette.responses import Response
 
-from countersink.web.bodies import unpack
+from countersink.web.bodies import FREE_BYTES, MAX_ARRIVING, MAX_MEMBERS, unpack
 from countersink.web.door import Door
+from countersink.web.hits import MAX_BEACON_BYTES
 from countersink.web.identity import Identity
 from countersink.web.problem import Problem
 from countersink.web.protocol import MAX_HEAD_BYTES
@@ -89,6 +90,25 @@ def test_who_waits_to_be_told_to_go_on_is_told(small: Web) -> None:
 def test_packed_bodies(small: Web, coding: str, pack: Callable[[bytes], bytes]) -> None:
     assert post(small, pack(b"x" * LIMIT), Content_Encoding=coding).json()["body"] == LIMIT
     assert post(small, pack(b"x" * (LIMIT + 1)), Content_Encoding=coding).status_code == 413
+
+
+def test_gzip_may_come_in_members(small: Web) -> None:
+    lines = [b"x" * 1_000, b"", os.urandom(1_000), b"y" * 2_096]
+    packed = b"".join(map(gzip.compress, lines))
+    assert unpack(packed, "gzip", LIMIT) == b"".join(lines)
+    assert post(small, packed, Content_Encoding="gzip").json()["body"] == LIMIT
+    more = packed + gzip.compress(b"z")
+    for body, told in (
+        (more, 413),
+        (packed[:-1], 400),
+        (packed + b"\x1f\x8b", 400),
+        (gzip.compress(b"") * (MAX_MEMBERS + 1), 400),
+    ):
+        with pytest.raises(Problem) as refused:
+            unpack(body, "gzip", LIMIT)
+        assert refused.value.status == told
+    with pytest.raises(Problem):
+        unpack(zlib.compress(b"a") * 2, "deflate", LIMIT)
 
 
 def test_a_bomb_is_refused_after_the_first_bytes_of_it() -> None:
@@ -250,6 +270,32 @@ def test_bodies_that_do_not_end_and_answers_that_nobody_takes_make_room(opened: 
             deaf.connect(where)
             deaf.sendall(large)
         eventually(served)
+
+
+def test_small_bodies_and_beacons_do_not_wait_for_room_among_large_ones(
+    redis_url: str, mysql_url: str
+) -> None:
+    with serving(redis_url, mysql_url, public_counters=("pages",)) as web:
+        web.services.arriving.size = MAX_ARRIVING  # of others
+
+        def in_two_parts(path: bytes, body: bytes) -> int:
+            head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+            with connected(web.url) as connection:
+                connection.sendall(head % (path, len(body)) + body[:-1])
+                requests.get(f"{web.url}/livez", timeout=20)  # the first part is read by then
+                connection.sendall(body[-1:])
+                return status(connection.recv(65_536))
+
+        increment = b'{"counter":"pages"}'
+        assert in_two_parts(b"/v1/increments", increment + b" " * 3_000) == 202
+        assert in_two_parts(b"/v1/increments", increment.ljust(FREE_BYTES)) == 202
+        assert in_two_parts(b"/v1/increments", increment.ljust(FREE_BYTES + 2)) == 503
+        assert in_two_parts(b"/hit/pages/x", bytes(MAX_BEACON_BYTES)) == 204
+        assert web.services.arriving.size == MAX_ARRIVING
+        head = b"POST /hit/pages/x HTTP/1.1\r\nHost: localhost\r\n"
+        chunks = b"Transfer-Encoding: chunked\r\n\r\n" + b"8000\r\n%b\r\n" % bytes(0x8000) * 3
+        for body in (b"Content-Length: 65537\r\n\r\n", chunks):
+            assert status(exchange(web.url, head + body)) == 413
 
 
 def _heard(connection: socket.socket) -> bytes:

@@ -11,9 +11,17 @@ from countersink.web.services import Services
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": 15}
 """Content codings, and the ``wbits`` of zlib that unpack them (RFC 9110, 8.4.1)."""
 
+FREE_BYTES: Final = 64 << 10
+"""Of each body, that do not count as arriving: there are no more of them than connections, and so
+nobody's large bodies are in the way of small ones."""
 MAX_ARRIVING: Final = 32 << 20
-"""Bytes of all bodies together of which a part is still on its way; or one body, where that may be
-larger. Whoever sends many at a time, and none of them to its end, takes no more than this."""
+"""Further bytes of all bodies together of which a part is still on its way; or one body, where that
+may be larger. Whoever sends many at a time, and none of them to its end, takes no more than this.
+"""
+MAX_MEMBERS: Final = 1_000
+"""Of a body that is packed with gzip in parts (RFC 1952, 2.2): as many as there may be items."""
+_PIECE: Final = 64 << 10
+"""Bytes that are unpacked at a time: zlib copies what is left of them at the end of each member."""
 
 
 async def read(request: Request, services: Services, limit: int | None = None) -> bytes:
@@ -30,15 +38,31 @@ async def read(request: Request, services: Services, limit: int | None = None) -
         ClientDisconnect: it did not arrive as a whole.
     """
     limit = services.options.max_body_bytes if limit is None else limit
-    headers = request.headers
-    length = headers.get("content-length")
-    if length is not None and (len(length) > 15 or int(length) > limit):
-        raise too_large(limit)
+    coding = _announced(request, limit)
     body = await _received(request, services, limit)
-    coding = headers.get("content-encoding")
     if coding is None or not body:
         return body
-    return unpack(body, coding, limit)
+    return unpack(body, coding.decode("latin-1"), limit)
+
+
+async def discard(request: Request, limit: int) -> None:
+    """Let a body arrive of which nothing is wanted, and keep none of it.
+
+    Args:
+        request: whose body nobody has read.
+        limit: bytes.
+
+    Raises:
+        Problem: 413 it is larger.
+        ClientDisconnect: it did not arrive as a whole.
+    """
+    _announced(request, limit)
+    size, more = 0, True
+    while more:
+        part, more = await _part(request)
+        size += len(part)
+        if size > limit:
+            raise too_large(limit)
 
 
 def unpack(body: bytes, coding: str, limit: int) -> bytes:
@@ -57,16 +81,10 @@ def unpack(body: bytes, coding: str, limit: int) -> bytes:
             "The body's Content-Encoding is not known: send it as it is, or as gzip or deflate",
             headers={"Accept-Encoding": "gzip, deflate"},
         )
-    unpacker = zlib.decompressobj(window)
     try:
-        unpacked = unpacker.decompress(body, limit + 1)
-    except zlib.error:
+        return _unpacked(memoryview(body), window, limit)
+    except (zlib.error, EOFError):
         raise _broken(coding) from None
-    if len(unpacked) > limit:
-        raise too_large(limit)
-    if not unpacker.eof or unpacker.unused_data:
-        raise _broken(coding)
-    return unpacked
 
 
 def too_large(limit: int) -> Problem:
@@ -82,35 +100,78 @@ def _broken(coding: str) -> Problem:
     return Problem(400, f"The body is not whole, or not {coding} as its Content-Encoding says")
 
 
+def _unpacked(packed: memoryview, window: int, limit: int) -> bytes:
+    """All members one after the other.
+
+    Raises:
+        Problem: 413 it is larger than ``limit``.
+        EOFError, zlib.error: it is not whole, or something else.
+    """
+    parts: list[bytes] = []
+    size = begin = members = 0
+    while begin < len(packed):
+        members += 1
+        if members > (MAX_MEMBERS if window > zlib.MAX_WBITS else 1):
+            raise EOFError
+        unpacker = zlib.decompressobj(window)
+        while not unpacker.eof:
+            piece = packed[begin : begin + _PIECE]
+            if not piece:
+                raise EOFError
+            part = unpacker.decompress(piece, limit + 1 - size)
+            size += len(part)
+            if size > limit:
+                raise too_large(limit)
+            parts.append(part)
+            begin += len(piece) - len(unpacker.unused_data)
+    return b"".join(parts)
+
+
+def _announced(request: Request, limit: int) -> bytes | None:
+    """The Content-Encoding. Raises Problem if the Content-Length is beyond the limit."""
+    coding = None
+    for name, value in request.scope["headers"]:
+        if name == b"content-length":
+            if len(value) > 15 or int(value) > limit:
+                raise too_large(limit)
+        elif name == b"content-encoding":
+            coding = value
+    return coding
+
+
 async def _received(request: Request, services: Services, limit: int) -> bytes:
+    body, more = await _part(request)
+    if len(body) > limit:
+        raise too_large(limit)
+    if not more:
+        return body
+    parts, size, counted = [body], len(body), 0
+    most = max(MAX_ARRIVING, services.options.max_body_bytes)
+    arriving = services.arriving
+    try:
+        while more:
+            if size > FREE_BYTES:
+                arriving.size += size - FREE_BYTES - counted
+                counted = size - FREE_BYTES
+                if arriving.size > most:
+                    raise Problem(
+                        503,
+                        "Too many large bodies arrive at once: try again, or send smaller ones",
+                        headers={"Retry-After": "2", "Connection": "close"},
+                    )
+            part, more = await _part(request)
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                raise too_large(limit)
+    finally:
+        arriving.size -= counted
+    return b"".join(parts)
+
+
+async def _part(request: Request) -> tuple[bytes, bool]:
+    """What has come of the body since the last time, and whether there is more."""
     message = await request.receive()
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
-    body: bytes = message.get("body", b"")
-    if len(body) > limit:
-        raise too_large(limit)
-    if not message.get("more_body", False):
-        return bytes(body)
-    parts, size = [body], len(body)
-    most = max(MAX_ARRIVING, services.options.max_body_bytes)
-    services.arriving.size += size
-    try:
-        while message.get("more_body", False):
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            part = message.get("body", b"")
-            parts.append(part)
-            size += len(part)
-            services.arriving.size += len(part)
-            if size > limit:
-                raise too_large(limit)
-            if services.arriving.size > most:
-                raise Problem(
-                    503,
-                    "Too many large bodies arrive at once: try again, or send smaller ones",
-                    headers={"Retry-After": "2", "Connection": "close"},
-                )
-    finally:
-        services.arriving.size -= size
-    return b"".join(parts)
+    return message.get("body", b""), message.get("more_body", False)

@@ -85,7 +85,7 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
 async def beacon(request: Request, services: Services, who: Identity) -> Response:
     """Count a visit that ``navigator.sendBeacon`` tells of."""
     counter, key = await _place(request, services, who)
-    await bodies.read(request, services, MAX_BEACON_BYTES)
+    await bodies.discard(request, MAX_BEACON_BYTES)
     _visit(request, services, counter, key)
     return Response(status_code=204, headers=_HEADERS)
 

@@ -22,10 +22,11 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Arriving:
-    """Bodies of requests of which a part is here, and a part is still on its way.
+    """Large bodies of requests of which a part is here, and a part is still on its way.
 
     Attributes:
-        size: bytes of them that are here.
+        size: bytes of them that are here, without the first of each (see
+            :data:`~countersink.web.bodies.FREE_BYTES`).
     """
 
     size: int = 0
