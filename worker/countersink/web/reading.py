@@ -81,7 +81,8 @@ KEYS: Final = Parameter(
 INCLUDE_PENDING: Final = Parameter(
     name="include_pending",
     read=yes_or_no,
-    description="Add, exactly, what is still in the queue. Takes time with the queue's length.",
+    description="Add, exactly, what is still in the queue. Takes time with the queue's length, and"
+    " is 503 where there is too much in it.",
     schema={"type": "boolean", "default": False},
     default=False,
 )

@@ -84,7 +84,9 @@ def _several(
     int,
     "Entries in the queue up to which include_pending is answered.",
 )
-@settings.number(DEFAULTS, "threads", int, "Requests that ask MySQL or Redis at once.")
+@settings.number(
+    DEFAULTS, "threads", int, "Requests that read totals at once, and as many of all others."
+)
 @settings.number(DEFAULTS, "session_hours", float, "Hours that a login to the dashboard lasts.")
 @settings.log_format
 @settings.redis_url
