@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
 
-from countersink.producers.statsd.amounts import UNIT, billionths, number, times
+from countersink.producers.statsd.amounts import UNIT, billionths, number, times, total
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,24 @@ def test_what_is_no_rate(text: str) -> None:
     assert times(text) is None
 
 
-def test_billionths_of_a_fraction_are_rounded() -> None:
-    assert billionths(Fraction(1)) == UNIT
-    assert billionths(Fraction(10, 3)) == 3_333_333_333
-    assert billionths(Fraction(-20, 3)) == -6_666_666_667
+def test_billionths_are_rounded() -> None:
+    assert billionths(1, 1) == UNIT
+    assert billionths(1, Fraction(10, 3)) == 3_333_333_333
+    assert billionths(-2, Fraction(10, 3)) == -6_666_666_667
+    assert billionths(Decimal("-0.25"), 2) == -UNIT // 2
+    assert billionths(Decimal("1e-20"), 1) == 0
+
+
+@pytest.mark.parametrize("text", ["1", "-3", "+2", "007", "9" * 30])
+def test_whole_numbers_are_integers(text: str) -> None:
+    assert type(number(text)) is int
+
+
+def test_sums_are_exact() -> None:
+    assert total(["1", "-3", "7"]) == 5
+    assert total(["0.1"] * 1000) == 100
+    large, small = "9" * 30 + "." + "9" * 30 + "e99", "0." + "0" * 29 + "1e-99"
+    found = total([large, small, "-" + large])
+    assert found is not None
+    assert Fraction(found) == Fraction(small)
+    assert total(["1", "x"]) is None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.producers.statsd.amounts import UNIT
-from countersink.producers.statsd.line import MAX_NAME, Malformed, is_other, parse
+from countersink.producers.statsd.line import MAX_NAME, MAX_VALUES, Malformed, is_other, parse
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,8 @@ from countersink.producers.statsd.line import MAX_NAME, Malformed, is_other, par
         (b"a:1|c|#x:y|@0.5", "a", 2, {"x": "y"}),
         (b"a:1:2:3|c", "a", 6, {}),
         (b"a:1:2|c|@0.5", "a", 6, {}),
+        (b"a:0.5:1e1:-.5|c", "a", 10, {}),
+        (b"a" + b":1" * MAX_VALUES + b"|c", "a", MAX_VALUES, {}),
         (b"a:1|c|#x:y|c:0123abc|e:it-false,cn-x|card:low", "a", 1, {"x": "y"}),
         (b"a:1|c|", "a", 1, {}),
         (b"a,x=y,z=w:1|c", "a", 1, {"x": "y", "z": "w"}),
@@ -58,6 +60,7 @@ def test_a_time_of_its_own() -> None:
         (b"a:NaN|c", "not a number"),
         (b"a:inf|c", "not a number"),
         (b"a:1:|c", "not a number"),
+        (b"a" + b":1" * (MAX_VALUES + 1) + b"|c", "more than 1,000 values"),
         (b"a:1|x", "type is unknown"),
         (b"a:1|", "type is unknown"),
         (b"a:1|C", "type is unknown"),

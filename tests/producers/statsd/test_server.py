@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from countersink.producers.statsd import CannotListen, MapError, NotLoopback, Server, StatsdOptions
+from countersink.producers.statsd import (
+    CannotListen,
+    MapError,
+    NotLoopback,
+    Server,
+    StatsdOptions,
+    streams,
+)
 from countersink.producers.statsd.receiving import BATCH, LARGEST
 from countersink.producers.statsd.sockets import lost, widen
 from countersink.producers.statsd.streams import LONGEST
@@ -139,22 +146,54 @@ def test_a_line_without_end_closes_its_connection_and_no_other() -> None:
         assert (listener.producer.count("a"), listener.figures.malformed) == (1, 1)
 
 
-def test_connections_beyond_the_limit_are_closed_at_once() -> None:
-    with listening(tcp=True, max_connections=2) as listener:
-        open_ones = [listener.connection() for _ in range(2)]
-        eventually(lambda: listener.figures.connections == 2)
-        with listener.connection() as third:
-            assert third.recv(1) == b""
+def test_idle_connections_keep_nobody_out() -> None:
+    with listening(tcp=True, max_connections=2) as listener, listener.connection() as first:
+        first.sendall(b"a:1|c\n")
+        listener.has_lines(1)
+        with listener.connection() as second, listener.connection() as third:
+            third.sendall(b"a:1|c\n")
+            assert first.recv(1) == b""  # it was idle for longest
+            listener.has_lines(2)
+            second.sendall(b"a:1|c\n")  # and now the third is
+            listener.has_lines(3)
+            with listener.connection() as fourth:
+                fourth.sendall(b"a:1|c")
+                assert third.recv(1) == b""
+                second.sendall(b"a:1|c\n")
+                listener.has_lines(4)
+                assert (listener.figures.connections, listener.figures.refused) == (2, 2)
+    assert listener.producer.count("a") == 5
+
+
+def test_no_line_is_cut_to_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        listening(tcp=True, max_connections=1) as listener,
+        listener.connection() as busy,
+    ):
+        busy.sendall(b"a:1|c\na:1")
+        listener.has_lines(1)
+        with listener.connection() as other:
+            assert other.recv(1) == b""
         assert listener.figures.refused == 1
-        for each in open_ones:
-            each.sendall(b"a:1|c\n")
+        busy.sendall(b"1|c\na")
         listener.has_lines(2)
-        open_ones.pop().close()
-        eventually(lambda: listener.figures.connections == 1)
-        open_ones.append(listener.connection())
-        eventually(lambda: listener.figures.connections == 2)
-        for each in open_ones:
-            each.close()
+        assert listener.producer.count("a") == 12
+        # but one that never goes on makes room after a while
+        monkeypatch.setattr(streams, "UNFINISHED_SECONDS", 0.0)
+        with listener.connection() as other:
+            other.sendall(b"a:1|c\n")
+            assert busy.recv(1) == b""
+            listener.has_lines(3)
+    assert listener.producer.count("a") == 13
+
+
+def test_a_connection_that_has_ended_makes_room_and_its_last_line_counts() -> None:
+    with listening(tcp=True, max_connections=1) as listener:
+        for number in range(20):
+            with listener.connection() as connection:
+                connection.sendall(b"a:1|c\na:1|c")
+                listener.has_lines(2 * number + 1)
+    assert (listener.producer.count("a"), listener.figures.refused) == (40, 0)
 
 
 def test_the_end_reads_what_connections_have_sent() -> None:

@@ -208,7 +208,7 @@ _METRICS: Final = (
         "countersink_statsd_connections_refused_total",
         "counter",
         "statsd",
-        "Stream connections that were closed at once, since there were too many.",
+        "Stream connections that were closed since there were too many.",
     ),
     Metric(
         "countersink_web_requests_total",

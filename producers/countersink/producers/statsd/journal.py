@@ -26,7 +26,7 @@ class Action(StrEnum):
     SMALL_BUFFER = "small_buffer"
     """The kernel granted a smaller receive buffer than was asked for."""
     REFUSED = "refused"
-    """A connection was closed at once: too many are open."""
+    """A connection was closed: too many were open. Or none could be accepted."""
     PROGRESS = "progress"
     """What came in the last minute, unless that is nothing."""
     FAILED = "failed"

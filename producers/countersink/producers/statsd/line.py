@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from countersink.producers.statsd.amounts import billionths, number, times
+from countersink.producers.statsd.amounts import billionths, times, total
 from countersink.stream.limits import MAX_MINUTE
 
 MAX_NAME: Final = 1_024
 """Characters of a bucket's name, tags behind it included."""
+MAX_VALUES: Final = 1_000
+"""Values of a line."""
 OTHER_TYPES: Final = frozenset((b"g", b"ms", b"h", b"d", b"s", b"m", b"kv", b"t"))
 """Gauges, timers, histograms, distributions, sets, meters, key-values: not counters."""
 _NOT_METRICS: Final = (b"_e{", b"_sc|")
@@ -78,21 +80,21 @@ def parse(line: bytes) -> Metric:
         raise Malformed("it has no value")
     if len(name) > MAX_NAME:
         raise Malformed(f"its name is longer than {MAX_NAME} characters")
+    if values.count(":") >= MAX_VALUES:
+        raise Malformed(f"it has more than {MAX_VALUES:,} values")
     given = _sections(sections)
     name, tags = _tags_behind(name)
     if not name:
         raise Malformed("it has no name")
     if "#" in given:
         tags = {**tags, **dict(_pair(tag, ":") for tag in given["#"].split(",") if tag)}
-    amount = 0
     factor = times(given["@"]) if "@" in given else 1
     if factor is None:
         raise Malformed("its sample rate is not above 0 and up to 1")
-    for value in values.split(":"):
-        found = number(value)
-        if found is None:
-            raise Malformed("its value is not a number")
-        amount += billionths(found * factor)
+    amount = total(values.split(":"))
+    if amount is None:
+        raise Malformed("its value is not a number")
+    amount = billionths(amount, factor)
     return Metric(name, amount, tags or _NO_TAGS, _minute(given.get("T")))
 
 

@@ -25,9 +25,9 @@ class StatsdOptions:
         map: path of the map file, ``None``: each name is a counter.
         receive_buffer: bytes of kernel memory to ask for, for datagrams that wait.
         max_amount: the largest absolute amount of one line, its sample rate applied.
-        max_counters: counters that names may become; what comes by further ones is counted in
-            ``__overflow__``.
-        max_connections: stream connections at once.
+        max_counters: counters that names may become, since its start; what comes by further ones
+            is counted in ``__overflow__``.
+        max_connections: stream connections at once; for one more the longest idle one is closed.
 
     Raises:
         ValueError: they cannot be used together; the message says what to do.

@@ -4,6 +4,7 @@ import selectors
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from threading import Thread
 from typing import Final
 
@@ -19,16 +20,32 @@ ROUND: Final = 128
 """Connections read before what they sent is counted."""
 PAUSE_SECONDS: Final = 0.1
 """Before connections are accepted again when there was no descriptor for one."""
+UNFINISHED_SECONDS: Final = 10.0
+"""How long the rest of a line may take to come when others need the connection's place."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of an open connection."""
+
+    heard: float
+    """When it was opened or something came last."""
+    unfinished: bytes = b""
+    """The line that has not ended yet."""
 
 
 class Streams(Thread):
     """Serves all stream connections until told to stop, and then reads what has arrived by then.
 
+    When too many are open the one that has been idle for longest makes room for a new one, so that
+    nobody keeps others out by connecting and saying nothing. One in the midst of a line does so
+    only when all are, after :data:`UNFINISHED_SECONDS`; until then new ones are closed.
+
     Args:
         listeners: sockets that listen.
         tally: what counts.
-        figures: where open and refused connections are written down.
-        journal: told of refused connections.
+        figures: where open connections, and those closed as too many, are written down.
+        journal: told of those that were closed.
         stop: a descriptor that becomes readable when it is time to stop.
         drain_seconds: how long then to go on at most.
         max_connections: at once.
@@ -53,7 +70,7 @@ class Streams(Thread):
         self._drain_seconds = drain_seconds
         self._most = max_connections
         self._selector = selectors.DefaultSelector()
-        self._unfinished: dict[socket.socket, bytes] = {}
+        self._open: dict[socket.socket, _State] = {}  # the one heard of last is last
         self._lines: list[bytes] = []
 
     def run(self) -> None:
@@ -71,7 +88,7 @@ class Streams(Thread):
                 self._serve(ready)
             self._drain()
         finally:
-            for connection in list(self._unfinished):
+            for connection in list(self._open):
                 self._close(connection)
             selector.close()
 
@@ -86,13 +103,16 @@ class Streams(Thread):
             self._serve([key.fileobj for key, _ in ready])
 
     def _serve(self, ready: Sequence[object]) -> None:
+        new = []
         for number, each in enumerate(ready, 1):
             if each in self._listeners:
-                self._accept(each)
+                new.append(each)
             elif each != self._stop_fd:
                 self._read(each)
             if number % ROUND == 0:
                 self._count()
+        for listener in new:  # last: what has ended has made room, what has said something is heard
+            self._accept(listener)
         self._count()
 
     def _count(self) -> None:
@@ -114,22 +134,38 @@ class Streams(Thread):
             self._journal.seldom(Action.REFUSED, f"cannot accept a connection: {error.strerror}")
             time.sleep(PAUSE_SECONDS)
             return
-        if len(self._unfinished) >= self._most:
+        if len(self._open) >= self._most and not self._made_room():
+            self._refused("a connection was closed at once: all others are in use")
             connection.close()
-            self._figures.refused += 1
-            self._journal.seldom(
-                Action.REFUSED,
-                f"a connection was closed at once: {self._most} are open",
-                refused=self._figures.refused,
-            )
             return
         connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
             # A client that vanished without a word would hold its place for ever.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._unfinished[connection] = b""
+        self._open[connection] = _State(time.monotonic())
         self._selector.register(connection, selectors.EVENT_READ)
-        self._figures.connections = len(self._unfinished)
+        self._figures.connections = len(self._open)
+
+    def _made_room(self) -> bool:
+        """Close the connection that is needed least; whether there was one."""
+        idle = (each for each, state in self._open.items() if not state.unfinished)
+        closed = next(filter(_is_quiet, idle), None)
+        if closed is None:
+            longest, state = next(iter(self._open.items()))
+            if time.monotonic() - state.heard < UNFINISHED_SECONDS or not _is_quiet(longest):
+                return False
+            closed = longest
+        self._read(closed)  # its end, perhaps, which may be that of a line
+        if closed in self._open:
+            self._refused("an idle connection was closed, to make room for a new one")
+            self._close(closed)
+        return True
+
+    def _refused(self, message: str) -> None:
+        self._figures.refused += 1
+        self._journal.seldom(
+            Action.REFUSED, message, connections=self._most, refused=self._figures.refused
+        )
 
     def _read(self, connection: object) -> None:
         assert isinstance(connection, socket.socket)
@@ -140,20 +176,29 @@ class Streams(Thread):
         except OSError:  # broken off: what was not finished is no line
             self._close(connection)
             return
-        unfinished = self._unfinished[connection]
+        state = self._open.pop(connection)
+        self._open[connection] = state
+        state.heard = time.monotonic()
         if not data:
-            self._lines.append(unfinished)  # its end is the end of the line
+            self._lines.append(state.unfinished)  # its end is the end of the line
             self._close(connection)
             return
-        *lines, unfinished = (unfinished + data).split(b"\n")
+        *lines, state.unfinished = (state.unfinished + data).split(b"\n")
         self._lines += lines
-        self._unfinished[connection] = unfinished
-        if len(unfinished) > LONGEST:
-            self._tally.too_long(unfinished)
+        if len(state.unfinished) > LONGEST:
+            self._tally.too_long(state.unfinished)
             self._close(connection)
 
     def _close(self, connection: socket.socket) -> None:
         self._selector.unregister(connection)
         connection.close()
-        del self._unfinished[connection]
-        self._figures.connections = len(self._unfinished)
+        del self._open[connection]
+        self._figures.connections = len(self._open)
+
+
+def _is_quiet(connection: socket.socket) -> bool:
+    """Whether nothing has come by it that is not read yet, but its end."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except OSError:  # nothing, or it is broken off
+        return True

@@ -61,7 +61,7 @@ class Tally:
         journal: told of malformed lines.
         rules: the map.
         max_amount: the largest absolute amount of one line.
-        max_counters: distinct counters besides ``__overflow__``.
+        max_counters: distinct counters besides ``__overflow__``, since it was made.
     """
 
     def __init__(
