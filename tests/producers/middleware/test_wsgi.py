@@ -136,6 +136,43 @@ def test_a_worker_that_is_told_to_go_counts_as_500(
     producer.assert_counted("requests", {"GET /users/<id> 500": 1})
 
 
+def test_what_a_generator_does_before_its_first_piece_counts(
+    producer: RecordingProducer, answer: Answer
+) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", HEADERS)
+
+        def body() -> Iterator[bytes]:
+            try:
+                raise LookupError
+            except LookupError:
+                if environ["REQUEST_METHOD"] == "GET":
+                    raise
+                start_response("503 Unavailable", HEADERS, sys.exc_info())
+            yield b"sorry"
+
+        return body()
+
+    counting = WSGIMiddleware(app, producer)
+    with pytest.raises(LookupError):
+        list(counting(environ(), answer.start_response))
+    assert list(counting(environ("POST"), answer.start_response)) == [b"sorry"]
+    producer.assert_counted("requests", {"GET /users/<id> 500": 1, "POST /users/<id> 503": 1})
+
+
+def test_a_body_of_another_kind_that_fails_counts_as_begun(
+    producer: RecordingProducer, answer: Answer
+) -> None:
+    body: Any = map(int, [b"none"])
+
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        start_response("200 OK", HEADERS)
+        return body
+
+    assert WSGIMiddleware(app, producer)(environ(), answer.start_response) is body
+    producer.assert_counted("requests", {"GET /users/<id> 200": 1})
+
+
 def test_an_answer_begun_anew_counts_as_the_second(
     producer: RecordingProducer, answer: Answer
 ) -> None:

@@ -1,7 +1,7 @@
 """WSGI: counts the requests of any app by its routes (PEP 3333)."""
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from types import TracebackType
+from types import GeneratorType, TracebackType
 from typing import Any, Protocol
 
 from countersink.producers.middleware.requests import (
@@ -42,9 +42,10 @@ class WSGIMiddleware:
     or ``route`` finds it; else every request is ``__unmatched__``.
 
     The status is the one that the app had begun its answer with when it returned, or when a
-    generator gave its first piece. An app that raises instead is counted as 500 and raises on.
-    Bodies go through untouched, ``wsgi.file_wrapper`` included. Whatever goes wrong with counting
-    is logged and nothing else.
+    generator gave its first piece. An app that raises instead is counted as 500 and raises on. Of
+    an answer that has begun, bodies other than plain generators go through untouched,
+    ``wsgi.file_wrapper`` included: should one fail before its first piece, the status that it had
+    begun with is counted. Whatever goes wrong with counting is logged and nothing else.
 
     Args:
         app: what answers.
@@ -78,7 +79,7 @@ class WSGIMiddleware:
         except BaseException:
             exchange.fail()
             raise
-        if exchange.began:
+        if exchange.began and not isinstance(body, GeneratorType):
             exchange.end(FAILED)
             return body  # itself: a server looks whether it is its file wrapper, and has a length
         return _LateBody(body, exchange)
@@ -132,7 +133,9 @@ class _Exchange:
 
 
 class _LateBody:
-    """The body of an app that begins its answer with the first piece of it, as generators do."""
+    """The body of an app whose answer may be another until the first piece of it: a generator
+    raises, or begins it anew.
+    """
 
     def __init__(self, body: Iterable[bytes], exchange: _Exchange) -> None:
         self._body = body
