@@ -1,12 +1,11 @@
 """``countersink statsd``."""
 
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, Final
 
@@ -15,9 +14,9 @@ import click
 from countersink.cli import exits, metrics, settings
 from countersink.cli.failures import Failure, Misuse
 from countersink.cli.metrics_statsd import health
+from countersink.cli.producer_settings import options_for, producer_for
 from countersink.cli.signal_queue import SignalQueue, queued
 from countersink.producers import Producer
-from countersink.producers.options import URL_VARIABLE, from_environment
 from countersink.producers.statsd import (
     CannotListen,
     MapError,
@@ -119,7 +118,7 @@ def command(
     url = settings.needed(redis_url, "redis")
     try:
         options = StatsdOptions(**given)
-        producer = _producer(url)
+        producer = producer_for(url, options_for(url))
     except ValueError as error:
         raise Misuse(str(error), click.get_current_context()) from error
 
@@ -140,15 +139,6 @@ def command(
         sys.setswitchinterval(switch_before)
         producer.close(0)  # closed already, unless something failed
         logs.take_down(handler)
-
-
-def _producer(url: str) -> Producer:
-    """A producer with the settings of the environment. Signals are for the listener: what has
-    arrived is counted first.
-    """
-    environment = {name: value for name, value in os.environ.items() if URL_VARIABLE not in name}
-    _, options = from_environment({**environment, URL_VARIABLE: url})
-    return Producer(url, **asdict(replace(options, handle_sigterm=False)))
 
 
 def _run(
