@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import pytest
 import requests
 
-from countersink.store import api_keys
+from countersink.store import Store, api_keys
+from countersink.store.connection import Session
 from countersink.store.migrate import migrate
 from countersink.store.tables import open_tables
+from countersink.web import register
 from countersink.web.register import Register
 from tests.support.factories import MySQLFactory
 from tests.web.doors import DOORS
 from tests.web.serving import Web, serving
+
+T = TypeVar("T")
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -149,6 +155,70 @@ def test_after_many_wrong_keys_an_address_is_told_to_wait_and_a_right_key_still_
         assert [answer.status_code for answer in answers] == [401, 401, 401, 429, 429]
         assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
         assert status(web, "GET", "/read", key) == 200
+
+
+def test_a_row_that_somebody_has_edited_is_no_key_and_keeps_no_other_from_being_revoked(
+    guarded: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = guarded.key("read")
+    edited = {}
+    with open_tables(guarded.options.mysql_url) as session:
+        for counters in ("null", "{}", '"shop.*"', "[1]", '[["a"]]'):
+            made, text = api_keys.create(session, counters, ["read"], counters=["shop.*"])
+            edited[made.id] = text
+            session.execute("UPDATE api_key SET counters = %s WHERE id = %s", (counters, made.id))
+    for _ in range(2):
+        guarded.look_again()
+    assert status(guarded, "GET", "/read", good) == 200
+    for id, key in edited.items():
+        assert status(guarded, "GET", "/read", key) == 401
+        assert sum(id in record.getMessage() for record in caplog.records) == 1
+    revoke(guarded, good.split("_")[1])
+    assert status(guarded, "GET", "/read", good) == 401
+    with open_tables(guarded.options.mysql_url) as session:
+        for listed in api_keys.list_keys(session):
+            if listed.id in edited:
+                assert listed.scopes == ()
+                assert api_keys.revoke(session, listed.id).revoked is not None
+
+
+class Faulty(Store):
+    """A store that has a bug, for a while."""
+
+    bug = False
+
+    def snapshot(self, work: Callable[[Session], T]) -> T:
+        if self.bug:
+            raise TypeError("a bug")
+        return super().snapshot(work)
+
+
+def test_whatever_breaks_a_reading_the_next_one_is_done(
+    guarded: Web, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(register, "REFRESH_S", 0.01)
+    url = guarded.options.mysql_url
+    id = guarded.key("read").split("_")[1]
+
+    async def until(check: Callable[[], bool]) -> None:
+        while not check():
+            await asyncio.sleep(0.01)
+
+    async def keep(store: Faulty) -> None:
+        kept = Register(store, url)
+        await kept.read()
+        assert kept.key(id) is not None
+        keeping = asyncio.create_task(kept.keep())
+        store.bug = True
+        await until(lambda: any("cannot be read" in each.getMessage() for each in caplog.records))
+        store.bug = False
+        with open_tables(url) as session:
+            api_keys.revoke(session, id)
+        await until(lambda: kept.key(id) is None)
+        keeping.cancel()
+
+    with Faulty(url) as store:
+        asyncio.run(asyncio.wait_for(keep(store), 20))
 
 
 def test_the_use_of_a_key_is_written_down_at_the_end(redis_url: str, mysql_url: str) -> None:

@@ -43,7 +43,7 @@ class ApiKey:
     Attributes:
         id: names it.
         name: for people.
-        scopes: what it is for.
+        scopes: what it is for; none where its row cannot be read, since somebody has edited it.
         counters: shell patterns of the counters it may name; empty: all.
         created, revoked, last_used: None: never; the last one is right to a minute or so.
         expires: None: never.
@@ -219,11 +219,14 @@ def _check(name: str, scopes: set[str], counters: Sequence[str], expires: dateti
 
 def _key(row: Sequence[Any]) -> ApiKey:
     id, name, scopes, counters, created, expires, revoked, last_used = row
+    patterns = json.loads(counters)  # the column takes nothing but JSON
+    # Anything else than texts must not end up as no restriction at all.
+    readable = isinstance(patterns, list) and all(isinstance(each, str) for each in patterns)
     return ApiKey(
         id=id,
         name=name,
-        scopes=tuple(scope for scope in SCOPES if scope in scopes.split(",")),
-        counters=tuple(json.loads(counters)),
+        scopes=tuple(scope for scope in SCOPES if readable and scope in scopes.split(",")),
+        counters=tuple(patterns) if readable else (),
         created=created,
         expires=expires,
         revoked=revoked,

@@ -75,6 +75,7 @@ class Register:
         self._lock = asyncio.Lock()
         self._thread = anyio.CapacityLimiter(1)
         self._away = False
+        self._useless: set[str] = set()
 
     @property
     def keys_needed(self) -> bool:
@@ -117,7 +118,10 @@ class Register:
         self._began = began
         # Once there was a key, one is needed: also when somebody has emptied the table since.
         self._any_made = self._any_made or found.any_made
-        self._keys = {each.key.id: _known_key(each, began) for each in found.keys}
+        self._keys = {
+            each.key.id: _known_key(each, began) for each in found.keys if each.key.scopes
+        }
+        self._warn({each.key.id for each in found.keys if not each.key.scopes})
         self._logins = {
             each.token_hash: Known(
                 identity=replace(self._keys[each.api_key].identity, session=each.token_hash),
@@ -131,7 +135,7 @@ class Register:
     async def look_again(self) -> None:
         """Read anew before somebody is refused: the key may have been made just now.
 
-        All who ask while a reading goes on share the next one. Never raises because of MySQL.
+        All who ask while a reading goes on share the next one. Never raises.
         """
         asked = self._clock()
         async with self._lock:
@@ -152,7 +156,7 @@ class Register:
                 await self.write_uses()
 
     async def write_uses(self) -> None:
-        """Write down which keys were used since the last time. Never raises because of MySQL."""
+        """Write down which keys were used since the last time. Never raises."""
         used, self._used = self._used, set()
         if not used:
             return
@@ -161,23 +165,38 @@ class Register:
             await anyio.to_thread.run_sync(work, limiter=self._thread)
         except StoreError:
             self._used |= used  # later, then
+        except Exception:
+            LOGGER.exception("cannot write down which keys were used", extra={"action": "waiting"})
 
     async def _try_read(self) -> None:
         try:
             await self.read()
-        except StoreError as error:
+        except Exception as error:
+            # Whatever it is: without the next attempt nothing could be revoked any more.
             self._began = self._clock()
             if not self._away:
                 LOGGER.warning(
                     "keys cannot be read, those known stay valid: %s",
-                    error,
+                    error if isinstance(error, StoreError) else type(error).__name__,
                     extra={"action": "waiting"},
+                    exc_info=None if isinstance(error, StoreError) else error,
                 )
             self._away = True
         else:
             if self._away:
                 LOGGER.info("keys can be read again", extra={"action": "resumed"})
             self._away = False
+
+    def _warn(self, useless: set[str]) -> None:
+        """Say once of each of these keys that it is of no use."""
+        for id in sorted(useless - self._useless):
+            LOGGER.warning(
+                "the key %s is refused, its row in api_key cannot be read: revoke it, and make"
+                " another",
+                id,
+                extra={"action": "unreadable_key"},
+            )
+        self._useless = useless
 
     def _valid(self, known: Known | None) -> Known | None:
         return known if known is not None and self._clock() < known.ends else None
