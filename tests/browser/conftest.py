@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
+from countersink.web import live, live_feed
 from tests.browser.chromium import NAMES, TIMEOUT_MS, Look, looking, program, running
 from tests.browser.filled import fill
 from tests.support.databases import dropped, new_name
@@ -29,6 +30,15 @@ def browser() -> Iterator[Browser]:
         pytest.skip(f"no Chromium is installed (looked for {', '.join(NAMES)})")
     with running(path) as started:
         yield started
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick() -> Iterator[None]:
+    """Live numbers come more often than to others: nobody is to wait for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live_feed, "EVERY_S", 0.2)
+        patch.setattr(live, "RECONNECT_MS", 200)
+        yield
 
 
 @pytest.fixture

@@ -1,53 +1,16 @@
-"""axe-core finds nothing serious on any view, light or dark, and nothing is moved for those who
-asked for rest."""
+"""axe-core finds nothing on any view. `make soak` looks at them in dark colours, too."""
 
 from __future__ import annotations
 
-import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser
 
-from tests.browser.chromium import looking
-from tests.browser.filled import spoil
+from tests.browser.axe import every_view, nothing_yet_and_dead_letters
 from tests.web.serving import Web
 
-TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-VIEWS = ("/", "/#/counter/page_views?compare=1", "/#/system", "/login?wrong=1")
+
+def test_every_view(browser: Browser, filled: Web) -> None:
+    every_view(browser, filled, "light")
 
 
-def faults(page: Page, scheme: str) -> list[str]:
-    """What axe-core complains of, each with the first element that it is about."""
-    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
-    # In the dark only the colours differ.
-    rules = TAGS if scheme == "light" else ["color-contrast"]
-    found = Axe().run(page, options={"runOnly": rules}).response["violations"]
-    return [f"{one['impact']} {one['id']}: {one['nodes'][0]['html']}" for one in found]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_view(browser: Browser, filled: Web, scheme: str) -> None:
-    with looking(browser, filled.url, color_scheme=scheme, reduced_motion="reduce") as look:
-        page = look.page
-        for path in VIEWS:
-            page.goto("about:blank")
-            page.goto(path)
-            expect(page.get_by_role("heading", level=1)).to_be_visible()
-            if path != "/login?wrong=1":
-                expect(page.locator("#fresh.good")).to_be_visible()
-            assert faults(page, scheme) == [], path
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_yet_and_dead_letters(browser: Browser, web: Web, scheme: str) -> None:
-    with looking(browser, web.url, color_scheme=scheme, reduced_motion="reduce") as look:
-        page = look.page
-        page.goto("/")
-        expect(page.get_by_role("tab", name="curl")).to_be_visible()
-        assert faults(page, scheme) == []
-        spoil(web)
-        page.goto("/#/system")
-        expect(page.locator(".letters li")).to_have_count(3)
-        assert faults(page, scheme) == []
-        page.get_by_role("button", name="Drop…").first.click()
-        expect(page.get_by_role("dialog")).to_be_visible()
-        assert faults(page, scheme) == []
+def test_nothing_yet_and_dead_letters(browser: Browser, web: Web) -> None:
+    nothing_yet_and_dead_letters(browser, web, "light")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from countersink.cli.servers import RedisServer
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
 from countersink.store.settings import Settings
+from tests.browser import axe
+from tests.browser.chromium import program, running
+from tests.browser.filled import fill
+from tests.browser.visits import counted_once
 from tests.faults.machine import Ground, machine_on
 from tests.faults.scenarios import (
     answers,
@@ -42,6 +47,7 @@ from tests.support.oracle import Oracle
 from tests.web.attacks import floods
 from tests.web.attacks.target import Target
 from tests.web.exploring import explored
+from tests.web.serving import serving
 
 FREEZE_SECONDS = 30.0
 MINUTE = 60.0
@@ -51,6 +57,7 @@ EXAMPLES = 50
 BIG_TABLE = 50_000
 """Rows."""
 FLOOD_KEYS = 1_000_000
+VISITS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +190,9 @@ def read_among_twenty_kills(stage: Stage) -> None:
     pending.read_beside_killed_workers(stage, KILLS, rounds=50)
 
 
-def web_flooded(stage: Stage) -> None:
-    """A million new keys by HTTP, then slow clients again and again, beside live traffic."""
+@contextmanager
+def _of_its_own(stage: Stage) -> Iterator[tuple[str, str]]:
+    """URLs of an empty Redis and an empty, migrated database, which are gone afterwards."""
     url = f"{stage.mysql_url.rpartition('/')[0]}/{new_name()}"
     migrate(url)
     try:
@@ -192,44 +200,66 @@ def web_flooded(stage: Stage) -> None:
             tempfile.TemporaryDirectory(prefix="csk-") as directory,
             RedisServer(Path(directory) / "redis") as own,
         ):
-            target = Target.start(stage.children, own.url, url)
-            worker = stage.children.worker(redis_url=own.url, mysql_url=url)
-            with target.unharmed():
-                floods.flood(target, "flood", FLOOD_KEYS)
-            worker.terminate()
-            assert worker.wait() == 0
-            floods.flooded(target, "flood", FLOOD_KEYS)
-            for _ in range(KILLS):
-                with target.unharmed():
-                    floods.slow_and_deaf_clients(target)
-            target.end()
+            yield own.url, url
     finally:
         with connect(url) as session:
             session.execute(f"DROP DATABASE {Settings.parse(url).database}")
+
+
+def web_flooded(stage: Stage) -> None:
+    """A million new keys by HTTP, then slow clients again and again, beside live traffic."""
+    with _of_its_own(stage) as (redis_url, mysql_url):
+        target = Target.start(stage.children, redis_url, mysql_url)
+        worker = stage.children.worker(redis_url=redis_url, mysql_url=mysql_url)
+        with target.unharmed():
+            floods.flood(target, "flood", FLOOD_KEYS)
+        worker.terminate()
+        assert worker.wait() == 0
+        floods.flooded(target, "flood", FLOOD_KEYS)
+        for _ in range(KILLS):
+            with target.unharmed():
+                floods.slow_and_deaf_clients(target)
+        target.end()
 
 
 def document_explored(stage: Stage) -> None:
-    """schemathesis, with all that it has, on servers of its own: it makes keys and counts junk."""
-    url = f"{stage.mysql_url.rpartition('/')[0]}/{new_name()}"
-    migrate(url)
-    try:
+    """schemathesis, with all that it has: it makes keys and counts junk."""
+    with (
+        _of_its_own(stage) as (redis_url, mysql_url),
+        tempfile.TemporaryDirectory(prefix="csk-") as directory,
+    ):
+        found = explored(
+            redis_url,
+            mysql_url,
+            Path(directory),
+            examples=EXAMPLES,
+            seed=stage.seed,
+            phases="examples,coverage,fuzzing,stateful",
+            keys=stage.seed % 2 == 0,
+        )
+    assert not found, found
+
+
+def visited_by_a_thousand(stage: Stage) -> None:
+    """A page of another origin, in Chromium where there is one."""
+    path = program()
+    if path is not None:
+        with _of_its_own(stage) as (redis_url, mysql_url), running(path) as browser:
+            counted_once(browser, redis_url, mysql_url, VISITS)
+
+
+def dashboard_in_the_dark(stage: Stage) -> None:
+    """axe-core looks at it in dark colours, in Chromium where there is one."""
+    path = program()
+    if path is not None:
         with (
-            tempfile.TemporaryDirectory(prefix="csk-") as directory,
-            RedisServer(Path(directory) / "redis") as own,
+            _of_its_own(stage) as (redis_url, mysql_url),
+            serving(redis_url, mysql_url) as web,
+            running(path) as browser,
         ):
-            found = explored(
-                own.url,
-                url,
-                Path(directory),
-                examples=EXAMPLES,
-                seed=stage.seed,
-                phases="examples,coverage,fuzzing,stateful",
-                keys=stage.seed % 2 == 0,
-            )
-        assert not found, found
-    finally:
-        with connect(url) as session:
-            session.execute(f"DROP DATABASE {Settings.parse(url).database}")
+            axe.nothing_yet_and_dead_letters(browser, web, "dark")
+            fill(web)
+            axe.every_view(browser, web, "dark")
 
 
 def state_machine(stage: Stage) -> None:
@@ -252,6 +282,8 @@ def state_machine(stage: Stage) -> None:
 REPERTOIRE = (
     Act(document_explored, 3, alone=True),
     Act(web_flooded, 3, alone=True),
+    Act(visited_by_a_thousand, 3, alone=True),
+    Act(dashboard_in_the_dark, 3, alone=True),
     Act(worker_deaths.killed_at_each_point),
     Act(worker_deaths.killed_under_load),
     Act(worker_deaths.paused_while_others_take_over),
