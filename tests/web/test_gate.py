@@ -9,13 +9,13 @@ import requests
 
 from countersink.store import api_keys
 from countersink.store.tables import open_tables
-from countersink.web.headers import ALWAYS
+from countersink.web.headers import DATA
 from countersink.web.hosts import is_loopback
 from countersink.web.options import WebOptions
 from countersink.web.run import Unguarded, check_keys
-from tests.web.doors import SECRET
+from tests.web.doors import DOORS, SECRET
 from tests.web.raw import exchange, status
-from tests.web.serving import Web
+from tests.web.serving import Web, serving
 
 CLOSE = b"Connection: close\r\n"
 
@@ -31,7 +31,17 @@ def test_only_names_that_cannot_be_rebound_to_us_are_answered_to(opened: Web) ->
     good = ("127.0.0.1", "localhost", "LOCALHOST:80", "[::1]:8321", "10.1.2.3", "a.localhost")
     for host in good:
         assert ask(opened, "/read", Host=host).status_code == 200, host
-    for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80"):
+    nobodys = (
+        "0.0.0.0",
+        "0.0.0.0:8321",
+        "[::]",
+        "[0::0]:80",
+        "[::ffff:0.0.0.0]",
+        "0",
+        "0x7f000001",
+    )
+    evil = ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80")
+    for host in (*evil, *nobodys):
         assert ask(opened, "/read", Host=host).status_code == 421, host
     for host in ("", "a b", "[::1", "x:99999", "a/b", "user@localhost", "localhost:80:80"):
         assert ask(opened, "/read", Host=host).status_code == 400, host
@@ -67,6 +77,46 @@ def test_a_page_of_another_origin_changes_nothing_and_is_nobody_where_the_public
     # What counts by GET, too: a pixel.
     pixel = requests.get(f"{own}/hit/a/b.gif", headers={"Sec-Fetch-Site": "cross-site"}, timeout=20)
     assert pixel.json()["public"] is True
+
+
+def test_a_picture_that_says_nothing_may_count_only_where_browsers_would_say_something(
+    opened: Web,
+) -> None:
+    local = ("127.0.0.1", "127.0.0.1:8321", "localhost", "LocalHost:80", "a.localhost", "[::1]:1")
+    others = ("192.0.2.2", "10.0.0.1:8321", "[fe80::1]", "[::ffff:127.0.0.1]")
+    named = ("ip6-localhost", "localhost.localdomain")
+    old = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) Version/15.6 Safari/605.1.15"
+    for host in local:
+        assert ask(opened, "/hit/a/b.gif", Host=host).json()["public"] is False, host
+        assert ask(opened, "/hit/a/b.gif", Host=host, User_Agent=old).json()["public"] is True
+        said = ask(opened, "/hit/a/b.gif", Host=host, User_Agent=old, Sec_Fetch_Site="none")
+        assert said.json()["public"] is False
+    for host in (*others, *named):
+        assert ask(opened, "/hit/a/b.gif", Host=host).json()["public"] is True, host
+        # What is sent by POST has an Origin where a page sends it; what counts nothing may be read.
+        assert ask(opened, "/hit/a", "POST", Host=host).json()["public"] is False
+        assert ask(opened, "/read", Host=host, User_Agent=old).json()["public"] is False
+        own = {"Host": host, "Referer": f"http://{host}/page"}
+        assert ask(opened, "/hit/a/b.gif", **own).json()["public"] is False
+
+
+def test_where_everybody_may_do_everything_by_intent_the_same_holds(opened: Web) -> None:
+    urls = opened.options.redis_url, opened.options.mysql_url
+    with serving(
+        *urls, doors=DOORS, host="0.0.0.0", without_keys=True, trusted_proxies=("127.0.0.1",)
+    ) as web:
+        url = web.url.replace("0.0.0.0", "127.0.0.1")
+
+        def public(**headers: str) -> bool:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            answer = requests.get(f"{url}/hit/a/b.gif", headers=named, timeout=20)
+            return bool(answer.json()["public"])
+
+        assert (
+            requests.get(f"{url}/read", headers={"Host": "0.0.0.0"}, timeout=20).status_code == 421
+        )
+        assert public(Host="192.0.2.2") is True
+        assert public(Host="192.0.2.2", X_Forwarded_Proto="https") is False
 
 
 def test_our_own_pages_and_programs_may(opened: Web) -> None:
@@ -156,7 +206,7 @@ def test_every_answer_has_its_headers_and_none_names_the_server(opened: Web) -> 
     paths = ("/read", "/nothing", "/broken", "/away", "/read?%FF", "/page")
     answers = [ask(opened, path) for path in paths] + [ask(opened, "/read", Host="evil.example")]
     for answer in answers:
-        for name, value in ALWAYS:
+        for name, value in DATA:
             assert answer.headers[name.decode()] == value.decode(), answer.url
         assert "Server" not in answer.headers
         assert not any(name.lower().startswith("access-control") for name in answer.headers)

@@ -217,7 +217,8 @@ def test_whatever_breaks_a_reading_the_next_one_is_done(
         await until(lambda: kept.key(id) is None)
         keeping.cancel()
 
-    with Faulty(url) as store:
+    store = Faulty(url)
+    with store:
         asyncio.run(asyncio.wait_for(keep(store), 20))
 
 

@@ -8,6 +8,7 @@ import re
 import requests
 
 from countersink.web.assets import MEDIA_TYPES, load
+from countersink.web.headers import PAGE
 from tests.web.serving import Web
 
 ELSEWHERE = (
@@ -33,6 +34,8 @@ def test_a_page_names_its_files_by_their_hash_and_they_are_kept_for_ever(web: We
     page = get(web, "/")
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
     assert page.headers["Cache-Control"] == "no-cache"
+    for name, value in PAGE[:-1]:
+        assert page.headers[name.decode()] == value.decode()
     paths = re.findall(r'(?:src|href)="(/static/[^"]+)"', page.text)
     assert len(paths) >= 6
     for path in paths:
@@ -46,7 +49,10 @@ def test_what_a_browser_has_is_not_sent_again(web: Web) -> None:
     for accepted in ("gzip", "identity"):
         first = get(web, "/", **{"Accept-Encoding": accepted})
         again = {"Accept-Encoding": accepted, "If-None-Match": f'"x", {first.headers["ETag"]}'}
-        assert get(web, "/", **again).status_code == 304
+        kept = get(web, "/", **again)
+        assert kept.status_code == 304
+        # What a 304 says of the page replaces what the browser has.
+        assert "Content-Security-Policy" not in kept.headers
     other = {"Accept-Encoding": "gzip", "If-None-Match": first.headers["ETag"]}
     assert get(web, "/", **other).status_code == 200
 

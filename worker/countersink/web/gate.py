@@ -146,12 +146,14 @@ class Gate:
         else:
             who = None
             self._within(self._per_address, client)
-        if who is not None and (
+        if who is not None:
+            reading = method in _READING
             # What is public may count by GET, too: a pixel on somebody else's page.
-            (method in _READING and not door.public)
-            or origins.is_own(found, scheme, silent=login is None)
-        ):
-            return who
+            if reading and not door.public:
+                return who
+            silent = login is None and (not reading or origins.may_be_silent(found, scheme))
+            if origins.is_own(found, scheme, silent=silent):
+                return who
         if door.public:
             return NOBODY
         if who is not None:

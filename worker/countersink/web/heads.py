@@ -25,7 +25,12 @@ _SINGLE: Final = frozenset(
 )
 """Headers that mean something to us and of which there is one: with two, whoever stands between
 could have looked at the other one."""
-_JOINED: Final = {b"cookie": b"; ", b"x-forwarded-for": b", ", b"forwarded": b", "}
+_JOINED: Final = {
+    b"cookie": b"; ",
+    b"x-forwarded-for": b", ",
+    b"forwarded": b", ",
+    b"user-agent": b" ",
+}
 
 
 def read(scope: Scope) -> dict[bytes, bytes]:

@@ -2,7 +2,8 @@
 
 A page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding) and then read and
 write here as if it were ours. Its name gives it away. Addresses need no list: no name resolves to
-them.
+them. But 0.0.0.0 and ::, which are nobody's address and lead here all the same, are not answered
+to: browsers do not know that a request to them goes to this machine.
 """
 
 import ipaddress
@@ -26,7 +27,8 @@ class Hosts:
     """
 
     def __init__(self, host: str, allowed: Iterable[str] = ()) -> None:
-        names = {name.lower().rstrip(".") for name in (host, *allowed)}
+        named = allowed if _is_unspecified(host) else (host, *allowed)
+        names = {name.lower().rstrip(".") for name in named}
         self._any = "*" in names
         self._names = names | _LOCAL
         self._below = tuple(name[1:] for name in names if name.startswith("*."))
@@ -57,17 +59,38 @@ class Hosts:
             self._any
             or name in self._names
             or name.endswith((".localhost", *self._below))
-            or is_address(name)
+            or (_address(name) is not None and not _is_unspecified(name))
         )
 
 
-def is_address(name: str) -> bool:
-    """Whether a host is an address, IPv6 in brackets or not."""
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
+def is_told(host: str) -> bool:
+    """Whether browsers tell a server of this ``Host`` where a request comes from although it is not
+    asked for by https: where they know that it is on their own machine (W3C Secure Contexts, 3.1).
+    """
+    match = _HOST.fullmatch(host)
+    if match is None:
         return False
-    return True
+    name = match[1].lower().rstrip(".")
+    address = _address(name)
+    if address is None:
+        return name == "localhost" or name.endswith(".localhost")
+    mapped = isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None
+    return address.is_loopback and not mapped
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a host is, IPv6 in brackets or not; None: it is a name."""
+    try:
+        return ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _is_unspecified(name: str) -> bool:
+    address = _address(name)
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    return address is not None and address.is_unspecified
 
 
 def is_loopback(host: str) -> bool:

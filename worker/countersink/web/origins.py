@@ -2,12 +2,13 @@
 
 A browser sends the cookie, or at loopback simply reaches the server, also for a page of somebody
 else. It says where that page is from: in ``Sec-Fetch-Site``, in older browsers ``Origin`` or
-``Referer``. Programs say nothing.
+``Referer``. Programs say nothing; nor does a browser always, which :func:`may_be_silent` is about.
 """
 
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from countersink.web.hosts import is_told
 from countersink.web.problem import Problem
 
 
@@ -31,6 +32,22 @@ def is_own(heads: Mapping[bytes, bytes], scheme: str, *, silent: bool) -> bool:
     if referer is not None:
         return _same(referer.decode("latin-1"), own)
     return silent
+
+
+def may_be_silent(heads: Mapping[bytes, bytes], scheme: str) -> bool:
+    """Whether only a program can have sent a GET that says nothing of where it comes from.
+
+    For a picture on somebody's page a browser sends no ``Origin``; the page can have it leave out
+    ``Referer``; and ``Sec-Fetch-Site`` it sends by https, and to its own machine by a name that it
+    knows to be that (W3C Fetch Metadata, 2). Those of before 2023 that never send it say who they
+    are: no page can change the ``User-Agent`` of a picture.
+    """
+    host = heads.get(b"host")
+    if host is None:
+        return True  # no browser leaves it out
+    if b"mozilla" in heads.get(b"user-agent", b"").lower():
+        return False
+    return scheme == "https" or is_told(host.decode("latin-1"))
 
 
 def refused() -> Problem:
