@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    sync_playwright,
+)
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS: Final = (
@@ -74,9 +81,16 @@ def looking(browser: Browser, url: str, **context: Any) -> Iterator[Look]:
         url: the server's, which relative addresses are of.
         context: options of Playwright's ``new_context``.
     """
-    with browser.new_context(base_url=url, **context) as opened:
-        opened.set_default_timeout(TIMEOUT_MS)
-        look = Look(opened.new_page())
+    with browser.new_context(base_url=url, **context) as opened, looking_in(opened, url) as look:
+        yield look
+
+
+@contextmanager
+def looking_in(context: BrowserContext, url: str) -> Iterator[Look]:
+    """The same in a context that others use, too: what it has loaded is not loaded again."""
+    with context.new_page() as page:
+        page.set_default_timeout(TIMEOUT_MS)
+        look = Look(page)
 
         def asked(request: Request) -> None:
             look.requests.append(request.url)
@@ -85,8 +99,8 @@ def looking(browser: Browser, url: str, **context: Any) -> Iterator[Look]:
             if message.type == "error":
                 look.complaints.append(f"{message.text} ({message.location.get('url')})")
 
-        opened.on("request", asked)
-        look.page.on("console", said)
+        page.on("request", asked)
+        page.on("console", said)
         look.page.on("pageerror", lambda error: look.complaints.append(str(error)))
         yield look
         assert not look.complaints, look.complaints

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, BrowserContext, ViewportSize, expect
 
 from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from countersink.web import live, live_feed
-from tests.browser.chromium import NAMES, TIMEOUT_MS, Look, looking, program, running
+from tests.browser.chromium import NAMES, TIMEOUT_MS, Look, looking_in, program, running
 from tests.browser.filled import fill
 from tests.support.databases import dropped, new_name
 from tests.web.serving import Web, serving
@@ -63,8 +63,16 @@ def filled(servers_directory: Path, mysql_server: MySQLServer) -> Iterator[Web]:
             yield served
 
 
+@pytest.fixture(scope="session")
+def context(browser: Browser, filled: Web) -> Iterator[BrowserContext]:
+    """A window of the filled server."""
+    viewport = ViewportSize(width=1200, height=900)
+    with browser.new_context(base_url=filled.url, viewport=viewport) as opened:
+        yield opened
+
+
 @pytest.fixture
-def look(browser: Browser, filled: Web) -> Iterator[Look]:
+def look(context: BrowserContext, filled: Web) -> Iterator[Look]:
     """A page of the filled server."""
-    with looking(browser, filled.url, viewport={"width": 1200, "height": 900}) as opened:
+    with looking_in(context, filled.url) as opened:
         yield opened
