@@ -13,50 +13,27 @@ import redis
 import statsd
 
 from tests.cli.command import Servers, call, one_sentence
-from tests.cli.listener import listener
+from tests.cli.listener import Listener, listener
 from tests.producers.helpers import totals
-from tests.support.factories import RedisFactory
 from tests.support.waiting import eventually
 
 EACH = 1_000
+NO_REDIS = "redis://127.0.0.1:1/0"
+MAP = '[[rule]]\nmatch = "dd.*"\ncounter = "dd"\nkey = "$1 {tag:city}"\n'
 
 
-def test_public_clients_count_exactly(servers: Servers, tmp_path: Path) -> None:
+def test_public_clients_count_exactly_and_signals_lose_nothing(
+    servers: Servers, tmp_path: Path
+) -> None:
     path = tmp_path / "d.sock"
     mapped = tmp_path / "map.toml"
-    mapped.write_text('[[rule]]\nmatch = "dd.*"\ncounter = "dd"\nkey = "$1 {tag:city}"\n')
+    mapped.write_text("unmatched = 'drop'")
     arguments = ["--tcp", "--socket", str(path), "--map", str(mapped)]
     with listener(servers.redis_url, *arguments) as running:
-        udp = statsd.StatsClient("127.0.0.1", running.port, prefix="py")
-        tcp = statsd.TCPStatsClient("127.0.0.1", running.port)
-        with udp.pipeline() as pipeline:
-            for _ in range(EACH):
-                pipeline.incr("pipelined")
-        for number in range(EACH):
-            udp.incr("udp")
-            tcp.incr("tcp")
-            if not number % 10:
-                udp.timing("a.timer", number)
-                tcp.gauge("a.gauge", number)
-        udp.close()
-        tcp.close()
-        for name, where in (
-            ("udp", {"host": "127.0.0.1", "port": running.port}),
-            # by itself it would drop what does not fit into the socket's queue, ten datagrams
-            ("unix", {"socket_path": str(path), "socket_timeout": 20}),
-        ):
-            client = datadog.DogStatsd(**where, constant_tags=["city:Oslo"])
-            for _ in range(EACH):
-                client.increment(f"dd.{name}", tags=["a:b"])
-                client.histogram("dd.histogram", 3)
-            client.flush()
-            client.close_socket()
-        shell = (
-            f'for i in $(seq {EACH}); do echo "shell:1|c" >/dev/udp/127.0.0.1/{running.port}; done'
-        )
-        subprocess.run(["bash", "-c", shell], check=True)
-        stopped = running.end()
-    fields = {"counted": 6 * EACH, "dropped": 0}
+        read_the_map_again(running, mapped)
+        send_by_public_clients(running, path)
+        stopped = end_with_much_waiting(running)
+    fields = {"counted": 8 * EACH, "dropped": 0}
     assert {name: stopped[name] for name in fields} == fields
     servers.apply()
     rows = servers.call("totals", "--all", "--by", "key", "--format", "json").json["rows"]
@@ -67,78 +44,85 @@ def test_public_clients_count_exactly(servers: Servers, tmp_path: Path) -> None:
         ("dd", "udp Oslo"): EACH,
         ("dd", "unix Oslo"): EACH,
         ("shell", ""): EACH,
+        ("late", ""): 2 * EACH,
     }
 
 
-def test_a_stop_counts_what_has_arrived(redis_url: str, redis_client: redis.Redis) -> None:
-    with (
-        listener(redis_url) as running,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
-    ):
-        sender.connect(("127.0.0.1", running.port))
-        running.child.stop()
-        for _ in range(2 * EACH):
-            sender.send(b"a:1|c")
-        running.child.terminate()
-        running.child.go_on()
-        assert running.child.wait() == 0
-        assert [record["level"] for record in running.records("stopped")] == ["info"]
-    assert totals(redis_client) == {("a", ""): 2 * EACH}
+def read_the_map_again(running: Listener, mapped: Path) -> None:
+    """SIGHUP with a wrong map, which changes nothing, and with the one that is used then."""
+    mapped.write_text("unmatched = 'no'")
+    running.child.send(signal.SIGHUP)
+    eventually(lambda: running.records("map"))
+    assert "stays as it was before" in str(running.records("map")[0]["message"])
+    mapped.write_text(MAP)
+    running.child.send(signal.SIGHUP)
+    eventually(lambda: len(running.records("map")) == 2)
 
 
-def test_sighup_reads_the_map_again(
-    redis_url: str, redis_client: redis.Redis, tmp_path: Path
-) -> None:
-    mapped = tmp_path / "map.toml"
-    mapped.write_text("unmatched = 'drop'")
-    with (
-        listener(redis_url, "--map", str(mapped)) as running,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+def send_by_public_clients(running: Listener, path: Path) -> None:
+    """Six times `EACH`, and what does not count."""
+    udp = statsd.StatsClient("127.0.0.1", running.port, prefix="py")
+    tcp = statsd.TCPStatsClient("127.0.0.1", running.port)
+    with udp.pipeline() as pipeline:
+        for _ in range(EACH):
+            pipeline.incr("pipelined")
+    for number in range(EACH):
+        udp.incr("udp")
+        tcp.incr("tcp")
+        if not number % 10:
+            udp.timing("a.timer", number)
+            tcp.gauge("a.gauge", number)
+    udp.close()
+    tcp.close()
+    for name, where in (
+        ("udp", {"host": "127.0.0.1", "port": running.port}),
+        # by itself it would drop what does not fit into the socket's queue, ten datagrams
+        ("unix", {"socket_path": str(path), "socket_timeout": 20}),
     ):
+        client = datadog.DogStatsd(**where, constant_tags=["city:Oslo"])
+        for _ in range(EACH):
+            client.increment(f"dd.{name}", tags=["a:b"])
+            client.histogram("dd.histogram", 3)
+        client.flush()
+        client.close_socket()
+    shell = f'for i in $(seq {EACH}); do echo "shell:1|c" >/dev/udp/127.0.0.1/{running.port}; done'
+    subprocess.run(["bash", "-c", shell], check=True)
+
+
+def end_with_much_waiting(running: Listener) -> dict[str, object]:
+    """SIGTERM while twice `EACH` wait in its socket; its last record."""
+    running.child.stop()
+    send(running, b"late:1|c", 2 * EACH)
+    running.child.terminate()
+    running.child.go_on()
+    stopped = running.end()
+    assert stopped["level"] == "info"
+    return stopped
+
+
+def send(running: Listener, packet: bytes, times: int) -> None:
+    """By UDP."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.connect(("127.0.0.1", running.port))
-        mapped.write_text("unmatched = 'no'")
-        running.child.send(signal.SIGHUP)
-        eventually(lambda: running.records("map"))
-        assert "stays as it was before" in str(running.records("map")[0]["message"])
-        mapped.write_text('[[rule]]\nmatch = "a"\ncounter = "b"\n')
-        running.child.send(signal.SIGHUP)
-        eventually(lambda: len(running.records("map")) == 2)
-        sender.send(b"a:1|c")
-        running.end()
-    assert totals(redis_client) == {("b", ""): 1}
+        for _ in range(times):
+            sender.send(packet)
 
 
 def test_without_redis_the_spool_keeps_what_came(
-    own_redis_server: RedisFactory,
-    redis_url: str,
-    redis_client: redis.Redis,
-    tmp_path: Path,
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
-    server = own_redis_server()
     spool = str(tmp_path / "spool")
-    with (
-        listener(server.url, COUNTERSINK_PRODUCER_SPOOL=spool) as running,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
-    ):
-        server.kill()
-        sender.connect(("127.0.0.1", running.port))
-        for _ in range(EACH):
-            sender.send(b"a:1|c")
+    with listener(NO_REDIS, COUNTERSINK_PRODUCER_SPOOL=spool) as running:
+        send(running, b"a:1|c", EACH)
         stopped = running.end()
         assert (stopped["counted"], stopped["dropped"]) == (EACH, 0)
     assert call("spool", "replay", spool, COUNTERSINK_REDIS_URL=redis_url).status == 0
     assert totals(redis_client) == {("a", ""): EACH}
 
 
-def test_what_could_not_be_stored_is_said(own_redis_server: RedisFactory) -> None:
-    server = own_redis_server()
-    with (
-        listener(server.url, COUNTERSINK_PRODUCER_EXIT_TIMEOUT="0.2") as running,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
-    ):
-        server.kill()
-        sender.connect(("127.0.0.1", running.port))
-        sender.send(b"a:1|c\na:1|c")
+def test_what_could_not_be_stored_is_said() -> None:
+    with listener(NO_REDIS, COUNTERSINK_PRODUCER_EXIT_TIMEOUT="0.05") as running:
+        send(running, b"a:1|c\na:1|c", 1)
         running.child.terminate()
         assert running.child.wait() == 1
         (stopped,) = running.records("stopped")
@@ -147,7 +131,7 @@ def test_what_could_not_be_stored_is_said(own_redis_server: RedisFactory) -> Non
 
 def test_only_loopback_unless_told_so() -> None:
     refused = call(
-        "statsd", "--host", "0.0.0.0", COUNTERSINK_REDIS_URL="redis://127.0.0.1:1/0"
+        "statsd", "--host", "0.0.0.0", COUNTERSINK_REDIS_URL=NO_REDIS
     )  # fmt: skip
     assert refused.status == 2
     assert "say --anyone" in one_sentence(refused)
@@ -166,7 +150,7 @@ def test_only_loopback_unless_told_so() -> None:
     ],
 )
 def test_bad_input(arguments: list[str], said: str, status: int) -> None:
-    refused = call("statsd", *arguments, COUNTERSINK_REDIS_URL="redis://127.0.0.1:1/0")
+    refused = call("statsd", *arguments, COUNTERSINK_REDIS_URL=NO_REDIS)
     assert refused.status == status
     assert said in one_sentence(refused)
 
@@ -174,7 +158,7 @@ def test_bad_input(arguments: list[str], said: str, status: int) -> None:
 def test_settings_of_the_producer_are_checked() -> None:
     refused = call(
         "statsd",
-        COUNTERSINK_REDIS_URL="redis://127.0.0.1:1/0",
+        COUNTERSINK_REDIS_URL=NO_REDIS,
         COUNTERSINK_PRODUCER_FLUSH_INTERVAL="never",
     )
     assert refused.status == 2

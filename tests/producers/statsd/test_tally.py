@@ -106,12 +106,15 @@ def test_lines_of_streams_go_on_at_once() -> None:
     assert counting.producer.count("a") == 2
 
 
-def test_no_more_wait_than_may_be_in_memory() -> None:
-    counting = Counting(max_counters=10**9)
-    counting.packets(
-        b"\n".join(b"a.%d:1|c" % number for number in range(DELIVER_DISTINCT)), more=True
-    )
-    assert counting.figures.counted == DELIVER_DISTINCT
+def test_no_more_wait_than_may_be_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert DELIVER_DISTINCT <= 100_000
+    monkeypatch.setattr(tally_module, "DELIVER_DISTINCT", 100)
+    monkeypatch.setattr(tally_module, "DELIVER_SECONDS", 1_000)
+    counting = Counting()
+    counting.packets(b"\n".join(b"a.%d:1|c" % number for number in range(99)), more=True)
+    assert counting.figures.counted == 0
+    counting.packets(b"a.99:1|c", more=True)
+    assert counting.figures.counted == 100
 
 
 def test_the_largest_amounts_of_the_most_lines_fit() -> None:
@@ -148,11 +151,12 @@ def test_a_total_is_never_further_off_than_a_half() -> None:
         assert abs(counting.totals()[("a", "")] - exact) <= 0.5 + 1e-6
 
 
-def test_remainders_are_bounded() -> None:
-    counting = Counting(max_counters=10**9)
-    names = range(REMAINDERS + 100)
-    counting.packets(b"\n".join(b"a%d:0.25|c" % number for number in names))
-    assert len(counting.tally._remainders) == REMAINDERS
+def test_remainders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert REMAINDERS <= 100_000
+    monkeypatch.setattr(tally_module, "REMAINDERS", 10)
+    counting = Counting()
+    counting.packets(b"\n".join(b"a%d:0.25|c" % number for number in range(100)))
+    assert len(counting.tally._remainders) == 10
 
 
 # --- limits ----------------------------------------------------------------------------------
