@@ -7,8 +7,8 @@ from tests.faults.stage import Stage
 
 
 def test_killed_while_taking_room(stage: Stage) -> None:
-    scenarios.killed_with_a_cap(stage, scenarios.OWN_POINTS)
+    scenarios.killed_with_a_cap(stage, stage.random.sample(scenarios.OWN_POINTS, 1))
 
 
 def test_an_attack_of_new_keys(stage: Stage) -> None:
-    scenarios.attacked_with_new_keys(stage, 40)
+    scenarios.attacked_with_new_keys(stage, 20)

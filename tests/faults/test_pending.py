@@ -7,4 +7,4 @@ from tests.faults.stage import Stage
 
 
 def test_readers_read_what_they_sent_beside_workers_that_are_killed(stage: Stage) -> None:
-    scenarios.read_beside_killed_workers(stage)
+    scenarios.read_beside_killed_workers(stage, kills=1, rounds=1)

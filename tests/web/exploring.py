@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.processes import child_environment
+from tests.support.processes import PROJECT, child_environment
 from tests.web.serving import Web, serving
 
 LEFT_OUT = ("positive_data_acceptance", "unsupported_method", "allow_header_conformance")
@@ -86,7 +86,12 @@ def explore(
             "--warnings=off",
         ],
         cwd=directory,
-        env={**child_environment(), "SCHEMATHESIS_HOOKS": "tests.web.unsaid"},
+        env={
+            **child_environment(),
+            "SCHEMATHESIS_HOOKS": "tests.web.unsaid",
+            # What it knows of Unicode takes two seconds to make: not for each directory anew.
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(PROJECT / ".hypothesis"),
+        },
         capture_output=True,
         text=True,
         timeout=600,

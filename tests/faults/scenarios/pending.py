@@ -33,7 +33,7 @@ SHARED = "/shared"
 AT_MOST = 5
 """Increments between two reads."""
 AT = datetime.fromtimestamp(FIRST_MINUTE * 60, UTC)
-PAUSE = 0.03
+PAUSE = 0.1
 """Seconds between a reader's rounds."""
 READ_WITHIN = 60.0
 """Seconds, on a busy machine."""
