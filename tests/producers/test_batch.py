@@ -69,6 +69,15 @@ def test_a_batch_with_an_id_is_one_entry_under_that_id_wherever_it_is_sent(
     assert others == [("hits", "other", 1)] * 2
 
 
+def test_of_batches_under_one_id_the_first_is_the_first_that_is_sent(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url, flush_interval=60) as producer:
+        for amount in range(1, 6):
+            producer.increment_batch([Increment("hits", "a", amount)], id="order")
+    assert [row[3] for entry in entries(redis_client) for row in entry.rows] == [1, 2, 3, 4, 5]
+
+
 def test_increments_of_a_batch_may_have_ids_of_their_own(
     redis_url: str, redis_client: redis.Redis
 ) -> None:

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.producers import Producer
+from countersink.producers import Increment, Producer
 from countersink.producers.core import Core
 from countersink.producers.flush import Flush
+from countersink.producers.increments import check_batch
 from countersink.producers.intake import Intake
 from countersink.producers.rows import RowBuffer
-from tests.producers.helpers import run_script, said, total
+from tests.producers.helpers import run_script, said, total, totals
 from tests.support.processes import Children
 
 
@@ -29,9 +30,13 @@ class Interrupt(BaseException):
 
 
 @contextmanager
-def interrupting(code: CodeType, deed: Callable[[], None]) -> Iterator[list[int]]:
-    """Do `deed`, as a signal handler would, at each line of `code` that this thread runs, once."""
-    seen: list[int] = []
+def interrupting(
+    code: CodeType, deed: Callable[[], None], seen: list[int] | None = None
+) -> Iterator[list[int]]:
+    """Do `deed`, as a signal handler would, at each line of `code` that this thread runs, once; no
+    more of them once it has raised, and none of those `seen` before.
+    """
+    seen = [] if seen is None else seen
 
     def tracer(frame: FrameType, event: str, arg: Any) -> Any:
         if frame.f_code is not code:
@@ -88,7 +93,7 @@ def test_an_exception_in_a_flush_loses_nothing(
 
 def test_rows_are_found_even_if_adding_them_was_interrupted() -> None:
     buffer = RowBuffer(1000)
-    with interrupting(RowBuffer._took.__code__, interrupt), pytest.raises(Interrupt):
+    with interrupting(RowBuffer._unclaim.__code__, interrupt), pytest.raises(Interrupt):
         buffer.add_ones("c", 0, ["a", "b"])
     assert buffer.waiting == 2
     piece = buffer.take(10, buffer.generation)
@@ -157,6 +162,107 @@ def test_without_time_close_still_spools(silent_redis: str, tmp_path: Path) -> N
     producer.increment("hits")
     assert producer.close(0)
     assert producer.stats().spooled == 1
+
+
+@pytest.mark.parametrize("raising", [False, True])
+@pytest.mark.parametrize("place", [Producer.increment_batch, Intake.put_batch, check_batch])
+def test_a_signal_handler_may_count_and_flush_in_the_midst_of_a_batch(
+    redis_url: str, redis_client: redis.Redis, place: Callable[..., object], raising: bool
+) -> None:
+    producer = Producer(redis_url, handle_sigterm=False, max_rows_in_memory=100)
+    assert producer.increment_batch([Increment("hits")])  # the folder runs from here on
+    handled = 0
+    inside = False
+
+    def handler() -> None:
+        nonlocal handled, inside
+        if not inside:
+            inside = True
+            assert producer.increment_batch([Increment("handled")])
+            handled += 1
+            assert producer.flush(20)
+            inside = False
+            if raising:
+                raise Interrupt
+
+    accepted = 1
+    batch = [Increment("hits"), Increment("hits", "a")]
+    seen: list[int] = []
+    for _ in range(20):
+        try:
+            with interrupting(place.__code__, handler, seen):
+                accepted += len(batch) * producer.increment_batch(batch)
+        except Interrupt:
+            inside = False
+    assert len(seen) == handled > 3
+    # None of the room is lost. A bit more of it there may be, where an exception tore a batch.
+    assert producer.flush(20)
+    buffer = producer._core.intake.buffer
+    assert 100 <= buffer.until - buffer.promised <= (102 if raising else 100)
+    assert producer.close()
+    stored = totals(redis_client)
+    assert stored["handled", ""] == handled
+    assert sum(stored.values()) == producer.stats().stored
+    asked = accepted + handled
+    # One that an exception ended may have been accepted before that.
+    assert sum(stored.values()) >= asked if raising else sum(stored.values()) == asked
+
+
+def test_a_signal_handler_may_close_in_the_midst_of_a_batch(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """Before each line of it: what was accepted is stored, and what was not is not."""
+    accepted = turn = 0
+    closed: list[bool] = [True]
+    while closed:
+        turn += 1
+        producer = Producer(redis_url, handle_sigterm=False, flush_interval=60)
+        accepted += producer.increment_batch([Increment("hits")])
+        lines = 0
+        closed = []
+
+        def close(
+            turn: int = turn, producer: Producer = producer, closed: list[bool] = closed
+        ) -> None:
+            nonlocal lines
+            lines += 1
+            if lines == turn:
+                closed.append(producer.close())
+
+        with interrupting(Intake.put_batch.__code__, close):
+            accepted += producer.increment_batch([Increment("hits")])
+        assert closed in ([True], [])
+        assert producer.close()
+        assert total(redis_client) == accepted
+        assert producer.stats().dropped == 0
+    assert turn > 5
+
+
+def test_a_close_whose_folder_does_not_answer_does_not_say_that_nothing_is_lost(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("countersink.producers.core.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("countersink.producers.core.JOIN_SECONDS", 0.05)
+    producer = Producer(redis_url, handle_sigterm=False)
+    assert producer.flush(20)
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with producer._core.intake.lock:
+            held.set()
+            release.wait(20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert held.wait(20)
+        producer.increment("hits")
+        assert not producer.close(0.05)
+    finally:
+        release.set()
+        holder.join()
+    (record,) = [each for each in caplog.records if getattr(each, "action", "") == "left_over"]
+    assert "the folder did not answer" in record.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -68,18 +68,19 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
                 if not lost:
                     expected.update((key, minute) for key in keys)
             case ("promised", int(minute), list(keys)):
-                if buffer.has_room(len(keys)):
-                    buffer.reserve(len(keys))
-                    buffer.recount()
+                if buffer.promised + len(keys) <= buffer.until:
+                    buffer.promised += len(keys)
                     # Others take whatever room is left, but not this.
                     strangers = [f"stranger {number}" for number in range(limit)]
                     asked += limit
                     dropped += buffer.add_ones("c", minute, strangers)
                     exact = False
-                    buffer.reserve(-len(keys))
-                    for key in keys:
-                        asked += 1
+                    asked += len(keys)
+                    assert not buffer.add_ones("c", minute, keys[:1], bounded=False)
+                    for key in keys[1:]:
                         assert not buffer.add("c", key, minute, 1, 1, bounded=False)
+                    buffer.redeem(len(keys))
+                    assert buffer.reserved == 0
             case ("take", int(size)):
                 piece = buffer.take(size, NEVER)
                 if piece is not None:
@@ -94,10 +95,36 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
                         buffer.settle(piece.generation, len(piece.rows))
                 out = [Piece(0, piece.rows, piece.increments, piece.names) for piece in out]
         assert buffer.held <= limit
+        assert buffer.until - buffer.promised <= limit - buffer.held, "no room is there twice"
         assert all(-(2**63) <= row[3] < 2**63 for piece in out for row in piece.rows)
     out += _drain(buffer)
     assert not exact or _sums(out) == {cell: amount for cell, amount in expected.items() if amount}
     assert sum(piece.increments for piece in out) + dropped == asked
+
+
+def test_rows_with_names_leave_in_the_order_in_which_they_came_also_after_a_return() -> None:
+    buffer = RowBuffer(100)
+
+    def add(*numbers: int) -> None:
+        for number in numbers:
+            rows = [("c", str(item), 0, 1) for item in range(number)]
+            assert not buffer.add_named((str(number),), rows)
+
+    def take() -> str:
+        piece = buffer.take(10, NEVER)
+        assert piece is not None
+        buffer.settle(piece.generation, len(piece.rows))
+        return piece.names[0]
+
+    add(1, 5, 3)
+    assert (take(), buffer.held) == ("1", 8)
+    add(7, 2)
+    assert buffer.held == 17
+    assert not buffer.give_back(10)
+    assert buffer.held == 17
+    left = [(take(), buffer.held) for _ in range(4)]
+    assert left == [("5", 12), ("3", 9), ("7", 2), ("2", 0)]
+    assert buffer.until == 100
 
 
 def _drain(buffer: RowBuffer) -> list[Piece]:

@@ -227,12 +227,17 @@ class Core:
             self._ending = True
         self._stop_threads()
         before = self._outbox.lost
-        self._folder.ask(self._outbox.give_up, ANSWER_SECONDS)
+        lost = self._folder.ask(self._outbox.give_up, ANSWER_SECONDS)
         self._folder.stop()
         if self._folder.is_alive():
             self._folder.join(JOIN_SECONDS)
-        lost = self._outbox.lost
-        if lost > before:
+        if lost is None:
+            self._journal.say(
+                logging.ERROR,
+                "left_over",
+                "what was not stored is lost, and not counted: the folder did not answer",
+            )
+        elif lost > before:
             self._journal.say(
                 logging.ERROR,
                 "left_over",
@@ -242,7 +247,7 @@ class Core:
         self._link.close()
         if self._spool is not None:
             self._spool.close()
-        return not lost
+        return lost == 0
 
     def _spool_rest(self) -> None:
         """Let the spooler, for a second at most, write what Redis has not taken."""

@@ -62,7 +62,7 @@ class InvalidBatch(ValueError):
         self.errors = list(errors)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
     """Checked increments that find room together, or not at all.
 

@@ -63,7 +63,9 @@ class Intake:
 
     Attributes:
         fast: counter name → ``append`` for the key of an increment by 1, now.
-        lock: guards the row buffer, the figures and the taking of events. Never held during I/O.
+        lock: guards the row buffer, the figures and the taking of events. Never held during I/O,
+            nor by a call in the main thread as long as the folder answers: a signal handler that
+            came in between would wait for the folder, and this one for the lock.
         accepted: increments folded into rows; ``dropped``: those that found no room.
     """
 
@@ -85,6 +87,7 @@ class Intake:
         self._mixed: list[Event] = []
         self._many: list[Many] = []
         self._batches: list[Batch] = []
+        self._promising = RLock()  # among callers; reentrant for a signal handler
         self._late: list[int] = []
         self._named: list[tuple[str, Event]] = []
         self._turn = -1  # whose list was folded last, so that each gets its turn
@@ -121,17 +124,32 @@ class Intake:
     def put_batch(self, batch: Batch) -> bool:
         """Leave checked events for which there is room, which is theirs from now on; else False."""
         buffer = self.buffer
-        with self.lock:
-            if not buffer.has_room(batch.rows):
-                return False
-            # In this order: an exception of a signal handler in between leaves no room reserved
-            # for ever.
-            self._batches.append(batch)
-            buffer.reserve(batch.rows)
+        rows = batch.rows
+        with self._promising:
+            buffer.promised += rows  # first, see RowBuffer
+            try:
+                if buffer.promised > buffer.until:
+                    return False
+                self._batches.append(batch)
+                if not buffer.limit and self._withdraw(batch):
+                    return False  # a signal handler had closed the producer
+                rows = 0
+            finally:
+                # An exception of a signal handler leaves no room promised for ever; in the worst
+                # case, right after the append, there is that much more than there should be.
+                buffer.promised -= rows
         if self.mode is not Mode.HOT or buffer.reserved * MUCH > buffer.limit:
             self._wake()
             if self.mode is Mode.ALONE:
                 self._fold_if_free()
+        return True
+
+    def _withdraw(self, batch: Batch) -> bool:
+        """Take a batch back, unless the folder has it."""
+        try:
+            self._batches.remove(batch)
+        except ValueError:
+            return False
         return True
 
     def put_named(self, id: str, event: Event) -> None:
@@ -323,13 +341,15 @@ class Intake:
             chunk, done = chunk + 1, done + batch.rows
         batches = self._batches[:chunk]
         del self._batches[:chunk]
-        self.buffer.reserve(-done)
-        if not self.buffer.limit:  # given up meanwhile
-            self.dropped += done
+        try:
+            if not self.buffer.limit:  # given up meanwhile
+                self.dropped += done
+                return done
+            add_batches(self.buffer, batches, minute)
+            self.accepted += done
             return done
-        add_batches(self.buffer, batches, minute)
-        self.accepted += done
-        return done
+        finally:
+            self.buffer.redeem(done)
 
     def _fold_named(self, limit: int) -> int:
         minute = self._clock.minute()

@@ -149,13 +149,14 @@ class Outbox:
         """
         return self._oldest > generation
 
-    def give_up(self) -> None:
-        """Count everything that is not stored as dropped, and from now on whatever comes."""
+    def give_up(self) -> int:
+        """Count everything that is not stored as dropped, and from now on whatever comes; how many
+        increments have been lost so in all.
+        """
         with self._lock:
             if not self._given_up:
-                self._buffer.clear()
                 self._buffer.limit = 0  # an event that a caller leaves from now on is dropped
-                self._buffer.recount()
+                self._buffer.clear()
                 self._given_up = True
                 self._parcels.clear()
             lost = self._intake.accepted - self.stored - self.spooled
@@ -163,3 +164,4 @@ class Outbox:
             self._intake.dropped += lost
             self.lost += lost
             self._oldest = NEVER
+            return self.lost

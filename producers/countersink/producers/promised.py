@@ -9,8 +9,8 @@ from countersink.stream.limits import MAX_AMOUNT, MIN_AMOUNT
 
 
 def add_batches(buffer: RowBuffer, batches: Sequence[Batch], minute: int) -> None:
-    """Add all of them. The buffer's owner holds its lock, and has just given back the room that was
-    reserved for them.
+    """Add all of them: their room was promised. The buffer's owner holds its lock, and redeems that
+    afterwards.
 
     Args:
         buffer: where to.
@@ -39,12 +39,7 @@ def _add_plain(buffer: RowBuffer, events: Sequence[Event], minute: int) -> None:
         else:
             ones[counter, at] = [key]
     for (counter, at), keys in ones.items():
-        when = minute if at is None else at
-        if buffer.has_room(len(keys)):
-            buffer.add_ones(counter, when, keys)
-        else:
-            for key, calls in Counter(keys).items():
-                buffer.add(counter, key, when, calls, calls, bounded=False)
+        buffer.add_ones(counter, minute if at is None else at, keys, bounded=False)
     for (counter, key, at, amount), calls in Counter(others).items():
         when = minute if at is None else at
         if MIN_AMOUNT <= amount * calls <= MAX_AMOUNT:

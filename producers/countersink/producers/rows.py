@@ -1,19 +1,14 @@
 """The coalescing buffer: one amount per (counter, key, minute). Its owner holds a lock."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from countersink.producers.generations import Generation, Table, Taken
 from countersink.producers.increments import Names
 from countersink.stream.entry import Row
 from countersink.stream.limits import MAX_AMOUNT, MIN_AMOUNT
-
-Named = tuple[Names, list[Row], int]
-"""The app's own names, the rows that travel under them, and how many rows there are in the list up
-to and including these: counted so that their sum can be told without adding it up, and cannot part
-from them."""
 
 NEVER: Final = 1 << 62
 """A generation later than all."""
@@ -22,92 +17,6 @@ LARGE: Final = 1 << 62
 """An amount up to this stays in 64 bits as long as increments are ``SMALL``: no minute has time for
 more than 2**31 of them.
 """
-
-
-@dataclass(slots=True)
-class _Table:
-    """One counter's rows of one minute.
-
-    Counting by 1, which is nearly all there is to do, is one call into C: `counts.update(keys)`.
-
-    Attributes:
-        counts: key → amount.
-        extra: key → increments minus amount; missing: 0. Counting by 1 does not change it.
-        large: an amount is beyond ±``LARGE``, so that every addition has to be checked.
-    """
-
-    counts: Counter[str] = field(default_factory=Counter)
-    extra: dict[str, int] = field(default_factory=dict)
-    large: bool = False
-
-
-@dataclass(slots=True)
-class _Generation:
-    """The rows that were accepted between two takings."""
-
-    number: int
-    oldest: int  # of the generations whose rows are in here; smaller than `number` after a return
-    tables: dict[tuple[str, int], _Table] = field(default_factory=dict)
-    full: list[tuple[Row, int]] = field(default_factory=list)  # whose next sum left 64 bits
-    named: list[Named] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """Rows, of all kinds. Counted anew: a figure kept beside the tables could part from them
-        when a caller that folds is interrupted by an exception of a signal handler.
-        """
-        tables = list(self.tables.values())
-        return sum([len(each.counts) for each in tables]) + len(self.full) + self.named_rows
-
-    @property
-    def named_rows(self) -> int:
-        """Rows that have names."""
-        return self.named[-1][2] if self.named else 0
-
-    def add_named(self, names: Names, rows: list[Row]) -> None:
-        """Add rows that travel in an entry of their own."""
-        self.named.append((names, rows, self.named_rows + len(rows)))
-
-    def walk(self) -> Iterator[tuple[Row, int]]:
-        """Each row without an id, and how many increments it stands for."""
-        yield from self.full
-        for (counter, minute), table in self.tables.items():
-            extra = table.extra
-            for key, amount in table.counts.items():
-                calls = amount + extra.get(key, 0) if extra else amount
-                yield (counter, key, minute, amount), calls
-
-
-class _Taken:
-    """A generation that no longer grows, handed out piece by piece.
-
-    Attributes:
-        left: rows without an id that were not handed out; 0 only when the last one was.
-    """
-
-    def __init__(self, rows: _Generation) -> None:
-        self.generation = rows.oldest
-        self.named = rows.named
-        self._rows = rows.walk()
-        self._ahead = next(self._rows, None)
-        self._total = rows.size - rows.named_rows
-        self._given = 0
-
-    @property
-    def left(self) -> int:
-        return 0 if self._ahead is None else max(1, self._total - self._given)
-
-    @property
-    def named_rows(self) -> int:
-        return self.named[-1][2] if self.named else 0
-
-    def next(self, limit: int) -> list[tuple[Row, int]]:
-        if self._ahead is None:
-            return []
-        piece = [self._ahead, *islice(self._rows, limit - 1)]
-        self._ahead = next(self._rows, None)
-        self._given += len(piece)
-        return piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +40,32 @@ class RowBuffer:
     """Rows waiting to be stored, bounded by ``limit``; rows handed out count until they are
     settled, and room is kept for those that were promised it.
 
+    Promises are made without the owner's lock, which a thread that waits in the midst of one could
+    hold up for ever: by two figures, of which each side writes one, ``promised`` and ``until``.
+    Whoever wants room moves its own first, then looks at the other's, and moves back if that is too
+    much. So of two at the same moment at least one sees the other, and never do both take the last
+    room.
+
+    Attributes:
+        limit: rows that may wait.
+        promised: rows that were ever promised room, and those for which somebody is just trying.
+            Written by whoever promises, one thread at a time.
+        until: what ``promised`` may come to: ``limit`` less the rows held, and more by the promised
+            ones that have become rows. Written by the owner.
+
     Rows belong to generations, numbered from 1: everything added so far is stored once
     :meth:`oldest_unsettled` is greater than :attr:`generation` was.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.reserved = 0
-        self._current = _Generation(1, 1)
-        self._taken: _Taken | None = None
+        self.promised = 0
+        self.until = limit
+        self._redeemed = 0
+        self._current = Generation(1, 1)
+        self._taken: Taken | None = None
         self._outside: dict[int, int] = {}
         self._outside_rows = 0
-        self._room: int | None = None  # for further rows; None: to be counted
 
     @property
     def generation(self) -> int:
@@ -172,57 +95,74 @@ class RowBuffer:
             oldest = min(oldest, self._taken.generation)
         return min(oldest, self._current.oldest) if self._current.size else oldest
 
+    @property
+    def reserved(self) -> int:
+        """Rows that were promised room and are still to come."""
+        return self.promised - self._redeemed
+
     def recount(self) -> None:
-        """Forget how much room there was thought to be. To be called before adding rows."""
-        self._room = None
+        """Find out how much room there is. To be called before adding rows, and after adding some
+        that were not bounded.
+        """
+        self.until = self.limit - self.held + self._redeemed
+
+    def redeem(self, rows: int) -> None:
+        """``rows`` of those that were promised room have come."""
+        self._redeemed += rows
+        self.recount()
 
     def _free(self) -> int:
-        room = self._room
-        if room is None:
-            room = self._room = self.limit - self.held - self.reserved
-        return room
+        return self.until - self.promised
 
-    def _took(self, rows: int) -> None:
-        self._room = self._free() - rows
+    def _claim(self, rows: int) -> bool:
+        """Take room for as many rows, if there is."""
+        if self._free() < rows:
+            return False
+        self.until -= rows
+        if self._free() >= 0:
+            return True
+        self._unclaim(rows)  # promised to others at this moment
+        return False
 
-    def reserve(self, rows: int) -> None:
-        """Keep room for ``rows`` rows to come; less than none: give it back."""
-        self._room = self._free() - rows
-        self.reserved += rows
-
-    def has_room(self, rows: int) -> bool:
-        """Whether ``rows`` further rows would fit."""
-        return self._free() >= rows
+    def _unclaim(self, rows: int) -> None:
+        self.until += rows
 
     # --- in ----------------------------------------------------------------------------------
 
-    def add_ones(self, counter: str, minute: int, keys: Sequence[str]) -> int:
+    def add_ones(
+        self, counter: str, minute: int, keys: Sequence[str], *, bounded: bool = True
+    ) -> int:
         """Add an increment of 1 for each of ``keys``; how many found no room."""
         rows = self._current
         table = rows.tables.get((counter, minute))
-        if self._free() >= len(keys) and not (table is not None and table.large):
+        large = table is not None and table.large
+        if not large and (not bounded or self._claim(len(keys))):
             if table is None:
-                table = rows.tables[counter, minute] = _Table()
+                table = rows.tables[counter, minute] = Table()
             before = len(table.counts)
             table.counts.update(keys)
-            self._took(len(table.counts) - before)
+            if bounded:
+                self._unclaim(len(keys) - (len(table.counts) - before))
             return 0
         counted = Counter(keys)
-        if table is not None and table.large:
+        if large:
             return sum(
-                self.add(counter, key, minute, count, count) for key, count in counted.items()
+                self.add(counter, key, minute, count, count, bounded=bounded)
+                for key, count in counted.items()
             )
         return self._add_while_there_is_room(counter, minute, counted)
 
     def _add_while_there_is_room(self, counter: str, minute: int, counted: Counter[str]) -> int:
         """The end of :meth:`add_ones` when not every key may find room."""
         rows = self._current
-        room = self._free()
+        room = len(counted)
+        while room > 0 and not self._claim(room):
+            room = min(room - 1, self._free())
         table = rows.tables.get((counter, minute))
         if table is None:
             if room <= 0:
                 return counted.total()
-            table = rows.tables[counter, minute] = _Table()
+            table = rows.tables[counter, minute] = Table()
         counts, dropped = table.counts, 0
         for key, count in counted.items():
             if key in counts:
@@ -232,7 +172,7 @@ class RowBuffer:
                 room -= 1
             else:
                 dropped += count
-        self._room = room
+        self._unclaim(max(0, room))
         return dropped
 
     def add_batch(
@@ -245,23 +185,23 @@ class RowBuffer:
         rows = self._current
         table = rows.tables.get((counter, minute))
         if (
-            self._free() < len(keys)
-            or not -SMALL <= least <= most <= SMALL
+            not -SMALL <= least <= most <= SMALL
             or (table is not None and table.large)
+            or not self._claim(len(keys))
         ):
             return sum(
                 self.add(counter, key, minute, amount, 1)
                 for key, amount in zip(keys, amounts, strict=True)
             )
         if table is None:
-            table = rows.tables[counter, minute] = _Table()
+            table = rows.tables[counter, minute] = Table()
         counts, extra = table.counts, table.extra
         before = len(counts)
         for key, amount in zip(keys, amounts, strict=True):
             counts[key] = counts.get(key, 0) + amount
             if amount != 1:
                 extra[key] = extra.get(key, 0) + 1 - amount
-        self._took(len(counts) - before)
+        self._unclaim(len(keys) - (len(counts) - before))
         return 0
 
     def add(
@@ -274,16 +214,15 @@ class RowBuffer:
         if have is not None and table is not None and MIN_AMOUNT <= have + amount <= MAX_AMOUNT:
             amount += have
             calls += have + table.extra.pop(key, 0)
-        elif bounded and self._free() <= 0:
+        elif bounded and not self._claim(1):
             return calls
         else:
             if table is None:
-                table = rows.tables[counter, minute] = _Table()
+                table = rows.tables[counter, minute] = Table()
             if have is not None:
                 # The sum leaves 64 bits: this row is complete, and another one begins.
                 row = (counter, key, minute, have)
                 rows.full.append((row, have + table.extra.pop(key, 0)))
-            self._took(1)
         table.counts[key] = amount
         if calls != amount:
             table.extra[key] = calls - amount
@@ -295,10 +234,9 @@ class RowBuffer:
         """Add rows that travel under the app's own names, for each an increment; how many found no
         room: all or 0.
         """
-        if bounded and self._free() < len(rows):
+        if bounded and not self._claim(len(rows)):
             return len(rows)
         self._current.add_named(names, rows)
-        self._took(len(rows))
         return 0
 
     # --- out ---------------------------------------------------------------------------------
@@ -313,7 +251,7 @@ class RowBuffer:
             if not self._current.size or not lowest <= self._current.oldest <= upto:
                 return None
             number = self._current.number + 1
-            self._taken, self._current = _Taken(self._current), _Generation(number, number)
+            self._taken, self._current = Taken(self._current), Generation(number, number)
         taken = self._taken
         if not lowest <= taken.generation <= upto:
             return None
@@ -324,11 +262,10 @@ class RowBuffer:
         elif not named:
             return None
         else:
-            names, rows, _ = taken.named.pop()
+            names, rows = taken.next_named()
             piece = Piece(taken.generation, rows, len(rows), names)
         if not taken.left and not taken.named:
             self._taken = None
-        self._room = None
         self._outside[piece.generation] = self._outside.get(piece.generation, 0) + len(piece.rows)
         self._outside_rows += len(piece.rows)
         return piece
@@ -340,32 +277,36 @@ class RowBuffer:
             return False
         self._current.oldest = min(self._current.oldest, taken.generation)
         pairs = taken.next(limit)
-        self._room = None
         for (counter, key, minute, amount), calls in pairs:
             # No bound: each of these rows was let in before, and merging makes them no more.
             self.add(counter, key, minute, amount, calls, bounded=False)
-        self._room = None
+        self.recount()
         if taken.left:
             return True
-        for names, rows, _ in taken.named:
-            self._current.add_named(names, rows)
+        if taken.named:
+            # Before those that have come since.
+            number, named = 0, []
+            for names, rows, _ in (*taken.named, *self._current.named):
+                number += len(rows)
+                named.append((names, rows, number))
+            self._current.named = named
         self._taken = None
         return False
 
     def settle(self, generation: int, rows: int) -> None:
         """``rows`` rows of ``generation`` that were handed out are stored."""
-        self._room = None
         self._outside_rows -= rows
         left = self._outside[generation] - rows
         if left:
             self._outside[generation] = left
         else:
             del self._outside[generation]
+        self.recount()
 
     def clear(self) -> None:
         """Forget everything."""
-        self._room = None
-        self._current = _Generation(self._current.number + 1, self._current.number + 1)
+        self._current = Generation(self._current.number + 1, self._current.number + 1)
         self._taken = None
         self._outside.clear()
         self._outside_rows = 0
+        self.recount()
