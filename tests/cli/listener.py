@@ -31,6 +31,7 @@ class Listener:
     def end(self) -> dict[str, object]:
         """SIGTERM, a good end, and the last record."""
         self.child.terminate()
+        self.child.go_on()  # should it be stopped
         assert self.child.wait() == 0, self.child.output()
         (stopped,) = self.records("stopped")
         return stopped
