@@ -47,8 +47,8 @@ def _several(
     "--public-counter",
     "public_counters",
     "PATTERN",
-    "Counters that anybody may add 1 to without a key, by pixel, badge or beacon: a name, or a shell"
-    " pattern, which is of counters that there are already. Repeatable.",
+    "Counters that anybody may add 1 to without a key, by pixel, badge or beacon: a name, or a"
+    " shell pattern, which is of counters that there are already. Repeatable.",
 )
 @_several(
     "--trusted-proxy",
