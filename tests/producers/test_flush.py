@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from countersink.producers import Producer
+from countersink.producers.applied import passed
 from countersink.stream.connection import command, connect
 from countersink.stream.names import PARTITIONS_KEY, stream_key
 from tests.producers.helpers import STREAM, distinct, entries, total
@@ -35,6 +36,18 @@ def test_flush_is_true_when_redis_has_it(redis_url: str, redis_client: redis.Red
         assert (stats.accepted, stats.stored, stats.pending_rows) == (1, 1, 0)
         assert stats.connected
         assert stats.last_error is None
+
+
+def test_a_mark_is_passed_when_nothing_up_to_it_is_left(redis_client: redis.Redis) -> None:
+    for stream, id in (("a", "9-5"), ("a", "10-0"), ("b", "7-0")):
+        redis_client.xadd(stream, {"x": "1"}, id=id)
+    marks = [{"a": "9-4"}, {"a": "9-5"}, {"a": "10-0"}, {"a": "8-0", "b": "7-0"}, {"c": "1-0"}, {}]
+    assert passed(redis_client, marks) == [True, False, False, False, True, True]
+    redis_client.xdel("a", "9-5")
+    redis_client.xdel("b", "7-0")
+    assert passed(redis_client, marks) == [True, True, False, True, True, True]
+    redis_client.set("c", "not a stream")
+    assert passed(redis_client, marks)[3:] == [True, False, True]
 
 
 def test_a_lost_reply_resends_the_same_bytes(

@@ -47,6 +47,7 @@ def test_public_names_are_pinned() -> None:
         "increment",
         "increment_batch",
         "increment_many",
+        "mark",
         "spool",
         "start_over",
         "stats",

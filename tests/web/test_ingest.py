@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 import requests
 
+from countersink.stream.connection import command
 from countersink.web.identity import Identity
 from countersink.web.increments import read_increments
 from countersink.web.options import WebOptions
 from countersink.web.problem import Problem
+from countersink.web.waiting import Stored
 from countersink.worker import WorkerOptions, run
 from tests.support.factories import RedisFactory
 from tests.support.processes import Children
@@ -235,6 +238,43 @@ def test_who_waits_in_vain_is_told_that_it_will_come(redis_url: str, mysql_url: 
         assert answer == {"accepted": 1, "state": "accepted"}
         web.apply()
         assert web.store.totals.total("c") == 1
+
+
+def test_applied_is_answered_however_far_behind_the_workers_stay(
+    redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("countersink.web.waiting.ROUND_S", 0.05)
+    stream = "{countersink:0}:events"
+    with serving(redis_url, mysql_url, wait_s=5.0) as web, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(send, web, {"counter": "c"}, 200, wait="applied")
+        queue = web.services.redis
+        while not answer.done():
+            send(web, {"counter": "others"}, 200, wait="stored")
+            ids = [entry[0] for entry in command(queue, "XRANGE", stream, "-", "+")]
+            if gone := ids[:-40]:  # as workers do that never come closer
+                queue.xdel(stream, *gone)
+        assert answer.result()["state"] == "applied"
+
+
+def test_who_waits_is_told_at_once_when_waiting_fails(caplog: pytest.LogCaptureFixture) -> None:
+    asked = 0
+
+    def flush(seconds: float) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise RuntimeError("can't start new thread")
+        return True
+
+    async def wait() -> list[bool]:
+        stored = Stored(flush)
+        async with asyncio.timeout(20):
+            first = await asyncio.gather(stored.reached(60), stored.reached(60))
+            return [*first, await stored.reached(60)]
+
+    assert asyncio.run(wait()) == [False, False, True]
+    (record,) = caplog.records
+    assert record.exc_info is not None
 
 
 def test_many_wait_at_once_without_a_thread_for_each(redis_url: str, mysql_url: str) -> None:

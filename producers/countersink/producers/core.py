@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Final
 
 from countersink.producers import lifecycle
+from countersink.producers.applied import Mark, passed
 from countersink.producers.clock import RedisClock
 from countersink.producers.flush import POLL_SECONDS, Flush
 from countersink.producers.folder import Folder, breathe
@@ -21,8 +22,7 @@ from countersink.producers.sender import Sender
 from countersink.producers.spool.writer import Spool
 from countersink.producers.spooler import Spooler
 from countersink.producers.stats import Stats
-from countersink.stream.connection import command, connect
-from countersink.stream.errors import StreamError
+from countersink.stream.connection import connect
 
 JOIN_SECONDS: Final = 1.0
 """How long the end of a thread is waited for at close, once what it waits for was broken off."""
@@ -166,24 +166,21 @@ class Core:
             breathe()
         return flush.stored()
 
+    def mark(self) -> Mark | None:
+        """Where what this process has stored ends; ``None``: some of that is in its spool."""
+        return None if self._spool and self._spool.waiting else dict(self._link.last_ids)
+
     def applied(self, timeout: float) -> bool:
         """Wait until all that this process stored has left the streams, and the spool."""
         deadline = time.monotonic() + timeout
         pause = POLL_SECONDS
         client = connect(self._url, socket_timeout=self._options.socket_timeout)
         try:
-            left: dict[str, str] | None = None
+            mark: Mark | None = None
             while True:
-                if left is None and not (self._spool and self._spool.waiting):
-                    left = dict(self._link.last_ids)
-                for stream, last in list(left.items()) if left is not None else []:
-                    try:
-                        # Workers delete what they have acknowledged.
-                        if not command(client, "XRANGE", stream, "-", last, "COUNT", 1):
-                            del left[stream]  # type: ignore[union-attr]
-                    except StreamError:
-                        pass  # not known to be applied: ask again
-                if left is not None and not left:
+                if mark is None:
+                    mark = self.mark()
+                if mark is not None and passed(client, [mark])[0]:
                     return True
                 now = time.monotonic()
                 if now >= deadline:

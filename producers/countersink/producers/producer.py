@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Final, NoReturn, Self
 
 from countersink.producers import lifecycle
+from countersink.producers.applied import Mark
 from countersink.producers.core import Core
 from countersink.producers.increments import Asked, check_batch, check_id
 from countersink.producers.intake import Mode
@@ -247,6 +248,12 @@ class Producer:
         if not self._core.flush(timeout):
             return False
         return not applied or self._core.applied(deadline - time.monotonic())
+
+    def mark(self) -> Mark | None:
+        """Where all that this process has stored by now ends in the streams, to be asked for with
+        :func:`countersink.producers.applied.passed`; None as long as some of it is in its spool.
+        """
+        return self._core.mark()
 
     def stats(self) -> Stats:
         """The figures of this producer in this process."""

@@ -1,66 +1,136 @@
-"""Requests that wait until what they brought is stored or applied: all of them for one flush.
+"""Requests that wait until what they brought is stored or applied: all of them together.
 
-However many wait, one thread at a time flushes for each of the two: whoever comes while it does
-waits for the next flush, which then is for all that came meanwhile.
+However many wait, one thread at a time works for each of the two: whoever comes while it does is
+looked after in its next round, which then is for all that came meanwhile.
 """
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import anyio
+import redis
 
 from countersink.producers import Producer
+from countersink.producers.applied import Mark, passed
 from countersink.web.memory import OnePer
 
 ROUND_S: Final = 2.0
 """Seconds that one flush goes on at most before it begins again for those that came since."""
+POLL_S: Final = 0.025
+"""Seconds between two looks at the queue, as long as anybody waits for it."""
+LOGGER: Final = logging.getLogger("countersink.web")
 
+Waiter = asyncio.Future[bool]
 Flush = Callable[[float], bool]
 """Waits as many seconds at most; whether all that was accepted before is where it should be."""
 
 
-class Waiting:
-    """Those that wait for one thing. For the event loop's thread.
+class Waiting(ABC):
+    """Those that wait for one thing. For the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Waiter] = []
+        self._task: asyncio.Task[None] | None = None
+        self._thread = anyio.CapacityLimiter(1)
+
+    async def reached(self, seconds: float) -> bool:
+        """Wait until all that was accepted so far has got there; False after so many seconds."""
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+        try:
+            async with asyncio.timeout(seconds):
+                return await waiter
+        except TimeoutError:
+            return False
+        finally:
+            waiter.cancel()
+
+    async def _work(self) -> None:
+        try:
+            while waiting := [each for each in self._waiting if not each.done()]:
+                self._waiting = waiting
+                for waiter in await self._round(waiting):
+                    _answer(waiter, True)
+        except Exception:
+            # No thread to be had, or a bug: they are told at once, and not left waiting.
+            LOGGER.exception("waiting for the queue:", extra={"action": "internal_error"})
+        finally:
+            while self._waiting:
+                _answer(self._waiting.pop(), False)
+
+    @abstractmethod
+    async def _round(self, waiting: Sequence[Waiter]) -> Sequence[Waiter]:
+        """Wait a while; who of them needs to wait no longer."""
+
+
+def _answer(waiter: Waiter, answer: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(answer)
+
+
+class Stored(Waiting):
+    """Those that wait until theirs is in Redis, or fsynced in the spool.
 
     Args:
         flush: waits for it; blocks.
     """
 
     def __init__(self, flush: Flush) -> None:
+        super().__init__()
         self._flush = flush
-        self._waiting: list[asyncio.Future[None]] = []
-        self._task: asyncio.Task[None] | None = None
-        self._thread = anyio.CapacityLimiter(1)
+
+    async def _round(self, waiting: Sequence[Waiter]) -> Sequence[Waiter]:
+        there = await anyio.to_thread.run_sync(
+            self._flush, ROUND_S, limiter=self._thread, abandon_on_cancel=True
+        )
+        return waiting if there else ()
+
+
+class Applied(Waiting):
+    """Those that wait until theirs is in MySQL, or laid aside.
+
+    Each waits for what had been stored when its own was, so that others that go on bringing more do
+    not keep it waiting, however far behind the workers are.
+
+    Args:
+        stored: waits until it is stored.
+        mark: where that ends; None while it is in the spool.
+        client: of the queue.
+    """
+
+    def __init__(
+        self, stored: Stored, mark: Callable[[], Mark | None], client: redis.Redis
+    ) -> None:
+        super().__init__()
+        self._stored = stored
+        self._mark = mark
+        self._client = client
+        self._marks: dict[Waiter, Mark] = {}
 
     async def reached(self, seconds: float) -> bool:
         """Wait until all that was accepted so far has got there; False after so many seconds."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._work())
-        try:
-            async with asyncio.timeout(seconds):
-                await future
-        except TimeoutError:
-            return False
-        finally:
-            future.cancel()
-        return True
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
+        return await self._stored.reached(seconds) and await super().reached(until - clock())
 
-    async def _work(self) -> None:
-        while self._waiting:
-            mine, self._waiting = self._waiting, []
-            there = await anyio.to_thread.run_sync(
-                self._flush, ROUND_S, limiter=self._thread, abandon_on_cancel=True
-            )
-            if there:
-                for future in mine:
-                    if not future.done():
-                        future.set_result(None)
-            else:
-                self._waiting += [future for future in mine if not future.done()]
+    async def _round(self, waiting: Sequence[Waiter]) -> Sequence[Waiter]:
+        mark = self._mark()
+        if mark is not None:
+            new = {waiter: mark for waiter in waiting if waiter not in self._marks}
+            self._marks |= new
+        marks = self._marks = {each: self._marks[each] for each in waiting if each in self._marks}
+        gone = await anyio.to_thread.run_sync(
+            passed, self._client, list(marks.values()), limiter=self._thread, abandon_on_cancel=True
+        )
+        there = [waiter for waiter, has_passed in zip(marks, gone, strict=True) if has_passed]
+        if not there:
+            await asyncio.sleep(POLL_S)
+        return there
 
 
 class WaitingRoom:
@@ -69,12 +139,18 @@ class WaitingRoom:
     Attributes:
         stored: those that wait until theirs are in Redis, or fsynced in the spool.
         applied: those that wait until theirs are in MySQL.
+
+    Args:
+        producer: whose.
+        client: of the queue.
     """
 
-    def __init__(self, producer: Producer) -> None:
-        self.stored: Final = Waiting(producer.flush)
-        self.applied: Final = Waiting(partial(producer.flush, applied=True))
+    def __init__(self, producer: Producer, client: redis.Redis) -> None:
+        self.stored: Final = Stored(producer.flush)
+        self.applied: Final = Applied(self.stored, producer.mark, client)
 
 
-WAITING_ROOM: Final[OnePer[WaitingRoom]] = OnePer(lambda services: WaitingRoom(services.producer))
+WAITING_ROOM: Final[OnePer[WaitingRoom]] = OnePer(
+    lambda services: WaitingRoom(services.producer, services.redis)
+)
 """One per process."""
