@@ -5,24 +5,16 @@ from __future__ import annotations
 import gzip
 import os
 import socket
-import threading
+import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 import requests
-from starlette.requests import Request
-from starlette.responses import Response
 
-from countersink.web.bodies import FREE_BYTES, MAX_ARRIVING, MAX_MEMBERS, unpack
-from countersink.web.door import Door
-from countersink.web.hits import MAX_BEACON_BYTES
-from countersink.web.identity import Identity
+from countersink.web.bodies import MAX_MEMBERS, unpack
 from countersink.web.problem import Problem
 from countersink.web.protocol import MAX_HEAD_BYTES
-from countersink.web.services import Services
-from tests.support.waiting import eventually
 from tests.web.doors import DOORS
 from tests.web.raw import answer, connected, exchange, status
 from tests.web.serving import Web, serving
@@ -147,6 +139,23 @@ def test_a_second_request_on_a_connection_has_its_own_time(small: Web) -> None:
         assert status(answer(connection)) == 408
 
 
+def test_an_answer_comes_in_one_piece(small: Web) -> None:
+    request = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connected(small.url) as connection:
+        for number in range(1, 6):
+            connection.sendall(request)
+            assert connection.recv(65_536).endswith(b"}")
+            # tcpi_data_segs_in of struct tcp_info (linux/tcp.h)
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 156)
+            assert int.from_bytes(info[152:156], sys.byteorder) == number
+        # What has no body is not held back for one.
+        connection.sendall(request.replace(b"GET", b"HEAD") * 3)
+        said = b""
+        while said.count(b"\r\n\r\n") < 3:
+            said += connection.recv(65_536)
+        assert said.count(b"HTTP/1.1 200") == 3
+
+
 def test_a_head_is_bounded(small: Web) -> None:
     line = b"GET /read HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     assert status(exchange(small.url, line + b"X-A: " + b"a" * 2 * MAX_HEAD_BYTES)) == 431
@@ -207,104 +216,6 @@ def test_an_upgrade_is_not_done_and_the_request_is_answered(small: Web) -> None:
         b"Upgrade: websocket\r\n\r\n"
     )
     assert status(exchange(small.url, request)) == 200
-
-
-def test_more_connections_than_allowed_are_told_to_come_again(opened: Web) -> None:
-    urls = opened.options.redis_url, opened.options.mysql_url
-    begun = threading.Semaphore(0)
-
-    async def work(request: Request, services: Services, who: Identity) -> Response:
-        begun.release()
-        await services.stopping.wait()
-        return Response()
-
-    doors = (Door(method="GET", path="/work", handler=work, scope=None),)
-    with serving(*urls, doors=doors, max_connections=5) as web, ExitStack() as stack:
-        for _ in range(5):
-            busy = stack.enter_context(connected(web.url))
-            busy.sendall(b"GET /work HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert begun.acquire(timeout=20)
-        said = answer(stack.enter_context(connected(web.url)))
-        assert status(said) == 503
-        assert b"retry-after: 2\r\n" in said.lower()
-
-
-def test_where_there_are_too_many_one_that_does_nothing_makes_room(small: Web) -> None:
-    request = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with ExitStack() as stack:
-        idle = [stack.enter_context(connected(small.url)) for _ in range(5)]
-        idle[0].sendall(request)
-        assert status(idle[0].recv(65_536)) == 200
-        late = stack.enter_context(connected(small.url))
-        late.sendall(request)
-        assert status(late.recv(65_536)) == 200
-
-
-def test_bodies_that_do_not_end_and_answers_that_nobody_takes_make_room(opened: Web) -> None:
-    urls = opened.options.redis_url, opened.options.mysql_url
-    request = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with (
-        serving(*urls, max_connections=5, request_timeout_s=60) as web,
-        ExitStack() as stack,
-    ):
-        form = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
-        form += b"Content-Type: application/x-www-form-urlencoded\r\n\r\nkey"
-        held = [stack.enter_context(connected(web.url)) for _ in range(5)]
-        where = held[0].getpeername()
-        for each in held:
-            each.sendall(form)
-
-        def served() -> bool:
-            with connected(web.url) as late:
-                late.sendall(request.replace(b"/read", b"/livez"))
-                said = late.recv(65_536)
-                return bool(said) and status(said) == 200
-
-        assert served()
-        assert sum(b" 503 " in said for said in map(_heard, held)) == 1
-        # As many as there may be again, of clients that read nothing.
-        large = request.replace(b"/read", b"/openapi.json") * 90
-        for _ in range(6):
-            deaf = stack.enter_context(socket.socket())
-            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            deaf.connect(where)
-            deaf.sendall(large)
-        eventually(served)
-
-
-def test_small_bodies_and_beacons_do_not_wait_for_room_among_large_ones(
-    redis_url: str, mysql_url: str
-) -> None:
-    with serving(redis_url, mysql_url, public_counters=("pages",)) as web:
-        web.services.arriving.size = MAX_ARRIVING  # of others
-
-        def in_two_parts(path: bytes, body: bytes) -> int:
-            head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-            with connected(web.url) as connection:
-                connection.sendall(head % (path, len(body)) + body[:-1])
-                requests.get(f"{web.url}/livez", timeout=20)  # the first part is read by then
-                connection.sendall(body[-1:])
-                return status(connection.recv(65_536))
-
-        increment = b'{"counter":"pages"}'
-        assert in_two_parts(b"/v1/increments", increment + b" " * 3_000) == 202
-        assert in_two_parts(b"/v1/increments", increment.ljust(FREE_BYTES)) == 202
-        assert in_two_parts(b"/v1/increments", increment.ljust(FREE_BYTES + 2)) == 503
-        assert in_two_parts(b"/hit/pages/x", bytes(MAX_BEACON_BYTES)) == 204
-        assert web.services.arriving.size == MAX_ARRIVING
-        head = b"POST /hit/pages/x HTTP/1.1\r\nHost: localhost\r\n"
-        chunks = b"Transfer-Encoding: chunked\r\n\r\n" + b"8000\r\n%b\r\n" % bytes(0x8000) * 3
-        for body in (b"Content-Length: 65537\r\n\r\n", chunks):
-            assert status(exchange(web.url, head + body)) == 413
-
-
-def _heard(connection: socket.socket) -> bytes:
-    """What the server has said, if anything."""
-    connection.setblocking(False)
-    try:
-        return connection.recv(65_536)
-    except BlockingIOError:
-        return b""
 
 
 def test_an_answered_request_whose_body_goes_missing_gets_no_second_answer(small: Web) -> None:

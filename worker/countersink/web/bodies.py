@@ -1,6 +1,7 @@
 """The bodies of requests: bounded, as they come and as they are unpacked."""
 
 import zlib
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -129,14 +130,11 @@ def _unpacked(packed: memoryview, window: int, limit: int) -> bytes:
 
 def _announced(request: Request, limit: int) -> bytes | None:
     """The Content-Encoding. Raises Problem if the Content-Length is beyond the limit."""
-    coding = None
-    for name, value in request.scope["headers"]:
-        if name == b"content-length":
-            if len(value) > 15 or int(value) > limit:
-                raise too_large(limit)
-        elif name == b"content-encoding":
-            coding = value
-    return coding
+    found: Mapping[bytes, bytes] = request.scope["countersink.heads"]
+    length = found.get(b"content-length")
+    if length is not None and (len(length) > 15 or int(length) > limit):
+        raise too_large(limit)
+    return found.get(b"content-encoding")
 
 
 async def _received(request: Request, services: Services, limit: int) -> bytes:

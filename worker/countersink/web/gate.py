@@ -74,6 +74,7 @@ class Gate:
             scope["scheme"] = "https" if found[b"x-forwarded-proto"] == b"https" else "http"
         method = scope["method"]
         scope["countersink.client"] = client
+        scope["countersink.heads"] = found
         if method == "OPTIONS":
             self._within(self._per_address, client)
             return Response(status_code=204, headers={"Allow": self._table.allowed(scope["path"])})

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from countersink.web.headers import complete
+from countersink.web.joined import Joined
 from countersink.web.options import WebOptions
 from countersink.web.problem import Problem
 
@@ -59,6 +60,7 @@ class BoundedProtocol(HttpToolsProtocol):
         # Whatever handlers others have installed: its lines would hold queries.
         self.access_log = False
         self._limits = limits
+        self._answers: Joined
         self._since: float | None = None  # when the request that is arriving began to
         self._idle_since = 0.0  # when the last answer was complete
         self._received = 0
@@ -71,6 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Begin; where there are too many, one whose client does nothing makes room, or this one
         ends."""
         super().connection_made(transport)
+        self._answers = Joined(transport, self.loop)
         self._since = self.loop.time()
         if len(self.connections) > self._limits.connections and not self._make_room():
             self._end(_full())
@@ -130,11 +133,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._working = cycle
+        self._answers.begin()
+        cycle.transport = self._answers  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """It is answered."""
         self._idle_since = self.loop.time()
+        self._answers.flush()
         super().on_response_complete()
 
     def end_if_late(self, now: float) -> None:
@@ -216,7 +222,7 @@ class BoundedProtocol(HttpToolsProtocol):
             free = not cycle.response_started
         if free:
             self.transport.write(_wire(problem))
-        self.transport.close()
+        self._answers.close()
 
 
 def _full() -> Problem:
