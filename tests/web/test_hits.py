@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
@@ -17,7 +17,9 @@ from countersink.store.migrate import migrate
 from countersink.store.shapes import counter_names
 from countersink.web import public
 from countersink.web.badge import badge
+from countersink.web.hit_numbers import HitNumbers
 from countersink.web.hits import GIF
+from countersink.web.waiting import Stored
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
@@ -106,6 +108,60 @@ def test_the_badge_says_how_many_there_were_with_this_one(web: Web) -> None:
     with serving(web.options.redis_url, web.options.mysql_url) as other:
         answer = requests.get(f"{other.url}/hit/views/home.svg", timeout=20)
         assert title(answer.content) == "hits: 43"
+
+
+def test_visits_that_come_while_the_number_is_read_are_not_shown_twice(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{web.url}/hit/views/home.svg"
+    more = 5
+    others: list[Future[requests.Response]] = []
+    read = HitNumbers._total
+
+    def reading(numbers: HitNumbers, counter: str, key: str) -> tuple[int, bool] | None:
+        if not others:
+            others.extend(pool.submit(requests.get, url, timeout=20) for _ in range(more))
+            eventually(lambda: web.producer.stats().accepted == 1 + more)
+            web.producer.flush(20)
+        return read(numbers, counter, key)
+
+    monkeypatch.setattr("countersink.web.hit_numbers.PATIENCE_S", 20.0)
+    monkeypatch.setattr(HitNumbers, "_total", reading)
+    with ThreadPoolExecutor(more) as pool:
+        shown = [title(requests.get(url, timeout=20).content)]
+        shown += [title(other.result().content) for other in others]
+    assert shown == [f"hits: {1 + more}"] * (1 + more)
+    assert title(requests.get(url, timeout=20).content) == f"hits: {2 + more}"
+
+
+def test_a_badge_does_not_fall_because_visits_are_still_on_their_way(
+    redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def in_vain(stored: Stored, seconds: float) -> bool:
+        return False
+
+    monkeypatch.setattr("countersink.web.hit_numbers.FRESH_S", 0.0)
+    with serving(redis_url, mysql_url, producer={"flush_interval": 60}) as web:
+        url = f"{web.url}/hit/views/home.svg"
+        assert title(requests.get(url, timeout=20).content) == "hits: 1"
+        with monkeypatch.context() as patch:
+            patch.setattr(Stored, "reached", in_vain)
+            for number in (2, 3):
+                assert title(requests.get(url, timeout=20).content) == f"hits: {number}"
+        assert title(requests.get(url, timeout=20).content) == "hits: 4"
+        # The queue may be too long to be read.
+        monkeypatch.setattr("countersink.web.hit_numbers.MAX_QUEUE", 0)
+        assert title(requests.get(url, timeout=20).content) == "hits: 5"
+
+
+def test_a_badge_falls_when_the_total_does(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("countersink.web.hit_numbers.FRESH_S", 0.0)
+    url = f"{web.url}/hit/views/home.svg"
+    assert title(requests.get(url, timeout=20).content) == "hits: 1"
+    web.producer.increment("views", "home", -9)
+    assert title(requests.get(url, timeout=20).content) == "hits: -7"
+    web.apply()
+    assert title(requests.get(url, timeout=20).content) == "hits: -6"
 
 
 def test_a_badge_of_what_was_never_counted_says_0(web: Web) -> None:

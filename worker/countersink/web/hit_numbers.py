@@ -1,4 +1,9 @@
-"""The numbers on badges: exact as a rule, and not asked of MySQL for every visit."""
+"""The numbers on badges: close, never ahead, and not asked of MySQL for every visit.
+
+Of a visit that comes while a number is being read nobody can tell whether it is in that. It is
+taken to be, unless the number known before would come to more with it: so no visit is ever shown
+twice, and a badge may be behind by those few until the next reading.
+"""
 
 import asyncio
 import time
@@ -35,7 +40,7 @@ class _Number:
     """One key's number.
 
     Attributes:
-        base: the total as it was read; None: never.
+        base: the total as it was known after the last reading; None: there was none.
         visits: those counted here since.
         read_at: monotonic seconds of the last attempt.
         reading: the attempt under way.
@@ -80,26 +85,34 @@ class HitNumbers:
 
     async def _read(self, number: _Number, counter: str, key: str) -> None:
         try:
-            included = number.visits  # all of them were accepted, so the flush sends them
-            await WAITING_ROOM.of(self._services).stored.reached(PATIENCE_S / 2)
-            total = await anyio.to_thread.run_sync(self._total, counter, key, limiter=self._threads)
-            if total is not None:
-                number.base = total
-                number.visits -= included
+            before = (number.base or 0) + number.visits  # all accepted: the flush sends them
+            if not await WAITING_ROOM.of(self._services).stored.reached(PATIENCE_S / 2):
+                return  # it would lack some of them
+            found = await anyio.to_thread.run_sync(self._total, counter, key, limiter=self._threads)
+            if found is not None:
+                total, whole = found
+                # A whole one that is smaller can only be so because something was taken away.
+                now = (number.base or 0) + number.visits
+                number.base = total if whole and total < before else max(total, now)
+                number.visits = 0
         finally:
             number.read_at = time.monotonic()
             number.reading = None
             self._readings -= 1
 
-    def _total(self, counter: str, key: str) -> int | None:
+    def _total(self, counter: str, key: str) -> tuple[int, bool] | None:
+        """The total, and whether it has all that was stored; None while it cannot be told."""
         services = self._services
+        spooled = services.producer.mark() is None
+        queued = 0
         try:
             with mapped():
                 queued = sum(int(services.redis.xlen(each)) for each in stream_keys(services.redis))
             pending = queued <= min(MAX_QUEUE, services.options.max_pending_entries)
-            return services.reads.total(counter, key=key, include_pending=pending).value
+            total = services.reads.total(counter, key=key, include_pending=pending).value
+            return total, pending and not spooled
         except UnknownCounter:
-            return 0
+            return 0, not queued and not spooled
         except (StoreError, StreamError):
             return None  # the badge shows what was known before
 
