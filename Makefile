@@ -28,7 +28,7 @@ SECONDS ?= 300
 SERVER ?= mariadb
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check test-mariadb test-mysql bench soak up clean lock
+.PHONY: help install demo test check test-mariadb test-mysql test-long bench soak up clean lock
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                /' | sed 's/^\(.\{20\}\) */\1/'
@@ -42,27 +42,32 @@ install: .venv/.complete ## make .venv, and install redis-server and mariadb whe
 demo: install ## half a million increments, two workers, one of them killed; LOG=FILE counts a real access log
 	@$(BIN)/python -m demo $(if $(LOG),--log '$(LOG)')
 
-test: install ## all checks, all tests on MariaDB, then on MySQL 9 those of how the database is used
+test: install ## all checks, the tests on MariaDB, then on MySQL 9 those of how the database is used
 	@scripts/test.sh
 
 check: .venv/.complete ## lint, format, types, import rules
 	@scripts/checks.sh
 
-test-mariadb: install ## all tests, on MariaDB
+test-mariadb: install ## all tests, on MariaDB; SHORT=1: those of `make test`
 	@scripts/servers.sh --tests
-	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) $(ARGS) </dev/null
+	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) $(if $(SHORT),-m 'not long') $(ARGS) </dev/null
+
+test-long: install ## on SERVER, the tests that `make test` leaves out for their length; a part of make soak
+	@scripts/servers.sh --tests
+	@COUNTERSINK_TEST_SERVER=$(SERVER) $(PYTEST) -m long </dev/null
 
 test-mysql: install ## all tests that touch the database on a MySQL 9 of their own; SHORT=1: those of `make test`
 	@scripts/servers.sh --tests
 	@scripts/mysql-tree.sh
-	@COUNTERSINK_TEST_SERVER=mysql $(PYTEST) $(wildcard $(if $(SHORT),$(filter-out $(NOT_SHORT),$(MYSQL_TESTS)),$(MYSQL_TESTS))) $(ARGS) </dev/null
+	@COUNTERSINK_TEST_SERVER=mysql $(PYTEST) $(if $(SHORT),-m 'not long') $(wildcard $(if $(SHORT),$(filter-out $(NOT_SHORT),$(MYSQL_TESTS)),$(MYSQL_TESTS))) $(ARGS) </dev/null
 
 bench: install ## the benchmarks; writes benchmarks/results.json
 	@scripts/servers.sh --bench
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-soak: install ## every benchmark once, then faults at random for SECONDS=300 on SERVER=mariadb|mysql; SEED=N replays a run
+soak: install ## the long tests, every benchmark once, then faults at random for SECONDS=300 on SERVER=mariadb|mysql; SEED=N replays a run
 	@[ '$(SERVER)' != mysql ] || scripts/mysql-tree.sh
+	@make test-long SERVER=$(SERVER)
 	@scripts/servers.sh --bench
 	@$(BIN)/python -m benchmarks --quick --server $(SERVER)
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --server $(SERVER) $(if $(SEED),--seed $(SEED))

@@ -1,5 +1,5 @@
 #!/bin/sh
-# `make test`: checks, all tests on MariaDB, those of how the database is used on MySQL 9. Each part
+# `make test`: checks, the tests on MariaDB but for the long ones, those of how the database is used on MySQL 9. Each part
 # runs, also when an earlier one failed. A MySQL that cannot be had is said in one line, and is no failure.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -18,7 +18,7 @@ wait "$checks" || status=1
 cat "$checked"
 
 echo "== tests on MariaDB"
-make test-mariadb || status=1
+make test-mariadb SHORT=1 || status=1
 echo "== tests on MySQL"
 case $mysql in
 0) make test-mysql SHORT=1 || status=1 ;;

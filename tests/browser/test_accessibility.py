@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Browser
 
 from tests.browser.axe import every_view, nothing_yet_and_dead_letters
@@ -12,5 +13,6 @@ def test_every_view(browser: Browser, filled: Web) -> None:
     every_view(browser, filled, "light")
 
 
+@pytest.mark.long
 def test_nothing_yet_and_dead_letters(browser: Browser, web: Web) -> None:
     nothing_yet_and_dead_letters(browser, web, "light")

@@ -208,6 +208,7 @@ def test_a_signal_ends_following_with_everything_stored(
     assert "counted 0" in tail(servers.redis_url, str(log)).out
 
 
+@pytest.mark.long
 def test_a_signal_while_the_queue_is_full_gives_up_and_says_so(
     servers: Servers, redis_client: redis.Redis, log: Path
 ) -> None:

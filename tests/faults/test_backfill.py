@@ -35,6 +35,7 @@ def test_a_log_that_grows_by_bytes_between_runs(stage: Stage) -> None:
     scenarios.grows_in_between(stage, steps=6)
 
 
+@pytest.mark.long
 def test_beside_live_traffic_and_compaction(stage: Stage) -> None:
     scenarios.beside_live_traffic(stage, kills=1, lines=LINES)
 
@@ -43,6 +44,7 @@ def test_undone_after_live_traffic(stage: Stage) -> None:
     scenarios.undone_after_live_traffic(stage, kills=1, lines=LINES)
 
 
+@pytest.mark.long
 def test_undone_after_roll_up(stage: Stage) -> None:
     scenarios.undone_after_roll_up(stage, kills=1, lines=LINES)
 
@@ -51,6 +53,7 @@ def test_logs_that_are_rotated_between_runs(stage: Stage) -> None:
     changes.rotated_in_between(stage, steps=8)
 
 
+@pytest.mark.long
 def test_undone_while_it_goes_on(stage: Stage) -> None:
     changes.undone_while_it_goes_on(stage, rounds=1, lines=LINES)
 

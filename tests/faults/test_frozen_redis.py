@@ -10,7 +10,7 @@ from tests.faults.scenarios import frozen_redis as scenarios
 from tests.faults.stage import Stage
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_app_counts_on_through_a_freeze_of_thirty_seconds(
     own_stage: Callable[[], Stage],
 ) -> None:
@@ -25,6 +25,7 @@ def test_an_app_with_a_spool_is_killed_and_another_replays(own_stage: Callable[[
     scenarios.app_killed_with_a_spool(own_stage(), seconds=6)
 
 
+@pytest.mark.long
 def test_apps_that_share_a_spool_are_killed_again_and_again(
     own_stage: Callable[[], Stage],
 ) -> None:

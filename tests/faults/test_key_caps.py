@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults.scenarios import key_caps as scenarios
 from tests.faults.stage import Stage
 
@@ -10,5 +12,6 @@ def test_killed_while_taking_room(stage: Stage) -> None:
     scenarios.killed_with_a_cap(stage, stage.random.sample(scenarios.OWN_POINTS, 1))
 
 
+@pytest.mark.long
 def test_an_attack_of_new_keys(stage: Stage) -> None:
     scenarios.attacked_with_new_keys(stage, 20)

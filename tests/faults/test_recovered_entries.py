@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults.scenarios import recovered_entries as scenarios
 from tests.faults.stage import Stage
 
 
+@pytest.mark.long
 def test_the_group_is_deleted_while_a_reader_blocks(stage: Stage) -> None:
     scenarios.group_deleted_while_a_reader_blocks(stage)
 

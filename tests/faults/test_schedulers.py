@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults.scenarios import schedulers as scenarios
 from tests.faults.stage import Stage
 
 
+@pytest.mark.long
 def test_each_run_starts_once_while_the_scheduler_in_charge_dies_and_is_frozen(
     stage: Stage,
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults.scenarios import tracked as scenarios
 from tests.faults.stage import Stage
 
@@ -10,5 +12,6 @@ def test_counters_equal_count_in_every_snapshot_beside_writers(stage: Stage) -> 
     scenarios.tracked_beside_writers(stage)
 
 
+@pytest.mark.long
 def test_what_fires_no_trigger_is_found_and_mended_beside_writers(stage: Stage) -> None:
     scenarios.damage_is_found_and_mended(stage)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.faults.scenarios import worker_deaths as scenarios
 from tests.faults.stage import Stage
 
@@ -28,5 +30,6 @@ def test_two_workers_given_the_same_entries_at_the_same_moment(stage: Stage) -> 
     scenarios.two_workers_at_the_same_moment(stage)
 
 
+@pytest.mark.long
 def test_sigterm_ends_a_worker_whose_mysql_is_frozen(own_stage: Callable[[], Stage]) -> None:
     scenarios.terminated_while_mysql_is_frozen(own_stage())

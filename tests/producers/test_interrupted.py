@@ -101,6 +101,7 @@ def test_rows_are_found_even_if_adding_them_was_interrupted() -> None:
     assert len(piece.rows) == 2
 
 
+@pytest.mark.long
 def test_flush_covers_what_its_thread_has_just_counted(redis_url: str) -> None:
     """However much others count meanwhile, in lists that are folded before."""
     ended = threading.Event()

@@ -135,6 +135,7 @@ def test_a_wall_clock_that_is_set_does_not_matter(
     assert clock.stale()
 
 
+@pytest.mark.long
 def test_no_producer_waits_for_another_at_exit(tmp_path: Path) -> None:
     with Children() as children, socket.create_server(("127.0.0.1", 0), backlog=50) as silent:
         child = run_script(

@@ -252,6 +252,7 @@ def test_a_killed_process_leaves_a_run_that_is_taken_over_after_its_lease(ground
     assert row["attempts"] == 0
 
 
+@pytest.mark.long
 def test_a_run_waits_for_the_one_before_it_and_is_skipped_only_after_long(ground: Ground) -> None:
     ground.process(wait_s=1.0)
     ground.process(wait_s=1.0)
@@ -273,6 +274,7 @@ def test_a_run_that_exceeds_its_limit_fails_with_the_reason(ground: Ground) -> N
     end(child)
 
 
+@pytest.mark.long
 def test_a_run_that_is_frozen_past_its_lease_has_nothing_more_to_say(ground: Ground) -> None:
     slow = ground.process(lease_s=1.0, renew_every_s=0.3)
     ground.plan("until_told")
@@ -298,6 +300,7 @@ def test_a_run_that_is_frozen_past_its_lease_has_nothing_more_to_say(ground: Gro
     end(slow)
 
 
+@pytest.mark.long
 def test_a_run_that_hangs_is_killed_once_its_lease_is_long_lost(ground: Ground) -> None:
     child = ground.process(lease_s=1.0, renew_every_s=0.3)
     ground.plan("until_told")
@@ -312,6 +315,7 @@ def test_a_run_that_hangs_is_killed_once_its_lease_is_long_lost(ground: Ground) 
     end(child)
 
 
+@pytest.mark.long
 def test_an_idle_process_ends_in_good_order_though_redis_does_not_answer(
     own_redis_server: RedisFactory, session: Session, runs_url: str
 ) -> None:

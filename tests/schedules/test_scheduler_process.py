@@ -92,6 +92,7 @@ def test_it_plans_every_second_and_another_takes_over_when_it_ends(
     assert {token for _, token in times} == {1, 2}
 
 
+@pytest.mark.long
 def test_cut_off_from_mysql_it_stops_planning_and_another_takes_over(
     session: Session, redis_url: str, runs_url: str, children: Children
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_mysql_that_restarts_is_waited_for(
     end(child)
 
 
+@pytest.mark.long
 def test_a_redis_that_goes_away_and_forgets_costs_no_run(
     own_redis_server: RedisFactory, session: Session, runs_url: str, children: Children
 ) -> None:

@@ -114,6 +114,7 @@ def test_the_watermark_stays_while_a_batch_is_being_applied(
     applier.close()
 
 
+@pytest.mark.long
 def test_a_pruner_that_is_held_up_gives_way_and_gives_up(mysql_url: str, session: Session) -> None:
     pauses: list[float] = []
     with connect(mysql_url) as applying:

@@ -192,6 +192,7 @@ def test_abort_from_another_thread_ends_the_wait(session: Session) -> None:
     assert [type(error) for error in caught] == [Unavailable]
 
 
+@pytest.mark.long
 def test_a_frozen_server_is_unavailable_in_bounded_time(own_mysql_server: MySQLFactory) -> None:
     server = own_mysql_server(fast=True)
     with connect(server.url, database=False, read_timeout=1) as session:

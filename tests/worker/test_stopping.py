@@ -84,6 +84,7 @@ def test_a_signal_while_quiet_ends_at_once(redis_url: str, mysql_url: str) -> No
         assert child.wait() == 0
 
 
+@pytest.mark.long
 def test_a_frozen_mysql_does_not_hold_up_the_end_and_the_batch_comes_back(
     redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_second_signal_ends_at_once(
         oracle.check(traffic.expected)
 
 
+@pytest.mark.long
 def test_a_frozen_redis_does_not_hold_up_the_end(
     own_redis_server: RedisFactory, mysql_url: str
 ) -> None:
