@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -256,6 +257,30 @@ def test_applied_is_answered_however_far_behind_the_workers_stay(
         assert answer.result()["state"] == "applied"
 
 
+def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
+    flushing, go_on = threading.Event(), threading.Event()
+    rounds = 0
+
+    def flush(seconds: float) -> bool:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            flushing.set()
+            return go_on.wait(20)
+        return False
+
+    async def wait() -> list[bool]:
+        stored = Stored(flush)
+        first = asyncio.create_task(stored.reached(60))
+        assert await asyncio.to_thread(flushing.wait, 20)
+        second = asyncio.create_task(stored.reached(0.2))
+        await asyncio.sleep(0)  # it has begun to wait
+        go_on.set()
+        return [await first, await second]
+
+    assert asyncio.run(wait()) == [True, False]
+
+
 def test_who_waits_is_told_at_once_when_waiting_fails(caplog: pytest.LogCaptureFixture) -> None:
     asked = 0
 
@@ -281,14 +306,28 @@ def test_many_wait_at_once_without_a_thread_for_each(redis_url: str, mysql_url: 
     waiting = 60
     with serving(redis_url, mysql_url, wait_s=30.0) as web, ThreadPoolExecutor(waiting) as pool:
         states = ["stored", "applied"] * (waiting // 2)
-        answers = [pool.submit(send, web, {"counter": "c"}, 200, wait=state) for state in states]
+        answers = [
+            pool.submit(send, web, {"counter": "c", "key": state}, 200, wait=state)
+            for state in states
+        ]
         eventually(lambda: web.producer.stats().accepted == waiting)
         # Those that wait for MySQL hold no thread that others need.
         assert requests.get(f"{web.url}/v1/counters", timeout=20).status_code == 200
         options = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, drain=True)
         assert run(options) == 0
         assert [answer.result(30)["state"] for answer in answers] == states
-        assert web.store.totals.total("c") == waiting
+        print(
+            "STREAM",
+            web.services.redis.xlen("{countersink:0}:events"),
+            web.store.totals.by_key("c"),
+            web.producer.stats(),
+            web.producer.mark(),
+            command(web.services.redis, "XRANGE", "{countersink:0}:events", "-", "+"),
+            web.store.totals.by_key("c"),
+        )
+        assert web.store.totals.total("c", key="applied") == waiting // 2
+        web.apply()  # what was stored after that worker had ended
+        assert web.store.totals.total("c", key="stored") == waiting // 2
 
 
 def test_while_redis_is_away_increments_are_accepted_and_waiting_tells_the_truth(

@@ -52,8 +52,8 @@ class Waiting(ABC):
 
     async def _work(self) -> None:
         try:
-            while waiting := [each for each in self._waiting if not each.done()]:
-                self._waiting = waiting
+            while waiting := tuple([each for each in self._waiting if not each.done()]):
+                self._waiting = list(waiting)  # grows by those who come during this round
                 for waiter in await self._round(waiting):
                     _answer(waiter, True)
         except Exception:
