@@ -48,7 +48,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     ),
     "export": Lazy(
         "countersink.cli.commands.export:command",
-        "Write out all totals of counters: CSV, NDJSON or Parquet.",
+        "Write out all totals of counters, for other programs: CSV, NDJSON or Parquet.",
     ),
     "tail": Lazy(
         "countersink.cli.commands.tail:command",
