@@ -9,19 +9,23 @@ JOBS ?= 3
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # what can be run on MySQL, too: `make test-mysql`
-MYSQL_TESTS := $(wildcard tests/store/test_*.py) tests/store/sequences tests/store/tracked \
-	tests/drivers tests/worker tests/reads tests/end_to_end $(wildcard tests/backfill/test_*.py) \
+MYSQL_TESTS := $(wildcard $(foreach part,store store/sequences store/tracked backfill,tests/$(part)/test_*.py)) \
+	tests/drivers tests/worker tests/reads tests/end_to_end \
 	$(filter-out %/test_frozen_redis.py %/test_schedulers.py,$(wildcard tests/faults/test_*.py)) \
 	$(foreach part,compaction moving planning pruning retention runs,tests/schedules/test_$(part).py) \
 	tests/cli/test_real_log.py tests/setup/test_rights.py
 
 # what of it `make test` leaves out, to be done in ten minutes: it is about Redis, arithmetic of
 # dates and processes rather than about how MySQL reads, locks and refuses
-NOT_SHORT := tests/worker tests/end_to_end tests/setup/test_rights.py \
-	$(foreach part,backfill server_deaths worker_deaths state_machine tracked bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
-	$(foreach part,contents formats_access formats_csv formats_json inputs jobs listing recipes rejects spans template times,tests/backfill/test_$(part).py) \
-	$(foreach part,buckets ends_of_time keys lease policy_totals settings tls zones,tests/store/test_$(part).py) \
-	$(foreach part,planning pruning runs,tests/schedules/test_$(part).py)
+NOT_SHORT := tests/worker tests/drivers tests/end_to_end tests/setup/test_rights.py \
+	$(foreach part,answers backfill server_deaths worker_deaths state_machine tracked bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
+	$(foreach part,contents deleted_counters formats_access formats_csv formats_json head identity inputs jobs listing \
+		policies recipes reconcile_run rejects rejects_file set_days spans template times unfinished_lines,tests/backfill/test_$(part).py) \
+	$(foreach part,buckets counters ends_of_time keys key_match lease policy_totals ranges settings shapes store strict \
+		tls zones,tests/store/test_$(part).py) \
+	$(foreach part,boundaries midnight periods,tests/store/sequences/test_$(part).py) \
+	$(foreach part,encoding names patience planning,tests/store/tracked/test_$(part).py) \
+	$(foreach part,compaction planning pruning runs,tests/schedules/test_$(part).py)
 
 # `make soak`
 SECONDS ?= 300
