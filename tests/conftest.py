@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, settings
 
 from countersink.cli.servers import FAST, Kind, MySQLServer, RedisServer
 from countersink.store import Store
-from countersink.store.connection import connect
+from countersink.store.apply import Applier
+from countersink.store.connection import Session, connect
 from countersink.store.settings import Settings
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect as connect_redis
@@ -110,6 +111,21 @@ def mysql_url(kept_database: KeptDatabase) -> Iterator[str]:
     """The URL of a freshly migrated database, or one that is like it; the test may do anything."""
     yield kept_database.url()
     kept_database.clean()
+
+
+@pytest.fixture
+def session(mysql_url: str) -> Iterator[Session]:
+    """A session of ours on a freshly migrated database."""
+    with connect(mysql_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def applier(mysql_url: str) -> Iterator[Applier]:
+    """An applier into slot 17 of the same database."""
+    made = Applier(mysql_url, 17)
+    yield made
+    made.close()
 
 
 @pytest.fixture

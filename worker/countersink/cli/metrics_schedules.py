@@ -1,5 +1,7 @@
 """What ``countersink scheduler`` and ``countersink jobs`` show at ``--metrics-port``."""
 
+from collections.abc import Callable
+
 from countersink.metrics.health import Health
 from countersink.metrics.metric import JOBS_STATES, SCHEDULER_STATES, Sample, Samples, one_of
 from countersink.metrics.servers import probes
@@ -9,24 +11,12 @@ from countersink.schedules.vitals import Vitals
 
 def scheduler_health(options: SchedulerOptions, vitals: Vitals) -> Health:
     """The health of a scheduler that runs with these. One that stands by is ready: to take over."""
-    return Health(
-        process="scheduler",
-        samples=lambda: scheduler_samples(vitals),
-        probes=probes(redis=options.redis_url, mysql=options.mysql_url),
-        moved=lambda: vitals.moved,
-        busy=lambda: _busy(vitals.state),
-    )
+    return _health("scheduler", scheduler_samples, vitals, options.redis_url, options.mysql_url)
 
 
 def jobs_health(options: JobsOptions, vitals: Vitals) -> Health:
     """The health of a job process that runs with these."""
-    return Health(
-        process="jobs",
-        samples=lambda: jobs_samples(vitals),
-        probes=probes(redis=options.jobs_redis_url, mysql=options.mysql_url),
-        moved=lambda: vitals.moved,
-        busy=lambda: _busy(vitals.state),
-    )
+    return _health("jobs", jobs_samples, vitals, options.jobs_redis_url, options.mysql_url)
 
 
 def scheduler_samples(vitals: Vitals) -> Samples:
@@ -41,6 +31,18 @@ def jobs_samples(vitals: Vitals) -> Samples:
     """A job process's own figures."""
     yield from one_of("countersink_jobs_state", JOBS_STATES, vitals.state)
     yield Sample("countersink_jobs_runs_started_total", vitals.runs)
+
+
+def _health(
+    process: str, samples: Callable[[Vitals], Samples], vitals: Vitals, redis: str, mysql: str
+) -> Health:
+    return Health(
+        process=process,
+        samples=lambda: samples(vitals),
+        probes=probes(redis=redis, mysql=mysql),
+        moved=lambda: vitals.moved,
+        busy=lambda: _busy(vitals.state),
+    )
 
 
 def _busy(state: str) -> str:

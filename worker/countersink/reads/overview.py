@@ -17,9 +17,6 @@ from countersink.store.sums import marks, parts
 MAX_DAYS: Final = 92
 """Days at a glance, at most."""
 _COUNTERS_PER_QUERY: Final = 200
-_BESIDE_THE_LEDGER: Final = (
-    "SELECT counter FROM app_counter UNION SELECT counter FROM tracked_table"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,19 +115,7 @@ def overview(session: Session, pending: Pending, glance: Glance) -> Overview:
 
 
 def _totals(session: Session, names: Sequence[str], pending: Pending) -> dict[str, int]:
-    """By the ledger, a row per slot, where it has everything; what applications and triggers have
-    counted comes into it with compaction only, so that their counters' rows are added up.
-    """
-    beside = {name for (name,) in session.query(_BESIDE_THE_LEDGER)}
-    found = totals_sql.totals_of(session, [name for name in names if name in beside])
-    for some in parts([name for name in names if name not in beside], _COUNTERS_PER_QUERY):
-        found |= dict.fromkeys(some, 0)
-        rows = session.query(
-            "SELECT counter, SUM(amount) FROM counter_ledger"
-            f" WHERE counter IN ({marks(some)}) GROUP BY counter",
-            some,
-        )
-        found |= {name: int(amount) for name, amount in rows}
+    found = totals_sql.ledger_totals(session, names)
     for name, amount in pending.by_counter().items():
         if name in found:
             found[name] += amount

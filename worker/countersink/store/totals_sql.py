@@ -35,6 +35,9 @@ from countersink.store.shapes import Shape, counter_names, known_shape, shape, s
 from countersink.store.sums import Scope, edges, marks, month_edges, parts, ranked, sums
 
 _COUNTERS_PER_QUERY: Final = 200
+_BESIDE_THE_LEDGER: Final = (
+    "SELECT counter FROM app_counter UNION SELECT counter FROM tracked_table"
+)
 
 
 def require_counter(session: Session, counter: str) -> None:
@@ -136,6 +139,19 @@ def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
         for name, amount in _by_counter(session, table, names).items():
             totals[name] += amount
     return totals
+
+
+def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:
+    """What :func:`totals_of` gives, by the ledger: a row per slot instead of all rows.
+
+    What applications and triggers have counted comes into it with compaction only, so the rows of
+    their counters are added up.
+    """
+    beside = {name for (name,) in session.query(_BESIDE_THE_LEDGER)}
+    totals = dict.fromkeys(names, 0)
+    totals |= totals_of(session, [name for name in names if name in beside])
+    plain = [name for name in names if name not in beside]
+    return totals | _by_counter(session, "counter_ledger", plain)
 
 
 def span(

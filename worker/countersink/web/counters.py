@@ -66,7 +66,7 @@ _PARAMETERS: Final = (
     Parameter(
         name="totals",
         read=yes_or_no,
-        description="Whether to add up all that was ever counted, which takes time with its rows.",
+        description="Whether to tell all that was ever counted.",
         schema={"type": "boolean", "default": True},
         default=True,
     ),

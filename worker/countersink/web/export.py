@@ -16,7 +16,7 @@ from countersink.web import reading
 from countersink.web.answers import freshness
 from countersink.web.door import Door
 from countersink.web.identity import Identity
-from countersink.web.parameters import Parameter, read, refuse, whole
+from countersink.web.parameters import COUNTER_NAME, Parameter, read, refuse, whole
 from countersink.web.services import Services
 
 MAX_COUNTERS: Final = 100
@@ -28,7 +28,7 @@ _COUNTERS: Final = Parameter(
     name="counter",
     read=check_counter,
     description="A counter; may be given several times, and has to be given once.",
-    schema={"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
+    schema=COUNTER_NAME,
     repeatable=True,
     most=MAX_COUNTERS,
 )

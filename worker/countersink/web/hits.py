@@ -7,14 +7,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from countersink.producers import Increment
-from countersink.stream.limits import MAX_COUNTER_LENGTH, MAX_KEY_BYTES, check_counter, check_key
+from countersink.stream.limits import MAX_KEY_BYTES, check_counter, check_key
 from countersink.web import bodies
 from countersink.web.badge import MAX_LABEL_LENGTH, badge
 from countersink.web.door import Door
 from countersink.web.hit_numbers import HIT_NUMBERS
 from countersink.web.identity import Identity
 from countersink.web.ingest import accept
-from countersink.web.parameters import Parameter, read
+from countersink.web.parameters import COUNTER_NAME, Parameter, read
 from countersink.web.problem import Problem
 from countersink.web.public import PUBLIC
 from countersink.web.services import Services
@@ -137,7 +137,7 @@ _PATH: Final[list[dict[str, Any]]] = [
         "name": "counter",
         "in": "path",
         "required": True,
-        "schema": {"type": "string", "pattern": f"^[A-Za-z0-9_.:-]{{1,{MAX_COUNTER_LENGTH}}}$"},
+        "schema": COUNTER_NAME,
     },
     {
         "name": "key",

@@ -1,5 +1,6 @@
 """``POST /v1/increments``: increments from programs that have no Producer of their own."""
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from starlette.requests import Request
@@ -7,12 +8,12 @@ from starlette.responses import Response
 
 from countersink.producers import InvalidBatch
 from countersink.producers.increments import Asked
-from countersink.stream.limits import MAX_COUNTER_LENGTH, MAX_KEY_BYTES
+from countersink.stream.limits import MAX_KEY_BYTES
 from countersink.web import bodies
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.increments import MAX_ID_LENGTH, invalid, read_increments, scoped
-from countersink.web.parameters import Parameter, one_of, read
+from countersink.web.parameters import COUNTER_NAME, Parameter, one_of, read
 from countersink.web.problem import Problem
 from countersink.web.services import Services
 from countersink.web.waiting import WAITING_ROOM
@@ -101,20 +102,17 @@ class _Answer(Response):
 
 def _heads(request: Request) -> tuple[str, str | None]:
     """The media type, empty where none is given, and the Idempotency-Key."""
-    media_type, name = b"", None
-    for head, value in request.scope["headers"]:
-        if head == b"content-type":
-            media_type = value
-        elif head == b"idempotency-key":
-            name = value
+    found: Mapping[bytes, bytes] = request.scope["countersink.heads"]
+    media_type = found.get(b"content-type", b"").decode("latin-1")
+    name = found.get(b"idempotency-key")
     if name is None:
-        return media_type.decode("latin-1"), None
+        return media_type, None
     text = name.decode("latin-1")
     if not (1 <= len(text) <= MAX_ID_LENGTH and text.isascii() and text.isprintable()):
         raise Problem(
             422, f"An Idempotency-Key is 1 to {MAX_ID_LENGTH} visible characters of ASCII"
         )
-    return media_type.decode("latin-1"), text
+    return media_type, text
 
 
 _INCREMENT: Final[dict[str, Any]] = {
@@ -122,10 +120,7 @@ _INCREMENT: Final[dict[str, Any]] = {
     "required": ["counter"],
     "additionalProperties": False,
     "properties": {
-        "counter": {
-            "type": "string",
-            "pattern": f"^[A-Za-z0-9_.:-]{{1,{MAX_COUNTER_LENGTH}}}$",
-        },
+        "counter": COUNTER_NAME,
         "key": {
             "type": "string",
             "maxLength": MAX_KEY_BYTES,

@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from countersink.store.keys import is_name
+from countersink.stream.limits import check_counter
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.live_feed import FEEDS, Feed, Listener
-from countersink.web.parameters import Parameter, read
+from countersink.web.parameters import COUNTER_NAME, Parameter, read
 from countersink.web.problem import Problem
 from countersink.web.services import Services
 
@@ -31,17 +31,11 @@ SEND_S: Final = 10.0
 RECONNECT_MS: Final = 2_000
 
 
-def _name(text: str) -> str:
-    if not is_name(text):
-        raise ValueError("a counter's name has 1 to 64 of A-Z a-z 0-9 _ . : -")
-    return text
-
-
 COUNTER: Final = Parameter(
     name="counter",
-    read=_name,
+    read=check_counter,
     description="Whose total of today to tell; may be given several times.",
-    schema={"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
+    schema=COUNTER_NAME,
     repeatable=True,
     most=MAX_COUNTERS,
 )

@@ -11,12 +11,18 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
+from countersink.stream.limits import MAX_COUNTER_LENGTH
 from countersink.web.problem import Problem
 
 MAX_PARAMETERS: Final = 600
 """Parameters of one request."""
 MAX_VALUES: Final = 400
 """Values of one parameter, as a rule."""
+COUNTER_NAME: Final[Mapping[str, Any]] = {
+    "type": "string",
+    "pattern": f"^[A-Za-z0-9_.:-]{{1,{MAX_COUNTER_LENGTH}}}$",
+}
+"""The schema of what :func:`countersink.stream.limits.check_counter` takes."""
 _SHOWN: Final = 20
 """Errors that are told at once."""
 

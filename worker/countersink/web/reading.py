@@ -22,7 +22,7 @@ from countersink.store.keys import is_name, key_bytes
 from countersink.stream.limits import MAX_KEY_BYTES
 from countersink.web.answers import COMPLETE, CSV, ROLLED_UP, TRUNCATED
 from countersink.web.identity import Identity
-from countersink.web.parameters import Parameter, one_of, yes_or_no
+from countersink.web.parameters import COUNTER_NAME, Parameter, one_of, yes_or_no
 from countersink.web.problem import MEDIA_TYPE, Problem
 from countersink.web.services import Services
 
@@ -112,7 +112,7 @@ COUNTER: Final[Mapping[str, Any]] = {
     "in": "path",
     "required": True,
     "description": "The counter's name.",
-    "schema": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
+    "schema": COUNTER_NAME,
 }
 
 

@@ -53,12 +53,7 @@ _TOP: Final = (N, *_RANGE, reading.PREFIX, reading.SEARCH, *_REST)
 
 
 async def totals(request: Request, services: Services, who: Identity) -> Response:
-    """Totals of a counter, by day, hour, month or key, or one figure."""
-    return await _answered(request, services, who, read(request, _TOTALS))
-
-
-async def all_totals(request: Request, services: Services, who: Identity) -> Response:
-    """Totals of all counters."""
+    """Totals of a counter or of all, by day, hour, month or key, or one figure."""
     return await _answered(request, services, who, read(request, _TOTALS))
 
 
@@ -237,7 +232,7 @@ DOORS: Final = (
     Door(
         method="GET",
         path="/v1/totals",
-        handler=all_totals,
+        handler=totals,
         scope="read",
         operation=_operation("allTotals", "Totals of all counters", _TOTALS, *_ANY, one=False),
     ),

@@ -10,9 +10,9 @@ from typing import BinaryIO, NoReturn
 import click
 
 from countersink.cli import output, settings
+from countersink.cli.chosen_totals import chosen_totals
 from countersink.cli.failures import Failure, Misuse
-from countersink.cli.types import COUNTER, DAY, KEY
-from countersink.cli.zones import ZONE
+from countersink.cli.types import COUNTER
 from countersink.reads import Reads
 from countersink.reads.files import whole
 from countersink.reads.rows import COLUMNS, Value, Wanted, rows
@@ -34,17 +34,7 @@ Write = Callable[[BinaryIO, Sequence[str], Rows], object]
     show_default=True,
     help="What the rows are.",
 )
-@settings.one_off(
-    "--key", "keys", type=KEY, multiple=True, metavar="KEY", help="This key alone; repeatable."
-)
-@settings.one_off("--from", "start", type=DAY, metavar="DAY", help="First day, inclusive.")
-@settings.one_off("--to", "end", type=DAY, metavar="DAY", help="Last day, inclusive.")
-@settings.one_off(
-    "--time-zone",
-    type=ZONE,
-    metavar="ZONE",
-    help="Whose days, hours and months: an IANA name.  [default: each counter's own]",
-)
+@chosen_totals
 @settings.one_off(
     "--output",
     "file",

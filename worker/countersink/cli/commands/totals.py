@@ -7,9 +7,9 @@ from typing import NoReturn
 import click
 
 from countersink.cli import output, settings
+from countersink.cli.chosen_totals import chosen_totals
 from countersink.cli.failures import Failure, Misuse
-from countersink.cli.types import COUNTER, DAY, KEY
-from countersink.cli.zones import ZONE
+from countersink.cli.types import COUNTER
 from countersink.reads import Reads
 from countersink.reads.query import COLUMNS, Answer, Query, ask
 from countersink.store import Store, StoreError, UnknownCounter
@@ -24,17 +24,7 @@ from countersink.stream.connection import connect
     type=click.Choice(list(COLUMNS)),
     help="What the rows are.  [default: day; key with --top; counter with --all]",
 )
-@settings.one_off(
-    "--key", "keys", type=KEY, multiple=True, metavar="KEY", help="This key alone; repeatable."
-)
-@settings.one_off("--from", "start", type=DAY, metavar="DAY", help="First day, inclusive.")
-@settings.one_off("--to", "end", type=DAY, metavar="DAY", help="Last day, inclusive.")
-@settings.one_off(
-    "--time-zone",
-    type=ZONE,
-    metavar="ZONE",
-    help="Whose days, hours and months: an IANA name.  [default: each counter's own]",
-)
+@chosen_totals
 @settings.one_off(
     "--top",
     type=click.IntRange(1),
