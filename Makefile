@@ -4,6 +4,8 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
+# compiled modules are kept: tests and demo start Python a thousand times
+unexport PYTHONDONTWRITEBYTECODE
 # more than cores: many tests wait for servers
 JOBS ?= 3
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal

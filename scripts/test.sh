@@ -5,15 +5,19 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 status=0
 
-# The checks keep one core busy, what is still to be fetched none: both at once.
+# The checks keep one core busy, what is still to be fetched none: both at once. So is what pytest
+# makes of the tests' modules, here once rather than in each of its processes.
 checked=$(mktemp)
 scripts/checks.sh >"$checked" 2>&1 &
 checks=$!
-trap 'kill "$checks" 2>/dev/null; rm -f "$checked"' EXIT
+.venv/bin/python -m pytest --collect-only -q >/dev/null 2>&1 </dev/null &
+collect=$!
+trap 'kill "$checks" "$collect" 2>/dev/null; rm -f "$checked"' EXIT
 trap 'exit 130' INT TERM
 scripts/servers.sh --tests || status=1
 scripts/mysql-tree.sh
 mysql=$?
+wait "$collect"
 wait "$checks" || status=1
 cat "$checked"
 

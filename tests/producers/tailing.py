@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,6 +97,7 @@ class Tailing:
         self.full = full
         self.rotate_wait = rotate_wait
         self.stop = Stop()
+        weakref.finalize(self, self.stop.close)
         self.told = Recorder()
         self.source = f"{COUNTER} {kind} {log}"
 

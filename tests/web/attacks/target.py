@@ -106,7 +106,7 @@ class Target:
     def secrets(self) -> list[bytes]:
         """What it must tell nobody: the secret of the key, and the passwords of both servers."""
         passwords = [urlsplit(url).password for url in (self.redis_url, self.mysql_url)]
-        return [word.encode() for word in (self.key.rpartition("_")[2], *passwords) if word]
+        return [word.encode() for word in (self.key.split("_", 2)[2], *passwords) if word]
 
     def open_files(self) -> int:
         """Descriptors that it has open: connections, mainly."""
