@@ -7,7 +7,7 @@ BIN := .venv/bin
 # compiled modules are kept: tests and demo start Python a thousand times
 unexport PYTHONDONTWRITEBYTECODE
 # more than cores: many tests wait for servers
-JOBS ?= 3
+JOBS ?= 4
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # what can be run on MySQL, too: `make test-mysql`

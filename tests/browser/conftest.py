@@ -1,4 +1,4 @@
-"""A browser and a server with a filled database, shared by the tests of one process."""
+"""A browser for the tests of one file, a server with a filled database for those of one process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ KEYS = 10_000
 expect.set_options(timeout=TIMEOUT_MS)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, headless."""
+    """Chromium, headless. Not for longer than a file: as long as Playwright has its event loop in
+    this thread, no other test can have one.
+    """
     path = program()
     if path is None:
         pytest.skip(f"no Chromium is installed (looked for {', '.join(NAMES)})")
@@ -32,7 +34,7 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
     """Live numbers come more often than to others: nobody is to wait for them."""
     with pytest.MonkeyPatch.context() as patch:
@@ -63,7 +65,7 @@ def filled(servers_directory: Path, mysql_server: MySQLServer) -> Iterator[Web]:
             yield served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def context(browser: Browser, filled: Web) -> Iterator[BrowserContext]:
     """A window of the filled server."""
     viewport = ViewportSize(width=1200, height=900)
