@@ -6,8 +6,10 @@ import re
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from countersink.web import answers
 from tests.browser.chromium import Look, looking
 from tests.browser.conftest import KEYS
 from tests.support.waiting import eventually
@@ -47,6 +49,19 @@ def test_the_first_visit_says_how_to_begin_and_the_first_event_shows_up(
         web.apply()
         expect(page.locator(f"{row(page, 'hello')} td.all")).to_have_text("42")
         expect(page.locator(f"{row(page, 'hello')} .now")).to_have_text("42")
+
+
+def test_copies_of_the_browser_are_not_taken_for_the_numbers_of_now(
+    browser: Browser, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "FRESH_S", 3_600)
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Nothing has been counted yet")
+        web.producer.increment("hello", "world")
+        web.apply()
+        expect(page.locator(f"{row(page, 'hello')} td.all")).to_have_text("1")
 
 
 def test_numbers_tick_without_reloading(look: Look, filled: Web) -> None:

@@ -37,7 +37,8 @@ export const counterPath = (counter, question = "") => `/v1/counters/${encodeURI
 async function ask(url, options) {
   let response;
   try {
-    response = await fetch(url, { credentials: "same-origin", ...options });
+    // Whoever asks wants what is so now: a copy of a second ago, before a counter came, may lack it.
+    response = await fetch(url, { credentials: "same-origin", cache: "no-cache", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server does not answer.");
