@@ -10,6 +10,7 @@ from countersink.web.heads import MAX_HEADERS
 from countersink.web.options import WebOptions
 from countersink.web.protocol import MAX_HEAD_BYTES
 from countersink.web.server import STOP_WITHIN_S
+from tests.clients.programs import program
 from tests.docs.console import comparable, play
 from tests.support.processes import PROJECT
 from tests.web.serving import serving
@@ -27,6 +28,7 @@ def part(title: str) -> str:
 
 
 def test_it_goes_as_the_page_says(redis_url: str, mysql_url: str, tmp_path: Path) -> None:
+    program("curl")
     directory = tmp_path / "shop"
     directory.mkdir()
     page = tmp_path / "page.md"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.programs import program
 from tests.docs.console import comparable, play
 from tests.support.processes import PROJECT
 from tests.web.serving import serving
@@ -32,6 +33,7 @@ def exporting() -> str:
 def test_the_page_goes_as_it_says(
     text: str, redis_url: str, mysql_url: str, tmp_path: Path
 ) -> None:
+    program("curl")
     directory = tmp_path / "shop"
     directory.mkdir()
     page = tmp_path / "page.md"

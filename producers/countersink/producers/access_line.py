@@ -24,8 +24,9 @@ from typing import Final
 
 from countersink.stream.limits import check_minute
 
-ESCAPED: Final = rb'[^"\\\n]*+(?:\\.[^"\\\n]*+)*+'
-"""What stands between quotes, where any character may be escaped."""
+ESCAPED: Final = rb'[^"\\\n]*+(?>(?:\\.[^"\\\n]*+)*)'
+"""What stands between quotes, where any character may be escaped. Not ``(?:…)*+``: such groups go
+wrong before Python 3.11.5 (python/cpython#106052)."""
 
 _MINUTE: Final = rb"\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d"
 _SECOND: Final = rb":(?:[0-5]\d|60) "

@@ -7,9 +7,11 @@ here expects bytes that begin where a record begins.
 import re
 from typing import Final
 
-# No backtracking (possessive): a hostile source costs no more than its length.
-_RECORD: Final = re.compile(rb'[^"\n]*+(?:"[^"]*+"[^"\n]*+)*+\n')
-_RECORDS: Final = re.compile(rb'(?:[^"\n]*+(?:"[^"]*+"[^"\n]*+)*+\n)*+')
+# No backtracking (possessive, atomic): a hostile source costs no more than its length. Groups are
+# atomic, as possessive ones go wrong before Python 3.11.5 (python/cpython#106052).
+_ONE: Final = rb'[^"\n]*+(?>(?:"[^"]*+"[^"\n]*+)*)\n'
+_RECORD: Final = re.compile(_ONE)
+_RECORDS: Final = re.compile(rb"(?>(?:" + _ONE + rb")*)")
 _STEPS: Final = 64
 """Newlines looked at from the end on, before all is read from the beginning."""
 
