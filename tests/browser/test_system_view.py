@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from countersink.store.connection import connect
 from countersink.store.dead import count
@@ -52,6 +52,34 @@ def test_dead_letters_are_retried_and_dropped(browser: Browser, web: Web) -> Non
         expect(page.get_by_text("Dropped 1.").last).to_be_visible()
         expect(letters).to_have_count(2)
         assert dead(web) == {"bad_minute": 1, "newer_version": 1}
+
+
+def test_a_late_answer_does_not_replace_what_was_chosen_after_it(
+    browser: Browser, web: Web
+) -> None:
+    set_aside(web, "late", 1, reason="bad_amount")
+    chosen = [set_aside(web, key, 1, reason="bad_counter") for key in ("a", "b", "c")]
+    held: list[Route] = []
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/#/system")
+        letters = page.locator(".letters li")
+        expect(letters).to_have_count(4)
+        page.route("**/v1/dead?reason=bad_amount*", lambda route: held.append(route))
+        with page.expect_request("**/v1/dead?reason=bad_amount*"):
+            button(page, "bad_amount 1")
+        # Until there is an answer nothing is chosen that could be acted on.
+        expect(page.get_by_role("button", name="Retry all 4")).to_be_disabled()
+        button(page, "bad_counter 3")
+        expect(letters).to_have_count(3)
+        with page.expect_event("requestfinished", lambda one: one == held[0].request):
+            held[0].continue_()
+        page.evaluate("fetch('/v1/whoami').then((one) => one.json())")  # it has been read by then
+        expect(page.get_by_role("button", name="bad_counter 3")).to_have_attribute(
+            "aria-pressed", "true"
+        )
+        assert {ref for ref in chosen if letters.filter(has_text=ref).count()} == set(chosen)
+        expect(letters).to_have_count(3)
 
 
 def test_what_may_be_counted_already_is_asked_about(browser: Browser, web: Web) -> None:

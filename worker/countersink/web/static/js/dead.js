@@ -15,6 +15,7 @@ export function deadLetters(app, done) {
   let byReason = {};
   let limit = FIRST;
   let known = "";
+  let asked = 0;
 
   const said = h("div", { role: "status" });
   const actions = h("div", { class: "controls" });
@@ -33,8 +34,10 @@ export function deadLetters(app, done) {
   );
 
   async function load() {
+    const turn = ++asked;
     try {
       const found = await get("/v1/dead", { reason, limit });
+      if (turn !== asked) return undefined; // something else was chosen meanwhile
       byReason = found.by_reason;
       known = JSON.stringify(byReason);
       if (reason && !byReason[reason]) {
@@ -43,6 +46,7 @@ export function deadLetters(app, done) {
       }
       show(found);
     } catch (error) {
+      if (turn !== asked) return undefined;
       put(list);
       put(actions, failure(error, load));
     }
@@ -60,6 +64,8 @@ export function deadLetters(app, done) {
         choice("Reasons", [[null, `All ${whole(total)}`], ...reasons.map(([name, n]) => [name, `${name} ${whole(n)}`])], reason, (value) => {
           reason = value;
           limit = FIRST;
+          // They say what they are about, which is not what is pressed until the answer is there.
+          for (const button of actions.querySelectorAll(".buttons button")) button.disabled = true;
           load();
         }),
       total > 0 &&
