@@ -62,7 +62,34 @@ def test_a_login_ends_with_its_key_and_begins_where_it_ended(browser: Browser, w
         # The live stream ends, and what is asked next is answered 401.
         expect(page.locator("#fresh")).to_have_class(re.compile("warn|bad"))
         page.get_by_role("button", name="30 days").click()
-        expect(page).to_have_url(re.compile("/login$"))
+        expect(page).to_have_url(re.compile("/login#/counter/orders"))
         log_in(look, web.key("read", name="another"))
-        expect(page).to_have_url(re.compile("#/counter/orders"))
+        expect(page).to_have_url(re.compile("/#/counter/orders"))
         look.complaints.clear()  # Chromium writes each 401 to the console
+
+
+def test_a_link_to_a_view_leads_there_over_the_login(browser: Browser, web: Web) -> None:
+    web.producer.increment("orders", "a", 5)
+    web.apply()
+    key = web.key("read")
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/#/counter/orders?range=90")
+        expect(page).to_have_url(re.compile("/login#"))
+        log_in(look, "ck_nobody_nothing")
+        expect(page.get_by_role("alert")).to_contain_text("This key does not open the dashboard")
+        log_in(look, key)
+        expect(page).to_have_url(f"{web.url}/#/counter/orders?range=90")
+        expect(page.get_by_role("button", name="90 days")).to_have_attribute("aria-pressed", "true")
+
+
+def test_a_login_leads_to_views_alone(browser: Browser, web: Web) -> None:
+    key = web.key("read")
+    with looking(browser, web.url) as look:
+        page = look.page
+        for elsewhere in ("#@example.org/", "#key", "#//example.org/"):
+            page.goto("about:blank")
+            page.goto(f"/login{elsewhere}")
+            log_in(look, key)
+            expect(page.locator("#fresh.good")).to_be_visible()
+            assert page.evaluate("[location.origin, location.pathname]") == [web.url, "/"]

@@ -52,22 +52,13 @@ async function ask(url, options) {
 }
 
 async function reason(response) {
-  try {
-    const problem = await response.json();
-    const more = (problem.errors ?? []).map((one) => one.detail).join("; ");
-    return [problem.detail, more].filter(Boolean).join(": ");
-  } catch {
-    return `The server answered ${response.status}.`;
-  }
+  const problem = await response.json().catch(() => ({})); // not ours: a proxy's
+  const more = (problem.errors ?? []).map((one) => one.detail).join("; ");
+  return [problem.detail, more].filter(Boolean).join(": ") || `The server answered ${response.status}.`;
 }
 
 /** The session is over: log in, and come back to the same view. */
 function leave() {
-  try {
-    sessionStorage.setItem("countersink-return", location.hash);
-  } catch {
-    // then it is the first view
-  }
-  location.assign("/login");
+  location.assign(`/login${location.hash}`);
   return new Promise(() => {}); // nothing goes on here
 }

@@ -80,13 +80,6 @@ async function alarm() {
 }
 
 async function start() {
-  try {
-    const back = sessionStorage.getItem("countersink-return");
-    sessionStorage.removeItem("countersink-return");
-    if (back && !location.hash) history.replaceState(null, "", back);
-  } catch {
-    // no storage: the first view
-  }
   document.querySelector(".skip").addEventListener("click", (event) => {
     event.preventDefault(); // the part after # is the view's
     main.focus();

@@ -1,5 +1,5 @@
-// Says that a login failed, and why: 1 is the key's fault, the others are statuses of HTTP. The form
-// itself needs no script.
+// Says that a login failed, and why: 1 is the key's fault, the others are statuses of HTTP; and
+// keeps the view that was asked for. The form itself needs no script.
 const WHY = new Map([
   ["1", "This key does not open the dashboard: it is mistyped, has expired or was revoked, or may not read."],
   ["403", "The browser says that another site has sent the form: log in at this server's own address. A proxy before it must pass on Host."],
@@ -13,3 +13,7 @@ if (wrong !== null) {
   why.textContent = WHY.get(wrong) ?? "The login did not work: enter the key again.";
   why.hidden = false;
 }
+
+// Browsers take the part after # along from one address to the one it leads to: from a view to this
+// page, by the form's address over a wrong key, and to the view at last. The path stays our own.
+if (location.hash.startsWith("#/")) document.querySelector("form").action = `/login${location.hash}`;
