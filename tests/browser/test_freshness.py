@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.chromium import Look
+from countersink.stream.connection import connect
+from countersink.stream.entry import new_entry_id
+from countersink.stream.names import stream_key
+from tests.browser.chromium import Look, looking
 from tests.support.waiting import eventually
 from tests.web.serving import Web
 
 NO_EVENTS = "window.EventSource = class { close() {} };"
 """So that what the page says is from answers."""
+CLOCK = """{
+    const Own = Date;
+    window.Date = class extends Own {
+        constructor(...given) {
+            given.length ? super(...given) : super(Own.now() + AHEAD_MS);
+        }
+        static now() {
+            return Own.now() + AHEAD_MS;
+        }
+    };
+}"""
+"""The clock of somebody who looks, so many milliseconds ahead."""
+WRONG_MS = 3_600_000
 GOOD = re.compile(r"^Live · complete up to \d\d:\d\d:\d\d$")
 
 
@@ -53,3 +72,27 @@ def test_an_answer_that_has_not_changed_is_as_fresh_as_it_was_asked_for(
         }"""
     )
     assert said(page) == now
+
+
+@pytest.mark.parametrize("ahead", [WRONG_MS, -WRONG_MS])
+def test_a_wrong_clock_of_who_looks_is_neither_a_backlog_nor_hides_one(
+    browser: Browser, web: Web, ahead: int
+) -> None:
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.add_init_script(CLOCK.replace("AHEAD_MS", str(ahead)))
+        page.goto("/")
+        expect(page.locator("#fresh.good")).to_be_visible()
+        assert GOOD.match(said(page))
+        left_waiting(web)
+        page.reload()
+        expect(page.locator("#fresh .text")).to_have_text(re.compile(r": 2\d min behind"))
+
+
+def left_waiting(web: Web) -> None:
+    """Put an entry into the queue that has waited for twenty minutes."""
+    then = int(time.time() * 1000) - 20 * 60_000
+    rows = json.dumps([["orders", "a", then // 60_000, 1]])
+    with connect(web.options.redis_url) as client:
+        fields = {"v": 1, "id": new_entry_id(then), "at": then, "rows": rows}
+        client.xadd(stream_key(0), fields, id=f"{then}-0")

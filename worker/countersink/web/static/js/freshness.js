@@ -5,7 +5,9 @@ import { clock, lasting } from "./format.js";
 
 const BEHIND_S = 30;
 const SILENT_S = 10;
+const CLOCK_MS = 60_000;
 
+let ahead = null; // milliseconds by which the server's clock is ahead of this one; null: not known yet
 let state = { completeUpTo: undefined, trouble: null, heard: 0 };
 let shown = "";
 
@@ -33,17 +35,33 @@ export function show() {
   shown = kind;
 }
 
+/** Look at the server's clock, to a second or so: that of a visitor may be wrong, and is set right at
+    times. Where the server does not tell, what was known holds. */
+async function compareClocks() {
+  try {
+    const { headers } = await fetch("/livez", { method: "HEAD", cache: "no-store" });
+    const said = Date.parse(headers.get("Date"));
+    if (!Number.isNaN(said)) ahead = said - Date.now();
+  } catch {
+    // others say that it does not answer
+  }
+  ahead ??= 0;
+  show();
+}
+
 function judge() {
   const { completeUpTo, trouble, heard } = state;
   const last = completeUpTo ? ` Numbers are those of ${clock(new Date(completeUpTo))}.` : "";
   if (trouble) return ["bad", `${trouble}${last}`];
-  if (completeUpTo === undefined) return ["", "Looking…"];
+  if (completeUpTo === undefined || ahead === null) return ["", "Looking…"];
   if (completeUpTo === null) return ["warn", "How fresh this is is not known: Redis does not answer."];
   if (Date.now() - heard > SILENT_S * 1000 && !document.hidden) return ["warn", `Waiting for news.${last}`];
-  const behind = (heard - new Date(completeUpTo).getTime()) / 1000;
+  const behind = (heard + ahead - new Date(completeUpTo).getTime()) / 1000;
   const at = clock(new Date(completeUpTo));
   if (behind > BEHIND_S) return ["warn", `Complete up to ${at}: ${lasting(behind)} behind, the rest waits in the queue.`];
   return ["good", `Live · complete up to ${at}`];
 }
 
 setInterval(show, 5_000);
+setInterval(() => !document.hidden && compareClocks(), CLOCK_MS);
+compareClocks();
