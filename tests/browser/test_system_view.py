@@ -82,6 +82,40 @@ def test_a_late_answer_does_not_replace_what_was_chosen_after_it(
         expect(letters).to_have_count(3)
 
 
+def test_what_comes_while_the_question_is_asked_is_not_dropped(browser: Browser, web: Web) -> None:
+    for key in ("a", "b", "c"):
+        set_aside(web, key, 1, reason="bad_counter")
+    set_aside(web, "d", 1, reason="bad_amount")
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/#/system")
+        button(page, "bad_counter 3")
+        expect(page.locator(".letters li")).to_have_count(3)
+        button(page, "Drop…")
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("Drop these 3 dead letters for good?")
+        for key in ("unseen", "unseen too"):
+            set_aside(web, key, 1, reason="bad_counter")
+        dialog.get_by_role("button", name="Drop").click()
+        expect(page.get_by_text("Dropped 3.").last).to_be_visible()
+        assert dead(web) == {"bad_amount": 1, "bad_counter": 2}
+
+
+def test_what_comes_after_the_list_is_not_retried(browser: Browser, web: Web) -> None:
+    for key in ("a", "b"):
+        set_aside(web, key, 1)
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.route("**/v1/system", lambda route: None)  # so nothing tells the page of another one
+        page.goto("/#/system")
+        shown = page.get_by_role("button", name="Retry all 2")
+        expect(shown).to_be_visible()
+        set_aside(web, "unseen", 1)
+        shown.click()
+        expect(page.get_by_text("Counted 2 rows.").last).to_be_visible()
+        assert dead(web) == {"out_of_range": 1}
+
+
 def test_what_may_be_counted_already_is_asked_about(browser: Browser, web: Web) -> None:
     set_aside(web, "old", 3, reason="too_old")
     set_aside(web, "new", 4)

@@ -31,6 +31,12 @@ BAD_CHOICES: Final[tuple[Any, ...]] = (
     {"reason": "ä"},
     {"everything": True},
     {"all": 1},
+    {"up_to": 1},
+    {"most": 1},
+    {"refs": ["0" * 32], "up_to": 1},
+    {"refs": ["0" * 32], "most": 1},
+    *({"all": True, "up_to": wrong} for wrong in (None, -1, 1.5, "1", True, 253_402_300_800_000)),
+    *({"all": True, "most": wrong} for wrong in (None, -1, 1.5, "1", True, 2**63)),
 )
 
 
@@ -44,6 +50,18 @@ def set_aside(web: Web, key: str, *, reason: str = "out_of_range", payload: byte
     return letter.ref
 
 
+def set_aside_at(web: Web, second: int, key: str, *, reason: str = "out_of_range") -> str:
+    """One that was set aside in this second of Unix time; its ref."""
+    ref = set_aside(web, key, reason=reason)
+    with open_tables(web.options.mysql_url) as session:
+        session.execute(
+            "UPDATE dead_row SET created = TIMESTAMPADD(SECOND, %s, '1970-01-01')"
+            " WHERE entry_id = %s",
+            (second, bytes.fromhex(ref[:32])),
+        )
+    return ref
+
+
 def listed(web: Web, **query: str) -> Any:
     answer = requests.get(f"{web.url}/v1/dead", params=query, timeout=20)
     assert answer.status_code == 200, answer.text
@@ -55,7 +73,7 @@ def post(web: Web, action: str, body: Any, **headers: str) -> requests.Response:
 
 
 def test_they_are_listed_with_their_reasons(web: Web) -> None:
-    assert listed(web) == {"rows": [], "by_reason": {}, "total": 0}
+    assert listed(web) == {"rows": [], "by_reason": {}, "total": 0, "up_to": None}
     ref = set_aside(web, "a")
     old = set_aside(web, "b", reason="too_old")
     found = listed(web)
@@ -107,6 +125,48 @@ def test_what_is_dropped_is_never_counted(web: Web) -> None:
     assert post(web, "drop", {"all": True}).json() == {"dropped": 1}
     assert listed(web)["total"] == 0
     assert web.store.counters.list() == []
+
+
+def test_what_came_after_the_list_is_left(web: Web) -> None:
+    for action, result in (("retry", "retried"), ("drop", "dropped")):
+        seen = [set_aside_at(web, 1_700_000_000, "a"), set_aside_at(web, 1_700_000_001, "b")]
+        old = set_aside_at(web, 1_700_000_002, "c", reason="bad_key")
+        found = listed(web)
+        assert found["up_to"] == 1_700_000_002_000
+        bound = {"up_to": found["up_to"], "most": found["by_reason"]["out_of_range"]}
+        later = set_aside_at(web, 1_700_000_003, "d")
+        done = post(web, action, {"reason": "out_of_range"} | bound)
+        assert done.json()[result] == len(seen)
+        assert [row["ref"] for row in listed(web)["rows"]] == [later, old]
+        done = post(web, action, {"all": True, "up_to": found["up_to"], "most": 1})
+        assert done.json()[result] == 1
+        assert [row["ref"] for row in listed(web)["rows"]] == [later]
+        assert post(web, action, {"all": True, "most": 1}).json()[result] == 1
+        assert listed(web)["total"] == 0
+
+
+def test_what_is_left_out_is_of_what_was_chosen(web: Web) -> None:
+    for second in (1_700_000_000, 1_700_000_009):
+        set_aside_at(web, second, "a", reason="too_old")
+    done = post(web, "retry", {"all": True, "up_to": 1_700_000_005_000, "most": 1})
+    assert done.json() == {"retried": 0, "failed": 0, "rows": 0, "left_out": 1}
+
+
+def test_more_than_were_seen_are_not_touched(web: Web) -> None:
+    # One whose transaction began before the list was made can be committed after it.
+    for key in ("a", "late"):
+        set_aside_at(web, 1_700_000_000, key)
+    set_aside_at(web, 1_700_000_000, "b", reason="bad_key")
+    choices: tuple[tuple[dict[str, Any], int], ...] = (
+        ({"reason": "out_of_range"}, 1),
+        ({"all": True}, 2),
+    )
+    for action, (which, most) in product(("retry", "drop"), choices):
+        bound = {"up_to": 1_700_000_000_000, "most": most}
+        answer = post(web, action, which | bound)
+        assert answer.status_code == 409
+        assert f"{most + 1} by now" in answer.json()["detail"]
+    assert listed(web)["total"] == 3
 
 
 def test_a_bad_choice_does_nothing(web: Web) -> None:

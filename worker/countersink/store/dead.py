@@ -140,20 +140,41 @@ def list_rows(
     return _read(session, "TRUE", (), limit=limit)
 
 
-def count(session: Session) -> dict[str, int]:
-    """How many dead rows there are, by reason."""
-    rows = session.query("SELECT reason, COUNT(*) FROM dead_row GROUP BY reason ORDER BY reason")
-    return {reason: int(number) for reason, number in rows}
+def count(session: Session, *, up_to: datetime | None = None) -> dict[str, int]:
+    """How many dead rows there are, by reason; with ``up_to`` of those created by then (UTC)."""
+    return counted(session, up_to=up_to)[0]
 
 
-def drop(session: Session, *, reason: str | None = None, refs: Sequence[str] | None = None) -> int:
+def counted(
+    session: Session, *, up_to: datetime | None = None
+) -> tuple[dict[str, int], datetime | None]:
+    """The same, and when the newest of them was created: both of one moment."""
+    where, args = ("TRUE", ()) if up_to is None else ("created <= %s", (up_to,))
+    rows = session.query(
+        f"SELECT reason, COUNT(*), MAX(created) FROM dead_row WHERE {where}"
+        " GROUP BY reason ORDER BY reason",
+        args,
+    )
+    newest = max((created for _, _, created in rows), default=None)
+    return {reason: int(number) for reason, number, _ in rows}, newest
+
+
+def drop(
+    session: Session,
+    *,
+    reason: str | None = None,
+    refs: Sequence[str] | None = None,
+    up_to: datetime | None = None,
+) -> int:
     """Delete dead rows for good: all, those with a reason, or those named. Returns how many.
+
+    ``up_to`` is as for :func:`pages`.
 
     Raises:
         ValueError: not a ref.
     """
     dropped = 0
-    for page in pages(session, reason=reason, refs=refs):
+    for page in pages(session, reason=reason, refs=refs, up_to=up_to):
         dropped += rerun(partial(_drop_page, session, page))
     return dropped
 
@@ -182,37 +203,50 @@ def pages(
     reason: str | None = None,
     refs: Sequence[str] | None = None,
     but: Sequence[str] = (),
+    up_to: datetime | None = None,
     size: int = _ROWS_PER_PAGE,
 ) -> Iterator[list[Key]]:
     """The keys of the chosen dead rows in order, page by page; each is met once.
 
-    Without a reason or refs, ``but`` are reasons to leave out.
+    Without a reason or refs, ``but`` are reasons to leave out. Without refs, ``up_to`` leaves out
+    what was created after it (UTC).
     """
     if refs is not None:
         keys = sorted({key for ref in refs for key in _named(session, ref, reason)})
         yield from (keys[start : start + size] for start in range(0, len(keys), size))
         return
+    chosen = _chosen(reason, but, up_to)
     after: Key | None = None
     while True:
-        page = _next_keys(session, after, reason, but, size)
+        page = _next_keys(session, after, chosen, size)
         if not page:
             return
         yield page
         after = page[-1]
 
 
+def _chosen(
+    reason: str | None, but: Sequence[str], up_to: datetime | None
+) -> tuple[str, tuple[object, ...]]:
+    """More conditions, and their values."""
+    reasons = tuple(but) if reason is None else (reason,)
+    where = "".join(f" AND reason {'<>' if reason is None else '='} %s" for _ in reasons)
+    if up_to is None:
+        return where, reasons
+    return f"{where} AND created <= %s", (*reasons, up_to)
+
+
 def _next_keys(
-    session: Session, after: Key | None, reason: str | None, but: Sequence[str], size: int
+    session: Session, after: Key | None, chosen: tuple[str, tuple[object, ...]], size: int
 ) -> list[Key]:
     """The first ``size`` keys after one, by ranges of the primary key.
 
     Not by a row constructor, (a, b) > (x, y), which would read the whole table.
     """
     select = "SELECT entry_id, position FROM dead_row WHERE "
-    reasons = tuple(but) if reason is None else (reason,)
-    chosen = "".join(f" AND reason {'<>' if reason is None else '='} %s" for _ in reasons)
-    tail = f"{chosen} ORDER BY entry_id, position LIMIT %s"
-    rest = (*reasons, size)
+    where, args = chosen
+    tail = f"{where} ORDER BY entry_id, position LIMIT %s"
+    rest = (*args, size)
     found: list[tuple[Any, ...]] = []
     if after is not None:
         found += session.query(f"{select}entry_id = %s AND position > %s{tail}", (*after, *rest))

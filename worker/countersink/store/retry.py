@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Final, Protocol
 
@@ -63,6 +64,7 @@ def retry(
     decode: Decode,
     reason: str | None = None,
     refs: Sequence[str] | None = None,
+    up_to: datetime | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Retried:
     """Count dead rows after all: those with a reason, those named, or all but the ``too_old`` and
@@ -77,6 +79,7 @@ def retry(
         session: at READ COMMITTED, outside a transaction.
         slot: where to add.
         decode: reads payloads; ``countersink.stream.decode.decode_payload``.
+        up_to: without refs, leaves out what was created after it (UTC).
         pause: how to wait before a rerun, in seconds.
 
     Raises:
@@ -86,7 +89,7 @@ def retry(
     retried = failed = rows = 0
     failed_now: set[Key] = set()
     but = COUNTED_MAYBE if reason is None and refs is None else ()
-    for page in dead.pages(session, reason=reason, refs=refs, but=but, size=PAGE):
+    for page in dead.pages(session, reason=reason, refs=refs, but=but, up_to=up_to, size=PAGE):
         # What a whole entry has left behind comes after it in the order of the pages: not again.
         keys = [key for key in page if key not in failed_now]
         attempt = partial(_retry_page, session, slot, decode, (reason, but), keys)
@@ -95,7 +98,7 @@ def retry(
         failed += part.failed
         rows += part.rows
         failed_now |= stay
-    left = dead.count(session) if but else {}
+    left = dead.count(session, up_to=up_to) if but else {}
     left_out = sum(left.get(one, 0) for one in but)
     return Retried(retried, failed, rows, left_out)
 

@@ -1,15 +1,17 @@
 """Dead letters: rows that could not be counted, to be seen, retried or dropped."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from countersink.store import dead
+from countersink.store.connection import Session
 from countersink.store.dead_document import document
 from countersink.store.retry import Retried, retry
 from countersink.store.slot_lease import leased_slot
@@ -30,20 +32,38 @@ SHOWN_BYTES: Final = 2_000
 """Characters of a payload that a list shows; ``countersink dead list`` has all of it."""
 _REASON_LENGTH: Final = 64
 _REASON_SCHEMA: Final = {"type": "string", "pattern": f"^[ -~]{{1,{_REASON_LENGTH}}}$"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+_MOST: Final = 2**63 - 1
 
 
 class Choice(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters; exactly one of these.
+    """Which dead letters; exactly one of the first three.
 
     Attributes:
         refs: by name.
         reason: all with this reason.
         all: all of them; of a retry but those that may be counted already.
+        up_to: of a reason or all, those set aside by then (Unix ms).
+        most: of a reason or all, where there are more than so many none is touched.
     """
 
     refs: list[str] | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     all: bool | UnsetType = UNSET
+    up_to: Annotated[int, Meta(ge=0, le=_LAST_MS)] | UnsetType = UNSET
+    most: Annotated[int, Meta(ge=0, le=_MOST)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The same, as the store takes it; neither refs nor a reason: all of them."""
+
+    refs: Sequence[str] | None
+    reason: str | None
+    up_to: datetime | None
+    most: int | None
 
 
 def _reason(text: str) -> str:
@@ -81,37 +101,73 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
 
 async def retried(request: Request, services: Services, who: Identity) -> Response:
     """``POST /v1/dead/retry``."""
-    refs, reason = await _choice(request, services, who)
-    done = await services.run(_retry, services.options.mysql_url, refs, reason)
+    chosen = await _choice(request, services, who)
+    done = await services.run(_retry, services.options.mysql_url, chosen)
     return JSONResponse(asdict(done))
 
 
 async def dropped(request: Request, services: Services, who: Identity) -> Response:
     """``POST /v1/dead/drop``."""
-    refs, reason = await _choice(request, services, who)
-    number = await services.run(_drop, services.options.mysql_url, refs, reason)
+    chosen = await _choice(request, services, who)
+    number = await services.run(_drop, services.options.mysql_url, chosen)
     return JSONResponse({"dropped": number})
 
 
 def _list(mysql_url: str, reason: str | None, limit: int) -> dict[str, Any]:
     with open_tables(mysql_url) as session:
+        # Counted first: who is told of so many can see them.
+        by_reason, newest = dead.counted(session)
         rows = dead.list_rows(session, reason=reason, limit=limit)
-        by_reason = dead.count(session)
     return {
         "rows": [_shortened(document(row)) for row in rows],
         "by_reason": by_reason,
         "total": sum(by_reason.values()),
+        "up_to": None if newest is None else _unix_ms(newest),
     }
 
 
-def _retry(mysql_url: str, refs: Sequence[str] | None, reason: str | None) -> Retried:
+def _retry(mysql_url: str, chosen: _Chosen) -> Retried:
     with open_tables(mysql_url) as session, leased_slot(session, "dead-retry") as slot:
-        return retry(session, slot=slot, decode=decode_payload, reason=reason, refs=refs)
+        _require_no_more(session, chosen)
+        return retry(
+            session,
+            slot=slot,
+            decode=decode_payload,
+            reason=chosen.reason,
+            refs=chosen.refs,
+            up_to=chosen.up_to,
+        )
 
 
-def _drop(mysql_url: str, refs: Sequence[str] | None, reason: str | None) -> int:
+def _drop(mysql_url: str, chosen: _Chosen) -> int:
     with open_tables(mysql_url) as session:
-        return dead.drop(session, reason=reason, refs=refs)
+        _require_no_more(session, chosen)
+        return dead.drop(session, reason=chosen.reason, refs=chosen.refs, up_to=chosen.up_to)
+
+
+def _require_no_more(session: Session, chosen: _Chosen) -> None:
+    """Refuse where somebody would decide on what they have not seen.
+
+    The time alone does not tell: what was set aside by then may be committed later.
+    """
+    if chosen.most is None:
+        return
+    by_reason = dead.count(session, up_to=chosen.up_to)
+    number = sum(by_reason.values()) if chosen.reason is None else by_reason.get(chosen.reason, 0)
+    if number > chosen.most:
+        raise Problem(
+            409, f"There are {number:,} by now, not {chosen.most:,}: none was touched, look again"
+        )
+
+
+def _unix_ms(moment: datetime) -> int:
+    """Of a naive time in UTC, as the table has it."""
+    return (moment.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+
+
+def _moment(ms: int) -> datetime:
+    """The other way round."""
+    return (_EPOCH + ms * _MILLISECOND).replace(tzinfo=None)
 
 
 def _shortened(row: dict[str, object]) -> dict[str, object]:
@@ -125,10 +181,8 @@ def _require_all_counters(who: Identity) -> None:
         raise Problem(403, "This key is for some counters only: dead letters may be of any")
 
 
-async def _choice(
-    request: Request, services: Services, who: Identity
-) -> tuple[Sequence[str] | None, str | None]:
-    """The refs or the reason that the body names; neither: all of them."""
+async def _choice(request: Request, services: Services, who: Identity) -> _Chosen:
+    """What the body names."""
     _require_all_counters(who)
     body = await bodies.read(request, services)
     try:
@@ -138,6 +192,8 @@ async def _choice(
     given = [one for one in (choice.refs, choice.reason, choice.all) if one is not UNSET]
     if len(given) != 1 or choice.all is False:
         raise Problem(422, 'Say which: {"refs": [...]}, {"reason": "..."} or {"all": true}')
+    if choice.refs is not UNSET and not (choice.up_to is UNSET and choice.most is UNSET):
+        raise Problem(422, "up_to and most go with reason or all: refs say which")
     refs = None if choice.refs is UNSET else choice.refs
     reason = None if choice.reason is UNSET else choice.reason
     if refs is not None and not 1 <= len(refs) <= MAX_REFS:
@@ -154,7 +210,12 @@ async def _choice(
             raise Problem(
                 422, "A ref is 32 hex digits, or those and :POSITION, as the list has it"
             ) from None
-    return refs, reason
+    return _Chosen(
+        refs,
+        reason,
+        None if choice.up_to is UNSET else _moment(choice.up_to),
+        None if choice.most is UNSET else choice.most,
+    )
 
 
 _TEXT: Final = {"type": "string"}
@@ -174,32 +235,51 @@ _ROW: Final = {
     },
     "required": ["ref", "reason", "detail", "at", "created", "payload", "truncated"],
 }
+_REFS: Final = {
+    "type": "array",
+    "items": {"type": "string", "pattern": "^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$"},
+    "minItems": 1,
+    "maxItems": MAX_REFS,
+}
+_UP_TO: Final = {
+    "type": "integer",
+    "minimum": 0,
+    "maximum": _LAST_MS,
+    "description": "Only those set aside by then, in Unix ms: `up_to` of the list that was seen.",
+}
+_NO_MORE: Final = {
+    "type": "integer",
+    "minimum": 0,
+    "maximum": _MOST,
+    "description": "Where there are more of these than so many, none is touched (409).",
+}
+
+
+def _one_way(name: str, schema: dict[str, Any], **more: dict[str, Any]) -> dict[str, Any]:
+    """One way to say which."""
+    return {
+        "type": "object",
+        "properties": {name: schema, **more},
+        "required": [name],
+        "additionalProperties": False,
+    }
+
+
 _CHOICE: Final = {
     "required": True,
     "content": {
         "application/json": {
             "schema": {
-                "type": "object",
-                "properties": {
-                    "refs": {
-                        "type": "array",
-                        "items": {
-                            "type": "string",
-                            "pattern": "^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$",
-                        },
-                        "minItems": 1,
-                        "maxItems": MAX_REFS,
-                    },
-                    "reason": _REASON_SCHEMA,
-                    "all": {"const": True},
-                },
-                "minProperties": 1,
-                "maxProperties": 1,
-                "additionalProperties": False,
+                "oneOf": [
+                    _one_way("refs", _REFS),
+                    _one_way("reason", _REASON_SCHEMA, up_to=_UP_TO, most=_NO_MORE),
+                    _one_way("all", {"const": True}, up_to=_UP_TO, most=_NO_MORE),
+                ]
             }
         }
     },
 }
+_MORE: Final = {"409": {"description": "There are more than `most`; none was touched."}}
 
 
 def _answer(description: str, properties: dict[str, Any]) -> dict[str, Any]:
@@ -224,6 +304,10 @@ _LIST: Final[dict[str, Any]] = {
             "rows": {"type": "array", "items": _ROW},
             "by_reason": {"type": "object", "additionalProperties": _COUNT},
             "total": _COUNT,
+            "up_to": {
+                "type": ["integer", "null"],
+                "description": "When the newest of all these was set aside, in Unix ms.",
+            },
         },
     ),
 }
@@ -237,7 +321,8 @@ _RETRY: Final[dict[str, Any]] = {
     "responses": _answer(
         "What became of them.",
         {"retried": _COUNT, "failed": _COUNT, "rows": _COUNT, "left_out": _COUNT},
-    ),
+    )
+    | _MORE,
 }
 _DROP: Final[dict[str, Any]] = {
     "operationId": "dropDeadLetters",
@@ -245,7 +330,7 @@ _DROP: Final[dict[str, Any]] = {
     "summary": "Delete dead letters for good",
     "description": "What they would have counted is never counted.",
     "requestBody": _CHOICE,
-    "responses": _answer("How many are gone.", {"dropped": _COUNT}),
+    "responses": _answer("How many are gone.", {"dropped": _COUNT}) | _MORE,
 }
 
 DOORS: Final[tuple[Door, ...]] = (

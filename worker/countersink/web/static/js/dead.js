@@ -53,10 +53,12 @@ export function deadLetters(app, done) {
     return undefined;
   }
 
-  function show({ rows, total }) {
+  function show({ rows, total, up_to }) {
     const reasons = Object.entries(byReason);
     const admin = app.may("admin");
     const number = reason ? byReason[reason] : total;
+    // What comes after this was not seen by who presses a button of it.
+    const which = { ...(reason ? { reason } : { all: true }), up_to, most: number };
     put(
       actions,
       total === 0 && h("p", { class: "soft" }, "None: everything that came could be counted."),
@@ -71,8 +73,8 @@ export function deadLetters(app, done) {
       total > 0 &&
         admin &&
         h("span", { class: "buttons" }, [
-          h("button", { type: "button", class: "primary", onclick: () => retry(selection(), number) }, number === 1 ? "Retry it" : `Retry ${reason ? "these" : "all"} ${whole(number)}`),
-          h("button", { type: "button", class: "danger", onclick: () => drop(selection(), number) }, "Drop…"),
+          h("button", { type: "button", class: "primary", onclick: () => retry(which, number) }, number === 1 ? "Retry it" : `Retry ${reason ? "these" : "all"} ${whole(number)}`),
+          h("button", { type: "button", class: "danger", onclick: () => drop(which, number) }, "Drop…"),
         ]),
       total > 0 && !admin && h("p", { class: "soft" }, "To retry or drop them, log in with a key of the scope admin."),
     );
@@ -94,8 +96,6 @@ export function deadLetters(app, done) {
       h("details", null, h("summary", null, "What came"), h("pre", { tabindex: "0", "aria-label": "What came" }, row.payload), h("p", { class: "soft" }, `${row.ref}, from ${row.stream}, first sent ${moment(row.at)}`, row.truncated && "; it was cut off, so it cannot be retried")),
     );
   }
-
-  const selection = () => (reason ? { reason } : { all: true });
 
   async function retry(which, number) {
     const maybe = which.reason && COUNTED_MAYBE.includes(which.reason);
