@@ -15,7 +15,7 @@ export class Chart {
   #canvas = h("div", { class: "plot" });
   #readout = h("p", { class: "readout" });
   #observer = new ResizeObserver(() => this.#resize());
-  #themed = () => this.#series && this.draw(this.#series);
+  #themed = () => this.#plot && this.#make();
 
   constructor() {
     this.element = h(
@@ -37,19 +37,17 @@ export class Chart {
   }
 
   draw(series) {
+    const before = this.#series;
     this.#series = series;
-    this.#plot?.destroy();
-    this.#canvas.replaceChildren();
-    this.#plot = new uPlot(this.#options(series), this.#data(series), this.#canvas);
-    this.element.setAttribute("aria-valuemax", String(Math.max(0, series.labels.length - 1)));
-    this.#describe(this.#plot.cursor.idx ?? null);
+    // Drawn into what is there, so that whoever walks through it stays where they are.
+    if (this.#plot && alike(before, series)) this.#renew();
+    else this.#make();
   }
 
   /** The last value has changed. */
   last(value) {
     this.#series.values[this.#series.values.length - 1] = value;
-    this.#plot.setData(this.#data(this.#series));
-    this.#describe(this.#plot.cursor.idx ?? null);
+    this.#renew();
   }
 
   destroy() {
@@ -57,6 +55,20 @@ export class Chart {
     removeEventListener("theme", this.#themed);
     this.#plot?.destroy();
     this.#plot = null;
+  }
+
+  #make() {
+    const series = this.#series;
+    this.#plot?.destroy();
+    this.#canvas.replaceChildren();
+    this.#plot = new uPlot(this.#options(series), this.#data(series), this.#canvas);
+    this.element.setAttribute("aria-valuemax", String(Math.max(0, series.labels.length - 1)));
+    this.#describe(this.#plot.cursor.idx ?? null);
+  }
+
+  #renew() {
+    this.#plot.setData(this.#data(this.#series));
+    this.#describe(this.#plot.cursor.idx ?? null);
   }
 
   #data({ labels, values, before }) {
@@ -173,6 +185,11 @@ export class Chart {
   }
 
   #resize() {
-    if (this.#plot && this.#plot.width !== this.#width()) this.draw(this.#series);
+    if (this.#plot && this.#plot.width !== this.#width()) this.#make();
   }
+}
+
+/** Whether two series have the same points, so that only their values differ. */
+function alike(one, other) {
+  return one.by === other.by && Boolean(one.before) === Boolean(other.before) && one.labels.join() === other.labels.join();
 }

@@ -2,7 +2,7 @@
 
 import { address as url, counterPath, get } from "./api.js";
 import { Chart, MOST_BARS } from "./chart.js";
-import { announce, h, put, text } from "./dom.js";
+import { announce, h, paced, put, settled, text } from "./dom.js";
 import { between, change, label, plus, whole } from "./format.js";
 import { keys } from "./keys.js";
 import { choice, failure, figure, tick } from "./parts.js";
@@ -11,7 +11,9 @@ import { series } from "./series.js";
 
 const TABLE_MOST = 400;
 const HOURS_ANEW_MS = 5_000;
+const KEYS_ANEW_MS = 10_000;
 const ANEW_MS = 60_000;
+const TYPED_MS = 600;
 
 export function counterView(app, counter, query) {
   let settings = null;
@@ -20,9 +22,15 @@ export function counterView(app, counter, query) {
   let asking = null;
   let todayTotal = null;
   let allTotal = null;
-  let loaded = 0;
   let loading = false;
   let moved = false; // an event came while the numbers were asked for
+  let typing = null; // the date field
+  let left = false; // nobody looks at this any more
+
+  // Hours and keys are not in the events: look again, but not all the time.
+  const again = paced(() => load(true), HOURS_ANEW_MS);
+  const keysAgain = paced(() => top.again(found.sum), KEYS_ANEW_MS);
+  const startAgain = paced(() => start(), HOURS_ANEW_MS);
 
   const chart = new Chart();
   const meta = h("p", { class: "soft" });
@@ -32,10 +40,14 @@ export function counterView(app, counter, query) {
   const sumName = h("span", null, "Sum");
   const sumNote = h("small");
   const yesterday = h("small");
-  const controls = h("div", { class: "controls" });
+  const first = day("from", "First day");
+  const last = day("to", "Last day");
+  const ranges = h("div");
+  const controls = h("div", { class: "controls" }, ranges, h("span", { class: "dates" }, first, h("span", { "aria-hidden": "true" }, "–"), last));
   const drawing = h("div", { class: "controls" });
   const chip = h("p", { class: "chips" });
   const trouble = h("div");
+  const missing = h("div");
   const note = h("p", { class: "soft note" });
   const tableBody = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the chart" });
   const details = h("details", { ontoggle: () => details.open && found && numbers() }, h("summary", null, "The numbers as a table"), tableBody);
@@ -63,32 +75,41 @@ export function counterView(app, counter, query) {
     { class: "counter" },
     h("p", { class: "back" }, h("a", { href: "#/" }, "← All counters")),
     h("div", { class: "head" }, h("h1", null, counter), meta),
+    missing,
     content,
   );
-  const timer = setInterval(() => !document.hidden && settings && load(true), ANEW_MS);
+  const timer = setInterval(() => !document.hidden && (settings ? load(true) : start()), ANEW_MS);
 
   function go(changes) {
     location.hash = address(counter, query, changes);
   }
 
   async function start() {
+    startAgain.done();
+    let answer;
     try {
-      settings = await get(counterPath(counter));
+      answer = await get(counterPath(counter));
     } catch (error) {
-      if (error.status !== 404) return put(trouble, failure(error, start));
-      put(content, h("p", { class: "notice" }, error.message), h("p", null, h("a", { href: "#/" }, "All counters")));
-      return undefined;
+      if (left) return;
+      content.hidden = error.status === 404;
+      if (content.hidden) put(missing, h("p", { class: "notice" }, `Nothing has been counted as ${counter}. When something is, it shows up here.`), h("p", null, h("a", { href: "#/" }, "All counters")));
+      else put(trouble, failure(error, start));
+      return;
     }
+    if (left) return;
+    settings = answer;
+    put(missing);
+    content.hidden = false;
     const unit = { day: "day", hour: "hour", quarter: "quarter of an hour" }[settings.resolution];
     text(meta, `Counted by ${unit} in ${settings.time_zone}${settings.rolled_up_to ? `, by month before ${settings.rolled_up_to}` : ""}`);
     load();
-    return undefined;
   }
 
   /** Ask for everything that the address names; `quietly`: only anew. */
   async function load(quietly = false) {
     wanted = read(query, settings);
-    loaded = Date.now();
+    again.done();
+    keysAgain.done();
     loading = true;
     moved = false;
     asking?.abort();
@@ -105,32 +126,35 @@ export function counterView(app, counter, query) {
       await Promise.all([figures(own.signal), inAll(own.signal)]);
       loading = false;
       // They may be of before and after the event: once more.
-      if (moved) setTimeout(() => asking === own && load(true), 1_000);
+      if (moved) setTimeout(() => asking === own && !left && load(true), 1_000);
     } catch (error) {
       if (error.name === "AbortError") return;
+      loading = false;
       panel.removeAttribute("aria-busy");
       put(trouble, failure(error, () => load()));
     }
+  }
+
+  /** A field for a day. Who types passes many a date on the way to the one that is meant. */
+  function day(name, label) {
+    const typed = settled(() => {
+      typing = null;
+      if (left || !field.value || !field.checkValidity()) return;
+      go({ from: wanted.from, to: wanted.to ?? wanted.now, [name]: field.value, range: "custom" });
+    }, TYPED_MS);
+    const field = h("input", { type: "date", "aria-label": label, min: "1970-01-01", onchange: () => typed((typing = field)) });
+    return field;
   }
 
   /** The controls, as the address has them. */
   function show() {
     const { range, by, can, hours, key } = wanted;
     const shownBy = by === "auto" ? null : by;
-    const ranges = RANGES.filter(([value]) => value !== "1" || hours);
-    const date = (name, value) =>
-      h("input", {
-        type: "date",
-        "aria-label": name === "from" ? "First day" : "Last day",
-        value: value ?? "",
-        onchange: (event) => event.target.value && go({ from: wanted.from, to: wanted.to ?? wanted.now, [name]: event.target.value, range: "custom" }),
-      });
-    const focused = [controls, drawing].some((one) => one.contains(document.activeElement)) ? document.activeElement : null;
-    put(
-      controls,
-      choice("Days", ranges, range, (value) => go({ range: value, from: null, to: null, by: null })),
-      h("span", { class: "dates" }, date("from", wanted.from), h("span", { "aria-hidden": "true" }, "–"), date("to", wanted.to)),
-    );
+    const offered = RANGES.filter(([value]) => value !== "1" || hours);
+    const focused = [ranges, drawing].some((one) => one.contains(document.activeElement)) ? document.activeElement : null;
+    put(ranges, choice("Days", offered, range, (value) => go({ range: value, from: null, to: null, by: null })));
+    dated(first, wanted.from);
+    dated(last, wanted.to);
     put(
       drawing,
       choice(
@@ -165,10 +189,15 @@ export function counterView(app, counter, query) {
     );
   }
 
+  function dated(field, iso) {
+    // The same value again would put the cursor back to the field's beginning.
+    if (field !== typing && field.value !== (iso ?? "")) field.value = iso ?? "";
+  }
+
   /** What had the focus was made anew: give it to what took its place. */
   function refocus(before) {
     const name = (one) => `${one.tagName} ${one.getAttribute("aria-label") ?? one.textContent} ${one.type}`;
-    const all = [controls, drawing].flatMap((part) => [...part.querySelectorAll("button, input")]);
+    const all = [ranges, drawing].flatMap((part) => [...part.querySelectorAll("button, input")]);
     all.find((one) => name(one) === name(before))?.focus();
   }
 
@@ -233,30 +262,23 @@ export function counterView(app, counter, query) {
 
   function heard(news) {
     const mine = Object.hasOwn(news.today, counter) && news.today[counter];
-    if (!mine || !settings || !found || todayTotal === null) return undefined;
-    const { day, total } = mine;
-    if (wanted.key !== null) return again(); // the event is of all keys
-    if (total === todayTotal) return undefined;
-    const more = total - todayTotal;
+    if (!settings && (mine || !content.hidden)) return startAgain(); // it is there now, or the server is
+    if (!mine) return undefined;
     moved ||= loading;
+    if (!found || todayTotal === null) return undefined;
+    const { day, total } = mine;
+    if (wanted.key !== null || day !== wanted.now) return again(); // of all keys, or of the day after
+    if (total === todayTotal) return undefined;
+    if (allTotal !== null) text(all, whole((allTotal += total - todayTotal)));
     todayTotal = total;
     text(now, whole(total));
     tick(now);
-    if (allTotal !== null) text(all, whole((allTotal += more)));
-    if (day !== wanted.now) return again(); // midnight
     if (wanted.to !== null && wanted.to < day) return undefined;
-    if (found.by === "day" && found.labels.at(-1) === day) {
-      found.sum += total - found.values.at(-1);
-      chart.last(total);
-      text(sum, whole(found.sum));
-      return undefined;
-    }
-    return again();
-  }
-
-  /** Hours and keys are not in the events: look again, but not all the time. */
-  function again() {
-    if (Date.now() - loaded > HOURS_ANEW_MS) load(true);
+    if (found.by !== "day" || found.labels.at(-1) !== day) return again();
+    found.sum += total - found.values.at(-1);
+    chart.last(total);
+    text(sum, whole(found.sum));
+    return keysAgain();
   }
 
   start();
@@ -270,8 +292,11 @@ export function counterView(app, counter, query) {
       if (settings) load();
     },
     gone() {
+      left = true;
       clearInterval(timer);
+      for (const call of [again, keysAgain, startAgain]) call.stop();
       asking?.abort();
+      top.gone();
       chart.destroy();
     },
   };

@@ -37,6 +37,22 @@ export function settled(f, ms) {
   };
 }
 
+/** Call f soon, but not within some milliseconds of the last time; `done()`: it was done otherwise. */
+export function paced(f, ms) {
+  let last = -Infinity;
+  let timer = 0;
+  const call = () => (timer ||= setTimeout(f, Math.max(0, last + ms - Date.now())));
+  call.done = () => {
+    call.stop();
+    last = Date.now();
+  };
+  call.stop = () => {
+    clearTimeout(timer);
+    timer = 0;
+  };
+  return call;
+}
+
 function fill(element, properties, children) {
   for (const [name, value] of Object.entries(properties ?? {})) {
     if (value === null || value === undefined || value === false) continue;

@@ -1,7 +1,7 @@
 // A counter's keys with the largest totals, with a search.
 
 import { address, counterPath, get } from "./api.js";
-import { announce, h, put, settled } from "./dom.js";
+import { announce, h, put, settled, text } from "./dom.js";
 import { percent, whole } from "./format.js";
 import { failure } from "./parts.js";
 
@@ -15,8 +15,11 @@ export function keys(counter, picked) {
   let wanted = null;
   let sum = 0;
   let n = FIRST;
-  let drawn = 0;
+  let rows = [];
+  let items = []; // of the first rows: the others are drawn when they are scrolled to
+  let most = 1;
   let asking = null;
+  const end = new IntersectionObserver((seen) => seen.at(-1).isIntersecting && further(), { rootMargin: "600px" });
 
   const list = h("ol", { class: "keys" });
   const note = h("p", { class: "soft" });
@@ -55,18 +58,11 @@ export function keys(counter, picked) {
     }
   }
 
-  function show(rows) {
-    const most = Math.max(1, ...rows.map((row) => row.total));
-    // Thousands of rows are added as they are scrolled to.
-    drawn = 0;
-    list.replaceChildren();
-    const add = () => {
-      const part = rows.slice(drawn, drawn + DRAWN);
-      list.append(...part.map((row, i) => item(row, drawn + i + 1, most)));
-      drawn += part.length;
-    };
-    add();
-    watch(list, () => drawn < rows.length && add());
+  function show(found) {
+    rows = found;
+    most = Math.max(1, ...rows.map((row) => row.total));
+    arrange(rows.slice(0, Math.max(DRAWN, items.length)));
+    fill(0);
     more.hidden = rows.length < n || n >= MOST;
     const searched = find.value;
     if (!rows.length) put(note, searched ? `No key has “${searched}” in it.` : "Nothing was counted in these days.");
@@ -75,24 +71,53 @@ export function keys(counter, picked) {
     if (searched) announce(rows.length === 1 ? "1 key found" : `${rows.length} keys found`);
   }
 
+  /** Items for these rows: what was there stays, and so does the focus. */
+  function arrange(drawn) {
+    if (drawn.length === items.length && drawn.every(({ key }, i) => key === items[i].key)) return;
+    const known = new Map(items.map((one) => [one.key, one]));
+    const focused = items.find((one) => one.button === document.activeElement);
+    items = drawn.map(({ key }) => known.get(key) ?? item(key));
+    list.replaceChildren(...items.map((one) => one.element));
+    if (items.includes(focused)) focused.button.focus({ preventScroll: true });
+  }
+
+  function further() {
+    const from = items.length;
+    const part = rows.slice(from, from + DRAWN).map(({ key }) => item(key));
+    items.push(...part);
+    list.append(...part.map((one) => one.element));
+    fill(from);
+  }
+
+  /** The numbers of the items from this one on. */
+  function fill(from) {
+    for (let i = from; i < items.length; i++) items[i].tell(rows[i].total, i + 1);
+    end.disconnect();
+    if (items.length < rows.length) end.observe(items.at(-1).element);
+  }
+
   function csv() {
     const query = { n: MOST, search: find.value, from: wanted.from, to: wanted.to, format: "csv" };
     return h("a", { href: address(counterPath(counter, "top"), query), download: true }, "Download as CSV");
   }
 
-  function item({ key, total }, rank, most) {
+  function item(key) {
     const bar = h("span", { class: "bar", "aria-hidden": "true" });
-    bar.style.setProperty("--part", String(Math.max(0, total) / most));
-    const share = sum > 0 && total >= 0 ? percent(total / sum) : "";
-    return h(
-      "li",
-      null,
-      bar,
-      h("span", { class: "rank number", "aria-hidden": "true" }, String(rank)),
-      h("button", { type: "button", class: "key", onclick: () => picked(key) }, key === "" ? h("em", null, "(no key)") : key),
-      h("span", { class: "share number soft" }, share),
-      h("span", { class: "number total" }, whole(total)),
-    );
+    const place = h("span", { class: "rank number", "aria-hidden": "true" });
+    const button = h("button", { type: "button", class: "key", onclick: () => picked(key) }, key === "" ? h("em", null, "(no key)") : key);
+    const share = h("span", { class: "share number soft" });
+    const number = h("span", { class: "number total" });
+    return {
+      key,
+      button,
+      element: h("li", null, bar, place, button, share, number),
+      tell(total, rank) {
+        bar.style.setProperty("--part", String(Math.max(0, total) / most));
+        text(place, String(rank));
+        text(share, sum > 0 && total >= 0 ? percent(total / sum) : "");
+        text(number, whole(total));
+      },
+    };
   }
 
   return {
@@ -104,22 +129,14 @@ export function keys(counter, picked) {
       wanted = range;
       ask(same ? n : FIRST);
     },
-  };
-}
-
-let observer = null;
-
-function watch(list, near) {
-  observer?.disconnect();
-  if (!list.lastElementChild) return;
-  observer = new IntersectionObserver(
-    ([seen]) => {
-      if (!seen.isIntersecting) return;
-      near();
-      observer.disconnect();
-      if (list.lastElementChild !== seen.target) watch(list, near);
+    /** Ask again for the same; the sum may be another by now. */
+    again(total) {
+      sum = total;
+      ask(n);
     },
-    { rootMargin: "600px" },
-  );
-  observer.observe(list.lastElementChild);
+    gone() {
+      asking?.abort();
+      end.disconnect();
+    },
+  };
 }

@@ -8,20 +8,23 @@ import { failure, tick } from "./parts.js";
 import { draw, sparkline } from "./sparkline.js";
 
 const PAGE = 100;
+const MOST_AT_ONCE = 1_000;
 const DAYS = 30;
 const ANEW_MS = 60_000;
+const AFTER_TROUBLE_MS = 5_000;
 
 export function overview(app) {
-  let rows = new Map(); // counter → { day, today, values, base, … }
-  let next = null;
+  let rows = new Map(); // counter → { day, today, values, base, heard, … }
+  let size = PAGE;
   let number = null;
   let search = "";
   let sort = "counter";
   let asked = 0;
+  let failed = 0; // when
 
   const body = h("tbody");
   const count = h("span", { class: "soft number" });
-  const more = h("button", { type: "button", hidden: true, onclick: () => load(next) }, "Show more");
+  const more = h("button", { type: "button", hidden: true, onclick: () => load(rows.size + PAGE) }, "Show more");
   const find = h("input", {
     type: "search",
     placeholder: "Find a counter",
@@ -30,7 +33,7 @@ export function overview(app) {
     maxlength: "64",
     oninput: settled(() => {
       search = find.value.trim();
-      load();
+      load(PAGE);
     }, 150),
   });
   const heads = {
@@ -55,37 +58,51 @@ export function overview(app) {
     body,
   );
   const rest = h("div");
-  const list = h("div", { hidden: true }, h("div", { class: "sheet" }, table), more, rest);
+  const list = h("div", { hidden: true }, h("div", { class: "sheet" }, table), more);
   const empty = h("div");
   const head = h("div", { class: "head" }, h("h1", null, "Counters ", count), find);
-  const element = h("section", { class: "overview" }, head, list, empty);
+  const element = h("section", { class: "overview" }, head, list, rest, empty);
   const self = { element, title: "Counters", counters: [], heard, gone: () => clearInterval(timer) };
   const timer = setInterval(() => !document.hidden && load(), ANEW_MS);
 
-  async function load(after = "") {
+  /** Ask for the first `number` counters that the search finds. */
+  async function load(number = size) {
     const turn = ++asked;
-    const question = { search, after, limit: after ? PAGE : Math.min(1000, Math.max(PAGE, rows.size)) };
+    size = number;
+    failed = 0;
     try {
-      const found = await get("/v1/counters", { ...question, days: DAYS, totals: "false" });
+      const found = await first({ days: DAYS, totals: "false" }, turn);
       if (turn !== asked) return;
-      take(found, Boolean(after));
+      take(found, turn);
       // What was ever counted takes longer to add up: it comes after the rest.
-      const all = await get("/v1/counters", { ...question, days: 1 });
+      const all = await first({ days: 1 }, turn);
       if (turn !== asked) return;
       for (const data of all.rows) if (rows.has(data.counter)) based(rows.get(data.counter), data);
       arrange();
     } catch (error) {
-      if (turn === asked) put(rest, failure(error, () => load()));
+      if (turn !== asked) return;
+      failed = Date.now();
+      put(rest, failure(error, () => load()));
     }
   }
 
-  function take(found, added) {
+  /** The first counters, in as many answers as it takes. */
+  async function first(question, turn) {
+    const lines = [];
+    let found;
+    do {
+      const limit = Math.min(MOST_AT_ONCE, size - lines.length);
+      found = await get("/v1/counters", { search, after: found?.next ?? "", limit, ...question });
+      lines.push(...found.rows);
+    } while (found.next && lines.length < size && turn === asked);
+    return { ...found, rows: lines };
+  }
+
+  function take(found, turn) {
     put(rest);
     number = found.counters;
-    next = found.next;
-    const kept = added ? new Map(rows) : new Map();
-    for (const data of found.rows) kept.set(data.counter, renew(rows.get(data.counter), data));
-    rows = kept;
+    const { next } = found;
+    rows = new Map(found.rows.map((data) => [data.counter, renew(rows.get(data.counter), data, turn)]));
     const nothing = number === 0 && !search;
     head.hidden = nothing;
     list.hidden = nothing;
@@ -102,13 +119,15 @@ export function overview(app) {
     app.live.watch(self.counters);
   }
 
-  function renew(row, data) {
+  function renew(row, data, turn) {
     const values = (data.days ?? []).map((one) => one.total);
+    const day = lastDay(data);
+    let { today } = data;
+    // Heard since this was asked for: if the answer is newer, that is heard, too, in a moment.
+    if (row?.heard === turn && row.day === day) values[values.length - 1] = today = row.today;
     if (!row) row = make(data, values);
     else if (values.join() !== row.values.join()) draw(row.spark, values);
-    row.values = values;
-    row.day = data.days?.at(-1)?.day;
-    row.today = data.today;
+    Object.assign(row, { values, day, today });
     numbers(row);
     return row;
   }
@@ -131,15 +150,16 @@ export function overview(app) {
   }
 
   /** What was ever counted, and what of it is today's: both of one moment. */
-  function based(row, { total, today }) {
-    row.base = { total, today };
+  function based(row, data) {
+    row.base = { total: data.total, today: data.today, day: lastDay(data) };
     numbers(row);
   }
 
   function numbers(row) {
     text(row.now, whole(row.today));
     if (row.base === null) return;
-    row.total = row.base.total + (row.today ?? 0) - (row.base.today ?? 0);
+    const counted = row.base.day === row.day ? (row.base.today ?? 0) : 0; // of today
+    row.total = row.base.total + (row.today ?? 0) - counted;
     text(row.all, whole(row.total));
     text(row.small, `${whole(row.total)} in all`);
   }
@@ -163,6 +183,7 @@ export function overview(app) {
   }
 
   function heard(news) {
+    if (failed && Date.now() - failed > AFTER_TROUBLE_MS) load(); // somebody answers again
     if (number !== null && !search && news.counters !== number) {
       if (number === 0) announce("The first event has arrived.");
       number = news.counters;
@@ -173,6 +194,7 @@ export function overview(app) {
       if (!row || row.today === total) continue;
       if (row.day !== day) return load(); // midnight
       row.today = total;
+      row.heard = asked;
       row.values[row.values.length - 1] = total;
       numbers(row);
       draw(row.spark, row.values);
@@ -183,6 +205,9 @@ export function overview(app) {
   load();
   return self;
 }
+
+/** The day that an answer's `today` is of. */
+const lastDay = (data) => data.days?.at(-1)?.day;
 
 /** A name that may be broken after its parts. */
 function breakable(name) {
