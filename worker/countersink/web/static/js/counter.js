@@ -97,6 +97,7 @@ export function counterView(app, counter, query) {
       return;
     }
     if (left) return;
+    startAgain.stop();
     settings = answer;
     put(missing);
     content.hidden = false;
