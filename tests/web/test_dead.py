@@ -179,6 +179,11 @@ def test_a_bad_choice_does_nothing(web: Web) -> None:
 
 
 def test_a_bad_question_is_refused(web: Web) -> None:
+    set_aside(web, "a")
+    for action in ("retry", "drop"):  # a bound that is given in the wrong place is no bound
+        answer = post(web, f"{action}?most=0", {"all": True})
+        assert answer.status_code == 422, action
+    assert listed(web)["total"] == 1
     for query in ("limit=0", "limit=501", "limit=1&limit=2", "reason=", "x=1"):
         assert requests.get(f"{web.url}/v1/dead?{query}", timeout=20).status_code == 422, query
 

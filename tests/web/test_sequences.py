@@ -79,6 +79,17 @@ def test_what_cannot_be_is_told(web: Web) -> None:
     assert peek(web, "a") is None, "nothing was handed out"
 
 
+def test_what_is_asked_for_in_the_query_takes_no_number(web: Web) -> None:
+    url = f"{web.url}/v1/sequences/a"
+    for answer in (
+        requests.post(f"{url}/next?count=5", timeout=20),
+        requests.get(f"{url}?period=2026-11", timeout=20),
+    ):
+        assert answer.status_code == 422
+        assert "no such parameter" in answer.text
+    assert peek(web, "a") is None, "nothing was handed out"
+
+
 def test_keys_take_only_what_is_theirs_to_name(web: Web) -> None:
     headers = {"X-API-Key": web.key("ingest", counters=["shop.*"])}
     for name, status in (("shop.invoice", 200), ("invoice", 403)):

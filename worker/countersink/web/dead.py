@@ -184,6 +184,7 @@ def _require_all_counters(who: Identity) -> None:
 async def _choice(request: Request, services: Services, who: Identity) -> _Chosen:
     """What the body names."""
     _require_all_counters(who)
+    read(request, ())
     body = await bodies.read(request, services)
     try:
         choice = _DECODER.decode(body)

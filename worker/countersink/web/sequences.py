@@ -11,6 +11,7 @@ from countersink.web import bodies
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.ingest import JSON_TYPES
+from countersink.web.parameters import read
 from countersink.web.problem import Problem
 from countersink.web.services import Services
 
@@ -31,6 +32,7 @@ _decode = msgspec.json.Decoder(_Asked).decode
 async def take(request: Request, services: Services, who: Identity) -> Response:
     """Hand out the next value, or a block of them."""
     name = _name(request, who)
+    read(request, ())
     asked = await _asked(request, services)
     sequences = services.store.sequences
     try:
@@ -57,6 +59,7 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
 async def peek(request: Request, services: Services, who: Identity) -> Response:
     """The last value that was handed out."""
     name = _name(request, who)
+    read(request, ())
     try:
         value = await services.run(services.store.sequences.peek, name)
     except ValueError as error:
@@ -165,7 +168,9 @@ DOORS: Final = (
                 "409": {"description": "No value is left within the sequence's limits."},
                 "413": {"description": "The body is too large."},
                 "415": {"description": "The body is announced as something else than JSON."},
-                "422": {"description": "There can be no such name, step, start or count."},
+                "422": {
+                    "description": "There can be no such name, step, start, count or parameter."
+                },
                 "503": {"description": "A number may be lost, or MySQL is away: ask again."},
             },
         },
@@ -185,7 +190,7 @@ DOORS: Final = (
                     "description": "The number of the current period.",
                     "content": {"application/json": {"schema": _VALUE}},
                 },
-                "422": {"description": "There can be no such name."},
+                "422": {"description": "There can be no such name or parameter."},
             },
         },
     ),
