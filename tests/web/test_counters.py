@@ -111,3 +111,14 @@ def test_the_settings_of_a_counter(web: Web) -> None:
     )
     assert json.loads(shown.out) == settings
     assert "no such parameter" in refused(web, "/v1/counters/clicks", 422, days=1)
+
+
+def test_advice_is_given_where_it_can_be_taken(web: Web) -> None:
+    web.producer.increment("only_pending")
+    assert web.producer.flush(timeout=20)
+    told = refused(web, "/v1/counters/only_pending", 404)
+    assert "GET /v1/counters lists what was" in told
+    assert "include_pending" not in told  # there is no such parameter at this path
+    daily = "/v1/counters/nothing/daily"
+    assert "ask with include_pending=true" in refused(web, daily, 404)
+    assert "ask with" not in refused(web, daily, 404, include_pending="true")

@@ -97,11 +97,27 @@ def test_pending_entries_are_added(filled: Web) -> None:
     assert found["countersink_events_total", "clicks", None] == 107
 
 
+@pytest.mark.parametrize("pending", ["false", "true"])
+def test_a_counter_that_was_not_counted_yet_has_no_sample(filled: Web, pending: str) -> None:
+    found = scrape(filled, counter=["nothing", "views", "nor_this"], include_pending=pending)
+    found.pop(("countersink_events_complete_up_to_timestamp_seconds", "", None))
+    assert found == {("countersink_events_total", "views", None): 6}
+
+
+def test_advice_is_not_given_to_who_follows_it(filled: Web) -> None:
+    for pending in (False, True):
+        query = f"counter=nothing&include_pending={str(pending).lower()}"
+        answer = requests.get(f"{filled.url}{PATH}?{query}", timeout=20)
+        assert answer.status_code == 404
+        assert ("ask with include_pending=true" in answer.text) is not pending
+
+
 def test_what_cannot_be_scraped(filled: Web) -> None:
     for query, status, why in [
         ("", 422, "choose 1 to"),
         ("counter=no%20blanks", 422, "A-Z"),
-        ("counter=views&counter=nothing", 404, "ever counted"),
+        ("counter=nothing", 404, "ever counted as 'nothing'"),
+        ("counter=nothing&counter=nor_this", 404, "ever counted as any of these 2"),
         ("counter=views&key=a&top=2", 422, "not both"),
         ("counter=views&top=1001", 422, "from 1"),
         ("&".join(f"counter=c{number}" for number in range(101)), 422, "more than 100"),

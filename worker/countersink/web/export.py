@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from countersink.reads import Reads
 from countersink.reads.openmetrics import CONTENT_TYPE, Sample, text
-from countersink.reads.query import Query, ask
+from countersink.reads.query import Answer, Query, ask
+from countersink.store.errors import UnknownCounter
 from countersink.stream.limits import check_counter
 from countersink.web import reading
 from countersink.web.answers import freshness
@@ -83,18 +84,35 @@ def _scrape(
             top=top,
             include_pending=include_pending,
         )
-        answer = reading.asking(ask, reads, query)
+        answer = reading.asking(_known, reads, query)
+        if answer is None:
+            continue
         complete.append(answer.complete_up_to)
         for row in answer.rows:
             key, total = row.get("key"), row["total"]
             assert isinstance(total, int)
             samples.append(Sample(name, None if key is None else str(key), total))
+    if not complete:
+        what = repr(names[0]) if len(names) == 1 else f"any of these {len(names)}"
+        error = UnknownCounter(f"nothing was ever counted as {what}")
+        raise reading.unknown(error, without_pending=not include_pending)
     known = [moment for moment in complete if moment is not None]
     up_to = min(known) if len(known) == len(complete) else None
     headers = {**freshness(up_to, None), "Cache-Control": "private, no-cache"}
     return Response(
         text(samples, up_to).encode(), headers={**headers, "Content-Type": CONTENT_TYPE}
     )
+
+
+def _known(reads: Reads, query: Query) -> Answer | None:
+    """The answer; None of a counter that was not counted yet.
+
+    The others are scraped all the same: a series that is not there yet fails no scrape.
+    """
+    try:
+        return ask(reads, query)
+    except UnknownCounter:
+        return None
 
 
 _OPERATION: Final[dict[str, Any]] = {
@@ -107,10 +125,11 @@ _OPERATION: Final[dict[str, Any]] = {
     ],
     "responses": {
         "200": {
-            "description": "OpenMetrics 1.0 text.",
+            "description": "OpenMetrics 1.0 text. A counter that nothing was ever counted as has"
+            " no sample.",
             "content": {"application/openmetrics-text": {"schema": {"type": "string"}}},
         },
-        "404": {"description": "Nothing was ever counted as one of these."},
+        "404": {"description": "Nothing was ever counted as any of these."},
         "422": reading.NOT_VALID,
     },
 }

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
+from countersink.reads.query import Query
 from countersink.reads.queue import QueueTooLong, Stopped
 from countersink.store import buckets
 from countersink.store.errors import (
@@ -204,11 +205,9 @@ def asking(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     try:
         return work(*args, **kwargs)
     except UnknownCounter as error:
-        raise Problem(
-            404,
-            f"{_sentence(error)}; if it was a moment ago, ask with"
-            " include_pending=true. GET /v1/counters lists what was",
-        ) from error
+        # What is no Query has no include_pending.
+        without = any(isinstance(arg, Query) and not arg.include_pending for arg in args)
+        raise unknown(error, without_pending=without) from error
     except RolledUp as error:
         up_to = error.rolled_up_to.isoformat()
         raise Problem(422, _sentence(error), extra={"rolled_up_to": up_to}) from error
@@ -238,6 +237,17 @@ def asking(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         raise  # some of them are ValueErrors too
     except ValueError as error:
         raise Problem(422, _sentence(error)) from error
+
+
+def unknown(error: UnknownCounter, *, without_pending: bool) -> Problem:
+    """The problem that nobody has counted it.
+
+    Args:
+        error: what it says.
+        without_pending: it was asked for without what is pending, where that could be asked for.
+    """
+    advice = "; if it was a moment ago, ask with include_pending=true" if without_pending else ""
+    return Problem(404, f"{_sentence(error)}{advice}. GET /v1/counters lists what was")
 
 
 def _sentence(error: Exception) -> str:
