@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.clients.programs import program, redis_cli
-from tests.clients.test_page import path_with_redis_cli, run
+from tests.clients.programs import program
+from tests.clients.test_page import run
 from tests.docs.console import Step, comparable, parts
 from tests.support.processes import PROJECT, Children
 from tests.support.waiting import eventually
@@ -28,13 +28,11 @@ def test_the_tour_goes_as_it_says(redis_url: str, mysql_url: str, tmp_path: Path
         worker = children.worker(redis_url, mysql_url)
         statsd = children.countersink("statsd", "--port", "0", environment=urls)
         (port,) = eventually(lambda: re.findall(r"udp://127\.0\.0\.1:(\d+)", statsd.output()))
-        path = path_with_redis_cli(web, tmp_path / "bin")
-        variables = {**redis_cli(redis_url)[1], **urls, "PATH": path}
         for number, step in enumerate(tour):
             wait_for(web, COUNTED[min(number, len(COUNTED) - 1)])
             command = step.command.replace(HTTP, web.url)
             command = command.replace(STATSD, f"/dev/udp/127.0.0.1/{port}")
-            status, printed = run(command, tmp_path, variables)
+            status, printed = run(command, tmp_path, urls)
             where = f"{step.command}\n{printed}\n{worker.output()}"
             assert comparable(printed) == comparable(step.shown), where
             assert status == step.status, where
