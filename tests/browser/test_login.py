@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, expect
 from countersink.store import api_keys
 from countersink.store.tables import open_tables
 from tests.browser.chromium import Look, looking
+from tests.browser.filled import set_aside
 from tests.web.serving import Web
 
 
@@ -93,3 +94,26 @@ def test_a_login_leads_to_views_alone(browser: Browser, web: Web) -> None:
             log_in(look, key)
             expect(page.locator("#fresh.good")).to_be_visible()
             assert page.evaluate("[location.origin, location.pathname]") == [web.url, "/"]
+
+
+def test_a_key_for_some_counters_is_offered_nothing_of_all_of_them(
+    browser: Browser, web: Web
+) -> None:
+    web.producer.increment_many("orders", {"a": 5})
+    web.apply()
+    set_aside(web, "a", 7)
+    key = web.key("read", counters=["orders"])
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/#/system")
+        log_in(look, key)
+        # An address that somebody has sent leads to what there is.
+        expect(page.locator(".counters tbody .now")).to_have_text("5")
+        expect(page.get_by_role("navigation").get_by_role("link")).to_have_text(["Counters"])
+        expect(page.get_by_role("link", name="Counters", exact=True)).to_have_attribute(
+            "aria-current", "page"
+        )
+        expect(page.locator("#alert")).to_be_hidden()
+        expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+        asked = [one.removeprefix(web.url) for one in look.requests]
+        assert not [one for one in asked if one.startswith(("/v1/system", "/v1/dead"))]

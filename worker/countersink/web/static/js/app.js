@@ -27,6 +27,9 @@ const app = {
   who: { scopes: [] },
   /** Whether the person may do what this scope allows. */
   may: (scope) => app.who.scopes.includes(scope) || app.who.scopes.includes("admin"),
+  /** Whether they may look at the whole installation: with a key that is for some counters only, its
+      trouble is none of theirs. */
+  seesAll: () => !app.who.counters?.length,
 };
 let view = null;
 let shown = null;
@@ -45,7 +48,8 @@ function place() {
 }
 
 function go() {
-  const [name, argument, query] = place();
+  const [asked, argument, query] = place();
+  const name = asked === "system" && !app.seesAll() ? "" : asked;
   const make = VIEWS.get(name) ?? overview;
   const same = view && shown === `${name}/${argument}`;
   if (same && view.changed) return view.changed(query);
@@ -67,7 +71,7 @@ function go() {
 
 /** Dead letters and other trouble, as a number beside the link to the system's view. */
 async function alarm() {
-  if (document.hidden) return;
+  if (document.hidden || !app.seesAll()) return;
   try {
     const state = await get("/v1/system");
     const number = (state.dead ?? 0) + (state.workers.length ? 0 : 1) + (state.schedules?.failing?.length ?? 0);
@@ -94,6 +98,7 @@ async function start() {
   } catch (error) {
     stale(error.message);
   }
+  document.querySelector("nav [data-view=system]").hidden = !app.seesAll();
   const out = document.getElementById("logout");
   out.hidden = !app.who.login;
   if (app.who.name) text(out.querySelector("button"), `Log out ${app.who.name}`);
