@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
 import redis
 
@@ -68,10 +70,12 @@ def test_mysql_away_at_the_start_and_again_in_the_midst_of_a_batch(
     url = server.url_for("later")
     migrate(url)
     server.stop()
+    started = Event()
     killed: list[str] = []
 
     def reached(point: str) -> None:
         if point == "upserted" and not killed:
+            started.wait(60)  # who starts it looks until it answers
             killed.append(point)
             server.kill()
 
@@ -82,6 +86,7 @@ def test_mysql_away_at_the_start_and_again_in_the_midst_of_a_batch(
         assert redis_client.exists("{countersink:0}:events") == 1
         assert redis_client.xinfo_groups("{countersink:0}:events") == []
         server.start()
+        started.set()
         eventually(lambda: bool(killed))
         eventually(lambda: len(records.fields("waiting")) == 2)
         fill(redis_client, traffic)
