@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,11 @@ from playwright.sync_api import (
     ConsoleMessage,
     Page,
     Request,
+    Route,
     sync_playwright,
 )
+
+from tests.support.waiting import eventually
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS: Final = (
@@ -105,3 +109,24 @@ def looking_in(context: BrowserContext, url: str) -> Iterator[Look]:
         yield look
         assert not look.complaints, look.complaints
         assert not look.elsewhere(url), look.elsewhere(url)
+
+
+@contextmanager
+def held(page: Page, url: str | re.Pattern[str]) -> Iterator[list[Route]]:
+    """Requests of this URL wait until the end of the block."""
+    waiting: list[Route] = []
+    page.route(url, lambda route: waiting.append(route))
+    yield waiting
+    for route in waiting:
+        route.continue_()
+    page.unroute(url)
+
+
+def came(page: Page, waiting: list[Route]) -> None:
+    """Wait until a request waits."""
+    eventually(lambda: page.evaluate("1") and waiting)
+
+
+def row(counter: str) -> str:
+    """The row of a counter in the list of all."""
+    return f"tr:has(a[href='#/counter/{counter}'])"

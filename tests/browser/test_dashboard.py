@@ -7,18 +7,13 @@ from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, expect
 
 from countersink.web import answers
-from tests.browser.chromium import Look, looking
+from tests.browser.chromium import Look, came, held, looking, row
 from tests.browser.conftest import KEYS
 from tests.support.waiting import eventually
 from tests.web.serving import Web
-
-
-def row(page: Page, counter: str) -> str:
-    """The row of a counter in the list of all."""
-    return f"tr:has(a[href='#/counter/{counter}'])"
 
 
 def number(text: str) -> int:
@@ -43,12 +38,12 @@ def test_the_first_visit_says_how_to_begin_and_the_first_event_shows_up(
         page.get_by_role("button", name="Send one from here").click()
         expect(page.get_by_text("A worker counts it in a moment")).to_be_visible()
         web.apply()
-        cells = page.locator(f"{row(page, 'hello')} td.number")
+        cells = page.locator(f"{row('hello')} td.number")
         expect(cells).to_have_text(["11 in all", "1"])  # the small print is for phones
         web.producer.increment("hello", "again", 41)
         web.apply()
-        expect(page.locator(f"{row(page, 'hello')} td.all")).to_have_text("42")
-        expect(page.locator(f"{row(page, 'hello')} .now")).to_have_text("42")
+        expect(page.locator(f"{row('hello')} td.all")).to_have_text("42")
+        expect(page.locator(f"{row('hello')} .now")).to_have_text("42")
 
 
 def test_copies_of_the_browser_are_not_taken_for_the_numbers_of_now(
@@ -61,7 +56,7 @@ def test_copies_of_the_browser_are_not_taken_for_the_numbers_of_now(
         expect(page.get_by_role("heading", level=1)).to_have_text("Nothing has been counted yet")
         web.producer.increment("hello", "world")
         web.apply()
-        expect(page.locator(f"{row(page, 'hello')} td.all")).to_have_text("1")
+        expect(page.locator(f"{row('hello')} td.all")).to_have_text("1")
 
 
 def test_numbers_tick_without_reloading(look: Look, filled: Web) -> None:
@@ -116,15 +111,13 @@ def test_the_chart_is_there_as_a_table_and_as_csv(look: Look) -> None:
 
 def test_who_is_quicker_than_the_first_answer(look: Look) -> None:
     page = look.page
-    held: list[Route] = []
-    page.route("**/v1/counters/signups", lambda route: held.append(route))
-    page.goto("/#/counter/signups?range=7")
-    page.get_by_text("The numbers as a table").click()
-    page.get_by_label("Find keys").fill("app")
-    page.get_by_role("slider").press("ArrowLeft")
-    eventually(lambda: page.evaluate("1") and held)
-    page.wait_for_timeout(300)  # longer than the search waits for more letters
-    held[0].continue_()
+    with held(page, "**/v1/counters/signups") as waiting:
+        page.goto("/#/counter/signups?range=7")
+        page.get_by_text("The numbers as a table").click()
+        page.get_by_label("Find keys").fill("app")
+        page.get_by_role("slider").press("ArrowLeft")
+        came(page, waiting)
+        page.wait_for_timeout(300)  # longer than the search waits for more letters
     expect(page.locator(".keys li")).to_have_count(1)
     table = page.get_by_role("region", name="The numbers of the chart")
     expect(table.locator("tbody tr")).to_have_count(7)
@@ -259,8 +252,8 @@ def test_it_fits_a_phone(browser: Browser, filled: Web) -> None:
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= phone["width"], f"{path} is {width} px wide"
         page.goto("/")
-        expect(page.locator(f"{row(page, 'orders')} .phone")).to_have_text(re.compile("in all"))
-        box = page.locator(f"{row(page, 'orders')} .spark").bounding_box()
+        expect(page.locator(f"{row('orders')} .phone")).to_have_text(re.compile("in all"))
+        box = page.locator(f"{row('orders')} .spark").bounding_box()
         assert box is not None
         page.touchscreen.tap(box["x"] + 5, box["y"] + 5)  # the whole row leads there
         expect(page.get_by_role("heading", level=1)).to_have_text("orders")

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.chromium import Look, looking
+from tests.browser.chromium import Look, came, held, looking, row
 from tests.support.waiting import eventually
 from tests.web.serving import Web
 
@@ -30,7 +30,7 @@ TOLD = """total => new Promise((done) => {
 
 def number(page: Page, counter: str, kind: str) -> Locator:
     """A number in the list of all counters."""
-    return page.locator(f"tr:has(a[href='#/counter/{counter}']) {kind}")
+    return page.locator(f"{row(counter)} {kind}")
 
 
 def figures(page: Page) -> Locator:
@@ -45,50 +45,32 @@ def count(web: Web, counter: str, amount: int = 1) -> None:
 
 
 @contextmanager
-def held(page: Page, url: str | re.Pattern[str]) -> Iterator[list[Route]]:
-    """Answers to requests of this URL wait until the end of the block."""
-    waiting: list[Route] = []
-    page.route(url, lambda route: waiting.append(route))
-    yield waiting
-    for route in waiting:
-        route.continue_()
-    page.unroute(url)
-
-
-def came(page: Page, waiting: list[Route]) -> None:
-    """A request waits."""
-    eventually(lambda: page.evaluate("1") and waiting)
-
-
-def test_a_list_that_fails_at_first_says_so_and_comes_by_itself(browser: Browser, web: Web) -> None:
-    count(web, "hello")
+def failed_at_first(browser: Browser, web: Web, place: str, asked: str) -> Iterator[Page]:
+    """A page at ``place`` which said that requests of ``asked`` failed, and may ask again."""
     with looking(browser, web.url) as look:
         page = look.page
         page.clock.install()
-        page.route("**/v1/counters?**", lambda route: route.fulfill(status=503, body="{}"))
-        page.goto("/")
+        page.route(asked, lambda route: route.fulfill(status=503, body="{}"))
+        page.goto(place)
         expect(page.get_by_role("alert")).to_contain_text("503")
         expect(page.get_by_role("button", name="Try again")).to_be_visible()
-        page.unroute("**/v1/counters?**")
+        page.unroute(asked)
         page.clock.fast_forward(LATER_MS)
-        expect(number(page, "hello", ".all")).to_have_text("1")
+        yield page
         expect(page.get_by_role("alert")).to_have_count(0)
         look.complaints.clear()  # Chromium writes to the console what could not be loaded
 
 
+def test_a_list_that_fails_at_first_says_so_and_comes_by_itself(browser: Browser, web: Web) -> None:
+    count(web, "hello")
+    with failed_at_first(browser, web, "/", "**/v1/counters?**") as page:
+        expect(number(page, "hello", ".all")).to_have_text("1")
+
+
 def test_a_counter_that_fails_at_first_comes_by_itself(browser: Browser, web: Web) -> None:
     count(web, "hello")
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.clock.install()
-        page.route("**/v1/counters/hello", lambda route: route.fulfill(status=503, body="{}"))
-        page.goto("/#/counter/hello")
-        expect(page.get_by_role("alert")).to_contain_text("503")
-        page.unroute("**/v1/counters/hello")
-        page.clock.fast_forward(LATER_MS)
+    with failed_at_first(browser, web, "/#/counter/hello", "**/v1/counters/hello") as page:
         expect(figures(page)).to_have_text(["1", "1", "1"])
-        expect(page.get_by_role("alert")).to_have_count(0)
-        look.complaints.clear()
 
 
 def test_a_counter_that_is_to_come_shows_up(browser: Browser, web: Web) -> None:

@@ -65,13 +65,6 @@ LIBRARIES = [
 ]
 
 
-@pytest.fixture
-def session(mysql_url: str) -> Iterator[Session]:
-    """A look into the tables."""
-    with connect(mysql_url) as opened:
-        yield opened
-
-
 @pytest.fixture(scope="module")
 def shop_url(mysql_server: MySQLServer) -> Iterator[str]:
     """The URL of an application's database, made once: on MySQL that takes a second."""

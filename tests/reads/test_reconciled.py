@@ -11,7 +11,7 @@ from countersink.reads import Reads, queue
 from countersink.reads.queue import Bounds, Queue
 from countersink.reads.wanted import Folding
 from countersink.store import Store, reconciled
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.control import bump, exclusive
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import apply_all, minute_of
@@ -22,12 +22,6 @@ from tests.support.traffic import now_ms, send
 def store(mysql_url: str) -> Iterator[Store]:
     with Store(mysql_url) as store:
         yield store
-
-
-@pytest.fixture
-def session(mysql_url: str) -> Iterator[Session]:
-    with connect(mysql_url) as opened:
-        yield opened
 
 
 def mark(session: Session, sent_before: int) -> None:

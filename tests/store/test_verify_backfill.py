@@ -11,7 +11,7 @@ import pytest
 
 from countersink.backfill import pace
 from countersink.backfill.undo import undo
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.verify import Difference, open_session, verify
 from tests.backfill.helpers import COUNTER, add, log, long_log, write
 from tests.backfill.truths import new_run
@@ -20,12 +20,6 @@ from tests.backfill.truths import new_run
 @pytest.fixture
 def verifying(mysql_url: str) -> Iterator[Session]:
     with open_session(mysql_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def session(mysql_url: str) -> Iterator[Session]:
-    with connect(mysql_url) as opened:
         yield opened
 
 

@@ -1,6 +1,6 @@
 // Asking the server. Errors carry its own sentence.
 
-import { fresh } from "./freshness.js";
+import { fresh, serverTime } from "./freshness.js";
 
 const COMPLETE = "Countersink-Complete-Up-To";
 
@@ -43,6 +43,7 @@ async function ask(url, options) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server does not answer.");
   }
+  serverTime(response.headers.get("Date"));
   if (response.status === 401) return leave();
   if (!response.ok) throw new ApiError(response.status, await reason(response));
   // In the header alone it is of this moment: the body may be an old one that a 304 was told of.

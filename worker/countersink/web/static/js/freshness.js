@@ -5,9 +5,8 @@ import { clock, lasting } from "./format.js";
 
 const BEHIND_S = 30;
 const SILENT_S = 10;
-const CLOCK_MS = 60_000;
 
-let ahead = null; // milliseconds by which the server's clock is ahead of this one; null: not known yet
+let ahead = 0; // milliseconds by which the server's clock is ahead of this one
 let state = { completeUpTo: undefined, trouble: null, heard: 0 };
 let shown = "";
 
@@ -35,25 +34,18 @@ export function show() {
   shown = kind;
 }
 
-/** Look at the server's clock, to a second or so: that of a visitor may be wrong, and is set right at
-    times. Where the server does not tell, what was known holds. */
-async function compareClocks() {
-  try {
-    const { headers } = await fetch("/livez", { method: "HEAD", cache: "no-store" });
-    const said = Date.parse(headers.get("Date"));
-    if (!Number.isNaN(said)) ahead = said - Date.now();
-  } catch {
-    // others say that it does not answer
-  }
-  ahead ??= 0;
-  show();
+/** What an answer's head says of the server's clock, to a second or so: that of a visitor may be
+    wrong, and is set right at times. Where it says nothing, what was known holds. */
+export function serverTime(date) {
+  const said = Date.parse(date);
+  if (!Number.isNaN(said)) ahead = said - Date.now();
 }
 
 function judge() {
   const { completeUpTo, trouble, heard } = state;
   const last = completeUpTo ? ` Numbers are those of ${clock(new Date(completeUpTo))}.` : "";
   if (trouble) return ["bad", `${trouble}${last}`];
-  if (completeUpTo === undefined || ahead === null) return ["", "Looking…"];
+  if (completeUpTo === undefined) return ["", "Looking…"];
   if (completeUpTo === null) return ["warn", "How fresh this is is not known: Redis does not answer."];
   if (Date.now() - heard > SILENT_S * 1000 && !document.hidden) return ["warn", `Waiting for news.${last}`];
   const behind = (heard + ahead - new Date(completeUpTo).getTime()) / 1000;
@@ -63,5 +55,3 @@ function judge() {
 }
 
 setInterval(show, 5_000);
-setInterval(() => !document.hidden && compareClocks(), CLOCK_MS);
-compareClocks();

@@ -65,10 +65,10 @@ export function overview(app) {
   const self = { element, title: "Counters", counters: [], heard, gone: () => clearInterval(timer) };
   const timer = setInterval(() => !document.hidden && load(), ANEW_MS);
 
-  /** Ask for the first `number` counters that the search finds. */
-  async function load(number = size) {
+  /** Ask for the first counters that the search finds, so many. */
+  async function load(wanted = size) {
     const turn = ++asked;
-    size = number;
+    size = wanted;
     failed = 0;
     try {
       const found = await first({ days: DAYS, totals: "false" }, turn);
