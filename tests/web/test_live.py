@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -180,6 +180,32 @@ def test_more_listeners_than_there_may_be_are_told_to_come_later(
         second = requests.get(f"{web.url}/v1/live", timeout=20)
         assert second.status_code == 503
         assert second.headers["Retry-After"] == "30"
+
+
+def test_one_key_takes_a_part_of_the_places_and_others_find_room(web: Web) -> None:
+    count(web, "orders", 3)
+    greedy, other = web.key("read", name="greedy", counters=["none.*"]), web.key("read")
+    with ExitStack() as held:
+        for _ in range(live_feed.MAX_PER_KEY):
+            held.enter_context(listening(web, key=greedy))
+        headers = {"Authorization": f"Bearer {greedy}"}
+        refused = requests.get(f"{web.url}/v1/live", headers=headers, timeout=20)
+        assert refused.status_code == 429
+        assert refused.headers["Retry-After"] == "30"
+        held.enter_context(listening(web, "orders", key=other)).until("orders", 3)
+
+
+def test_one_address_takes_a_part_of_the_places_with_however_many_keys(web: Web) -> None:
+    keys = [web.key("read", name=str(number)) for number in range(3)]
+    assert min(live_feed.MAX_LISTENERS, 3 * live_feed.MAX_PER_KEY) > live_feed.MAX_PER_ADDRESS
+    with ExitStack() as held:
+        for number in range(live_feed.MAX_PER_ADDRESS):
+            held.enter_context(listening(web, key=keys[number % 3]))
+        for key in keys:
+            headers = {"Authorization": f"Bearer {key}"}
+            assert (
+                requests.get(f"{web.url}/v1/live", headers=headers, timeout=20).status_code == 429
+            )
 
 
 def test_a_server_that_is_away_is_told_of_and_seen_again(

@@ -92,7 +92,6 @@ _DECODER: Final = msgspec.json.Decoder(Choice)
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/dead``."""
-    _require_all_counters(who)
     given = read(request, _PARAMETERS)
     return JSONResponse(
         await services.run(_list, services.options.mysql_url, given["reason"], given["limit"])
@@ -175,15 +174,8 @@ def _shortened(row: dict[str, object]) -> dict[str, object]:
     return {**row, "payload": payload[:SHOWN_BYTES], "payload_characters": len(payload)}
 
 
-def _require_all_counters(who: Identity) -> None:
-    """What could not be counted may be of any counter, or of none."""
-    if who.counters:
-        raise Problem(403, "This key is for some counters only: dead letters may be of any")
-
-
 async def _choice(request: Request, services: Services, who: Identity) -> _Chosen:
     """What the body names."""
-    _require_all_counters(who)
     read(request, ())
     body = await bodies.read(request, services)
     try:
@@ -335,7 +327,29 @@ _DROP: Final[dict[str, Any]] = {
 }
 
 DOORS: Final[tuple[Door, ...]] = (
-    Door(method="GET", path="/v1/dead", handler=listed, scope="read", operation=_LIST),
-    Door(method="POST", path="/v1/dead/retry", handler=retried, scope="admin", operation=_RETRY),
-    Door(method="POST", path="/v1/dead/drop", handler=dropped, scope="admin", operation=_DROP),
+    Door(
+        method="GET",
+        path="/v1/dead",
+        handler=listed,
+        scope="read",
+        whole=True,
+        operation=_LIST,
+    ),
+    Door(
+        method="POST",
+        path="/v1/dead/retry",
+        handler=retried,
+        scope="admin",
+        whole=True,
+        operation=_RETRY,
+    ),
+    Door(
+        method="POST",
+        path="/v1/dead/drop",
+        handler=dropped,
+        scope="admin",
+        whole=True,
+        operation=_DROP,
+    ),
 )
+"""The doors to dead letters, which may be of any counter, or of none."""

@@ -23,8 +23,9 @@ class Door:
         path: as Starlette spells it, such as ``/v1/counters/{counter}/daily``.
         handler: what it does.
         scope: what a key must have; None: anybody, even where keys are needed.
-        public: a request without a key is let in as a public :class:`Identity`; the handler looks
-            whether what it asks for is public.
+        public: a request without a key, or with one that lacks the scope, is let in as a public
+            :class:`Identity`; the handler looks whether what it asks for is public.
+        whole: it tells of the whole installation: keys for some counters only are refused.
         operation: the operation of the OpenAPI document (3.1): summary, parameters, requestBody,
             responses. What every door has (401, 403, 429, …) is added to it.
         hidden: not in the document: pages and their files.
@@ -35,5 +36,6 @@ class Door:
     handler: Handler
     scope: Scope | None
     public: bool = False
+    whole: bool = False
     operation: Mapping[str, Any] = field(default_factory=dict)
     hidden: bool = False

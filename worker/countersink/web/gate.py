@@ -1,6 +1,7 @@
 """The gate: what every request goes through before, and every answer after, a door's handler."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from starlette.requests import Request
@@ -112,11 +113,15 @@ class Gate:
             self._register.note_use(who.key_id)
         else:
             who = self._without_key(door, found, client, method, scheme)
-        if who.public or door.scope is None or who.may(door.scope):
-            return who
-        if door.public:
-            return NOBODY
-        raise Problem(403, f"This takes a key with the scope {door.scope}")
+        if not (who.public or door.scope is None or who.may(door.scope)):
+            if door.public:
+                return replace(who, public=True)
+            raise Problem(403, f"This takes a key with the scope {door.scope}")
+        if door.whole and who.counters:
+            raise Problem(
+                403, "This key is for some counters only, and this is about the whole installation"
+            )
+        return who
 
     async def _holder(self, shown: str, client: str) -> Identity:
         """Whose key this is.

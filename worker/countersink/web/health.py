@@ -80,6 +80,7 @@ DOORS: Final = (
         path="/metrics",
         handler=metrics,
         scope="read",
+        whole=True,
         operation={
             "summary": "Metrics for Prometheus",
             "description": "Of this process and of the installation as a whole, in Prometheus' text"

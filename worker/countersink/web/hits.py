@@ -74,10 +74,20 @@ async def pixel(request: Request, services: Services, who: Identity) -> Response
 
 async def number(request: Request, services: Services, who: Identity) -> Response:
     """Count a visit, and answer with a picture of the number."""
-    counter, key = await _place(request, services, who)
     given = read(request, (_LABEL, _COUNT))
-    visits = _visit(request, services, counter, key) if given["count"] else 0
-    total = await HIT_NUMBERS.of(services).number(counter, key, visits)
+    counter, key = _named(request)
+    visits, total = 0, None
+    if given["count"]:
+        await _require_ingest(services, who, counter)
+        visits = _visit(request, services, counter, key)
+    try:
+        if await _may_see(services, who, counter):
+            total = await HIT_NUMBERS.of(services).number(counter, key, visits)
+        elif not given["count"]:
+            raise Problem(403, "This takes a key with the scope read, for this counter")
+    except Problem:
+        if not given["count"]:
+            raise
     picture = badge(given["label"], total)
     return Response(picture, headers=_HEADERS, media_type="image/svg+xml")
 
@@ -91,11 +101,21 @@ async def beacon(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def _place(request: Request, services: Services, who: Identity) -> tuple[str, str]:
-    """Counter and key that the path names, if they may.
+    """Counter and key that the path names, if they may add to it.
 
     Raises:
-        Problem: 422 there can be no such counter or key; 403 it is not theirs; 503 that cannot be
-            told.
+        Problem: as :func:`_named` and :func:`_require_ingest`.
+    """
+    counter, key = _named(request)
+    await _require_ingest(services, who, counter)
+    return counter, key
+
+
+def _named(request: Request) -> tuple[str, str]:
+    """Counter and key that the path names.
+
+    Raises:
+        Problem: 422 there can be no such counter or key.
     """
     counter, key = request.path_params["counter"], request.path_params["key"]
     try:
@@ -103,10 +123,30 @@ async def _place(request: Request, services: Services, who: Identity) -> tuple[s
         check_key(key)
     except ValueError as error:
         raise Problem(422, f"This cannot be counted: {error}") from None
+    return counter, key
+
+
+async def _may_see(services: Services, who: Identity, counter: str) -> bool:
+    """Whether they may see a counter's number: it is public, or their key has the scope read.
+
+    Raises:
+        Problem: 503 whether it is public cannot be told.
+    """
+    if who.may("read") and who.may_name(counter):
+        return True
+    return await PUBLIC.of(services).has(counter)
+
+
+async def _require_ingest(services: Services, who: Identity, counter: str) -> None:
+    """Check that they may add to a counter.
+
+    Raises:
+        Problem: 403 it is neither theirs nor public; 503 that cannot be told.
+    """
     if not who.public and who.may_name(counter):
-        return counter, key
+        return
     if await PUBLIC.of(services).has(counter):
-        return counter, key
+        return
     if who.public:
         raise Problem(
             403,
@@ -194,7 +234,8 @@ DOORS: Final = (
         public=True,
         operation=_operation(
             "hitBadge",
-            "Count a visit: a badge with the number.",
+            "Count a visit: a badge with the number, which takes the scope read where the counter"
+            " is not public.",
             _picture("image/svg+xml"),
             [_LABEL.document(), _COUNT.document()],
         ),

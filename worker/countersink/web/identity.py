@@ -18,7 +18,8 @@ class Identity:
         name: for people and logs.
         scopes: what they may do; ``admin`` includes the others.
         counters: shell patterns of the counters they may name; empty: all.
-        public: nobody in particular: only what is public is for them, and only by 1.
+        public: they may add to public counters alone, and only 1 at a time: somebody without a
+            key, or with one that may not count.
         session: hash of the cookie, where they have logged in with the key; else empty.
     """
 

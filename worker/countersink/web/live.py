@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from countersink.stream.limits import check_counter
 from countersink.web.door import Door
 from countersink.web.identity import Identity
-from countersink.web.live_feed import FEEDS, Feed, Listener
+from countersink.web.live_feed import FEEDS, MAX_PER_ADDRESS, MAX_PER_KEY, Feed, Listener
 from countersink.web.parameters import COUNTER_NAME, Parameter, read
 from countersink.web.problem import Problem
 from countersink.web.services import Services
@@ -98,6 +98,14 @@ async def live(request: Request, services: Services, who: Identity) -> Response:
     if not all(map(who.may_name, counters)):
         raise Problem(403, "This key is not for all of these counters")
     feed = FEEDS.of(services)
+    listener = Listener(counters, who.counters, who.key_id, request.scope["countersink.client"])
+    if not feed.has_room(listener):
+        raise Problem(
+            429,
+            f"{MAX_PER_KEY} streams may be open with one key, and {MAX_PER_ADDRESS} from one"
+            " address: end one first",
+            headers={"Retry-After": "30"},
+        )
     if feed.full:
         raise Problem(
             503, "Too many listen already: try again later", headers={"Retry-After": "30"}
@@ -108,7 +116,7 @@ async def live(request: Request, services: Services, who: Identity) -> Response:
     def welcome() -> bool:
         return not services.stopping.is_set() and services.register.holds(who)
 
-    return LiveStream(feed, Listener(counters, who.counters), welcome)
+    return LiveStream(feed, listener, welcome)
 
 
 async def _send(send: Send, text: str) -> None:

@@ -23,6 +23,10 @@ EVERY_S: Final = 1.0
 REST: Final = 4.0
 """Where a look takes long, the pause after it is so many times as long."""
 MAX_LISTENERS: Final = 100
+MAX_PER_KEY: Final = 25
+"""Listeners with one key, be it by logins: others find room beside it."""
+MAX_PER_ADDRESS: Final = 50
+"""Listeners at one address, whatever keys they have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +58,15 @@ class Listener:
     Attributes:
         counters: whose totals of today are wanted.
         patterns: shell patterns of the counters that may be told of; empty: all.
+        key: the id of their key; empty where none is needed.
+        address: theirs.
         wake: set whenever there was another look.
     """
 
     counters: frozenset[str]
     patterns: tuple[str, ...] = ()
+    key: str = ""
+    address: str = ""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _sent: dict[str, tuple[date, int]] = field(default_factory=dict)
     _last: int = 0
@@ -111,6 +119,12 @@ class Feed:
     def full(self) -> bool:
         """Whether nobody more may listen."""
         return len(self.listeners) >= MAX_LISTENERS
+
+    def has_room(self, listener: Listener) -> bool:
+        """Whether the listener's key, and their address, have not got all they may have."""
+        of_key = sum(each.key == listener.key for each in self.listeners)
+        of_address = sum(each.address == listener.address for each in self.listeners)
+        return (not listener.key or of_key < MAX_PER_KEY) and of_address < MAX_PER_ADDRESS
 
     @property
     def looking(self) -> bool:

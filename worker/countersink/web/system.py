@@ -127,6 +127,13 @@ _WHOAMI: Final[dict[str, Any]] = {
 }
 
 DOORS: Final[tuple[Door, ...]] = (
-    Door(method="GET", path="/v1/system", handler=system, scope="read", operation=_SYSTEM),
+    Door(
+        method="GET",
+        path="/v1/system",
+        handler=system,
+        scope="read",
+        whole=True,
+        operation=_SYSTEM,
+    ),
     Door(method="GET", path="/v1/whoami", handler=whoami, scope="read", operation=_WHOAMI),
 )
