@@ -17,13 +17,20 @@ from tests.support.waiting import eventually
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
 
+def send_first(producer: Producer) -> None:
+    """Have the producer send, so that it keeps what follows for its flush interval."""
+    producer.increment("first")
+    assert producer.flush(20)
+
+
 def test_increments_of_one_key_become_one_row(redis_url: str, redis_client: redis.Redis) -> None:
     with Producer(redis_url, flush_interval=60) as producer:
+        send_first(producer)
         for _ in range(10_000):
             producer.increment("hits", "/home", at=AT)
         producer.increment("hits", "/home", 5, at=AT)
         producer.increment("hits", "/home", -2, at=AT)
-    (entry,) = entries(redis_client)
+    _, entry = entries(redis_client)
     assert entry.rows == [("hits", "/home", int(AT.timestamp()) // 60, 10_003)]
 
 
@@ -49,18 +56,33 @@ def test_the_default_time_is_the_minute_of_redis_clock(
 
 def test_entries_hold_at_most_1000_rows(redis_url: str, redis_client: redis.Redis) -> None:
     with Producer(redis_url, flush_interval=60, max_rows=100_000) as producer:
+        send_first(producer)
         for number in range(2_500):
             producer.increment("hits", str(number), at=AT)
-    found = entries(redis_client)
+    _, *found = entries(redis_client)
     assert sorted(len(entry.rows) for entry in found) == [500, 1000, 1000]
     assert len({entry["id"] for entry in found}) == 3
     assert all(entry["v"] == "1" and len(entry["id"]) == 32 for entry in found)
+
+
+def test_the_first_increment_of_an_idle_producer_goes_out_at_once(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url, flush_interval=3600) as producer:
+        producer.increment("hits", "first")
+        # blocks until the entry is there
+        assert redis_client.xread({STREAM: "0"}, block=4000)
+        eventually(lambda: producer.stats().stored == 1)
+        producer.increment("hits", "second")
+        assert producer.stats().pending_rows == 1
+    assert len(entries(redis_client)) == 2
 
 
 def test_many_rows_are_flushed_before_the_interval_ends(
     redis_url: str, redis_client: redis.Redis
 ) -> None:
     with Producer(redis_url, flush_interval=3600, max_rows=100) as producer:
+        send_first(producer)
         for number in range(100):
             producer.increment("hits", str(number))
         # blocks until the entry is there

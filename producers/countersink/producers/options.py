@@ -20,7 +20,8 @@ class Options:
     """What a :class:`~countersink.producers.Producer` can be told besides its URL.
 
     Attributes:
-        flush_interval: seconds between two flushes to Redis.
+        flush_interval: seconds between two flushes to Redis; what comes after a pause at least as
+            long goes out at once.
         max_rows: distinct (counter, key, minute) rows that start a flush early.
         max_rows_in_memory: rows held at most, sent or not, until Redis or the spool has them.
         max_stream_length: entries in the stream above which Redis is treated as away.

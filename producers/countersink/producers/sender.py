@@ -61,12 +61,13 @@ class Sender(Thread):
         return 0 if self._spool is None else self._spool.backlog.increments_done
 
     def rows_waiting(self) -> None:
-        """There are rows: flush when it is time, or now if there are many."""
+        """There are rows: flush now if there are many, or if none were sent for an interval, so
+        that a short-lived process has sent the first ones before it ends; else when it is time.
+        """
         if self._buffer.growing >= self._max_rows:
             self.flush_now()
         elif self._idle:
             self._idle = False
-            self._next_flush = time.monotonic() + self._interval
             self._event.set()
 
     def flush_now(self) -> None:
