@@ -17,6 +17,7 @@ from countersink.producers.spool.directory import new_segment_path, segment_path
 from countersink.producers.spool.errors import SpoolFull
 from countersink.producers.spool.record import (
     FILE_HEADER_SIZE,
+    SYNCED_MARK_OFFSET,
     file_header,
     pack_slot,
     unpack_slot,
@@ -41,6 +42,11 @@ def written(directory: Path, parcels: list[Parcel]) -> Path:
         segment.append([each])
     segment.close()
     return segment.path
+
+
+def unmarked(content: bytes) -> bytes:
+    """The segment without its mark of what was fsynced, as earlier versions wrote it."""
+    return content[:SYNCED_MARK_OFFSET] + bytes(8) + content[FILE_HEADER_SIZE:]
 
 
 def adopt(path: Path) -> Segment:
@@ -86,7 +92,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_a_torn_tail_is_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     parcels = [parcel(number) for number in range(1, 4)]
     whole = written(tmp_path, parcels)
-    content = whole.read_bytes()
+    content = unmarked(whole.read_bytes())  # as after a crash before the fsync
     segment = adopt(whole)
     first = segment.read(FILE_HEADER_SIZE)
     assert first is not None
@@ -139,6 +145,90 @@ def test_a_corrupt_record_in_the_middle_is_passed_over_and_told(
         assert kept.exists(), "not deleted: somebody may want to look at it"
         assert not path.exists()
         kept.unlink()
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["marked", "of an earlier version"])
+def test_the_last_record_is_damaged_and_not_torn_whichever_byte_is_flipped(
+    tmp_path: Path, marked: bool
+) -> None:
+    parcels = [parcel(number) for number in range(1, 4)]
+    content = written(tmp_path, parcels).read_bytes()
+    content = content if marked else unmarked(content)
+    size = (len(content) - FILE_HEADER_SIZE) // 3
+    begin = len(content) - size
+    slot = range(begin + 12, begin + 24)
+    for offset in range(begin, len(content)):
+        if offset in slot:
+            continue
+        path = tmp_path / "bad.spool"
+        path.write_bytes(content[:offset] + bytes([content[offset] ^ 0x5A]) + content[offset + 1 :])
+        (info,) = [each for each in list_segments(tmp_path) if each.path == path]
+        assert (info.entries, info.damaged_bytes) == (2, size), offset
+        sent, backlog = replayed(path)
+        assert facts(sent) == facts(parcels[:2]), offset
+        assert backlog.damaged_bytes == size, offset
+        kept = path.with_name("bad.spool.damaged")
+        assert backlog.kept == [kept]
+        assert kept.stat().st_size == len(content), "nothing of it was cut"
+        kept.unlink()
+
+
+@pytest.mark.parametrize("rest", ["cut short", "cut off", "zeros"])
+def test_what_was_fsynced_and_is_gone_is_damage(tmp_path: Path, rest: str) -> None:
+    parcels = [parcel(number) for number in range(1, 4)]
+    path = written(tmp_path, parcels)
+    content = path.read_bytes()
+    size = (len(content) - FILE_HEADER_SIZE) // 3
+    whole = content[:-size]
+    left = {"cut short": content[:-5], "cut off": whole, "zeros": whole + bytes(size)}
+    path.write_bytes(left[rest])
+    sent, backlog = replayed(path)
+    assert facts(sent) == facts(parcels[:2])
+    assert backlog.damaged_bytes == size
+    assert backlog.kept
+
+
+def test_a_crash_that_left_zeros_for_what_was_not_fsynced_is_no_damage(tmp_path: Path) -> None:
+    """The file's size was on disk before its content: the end of a record, or all of it, is 0."""
+    big = Parcel(
+        new_entry_id(NOW), encode_rows([("hits", f"key-{n}", 1, 1) for n in range(99)]), 99, 99
+    )
+    path = written(tmp_path, [parcel(1), big])
+    content = unmarked(path.read_bytes())
+    first = (
+        FILE_HEADER_SIZE
+        + (len(content) - FILE_HEADER_SIZE - len(big.rows) + len(parcel(1).rows)) // 2
+    )
+    sectors = range(first + 511 & ~511, len(content), 512)
+    for begin in (first, *sectors):
+        path.write_bytes(content[:begin] + bytes(len(content) - begin))
+        sent, backlog = replayed(path)
+        assert [each.increments for each in sent] == [1]
+        assert not backlog.damaged_bytes
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("size", [0, 1, FILE_HEADER_SIZE - 1, FILE_HEADER_SIZE])
+@pytest.mark.parametrize("start", [file_header(), bytes(FILE_HEADER_SIZE)], ids=["begun", "zeros"])
+def test_a_segment_whose_header_was_never_whole_is_empty(
+    tmp_path: Path, size: int, start: bytes
+) -> None:
+    path = tmp_path / "x.spool"
+    path.write_bytes(start[:size])
+    sent, backlog = replayed(path)
+    assert (sent, backlog.damaged_bytes, path.exists()) == ([], 0, False)
+
+
+def test_a_header_that_is_cut_in_the_midst_of_its_marks_had_records_behind_it(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path, [parcel(1)])
+    path.write_bytes(path.read_bytes()[: FILE_HEADER_SIZE - 2])
+    (info,) = list_segments(tmp_path)
+    assert info.unreadable == "it is not a spool segment"
+    with pytest.raises(SpoolError, match="not a spool segment"):
+        Segment.adopt(path)
+    assert path.exists(), "kept"
 
 
 def test_damage_is_remembered_by_a_replay_that_is_interrupted(tmp_path: Path) -> None:

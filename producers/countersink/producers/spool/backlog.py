@@ -94,15 +94,17 @@ class Backlog:
             self._offset = self._segments[0].done
 
     def _finish(self, segment: Segment) -> None:
-        torn = segment.end - self._offset
-        if torn > 0:
+        left = segment.left(self._offset)
+        if left > 0 and not segment.torn(self._offset):
+            self._damage(segment, left)
+        elif left > 0:
             segment.cut(self._offset)
             self._journal.say(
                 logging.WARNING,
                 "spool_damaged",
                 "%s: cut %d bytes of a record that was not written to its end",
                 segment.path,
-                torn,
+                left,
             )
         self._segments.popleft()
         if self._segments:

@@ -27,7 +27,7 @@ class SegmentInfo:
         entries: stream entries in it that are not known to be in Redis.
         increments: the increments in them.
         made_ms: Unix ms at which the file was made; None: its name does not tell.
-        damaged_bytes: bytes of corrupt records before or between them.
+        damaged_bytes: bytes of corrupt records before, between and after them.
         unreadable: why the file cannot be read; None: it can.
     """
 
@@ -91,6 +91,9 @@ def _look(path: Path, size: int, *, damaged: bool) -> SegmentInfo:
             offset = record.end
             entries += 1
             increments += record.parcel.increments
+        left = max(size, header.synced) - offset
+        if left > 0 and not records.torn(offset, size, header.synced):
+            passed_over += left
     return SegmentInfo(
         path=path,
         bytes=size,

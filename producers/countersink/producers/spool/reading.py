@@ -6,15 +6,19 @@ from typing import Final
 
 from countersink.producers.spool.errors import SpoolError
 from countersink.producers.spool.record import (
+    MAX_BODY,
     RECORD_HEADER_SIZE,
     RECORD_MAGIC,
     Record,
     body_length,
+    checks,
     unpack,
 )
 
 _AT_ONCE: Final = 1 << 20
 """Bytes looked through at once for the record behind a damage."""
+_SECTOR: Final = 512
+"""Bytes that a disk writes all or none of; those of a file that it did not come to are zeros."""
 
 
 class Records:
@@ -44,6 +48,31 @@ class Records:
             offset = found
             record = self._at(offset, end)
         return record
+
+    def torn(self, offset: int, end: int, synced: int) -> bool:
+        """Whether the rest of the file, from ``offset`` to ``end``, in which there is no record, is
+        one that was not written to its end. Else it was whole once, and is damaged now.
+
+        Args:
+            synced: bytes of the file that are known to have been fsynced: those were whole.
+
+        Raises:
+            SpoolError: the file cannot be read.
+        """
+        if offset < synced:
+            return False
+        tail = self._read(offset, min(end - offset, RECORD_HEADER_SIZE + MAX_BODY))
+        border = -offset % _SECTOR
+        sectors = (tail[at : at + _SECTOR] for at in range(border, len(tail), _SECTOR))
+        if any(not any(part) for part in (tail[:border], *sectors) if part):
+            return True  # the size was on disk, and the content not yet: JSON holds no zeros
+        header, body = tail[:RECORD_HEADER_SIZE], tail[RECORD_HEADER_SIZE:]
+        if len(header) < RECORD_HEADER_SIZE:
+            return RECORD_MAGIC.startswith(header[: len(RECORD_MAGIC)])
+        length = body_length(header)
+        if length is None or length <= len(body) or RECORD_MAGIC in body:
+            return False
+        return not checks(header, body)  # else only its length is damaged
 
     def _magic_after(self, offset: int, end: int) -> int | None:
         """Where the next record may begin."""

@@ -3,16 +3,19 @@
 ::
 
     file    = magic "csspool1" (8 bytes), slot: bytes of the file that are done,
-              flag: "D" if damage was seen, 11 bytes reserved; then records
+              flag: "D" if damage was seen, 3 bytes reserved,
+              mark: bytes of the file that are fsynced; then records
     record  = magic (4 bytes), length of the body (u32), CRC-32 of length and body (u32),
               slot: at; then the body
     body    = entry id (16 bytes), row count (u32), increments (u64), rows: the entry's JSON
     slot    = value (i64), CRC-32 of the value (u32); anything else, such as zeros: not set
+    mark    = value (u32), CRC-32 of the value (u32); likewise (earlier versions leave it unset)
 
 All little-endian. Records are only ever appended. The two kinds of slots are overwritten in place
 instead of recording their changes at the end, because a replay has to stamp ``at`` before it sends,
 and must be able to on a full disk: it is what will empty it. A slot torn by a crash is not set,
-which is right: what depends on it had not begun.
+which is right: what depends on it had not begun. The mark is written after an fsync and not fsynced
+itself: it may be behind after a power cut, and is never ahead.
 """
 
 import struct
@@ -26,11 +29,13 @@ FILE_MAGIC: Final = b"csspool1"
 DONE_SLOT_OFFSET: Final = len(FILE_MAGIC)
 DAMAGED_FLAG_OFFSET: Final = 20
 DAMAGED_FLAG: Final = b"D"
+SYNCED_MARK_OFFSET: Final = 24
 FILE_HEADER_SIZE: Final = 32
 
 RECORD_MAGIC: Final = b"\xc5\x0a\x5d\x91"
 _HEAD: Final = struct.Struct("<4sII")
 _SLOT: Final = struct.Struct("<qI")
+_MARK: Final = struct.Struct("<II")
 _BODY: Final = struct.Struct("<16sIQ")
 AT_SLOT_OFFSET: Final = _HEAD.size
 RECORD_HEADER_SIZE: Final = _HEAD.size + _SLOT.size
@@ -49,10 +54,13 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What a segment begins with: how far it is done, and whether damage was seen."""
+    """What a segment begins with: how far it is done, whether damage was seen, and how many of its
+    bytes are known to have been fsynced (0: none).
+    """
 
     done: int
-    damaged: bool
+    damaged: bool = False
+    synced: int = 0
 
 
 def pack_slot(value: int) -> bytes:
@@ -68,6 +76,16 @@ def unpack_slot(raw: bytes) -> int | None:
     return int(value) if check == crc32(_SLOT.pack(value, 0)) else None
 
 
+def pack_mark(value: int) -> bytes:
+    """A mark that is set."""
+    return _MARK.pack(value, crc32(value.to_bytes(4, "little")))
+
+
+def _unpack_mark(raw: bytes) -> int:
+    value, check = _MARK.unpack(raw)
+    return int(value) if check == crc32(raw[:4]) else 0
+
+
 def file_header() -> bytes:
     """The beginning of a new segment."""
     return FILE_MAGIC.ljust(FILE_HEADER_SIZE, b"\0")
@@ -75,16 +93,18 @@ def file_header() -> bytes:
 
 def read_file_header(start: bytes, size: int) -> FileHeader | None:
     """The header of a file of ``size`` bytes that begins with ``start``; ``None``: it is no
-    segment. One that ends within its header is an empty segment.
+    segment. One whose writer died before the header was on disk is an empty segment.
     """
-    if len(start) < FILE_HEADER_SIZE:
-        return FileHeader(FILE_HEADER_SIZE, damaged=False)
-    if not start.startswith(FILE_MAGIC):
+    unwritten = not any(start) and size <= FILE_HEADER_SIZE
+    if unwritten or (len(start) < FILE_HEADER_SIZE and file_header().startswith(start)):
+        return FileHeader(FILE_HEADER_SIZE)
+    if len(start) < FILE_HEADER_SIZE or not start.startswith(FILE_MAGIC):
         return None
     done = unpack_slot(start[DONE_SLOT_OFFSET : DONE_SLOT_OFFSET + _SLOT.size])
     if done is None or not FILE_HEADER_SIZE <= done <= size:
         done = FILE_HEADER_SIZE
-    return FileHeader(done, damaged=start[DAMAGED_FLAG_OFFSET:][:1] == DAMAGED_FLAG)
+    damaged = start[DAMAGED_FLAG_OFFSET:][:1] == DAMAGED_FLAG
+    return FileHeader(done, damaged, _unpack_mark(start[SYNCED_MARK_OFFSET:FILE_HEADER_SIZE]))
 
 
 def pack(parcel: Parcel) -> list[bytes]:
@@ -106,14 +126,18 @@ def body_length(header: bytes) -> int | None:
     return int(length)
 
 
+def checks(header: bytes, body: bytes) -> bool:
+    """Whether the checksum in ``header`` is that of ``body``, whatever length the header names."""
+    length = len(body).to_bytes(4, "little")
+    return bool(_HEAD.unpack_from(header)[2] == crc32(body, crc32(length)))
+
+
 def unpack(offset: int, header: bytes, body: bytes) -> Record | None:
     """The record at ``offset``; ``None``: its checksum is wrong or its body is cut short."""
     length = body_length(header)
-    if length is None or len(body) != length:
-        return None
-    if _HEAD.unpack_from(header)[2] != crc32(body, crc32(length.to_bytes(4, "little"))):
+    if length != len(body) or not checks(header, body):
         return None
     id, row_count, increments = _BODY.unpack_from(body)
     at = unpack_slot(header[AT_SLOT_OFFSET:RECORD_HEADER_SIZE])
     parcel = Parcel(id.hex(), body[_BODY.size :], row_count, increments, at=at)
-    return Record(offset, offset + RECORD_HEADER_SIZE + length, parcel)
+    return Record(offset, offset + RECORD_HEADER_SIZE + len(body), parcel)

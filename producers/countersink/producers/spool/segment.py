@@ -16,9 +16,11 @@ from countersink.producers.spool.record import (
     DAMAGED_FLAG_OFFSET,
     DONE_SLOT_OFFSET,
     FILE_HEADER_SIZE,
+    SYNCED_MARK_OFFSET,
     Record,
     file_header,
     pack,
+    pack_mark,
     pack_slot,
     read_file_header,
 )
@@ -34,6 +36,7 @@ class Segment:
         end: bytes of it that hold records (and the file header).
         done: records before this offset are in Redis.
         damaged: corrupt records were passed over, now or by an earlier replay.
+        synced: bytes of it that are known to have been fsynced.
     """
 
     def __init__(self, path: Path, fd: int, token: object) -> None:
@@ -44,6 +47,7 @@ class Segment:
         self._records = Records(path, fd)
         self.end = os.fstat(fd).st_size
         self.done = FILE_HEADER_SIZE
+        self.synced = 0
 
     @classmethod
     def create(cls, path: Path) -> "Segment":
@@ -99,7 +103,7 @@ class Segment:
             raise SpoolError(f"{path} is not a spool segment")
         # A shorter file: its writer died before it had written anything.
         segment.end = max(segment.end, FILE_HEADER_SIZE)
-        segment.done, segment.damaged = header.done, header.damaged
+        segment.done, segment.damaged, segment.synced = header.done, header.damaged, header.synced
         return segment
 
     @classmethod
@@ -138,7 +142,11 @@ class Segment:
             except OSError:
                 pass  # the next append overwrites it, and a replay cuts it
             raise SpoolError(f"{self.path}: cannot write: {error.strerror}") from error
-        self.end = offset
+        self.end = self.synced = offset
+        try:
+            self._write(SYNCED_MARK_OFFSET, [pack_mark(offset)])
+        except OSError:
+            pass  # a replay then tells by the bytes alone whether a tail is torn or damaged
 
     def read(self, offset: int) -> Record | None:
         """The first record at or after ``offset``; ``None``: no more. What lies between is corrupt.
@@ -150,6 +158,22 @@ class Segment:
         if record is not None and record.offset > offset:
             self._note_damage()
         return record
+
+    def left(self, offset: int) -> int:
+        """How many bytes there are, or were once, from ``offset`` on."""
+        return max(self.end, self.synced) - offset
+
+    def torn(self, offset: int) -> bool:
+        """Whether what is left from ``offset`` on, in which there is no record, was never written
+        to its end; else it is corrupt.
+
+        Raises:
+            SpoolError: the file cannot be read, or the damage cannot be noted in it.
+        """
+        if self._records.torn(offset, self.end, self.synced):
+            return True
+        self._note_damage()
+        return False
 
     def cut(self, offset: int) -> int:
         """Cut a torn tail from ``offset`` on; how many bytes those were.
