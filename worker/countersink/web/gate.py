@@ -14,7 +14,7 @@ from countersink.web.credentials import holder_of, login_of, shown_key
 from countersink.web.door import Door
 from countersink.web.failures import answer_of
 from countersink.web.headers import complete
-from countersink.web.hosts import Hosts
+from countersink.web.hosts import Hosts, is_loopback, is_of_this_machine
 from countersink.web.identity import EVERYBODY, NOBODY, Identity
 from countersink.web.limits import Buckets, retry_after
 from countersink.web.problem import Problem
@@ -26,6 +26,10 @@ BURST_S: Final = 2.0
 """Seconds of the allowed rate that may come at once."""
 _READING: Final = ("GET", "HEAD")
 _CHALLENGE: Final = 'Bearer realm="countersink"'
+_WHY: Final = (
+    "; without one only this machine's own programs are let in, by a name or address of loopback,"
+    " with HTTP/1.1 and not through a proxy"
+)
 
 
 class Gate:
@@ -85,7 +89,7 @@ class Gate:
             self._within(self._per_address, client)
             raise
         try:
-            who = await self._admit(door, found, client, method, scope["scheme"])
+            who = await self._admit(door, found, client, scope)
             return await door.handler(Request(scope, receive, send), self._services, who)
         except Exception as error:
             page = _page_instead(door, error) if door.hidden and _is_browser(scope) else None
@@ -94,13 +98,14 @@ class Gate:
             return RedirectResponse(page, 303)
 
     async def _admit(
-        self, door: Door, found: Mapping[bytes, bytes], client: str, method: str, scheme: str
+        self, door: Door, found: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
         """Whose request this is.
 
         Raises:
             Problem: 401, 403 or 429.
         """
+        method, scheme = scope["method"], scope["scheme"]
         if door.scope is None and not door.public:
             self._within(self._per_address, client)
             if method not in _READING and not origins.is_own(found, scheme, silent=True):
@@ -112,7 +117,7 @@ class Gate:
             self._within(self._per_key, who.key_id)
             self._register.note_use(who.key_id)
         else:
-            who = self._without_key(door, found, client, method, scheme)
+            who = self._without_key(door, found, client, scope)
         if not (who.public or door.scope is None or who.may(door.scope)):
             if door.public:
                 return replace(who, public=True)
@@ -139,20 +144,22 @@ class Gate:
         )
 
     def _without_key(
-        self, door: Door, found: Mapping[bytes, bytes], client: str, method: str, scheme: str
+        self, door: Door, found: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
         """Whose request without a key this is: of a login, everybody's, or nobody's."""
+        method, scheme = scope["method"], scope["scheme"]
         login = login_of(found, scheme, self._register)
         if login is not None:
             who: Identity | None = login.identity
             self._within(self._per_key, login.identity.key_id)
-        elif self._is_open(found):
+        elif self._is_open(found, scope):
             who = EVERYBODY
             self._within(self._per_key, client)
         else:
             who = None
             self._within(self._per_address, client)
-        if who is not None:
+        foreign = who is EVERYBODY and not self._without_keys and origins.is_from_elsewhere(found)
+        if who is not None and not foreign:
             reading = method in _READING
             # What is public may count by GET, too: a pixel on somebody else's page.
             if reading and not door.public:
@@ -167,19 +174,27 @@ class Gate:
         raise Problem(
             401,
             "This takes a key: send Authorization: Bearer and the key, which"
-            " countersink key create makes",
+            f" countersink key create makes{'' if self._register.keys_needed else _WHY}",
             headers={"WWW-Authenticate": _CHALLENGE},
         )
 
-    def _is_open(self, found: Mapping[bytes, bytes]) -> bool:
-        """Whether everybody may do everything: no key was ever made, and who reaches us is local.
+    def _is_open(self, found: Mapping[bytes, bytes], scope: Scope) -> bool:
+        """Whether everybody may do everything: no key was ever made, and who asks is a program or
+        a browser of this machine, as far as can be told.
 
-        What comes through a proxy is not.
+        What comes through a proxy is not: it has the proxy's address, which may be loopback's.
         """
         if self._register.keys_needed or not self._open:
             return False
-        proxied = b"x-forwarded-for" in found or b"forwarded" in found
-        return self._without_keys or not proxied
+        if self._without_keys:
+            return True
+        peer = scope["client"]
+        return (
+            peer is not None
+            and is_loopback(peer[0])
+            and is_of_this_machine(found.get(b"host", b"").decode("latin-1"))
+            and not heads.is_proxied(scope)
+        )
 
     def _within(self, buckets: Buckets, name: str) -> None:
         wait = buckets.take(name)

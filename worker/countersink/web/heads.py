@@ -33,6 +33,43 @@ _JOINED: Final = {
 }
 
 
+_OF_PROXIES: Final = frozenset(
+    (
+        b"via",
+        b"forwarded",
+        b"x-real-ip",
+        b"x-real-port",
+        b"x-client-ip",
+        b"client-ip",
+        b"x-cluster-client-ip",
+        b"x-original-forwarded-for",
+        b"x-original-host",
+        b"x-proxyuser-ip",
+        b"x-scheme",
+        b"x-varnish",
+        b"front-end-https",
+        b"true-client-ip",
+        b"cdn-loop",
+        b"cloudfront-viewer-address",
+        b"do-connecting-ip",
+        b"x-amz-cf-id",
+        b"x-amzn-trace-id",
+        b"x-appengine-user-ip",
+        b"x-nf-client-connection-ip",
+        b"x-vercel-forwarded-for",
+    )
+)
+_PREFIXES_OF_PROXIES: Final = (
+    b"x-forwarded",
+    b"cf-",
+    b"fly-",
+    b"fastly-",
+    b"x-azure-",
+    b"x-arr-",
+    b"x-envoy-",
+)
+
+
 def read(scope: Scope) -> dict[bytes, bytes]:
     """The headers that matter, by lower-case name.
 
@@ -51,6 +88,17 @@ def read(scope: Scope) -> dict[bytes, bytes]:
         elif name in _JOINED:
             found[name] = found[name] + _JOINED[name] + value if name in found else value
     return found
+
+
+def is_proxied(scope: Scope) -> bool:
+    """Whether a header is there that proxies and content delivery networks add, whatever is in it.
+
+    HTTP/1.0 counts as one: programs have spoken 1.1 for long, but proxies such as nginx, which may
+    say nothing else of themselves, speak it to the server behind them.
+    """
+    return scope["http_version"] == "1.0" or any(
+        name in _OF_PROXIES or name.startswith(_PREFIXES_OF_PROXIES) for name, _ in scope["headers"]
+    )
 
 
 def decode_target(scope: Scope) -> None:

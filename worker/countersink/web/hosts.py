@@ -63,6 +63,16 @@ class Hosts:
         )
 
 
+def is_of_this_machine(host: str) -> bool:
+    """Whether a ``Host`` is one that only this machine leads to itself by: a loopback name or
+    address, with or without a port."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match[1].lower().rstrip(".")
+    return name.endswith(".localhost") or is_loopback(name.strip("[]"))
+
+
 def is_told(host: str) -> bool:
     """Whether browsers tell a server of this ``Host`` where a request comes from although it is not
     asked for by https: where they know that it is on their own machine (W3C Secure Contexts, 3.1).

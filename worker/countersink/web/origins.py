@@ -8,7 +8,7 @@ else. It says where that page is from: in ``Sec-Fetch-Site``, in older browsers 
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from countersink.web.hosts import is_told
+from countersink.web.hosts import is_of_this_machine, is_told
 from countersink.web.problem import Problem
 
 
@@ -32,6 +32,17 @@ def is_own(heads: Mapping[bytes, bytes], scheme: str, *, silent: bool) -> bool:
     if referer is not None:
         return _same(referer.decode("latin-1"), own)
     return silent
+
+
+def is_from_elsewhere(heads: Mapping[bytes, bytes]) -> bool:
+    """Whether a page has sent this that no server of this machine's own name has delivered.
+
+    A proxy that puts a name of ours into ``Host`` leaves ``Origin`` as the browser has sent it.
+    """
+    origin = heads.get(b"origin")
+    if origin is None:
+        return False
+    return not is_of_this_machine(origin.decode("latin-1").partition("://")[2])
 
 
 def may_be_silent(heads: Mapping[bytes, bytes], scheme: str) -> bool:

@@ -54,6 +54,7 @@ def run(
     """
     with open_tables(options.mysql_url) as session:
         check_keys(session, options)
+        is_open = options.may_be_open and not api_keys.any_made(session)
     application = create_app(options, producer=producer, system=system)
     server = make_server(application, options)
     room = allow_files(options.max_connections)
@@ -75,6 +76,8 @@ def run(
         url = url_of(listener)
         server.on_started = lambda: (announce or _announce)(url)
         _log("started", "a web process starts", url=url)
+        if is_open:
+            LOGGER.warning(_open_to(options), extra={"action": "no_key"})
         server.run(sockets=[listener])
     if application.complete:
         _log("stopped", "a web process ends; all that it accepted is stored")
@@ -94,6 +97,22 @@ def check_keys(session: Session, options: WebOptions) -> None:
     raise Unguarded(
         f"{options.host} can be reached from other machines, and no key is valid: make one with"
         " countersink key create NAME --scope admin, or let everybody in with --without-keys"
+    )
+
+
+def _open_to(options: WebOptions) -> str:
+    """Who may do everything, where there is no key."""
+    if options.without_keys:
+        return (
+            "there is no key, and --without-keys was said: whoever reaches this server, also"
+            " through a proxy, may do everything"
+        )
+    return (
+        "there is no key: every program of this machine may do everything. Before a proxy or a"
+        " tunnel leads here, make one with countersink key create: a proxy that speaks HTTP/1.1,"
+        " adds no header such as X-Forwarded-For and puts 127.0.0.1 or localhost into Host cannot"
+        " be told from a program of this machine, and lets everybody in. Requests that show a"
+        " proxy are refused until then"
     )
 
 
