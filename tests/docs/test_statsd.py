@@ -11,6 +11,7 @@ from pathlib import Path
 from countersink.producers.statsd.figures import Figures
 from countersink.producers.statsd.journal import Journal
 from countersink.producers.statsd.mapping import Rules, load
+from countersink.producers.statsd.options import StatsdOptions
 from countersink.producers.statsd.tally import Tally
 from countersink.producers.testing import RecordingProducer
 from tests.cli.command import Servers
@@ -22,7 +23,16 @@ PAGE = (PROJECT / "docs" / "statsd.md").read_text("utf-8")
 
 def counted(line: str, rules: Rules, times: int = 1) -> dict[tuple[str, str], int]:
     producer = RecordingProducer()
-    tally = Tally(producer, Figures(), Journal(), rules, max_amount=10**9, max_counters=10)
+    tally = Tally(
+        producer,
+        Figures(),
+        Journal(),
+        rules,
+        max_amount=10**9,
+        max_counters=10,
+        max_ahead_s=StatsdOptions().max_ahead_s,
+        max_age_days=StatsdOptions().max_age_days,
+    )
     for _ in range(times):
         tally.lines([line.encode()])
     return producer.totals()

@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import struct
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from countersink.producers.statsd import (
     NotLoopback,
     Server,
     StatsdOptions,
-    streams,
 )
 from countersink.producers.statsd.receiving import BATCH, LARGEST
 from countersink.producers.statsd.sockets import lost, widen
@@ -167,26 +167,55 @@ def test_idle_connections_keep_nobody_out() -> None:
     assert listener.producer.count("a") == 5
 
 
-def test_no_line_is_cut_to_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_come_byte_by_byte_keep_nobody_out() -> None:
+    with listening(tcp=True, max_connections=20) as listener, ExitStack() as stack:
+        slow = [stack.enter_context(listener.connection()) for _ in range(20)]
+        for number in range(1, 31):
+            for each in slow:
+                with suppress(OSError):  # it has made room
+                    each.send(b"a")
+            stack.enter_context(listener.connection()).sendall(b"b:1|c\n")
+            listener.has_lines(number)
+    assert listener.producer.count("b") == 30
+    assert listener.figures.malformed == 0
+
+
+def test_who_has_sent_no_whole_line_for_longest_makes_room() -> None:
     with (
-        listening(tcp=True, max_connections=1) as listener,
-        listener.connection() as busy,
+        listening(tcp=True, max_connections=2) as listener,
+        listener.connection() as first,
+        listener.connection() as second,
     ):
-        busy.sendall(b"a:1|c\na:1")
+        first.sendall(b"a:1|c\n")
         listener.has_lines(1)
-        with listener.connection() as other:
-            assert other.recv(1) == b""
-        assert listener.figures.refused == 1
-        busy.sendall(b"1|c\na")
+        second.sendall(b"a:1|c\na:1")
         listener.has_lines(2)
-        assert listener.producer.count("a") == 12
-        # but one that never goes on makes room after a while
-        monkeypatch.setattr(streams, "UNFINISHED_SECONDS", 0.0)
-        with listener.connection() as other:
-            other.sendall(b"a:1|c\n")
-            assert busy.recv(1) == b""
+        with listener.connection() as third:
+            assert first.recv(1) == b""
+            third.sendall(b"a:1|c\n")
             listener.has_lines(3)
+            second.sendall(b"0|c\n")  # its line was not cut
+            listener.has_lines(4)
+            assert listener.figures.refused == 1
     assert listener.producer.count("a") == 13
+
+
+def test_a_line_that_lasts_too_long_makes_room_before_those_that_only_wait() -> None:
+    with (
+        listening(tcp=True, max_connections=2, line_timeout_s=0) as listener,
+        listener.connection() as waiting,
+        listener.connection() as slow,
+    ):
+        waiting.sendall(b"a:1|c\n")
+        listener.has_lines(1)
+        slow.sendall(b"a:1|c\na")
+        listener.has_lines(2)
+        with listener.connection() as new:
+            assert slow.recv(1) == b""
+            new.sendall(b"a:1|c\n")
+            listener.has_lines(3)
+            waiting.sendall(b"a:1|c\n")
+            listener.has_lines(4)
 
 
 def test_a_connection_that_has_ended_makes_room_and_its_last_line_counts() -> None:
@@ -303,6 +332,9 @@ def test_a_port_that_is_taken() -> None:
         ({"port": 70_000}, "port is"),
         ({"max_amount": 10**13}, "max_amount"),
         ({"max_counters": 0}, "max_counters"),
+        ({"max_age_days": -1}, "max_age_days"),
+        ({"max_ahead_s": float("nan")}, "max_ahead_s"),
+        ({"line_timeout_s": -1.0}, "line_timeout_s"),
         ({"receive_buffer": 1 << 30}, "less than 1 GiB"),
         ({"socket": "x", "stream_socket": "x"}, "both"),
         ({"socket_mode": 0o1777}, "octal"),

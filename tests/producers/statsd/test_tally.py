@@ -13,7 +13,7 @@ from countersink.producers.statsd import tally as tally_module
 from countersink.producers.statsd.figures import Figures
 from countersink.producers.statsd.journal import Journal
 from countersink.producers.statsd.mapping import Rules, read
-from countersink.producers.statsd.options import MAX_AMOUNT_LIMIT
+from countersink.producers.statsd.options import MAX_AMOUNT_LIMIT, StatsdOptions
 from countersink.producers.statsd.receiving import BATCH, LARGEST
 from countersink.producers.statsd.tally import (
     DELIVER_DISTINCT,
@@ -35,6 +35,7 @@ class Counting:
         rules: Mapping[str, Any] | None = None,
         max_amount: int = 10**9,
         max_counters: int = 1_000,
+        max_age_days: int = 0,
     ) -> None:
         self.producer = RecordingProducer()
         self.figures = Figures()
@@ -45,6 +46,8 @@ class Counting:
             read(rules or {}),
             max_amount=max_amount,
             max_counters=max_counters,
+            max_ahead_s=StatsdOptions().max_ahead_s,
+            max_age_days=max_age_days,
         )
 
     def packets(self, *packets: bytes, more: bool = False) -> None:
@@ -204,6 +207,16 @@ def test_a_time_far_ahead_is_malformed() -> None:
     now = int(time.time())
     counting.packets(b"a:1|c|T%d\na:1|c|T%d" % (now + 3600, now + 90_000))
     assert (counting.figures.counted, counting.figures.malformed) == (1, 1)
+
+
+def test_a_time_far_back_is_malformed() -> None:
+    now = int(time.time())
+    counting = Counting(max_age_days=StatsdOptions().max_age_days)
+    counting.packets(b"a:1|c|T0\na:1|c|T%d\na:1|c|T%d" % (now - 300_000_000, now - 320_000_000))
+    assert (counting.figures.counted, counting.figures.malformed) == (1, 2)
+    without = Counting(max_age_days=0)
+    without.packets(b"a:1|c|T0")
+    assert without.figures.counted == 1
 
 
 def test_another_map_is_used_at_once() -> None:

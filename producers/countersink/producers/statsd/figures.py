@@ -21,8 +21,7 @@ class Figures:
         lost: datagrams that the kernel dropped because its receive buffer was full. Only UDP loses
             any: a sender to a unix socket waits.
         connections: stream connections (TCP, unix) that are open now.
-        refused: stream connections that were closed since there were too many: the longest idle
-            one for a new one, or the new one.
+        refused: stream connections that were closed to make room for new ones.
         receive_buffer: bytes of the smallest receive buffer that the kernel has granted; 0 without
             a datagram socket.
         rules: rules in the map that is in use.

@@ -9,6 +9,9 @@ PORT: Final = 8125
 MAX_AMOUNT_LIMIT: Final = 10**12
 """Of ``max_amount``: what one receive can hold at most, times this, still fits into 64 bits."""
 
+MAX_SECONDS: Final = 1e12
+"""Of a time or an age: more than any clock tells."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StatsdOptions:
@@ -27,7 +30,12 @@ class StatsdOptions:
         max_amount: the largest absolute amount of one line, its sample rate applied.
         max_counters: counters that names may become, since its start; what comes by further ones
             is counted in ``__overflow__``.
-        max_connections: stream connections at once; for one more the longest idle one is closed.
+        max_ahead_s: seconds that a line's own time may lie ahead of the clock here.
+        max_age_days: days that it may lie in the past; 0: no limit.
+        max_connections: stream connections at once; for one more the one is closed that has sent no
+            whole line for longest.
+        line_timeout_s: seconds after which a line of a stream connection that has not ended makes
+            room before all others.
 
     Raises:
         ValueError: they cannot be used together; the message says what to do.
@@ -45,7 +53,10 @@ class StatsdOptions:
     receive_buffer: int = 16 << 20
     max_amount: int = 1_000_000_000
     max_counters: int = 10_000
+    max_ahead_s: float = 86_400.0
+    max_age_days: int = 3_650
     max_connections: int = 1_000
+    line_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
         if not (self.udp or self.tcp or self.socket or self.stream_socket):
@@ -57,6 +68,10 @@ class StatsdOptions:
         for name in ("receive_buffer", "max_counters", "max_connections"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: at least 1 is needed")
+        for name in ("max_ahead_s", "max_age_days", "line_timeout_s"):
+            value = getattr(self, name)
+            if not 0 <= value <= MAX_SECONDS:
+                raise ValueError(f"{name} is {value}: 0 to {MAX_SECONDS:,.0f}")
         if self.receive_buffer >= 1 << 30:
             raise ValueError(f"receive_buffer is {self.receive_buffer}: less than 1 GiB")
         if not 0 <= self.socket_mode <= 0o777:

@@ -54,6 +54,8 @@ class Server:
             self._rules(),
             max_amount=options.max_amount,
             max_counters=options.max_counters,
+            max_ahead_s=options.max_ahead_s,
+            max_age_days=options.max_age_days,
         )
         self._lost_before = 0
         self._datagrams: list[socket.socket] = []
@@ -164,6 +166,7 @@ class Server:
                     self._wake,
                     DRAIN_SECONDS,
                     self._options.max_connections,
+                    self._options.line_timeout_s,
                 )
             )
         for thread in self._threads:

@@ -20,26 +20,26 @@ ROUND: Final = 128
 """Connections read before what they sent is counted."""
 PAUSE_SECONDS: Final = 0.1
 """Before connections are accepted again when there was no descriptor for one."""
-UNFINISHED_SECONDS: Final = 10.0
-"""How long the rest of a line may take to come when others need the connection's place."""
 
 
 @dataclass(slots=True)
 class _State:
     """What is known of an open connection."""
 
-    heard: float
-    """When it was opened or something came last."""
+    lines: int = 0
+    """Whole lines that have come."""
     unfinished: bytes = b""
     """The line that has not ended yet."""
+    began: float = 0.0
+    """When its first byte came."""
 
 
 class Streams(Thread):
     """Serves all stream connections until told to stop, and then reads what has arrived by then.
 
-    When too many are open the one that has been idle for longest makes room for a new one, so that
-    nobody keeps others out by connecting and saying nothing. One in the midst of a line does so
-    only when all are, after :data:`UNFINISHED_SECONDS`; until then new ones are closed.
+    When too many are open one makes room for each new one: one whose line has begun more than
+    ``line_timeout_s`` ago, else the one that has sent no whole line for longest. So nobody keeps
+    others out by connecting and saying nothing, nor by lines that do not end.
 
     Args:
         listeners: sockets that listen.
@@ -49,6 +49,7 @@ class Streams(Thread):
         stop: a descriptor that becomes readable when it is time to stop.
         drain_seconds: how long then to go on at most.
         max_connections: at once.
+        line_timeout_s: seconds in which a line must have come where others need the place.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Streams(Thread):
         stop: int,
         drain_seconds: float,
         max_connections: int,
+        line_timeout_s: float,
     ) -> None:
         super().__init__(name="statsd-streams", daemon=True)
         self._listeners = listeners
@@ -69,8 +71,9 @@ class Streams(Thread):
         self._stop_fd = stop
         self._drain_seconds = drain_seconds
         self._most = max_connections
+        self._line_timeout_s = line_timeout_s
         self._selector = selectors.DefaultSelector()
-        self._open: dict[socket.socket, _State] = {}  # the one heard of last is last
+        self._open: dict[socket.socket, _State] = {}  # by when the last whole line came
         self._lines: list[bytes] = []
 
     def run(self) -> None:
@@ -134,38 +137,43 @@ class Streams(Thread):
             self._journal.seldom(Action.REFUSED, f"cannot accept a connection: {error.strerror}")
             time.sleep(PAUSE_SECONDS)
             return
-        if len(self._open) >= self._most and not self._made_room():
-            self._refused("a connection was closed at once: all others are in use")
-            connection.close()
-            return
+        if len(self._open) >= self._most:
+            self._make_room()
         connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
             # A client that vanished without a word would hold its place for ever.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._open[connection] = _State(time.monotonic())
+        self._open[connection] = _State()
         self._selector.register(connection, selectors.EVENT_READ)
         self._figures.connections = len(self._open)
 
-    def _made_room(self) -> bool:
-        """Close the connection that is needed least; whether there was one."""
-        idle = (each for each, state in self._open.items() if not state.unfinished)
-        closed = next(filter(_is_quiet, idle), None)
-        if closed is None:
-            longest, state = next(iter(self._open.items()))
-            if time.monotonic() - state.heard < UNFINISHED_SECONDS or not _is_quiet(longest):
-                return False
-            closed = longest
-        self._read(closed)  # its end, perhaps, which may be that of a line
-        if closed in self._open:
-            self._refused("an idle connection was closed, to make room for a new one")
-            self._close(closed)
-        return True
-
-    def _refused(self, message: str) -> None:
+    def _make_room(self) -> None:
+        """Close the connection that is needed least, once nothing of it waits to be read."""
+        connection = self._least_needed()
+        for _ in range(len(self._open)):
+            state = self._open[connection]
+            lines = state.lines
+            self._read(connection)  # its end, perhaps, or that of a line
+            if connection not in self._open:
+                return
+            if state.lines == lines:
+                break
+            connection = self._least_needed()
         self._figures.refused += 1
         self._journal.seldom(
-            Action.REFUSED, message, connections=self._most, refused=self._figures.refused
+            Action.REFUSED,
+            "a connection was closed, to make room for a new one",
+            connections=self._most,
+            refused=self._figures.refused,
         )
+        self._close(connection)
+
+    def _least_needed(self) -> socket.socket:
+        latest = time.monotonic() - self._line_timeout_s
+        for connection, state in self._open.items():
+            if state.unfinished and state.began < latest:
+                return connection
+        return next(iter(self._open))
 
     def _read(self, connection: object) -> None:
         assert isinstance(connection, socket.socket)
@@ -176,15 +184,19 @@ class Streams(Thread):
         except OSError:  # broken off: what was not finished is no line
             self._close(connection)
             return
-        state = self._open.pop(connection)
-        self._open[connection] = state
-        state.heard = time.monotonic()
+        state = self._open[connection]
         if not data:
             self._lines.append(state.unfinished)  # its end is the end of the line
             self._close(connection)
             return
+        if not state.unfinished or b"\n" in data:
+            state.began = time.monotonic()
         *lines, state.unfinished = (state.unfinished + data).split(b"\n")
-        self._lines += lines
+        if lines:
+            self._lines += lines
+            state.lines += len(lines)
+            del self._open[connection]
+            self._open[connection] = state
         if len(state.unfinished) > LONGEST:
             self._tally.too_long(state.unfinished)
             self._close(connection)
@@ -194,11 +206,3 @@ class Streams(Thread):
         connection.close()
         del self._open[connection]
         self._figures.connections = len(self._open)
-
-
-def _is_quiet(connection: socket.socket) -> bool:
-    """Whether nothing has come by it that is not read yet, but its end."""
-    try:
-        return not connection.recv(1, socket.MSG_PEEK)
-    except OSError:  # nothing, or it is broken off
-        return True

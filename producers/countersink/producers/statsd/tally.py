@@ -26,8 +26,7 @@ REMEMBERED_BYTES: Final = 512
 """The longest line that is."""
 REMAINDERS: Final = 10_000
 """Keys for which parts of an increment are kept."""
-AHEAD_SECONDS: Final = 86_400
-"""How far in the future a line's own time may lie, for clocks that differ."""
+DAY_SECONDS: Final = 86_400.0
 
 DELIVER_SECONDS: Final = 0.02
 """How long lines of datagrams are counted before they go on: one by one each would cost more."""
@@ -62,6 +61,8 @@ class Tally:
         rules: the map.
         max_amount: the largest absolute amount of one line.
         max_counters: distinct counters besides ``__overflow__``, since it was made.
+        max_ahead_s: how far in the future a line's own time may lie, for clocks that differ.
+        max_age_days: how far in the past; 0: no limit.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class Tally:
         *,
         max_amount: int,
         max_counters: int,
+        max_ahead_s: float,
+        max_age_days: int,
     ) -> None:
         self._producer = producer
         self._figures = figures
@@ -80,6 +83,8 @@ class Tally:
         self._rules = rules
         self._most = max_amount * UNIT
         self._max_counters = max_counters
+        self._max_ahead_s = max_ahead_s
+        self._max_age_days = max_age_days
         self._lock = Lock()
         self._waiting: Counter[bytes] = Counter()
         self._waiting_lines = 0
@@ -184,8 +189,8 @@ class Tally:
         metric = parse(line)
         if not -self._most <= metric.amount <= self._most:
             raise Malformed(f"it counts more than {self._most // UNIT:,}")
-        if metric.minute is not None and metric.minute * 60 > time() + AHEAD_SECONDS:
-            raise Malformed("its time is more than a day ahead")
+        if metric.minute is not None:
+            self._check_time(metric.minute * 60)
         target = self._rules.target(metric.name, metric.tags)
         if target is None:
             return None
@@ -195,6 +200,14 @@ class Tally:
                 return (OVERFLOW, metric.minute), "", metric.amount
             self._counters.add(counter)
         return (counter, metric.minute), key, metric.amount
+
+    def _check_time(self, seconds: int) -> None:
+        now = time()
+        if seconds > now + self._max_ahead_s:
+            raise Malformed(f"its time is more than {self._max_ahead_s:,.15g} s ahead")
+        days = self._max_age_days
+        if days and seconds < now - days * DAY_SECONDS:
+            raise Malformed(f"its time is more than {days:,} days back")
 
     def _with_remainder(self, counter: str, key: str, amount: int) -> int:
         """Whole increments of ``amount`` and of what earlier ones left; what remains is at most a

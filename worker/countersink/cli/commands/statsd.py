@@ -97,7 +97,20 @@ class _Mode(click.ParamType[int]):
     int,
     "Counters that names may become; what comes by more of them goes to __overflow__.",
 )
+@settings.number(
+    DEFAULTS,
+    "max_ahead_s",
+    float,
+    "Seconds that a line's own time may lie ahead of the clock here.",
+)
+@settings.number(DEFAULTS, "max_age_days", int, "Days that it may lie in the past; 0 for no limit.")
 @settings.number(DEFAULTS, "max_connections", int, "Stream connections at once.")
+@settings.number(
+    DEFAULTS,
+    "line_timeout_s",
+    float,
+    "Seconds in which a line must end where others need its connection's place.",
+)
 @metrics.options
 @settings.log_format
 @settings.redis_url
