@@ -175,10 +175,12 @@ def test_limits_are_the_servers(redis_url: str, mysql_url: str) -> None:
         assert "at most 10" in str(send(web, [{"counter": "c", "amount": 11}], 422))
 
 
-def test_an_event_may_lie_a_day_ahead_and_as_far_back_as_one_likes(web: Web) -> None:
+def test_an_event_may_lie_a_day_ahead_and_ten_years_back(web: Web) -> None:
     now = datetime.now(UTC)
     ahead = [(now + timedelta(days=1, minutes=minutes)).isoformat() for minutes in (-10, 10)]
-    send(web, [{"counter": "c", "at": ahead[0]}, {"counter": "c", "at": 0}])
+    back = (now - timedelta(days=3_649)).timestamp()
+    send(web, [{"counter": "c", "at": ahead[0]}, {"counter": "c", "at": back}])
+    assert "days back" in send(web, {"counter": "c", "at": 0}, 422)["errors"][0]["detail"]
     problem = send(web, [{"counter": "c"}, {"counter": "c", "at": ahead[1]}], 422)
     assert [error["index"] for error in problem["errors"]] == [1]
     assert "more than 86,400 s ahead of this server's clock" in problem["errors"][0]["detail"]
@@ -205,7 +207,10 @@ def test_bounds_of_time_are_the_servers_and_included() -> None:
     assert told(now, max_ahead_s=0) == told(now + 1.5, max_ahead_s=1.5) == []
     assert "more than 1.5 s ahead" in told(now + 1.75, max_ahead_s=1.5)[0]
     assert told(253_000_000_000, max_ahead_s=1e12) == []
-    assert told(0) == told(now - 7 * day, max_age_days=7) == []
+    assert told(now - 3_650 * day) == told(now - 7 * day, max_age_days=7) == []
+    assert told(0, max_age_days=0) == told("1970-01-01T00:00Z", max_age_days=0) == []
+    for beyond in (0, "1970-01-01T00:00Z", now - 3_650 * day - 1e-3):
+        assert "more than 3,650 days back" in told(beyond)[0], beyond
     for beyond in (now - 7 * day - 1e-3, 0, "0001-01-01T00:00:00+14:00"):
         assert "more than 7 days back" in told(beyond, max_age_days=7)[0], beyond
 

@@ -366,3 +366,31 @@ def test_a_key_sees_its_own_counters_alone(filled: Web) -> None:
     assert found["counters"] == 1
     assert asked("/v1/export/openmetrics?counter=views&counter=clicks").status_code == 403
     assert get(filled, f"{VIEWS}/daily").status_code == 401
+
+
+def test_one_event_with_a_wrong_time_leaves_the_latest_of_a_series(web: Web) -> None:
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    web.store.counters.set("views", resolution="hour")
+    for at in (datetime(1970, 1, 1, tzinfo=UTC), now):
+        web.producer.increment("views", at=at)
+    web.producer.increment("late", at=datetime(1970, 1, 1, tzinfo=UTC))
+    web.producer.increment("late", at=datetime(2300, 1, 1, tzinfo=UTC))
+    web.apply()
+    for pending in ("false", "true"):
+        answer = get(web, f"{VIEWS}/hourly", include_pending=pending, time_zone="UTC")
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["Countersink-Truncated"] == "true"
+        found = answer.json()
+        assert found["truncated"] is True
+        assert found["rows"][-1] == {"hour": now.isoformat(timespec="minutes"), "total": 1}
+        assert 99_900 <= len(found["rows"]) <= doors.MAX_ROWS
+        assert sum(row["total"] for row in found["rows"]) == 1
+    whole = document(web, f"{VIEWS}/daily")
+    assert (len(whole["rows"]) > 20_000, whole["truncated"]) == (True, False)
+    days = document(web, "/v1/counters/late/daily")
+    assert (days["truncated"], days["rows"][-1]) == (True, {"day": "2300-01-01", "total": 1})
+    # Who says where it begins is told, rather than shown something else.
+    asked = get(web, f"{VIEWS}/hourly", **{"from": "1970-01-01"})
+    assert (asked.status_code, "give a range of at most" in asked.text) == (422, True)
+    latest = document(web, f"{VIEWS}/hourly", **{"from": now.date().isoformat()})
+    assert latest["truncated"] is False

@@ -10,6 +10,7 @@ from countersink.reads import Read, Reads
 from countersink.store.errors import RolledUp
 from countersink.store.key_match import ANY, KeyMatch
 from countersink.store.keys import key_bytes
+from countersink.store.periods import SeriesTooLong
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
@@ -79,7 +80,8 @@ class Answer:
             latest; None where nothing is rolled up to months.
         days_gone: days or hours that were asked for are not in the rows, since they are rolled up.
         unknown_because: why Redis did not tell.
-        truncated: there are more keys or counters than the largest, which are in the rows.
+        truncated: there are more keys or counters than the largest, which are in the rows, or
+            more days or hours than the latest.
     """
 
     columns: tuple[str, ...]
@@ -205,7 +207,7 @@ class _Asking:
         """A series of days or hours, from where they are not rolled up to months yet."""
         query, answer = self._query, self._answer
         try:
-            read = ask(counter, keys=keys, **self._range)
+            read = self._latest(ask, counter, keys, query.start)
         except RolledUp as error:
             answer.days_gone = True
             # In another time zone that day may have begun before what is in months ended.
@@ -213,7 +215,7 @@ class _Asking:
                 if query.end is not None and query.end < begin:
                     break
                 with suppress(RolledUp):
-                    return self._take(ask(counter, keys=keys, **{**self._range, "start": begin}))
+                    return self._take(self._latest(ask, counter, keys, begin))
             self._take(self._reads.total(counter, include_pending=query.include_pending))
             return []
         # Had it been meant to begin among them, it would have been refused; before all of them, the
@@ -221,6 +223,25 @@ class _Asking:
         if read.rolled_up_to is not None and query.start is None:
             answer.days_gone = True
         return self._take(read)
+
+    def _latest(
+        self,
+        ask: Callable[..., Read[list[tuple[When, int]]]],
+        counter: str,
+        keys: list[str] | None,
+        start: date | None,
+    ) -> Read[list[tuple[When, int]]]:
+        """A series; where nobody said when it begins, the latest of it that is short enough.
+
+        One event with a wrong time would else make every such question one without an answer.
+        """
+        try:
+            return ask(counter, keys=keys, **{**self._range, "start": start})
+        except SeriesTooLong as error:
+            if self._query.start is not None:
+                raise
+            self._answer.truncated = True
+            return ask(counter, keys=keys, **{**self._range, "start": error.fits_from})
 
     def _total(self, counter: str) -> int:
         keys = list(self._query.keys) or None

@@ -24,7 +24,7 @@ def by_hour(view: View, amounts: Mapping[int, int], start: date | None, end: dat
 
     Raises:
         InexactZone: an hour of the range begins within a bucket.
-        ValueError: there are too many.
+        SeriesTooLong: there are too many.
     """
     if not amounts and (start is None or end is None):
         return []
@@ -40,7 +40,14 @@ def by_hour(view: View, amounts: Mapping[int, int], start: date | None, end: dat
         if begin < last_event and policy.resolution == "day":
             raise _no_hours(view, policy)
         stop = last if until is None else min(last, until)
-        periods.require_length((stop - begin) // 3600, "hours", _utc(begin), _utc(stop))
+        periods.require_length(
+            (stop - begin) // 3600,
+            "hours",
+            _utc(begin),
+            _utc(stop),
+            last_day=buckets.date_at("UTC", stop),
+            per_day=24,
+        )
         stretches.append((policy, begin, stop, last_event))
     # Only now, that all of them are known to be short: it looks at every day.
     for policy, begin, stop, last_event in stretches:

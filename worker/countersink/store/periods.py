@@ -30,6 +30,18 @@ _FIRST: Final = day_label(FIRST_DAY)
 _END: Final = day_label(LAST_DAY + ONE_DAY)
 
 
+class SeriesTooLong(ValueError):
+    """A series would have more than :data:`MAX_DAYS` members.
+
+    Attributes:
+        fits_from: the first day of a range with the same end that is short enough.
+    """
+
+    def __init__(self, message: str, *, fits_from: date) -> None:
+        super().__init__(message)
+        self.fits_from = fits_from
+
+
 def offset_at(time_zone: str, instant: int) -> int:
     """How far local time is ahead of UTC at an instant, in seconds; 0 where days are UTC's."""
     if not _FIRST <= instant < _END:
@@ -135,10 +147,10 @@ def days(first: date, last: date) -> list[date]:
     """The days of a series in order, both ends included.
 
     Raises:
-        ValueError: there are more than :data:`MAX_DAYS`.
+        SeriesTooLong: there are more than :data:`MAX_DAYS`.
     """
     count = (last - first).days + 1
-    require_length(count, "days", first, last)
+    require_length(count, "days", first, last, last_day=last)
     return [first + index * ONE_DAY for index in range(count)]
 
 
@@ -146,10 +158,10 @@ def months(first: date, last: date) -> list[date]:
     """The first days of the months of a series in order, those of both days included.
 
     Raises:
-        ValueError: there are more than :data:`MAX_DAYS`.
+        SeriesTooLong: there are more than :data:`MAX_DAYS`.
     """
     begin, end = _month_number(first), _month_number(last)
-    require_length(end - begin + 1, "months", first, last)
+    require_length(end - begin + 1, "months", first, last, last_day=last)
     return [date(number // 12, number % 12 + 1, 1) for number in range(begin, end + 1)]
 
 
@@ -163,16 +175,28 @@ def month_ends(day: date) -> date:
     return day.replace(day=monthrange(day.year, day.month)[1])
 
 
-def require_length(count: int, what: str, first: object, last: object) -> None:
+def require_length(
+    count: int, what: str, first: object, last: object, *, last_day: date, per_day: int = 1
+) -> None:
     """Refuse a series that is too long.
 
+    Args:
+        count: how many members it has.
+        what: they are.
+        first, last: the first and the last.
+        last_day: of the last one.
+        per_day: how many there are in a day.
+
     Raises:
-        ValueError: it has more than :data:`MAX_DAYS` members.
+        SeriesTooLong: it has more than :data:`MAX_DAYS` members.
     """
     if count > MAX_DAYS:
-        raise ValueError(
+        # Two days less: a local day may end after that of UTC, and clocks repeat an hour.
+        whole_days = MAX_DAYS // per_day - 2
+        raise SeriesTooLong(
             f"a series from {first} to {last} has {count:,} {what};"
-            f" give a range of at most {MAX_DAYS:,}"
+            f" give a range of at most {MAX_DAYS:,}",
+            fits_from=last_day - whole_days * ONE_DAY,
         )
 
 

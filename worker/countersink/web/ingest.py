@@ -136,8 +136,8 @@ _INCREMENT: Final[dict[str, Any]] = {
         },
         "at": {
             "type": ["string", "number", "null"],
-            "description": "ISO 8601 with a time zone, or Unix seconds, from 1970 to a day ahead"
-            " of the server's clock. Default: now. The server may be set to other limits.",
+            "description": "ISO 8601 with a time zone, or Unix seconds, from 3,650 days back to a"
+            " day ahead of the server's clock. Default: now. It may be set to other limits.",
         },
         "id": {
             "type": ["string", "null"],

@@ -78,7 +78,7 @@ class WebOptions:
     max_items: int = 1_000
     max_amount: int = 1_000_000_000
     max_ahead_s: float = DAY_S
-    max_age_days: int = 0
+    max_age_days: int = 3_650
     rate_per_key: float = 10_000.0
     rate_per_address: float = 1_000.0
     failures_per_minute: int = 10

@@ -273,7 +273,7 @@ def responses(
             "schema": {"type": "string", "format": "date"},
         },
         TRUNCATED: {
-            "description": "There: only the largest are in the answer.",
+            "description": "There: only the largest, or the latest, are in the answer.",
             "schema": {"type": "string", "enum": ["true"]},
         },
     }

@@ -170,7 +170,8 @@ def _document(*columns: str) -> dict[str, Any]:
             },
             "truncated": {
                 "type": "boolean",
-                "description": f"There are more than the {MAX_NAMES:,} largest, which are here.",
+                "description": f"There are more than the {MAX_NAMES:,} largest, which are here; or,"
+                f" without `from`, more than the latest {MAX_ROWS:,} days or hours.",
             },
             "complete_up_to": {
                 "type": ["string", "null"],

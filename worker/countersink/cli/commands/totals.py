@@ -97,6 +97,12 @@ def command(
         _print(answer, top)
     if answer.days_gone and (answer.rows or format != "table"):
         click.echo(f"countersink: {_gone(answer)}", err=True)
+    if answer.truncated:
+        click.echo(
+            "countersink: this is the latest part of a longer series: --from and --to choose"
+            " another one",
+            err=True,
+        )
 
 
 def _ask(query: Query, mysql_url: str, redis_url: str | None) -> Answer:
