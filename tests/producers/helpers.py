@@ -12,6 +12,8 @@ from typing import Any
 import redis
 
 from countersink.stream.connection import command
+from countersink.stream.decode import entry_id_of
+from countersink.stream.group import Delivery, Group
 from tests.support.processes import Child, Children
 
 STREAM = "{countersink:0}:events"
@@ -73,3 +75,21 @@ def run_script(children: Children, script: str, *arguments: str) -> Child:
 def said(child: Child) -> list[Any]:
     """The JSON lines that a child has written so far."""
     return [json.loads(line) for line in child.output().splitlines() if line.startswith(("{", "["))]
+
+
+class Worker:
+    """The queue's side of a worker; what it reads counts as applied when it acknowledges."""
+
+    def __init__(self, client: redis.Redis, name: str = "w") -> None:
+        self.group = Group(client, [STREAM], name)
+        self.group.ensure()
+
+    def take(self, count: int = 100) -> list[Delivery]:
+        return self.group.read(count, 0) or self.group.read(count, 0)
+
+    def acknowledge(self, deliveries: list[Delivery]) -> None:
+        held = [(d.stream, d.stream_id, entry_id_of(d)) for d in deliveries]
+        assert self.group.acknowledge(held) == len(held)
+
+    def work(self) -> None:
+        self.acknowledge(self.take())

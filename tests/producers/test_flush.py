@@ -11,10 +11,13 @@ import pytest
 import redis
 
 from countersink.producers import Producer
-from countersink.producers.applied import passed
+from countersink.producers.applied import Mark, Trail
+from countersink.producers.journal import Journal
 from countersink.stream.connection import command, connect
+from countersink.stream.decode import entry_id_of
+from countersink.stream.group import Group
 from countersink.stream.names import PARTITIONS_KEY, stream_key
-from tests.producers.helpers import STREAM, distinct, entries, total
+from tests.producers.helpers import STREAM, Worker, distinct, entries, total
 from tests.support.factories import RedisFactory
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
@@ -38,16 +41,31 @@ def test_flush_is_true_when_redis_has_it(redis_url: str, redis_client: redis.Red
         assert stats.last_error is None
 
 
-def test_a_mark_is_passed_when_nothing_up_to_it_is_left(redis_client: redis.Redis) -> None:
-    for stream, id in (("a", "9-5"), ("a", "10-0"), ("b", "7-0")):
+def test_a_mark_is_applied_when_all_up_to_it_is_acknowledged(redis_client: redis.Redis) -> None:
+    trail, marks = Trail(Journal()), []
+    group = Group(redis_client, ["a", "b"], "w")
+    for stream in ("a", "b", "c"):
+        trail.follow(redis_client, stream)
+    for stream, id in (("a", "9-5"), ("b", "7-0"), ("a", "10-0")):
         redis_client.xadd(stream, {"x": "1"}, id=id)
-    marks = [{"a": "9-4"}, {"a": "9-5"}, {"a": "10-0"}, {"a": "8-0", "b": "7-0"}, {"c": "1-0"}, {}]
-    assert passed(redis_client, marks) == [True, False, False, False, True, True]
-    redis_client.xdel("a", "9-5")
-    redis_client.xdel("b", "7-0")
-    assert passed(redis_client, marks) == [True, True, False, True, True, True]
+        trail.stored(stream, id)
+        marks.append(trail.mark(0))
+    assert trail.applied(redis_client, [*marks, Mark({}, 0)]) == [False, False, False, True]
+    first, second, third = sorted(group.read(9, 0), key=lambda d: (d.stream, len(d.stream_id)))
+    group.acknowledge([(first.stream, first.stream_id, entry_id_of(first))])
+    assert trail.applied(redis_client, marks) == [True, False, False]
+    group.acknowledge([(third.stream, third.stream_id, entry_id_of(third))])
+    assert trail.applied(redis_client, marks) == [True, True, False]
+    group.acknowledge([(second.stream, second.stream_id, entry_id_of(second))])
+    assert trail.applied(redis_client, marks) == [True, True, True]
+    assert trail.mark(0) == Mark({}, 0), "nothing is left to be waited for"
+
+    added = redis_client.xadd("c", {"x": "1"})
+    assert isinstance(added, bytes)
+    trail.stored("c", added.decode())
+    mark = trail.mark(0)
     redis_client.set("c", "not a stream")
-    assert passed(redis_client, marks)[3:] == [True, False, True]
+    assert trail.applied(redis_client, [mark]) == [None]
 
 
 def test_a_lost_reply_resends_the_same_bytes(
@@ -184,7 +202,7 @@ def test_flush_applied_waits_until_the_workers_have_removed_the_entry(
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        redis_client.xtrim(STREAM, maxlen=0)  # as a worker's XDEL does
+        Worker(redis_client).work()
         assert ended.wait(20)
         waiting.join()
         assert answers == [True]

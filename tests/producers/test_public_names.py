@@ -51,6 +51,7 @@ def test_public_names_are_pinned() -> None:
         "spool",
         "start_over",
         "stats",
+        "trail",
     ]
     assert [field.name for field in dataclasses.fields(Stats)] == [
         "accepted",
@@ -95,6 +96,7 @@ def test_log_actions_are_pinned() -> None:
         "held_back",
         "internal_error",
         "left_over",
+        "not_known",
         "replayed",
         "sigterm",
         "spool_damaged",

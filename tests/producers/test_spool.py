@@ -14,7 +14,7 @@ from countersink.producers import Producer
 from countersink.producers.spool import list_segments, replay
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable
-from tests.producers.helpers import distinct, entries, run_script, said, total
+from tests.producers.helpers import Worker, distinct, entries, run_script, said, total
 from tests.support.factories import RedisFactory
 from tests.support.processes import Child, Children
 from tests.support.proxies import Deed, Phase, RedisProxy
@@ -371,5 +371,5 @@ def test_flush_applied_waits_for_the_spool_too(
         eventually(lambda: producer.stats().replayed == 1)
         assert not producer.flush(0.2, applied=True), "it is in Redis, not in MySQL"
         with connect(server.url) as client:
-            client.xtrim("{countersink:0}:events", maxlen=0)
+            Worker(client).work()
         assert producer.flush(20, applied=True)

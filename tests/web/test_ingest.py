@@ -14,6 +14,8 @@ import pytest
 import requests
 
 from countersink.stream.connection import command
+from countersink.stream.decode import entry_id_of
+from countersink.stream.group import Delivery, Group
 from countersink.web.identity import Identity
 from countersink.web.increments import read_increments
 from countersink.web.options import WebOptions
@@ -253,13 +255,32 @@ def test_applied_is_answered_however_far_behind_the_workers_stay(
     stream = "{countersink:0}:events"
     with serving(redis_url, mysql_url, wait_s=5.0) as web, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(send, web, {"counter": "c"}, 200, wait="applied")
-        queue = web.services.redis
+        group = Group(web.services.redis, [stream], "behind")
+        taken: list[Delivery] = []
         while not answer.done():
             send(web, {"counter": "others"}, 200, wait="stored")
-            ids = [entry[0] for entry in command(queue, "XRANGE", stream, "-", "+")]
-            if gone := ids[:-40]:  # as workers do that never come closer
-                queue.xdel(stream, *gone)
+            taken += group.read(100, 0)
+            if gone := taken[:-40]:  # as workers do that never come closer
+                group.acknowledge((d.stream, d.stream_id, entry_id_of(d)) for d in gone)
+                del taken[:-40]
         assert answer.result()["state"] == "applied"
+
+
+@pytest.mark.parametrize("loss", [("FLUSHALL",), ("XTRIM", "{countersink:0}:events", "MAXLEN", 0)])
+def test_what_redis_lost_is_not_answered_as_applied(
+    redis_url: str, mysql_url: str, loss: tuple[str | int, ...]
+) -> None:
+    with serving(redis_url, mysql_url, wait_s=60.0) as web, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(send, web, {"counter": "c"}, 202, wait="applied")
+        queue = web.services.redis
+        eventually(lambda: queue.xlen("{countersink:0}:events") == 1)
+        command(queue, *loss)
+        assert answer.result(30) == {"accepted": 1, "state": "unknown"}
+        later = pool.submit(send, web, {"counter": "c"}, 200, wait="applied")
+        eventually(lambda: queue.xlen("{countersink:0}:events") == 1)
+        web.apply()
+        assert later.result(30)["state"] == "applied"
+        assert web.store.totals.total("c") == 1
 
 
 def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
@@ -274,7 +295,7 @@ def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
             return go_on.wait(20)
         return False
 
-    async def wait() -> list[bool]:
+    async def wait() -> list[bool | None]:
         stored = Stored(flush)
         first = asyncio.create_task(stored.reached(60))
         assert await asyncio.to_thread(flushing.wait, 20)
@@ -296,7 +317,7 @@ def test_who_waits_is_told_at_once_when_waiting_fails(caplog: pytest.LogCaptureF
             raise RuntimeError("can't start new thread")
         return True
 
-    async def wait() -> list[bool]:
+    async def wait() -> list[bool | None]:
         stored = Stored(flush)
         async with asyncio.timeout(20):
             first = await asyncio.gather(stored.reached(60), stored.reached(60))

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Final
 
 from countersink.producers import lifecycle
-from countersink.producers.applied import Mark, passed
+from countersink.producers.applied import Mark, Trail
 from countersink.producers.clock import RedisClock
 from countersink.producers.flush import POLL_SECONDS, Flush
 from countersink.producers.folder import Folder, breathe
@@ -166,12 +166,20 @@ class Core:
             breathe()
         return flush.stored()
 
-    def mark(self) -> Mark | None:
-        """Where what this process has stored ends; ``None``: some of that is in its spool."""
-        return None if self._spool and self._spool.waiting else dict(self._link.last_ids)
+    @property
+    def trail(self) -> Trail:
+        """What became of all that this process has stored."""
+        return self._link.trail
 
-    def applied(self, timeout: float) -> bool:
-        """Wait until all that this process stored has left the streams, and the spool."""
+    def mark(self, since: int) -> Mark | None:
+        """Where what this process has stored ends; ``None``: some of that is in its spool."""
+        return None if self._spool and self._spool.waiting else self.trail.mark(since)
+
+    def applied(self, timeout: float, since: int) -> bool:
+        """Wait until all that this process stored is applied, and the spool is empty.
+
+        ``since``: the breaks of the trail that somebody had been told of before.
+        """
         deadline = time.monotonic() + timeout
         pause = POLL_SECONDS
         client = connect(self._url, socket_timeout=self._options.socket_timeout)
@@ -179,9 +187,13 @@ class Core:
             mark: Mark | None = None
             while True:
                 if mark is None:
-                    mark = self.mark()
-                if mark is not None and passed(client, [mark])[0]:
-                    return True
+                    mark = self.mark(since)
+                if mark is not None:
+                    (verdict,) = self.trail.applied(client, [mark])
+                    if verdict is None:
+                        self.trail.tell()
+                    if verdict is not False:
+                        return bool(verdict)
                 now = time.monotonic()
                 if now >= deadline:
                     return False

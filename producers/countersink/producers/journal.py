@@ -17,6 +17,7 @@ ACTIONS: Final = frozenset(
         "spool_failed",  # the spool could not be written or read
         "spool_damaged",  # a segment has a torn tail or a corrupt record
         "replayed",  # a spool segment was sent and deleted
+        "not_known",  # whether what was stored is in MySQL: entries left the stream otherwise
         "sigterm",  # flushing because of SIGTERM
         "left_over",  # increments could not be stored before close
         "internal_error",  # a bug: a background thread caught an exception and goes on

@@ -8,6 +8,7 @@ from typing import Final
 
 import redis
 
+from countersink.producers.applied import Trail
 from countersink.producers.clock import RedisClock
 from countersink.producers.journal import Journal
 from countersink.producers.parcel import Parcel
@@ -30,7 +31,7 @@ class Link:
         held_back: it answered, but its stream is longer than it may get.
         failures: failed attempts so far, to connect or to send.
         last_error: the last failure's text, without passwords.
-        last_ids: stream → id of the last entry that this process stored there.
+        trail: told of each entry that this process has stored.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Link:
         self.held_back = False
         self.failures = 0
         self.last_error: str | None = None
-        self.last_ids: dict[str, str] = {}
+        self.trail = Trail(journal)
         self._url = url
         self._socket_timeout = socket_timeout
         self._max_length = max_length
@@ -100,7 +101,7 @@ class Link:
             self._fail(error)
             return []
         if delivery.last_id is not None:
-            self.last_ids[self._stream] = delivery.last_id
+            self.trail.stored(self._stream, delivery.last_id)
         if delivery.error is not None:
             self._fail(delivery.error)
         else:
@@ -132,6 +133,7 @@ class Link:
         self._client = client  # from here on, abort() can break it off
         self._clock.learn(client)
         self._partition = int(self._share * partitions(client))
+        self.trail.follow(client, self._stream)
         self.connected = True
         self._backoff = FIRST_BACKOFF_SECONDS
         if self.failures:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, NoReturn, Self
 
 from countersink.producers import lifecycle
-from countersink.producers.applied import Mark
+from countersink.producers.applied import Mark, Trail
 from countersink.producers.core import Core
 from countersink.producers.increments import Asked, check_batch, check_id
 from countersink.producers.intake import Mode
@@ -242,18 +242,32 @@ class Producer:
                 process has spooled is too.
 
         Returns:
-            Whether that is so. Never raises because of Redis or a disk.
+            Whether that is so. Never raises because of Redis or a disk. With ``applied``, False
+            also where it cannot be known: entries left the stream otherwise than by a worker (Redis
+            was emptied, started anew or replaced by a replica; XTRIM, XDEL, DEL), since the last
+            call that said so. The log has which, and the next call is about what was stored since.
         """
         deadline = time.monotonic() + timeout
+        since = self._core.trail.told
         if not self._core.flush(timeout):
             return False
-        return not applied or self._core.applied(deadline - time.monotonic())
+        return not applied or self._core.applied(deadline - time.monotonic(), since)
 
-    def mark(self) -> Mark | None:
+    @property
+    def trail(self) -> Trail:
+        """What became of all that this process has stored; tells of a :meth:`mark`."""
+        return self._core.trail
+
+    def mark(self, since: int = 0) -> Mark | None:
         """Where all that this process has stored by now ends in the streams, to be asked for with
-        :func:`countersink.producers.applied.passed`; None as long as some of it is in its spool.
+        :meth:`countersink.producers.applied.Trail.applied`; None as long as some of it is in its
+        spool.
+
+        Args:
+            since: :attr:`Trail.breaks <countersink.producers.applied.Trail.breaks>` before it was
+                stored.
         """
-        return self._core.mark()
+        return self._core.mark(since)
 
     def stats(self) -> Stats:
         """The figures of this producer in this process."""

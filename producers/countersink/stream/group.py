@@ -20,8 +20,9 @@ from typing import Any, Final
 import redis
 
 from countersink.stream.connection import command, mapped
+from countersink.stream.epoch import look, order
 from countersink.stream.errors import StreamError
-from countersink.stream.names import GROUP
+from countersink.stream.names import GROUP, applied_key
 
 _PAGE: Final = 100
 """Entries read at once: of some 300 KB each at the most, if they are ours."""
@@ -81,11 +82,9 @@ class Group:
         failed: StreamError | None = None
         for stream in self.streams:
             try:
-                with mapped():
-                    self.client.xgroup_create(stream, GROUP, id="0", mkstream=True)
+                look(self.client, stream, make=True)
             except StreamError as error:
-                if not _caused_by(error, "BUSYGROUP"):
-                    failed = error
+                failed = error
         if failed is not None:
             raise failed
 
@@ -207,7 +206,7 @@ class Group:
             (_text(g["last-delivered-id"]) for g in groups if _text(g["name"]) == GROUP), "0-0"
         )
         # Ids ahead of the clock: it was set back, and says nothing about their age.
-        end = last if _order(last)[0] > now else min(last, old, key=_order)
+        end = last if order(last)[0] > now else min(last, old, key=order)
         if end == "0-0":
             return []
         orphans: list[Delivery] = []
@@ -239,7 +238,8 @@ class Group:
             for _, stream_id, entry_id in entries:
                 arguments += stream_id, entry_id
             with mapped():
-                removed += int(self._acknowledge(keys=[stream], args=arguments))
+                keys = [stream, applied_key(stream)]
+                removed += int(self._acknowledge(keys=keys, args=arguments))
         return removed
 
     def idle_consumers(self, idle_ms: int) -> list[str]:
@@ -298,11 +298,6 @@ def _deliveries(stream: str, entries: Iterable[Any]) -> Iterator[Delivery]:
             continue
         stream_id, flat = entry
         yield Delivery(stream, stream_id.decode(), tuple(zip(flat[::2], flat[1::2], strict=True)))
-
-
-def _order(stream_id: str) -> tuple[int, int]:
-    ms, _, sequence = stream_id.partition("-")
-    return int(ms), int(sequence or 0)
 
 
 def _text(value: bytes | str) -> str:

@@ -4,6 +4,8 @@
 key                             type    meaning; who writes it
 ==============================  ======  ==========================================================
 ``{countersink:P}:events``      stream  partition P's entries; producers XADD, workers XACK, XDEL
+``{countersink:P}:applied``     hash    the life of partition P's group (``group``), and how many
+                                        entries were acknowledged (``count``); producers, workers
 ``countersink:partitions``      string  the number of partitions, default 1; the operator
 ``countersink:partitions:used`` set     the partitions ever sent to; producers add theirs
 ``{countersink:P}:tail:HASH``   hash    how far a log has been read; ``countersink tail``
@@ -25,11 +27,17 @@ PARTITIONS_KEY: Final = "countersink:partitions"
 PARTITIONS_USED_KEY: Final = "countersink:partitions:used"
 WORKER_KEY_PREFIX: Final = "countersink:worker:"
 PROCESS_KEY_PREFIX: Final = "countersink:process:"
+_EVENTS: Final = ":events"
 
 
 def stream_key(partition: int) -> str:
     """The stream of partition ``partition``, counted from 0."""
-    return f"{{countersink:{partition}}}:events"
+    return f"{{countersink:{partition}}}{_EVENTS}"
+
+
+def applied_key(stream: str) -> str:
+    """The hash, in the hash slot of ``stream``, that tells applied entries from lost ones."""
+    return f"{stream.removesuffix(_EVENTS)}:applied"
 
 
 def tail_key(partition: int, source: str) -> str:

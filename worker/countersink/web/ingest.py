@@ -18,7 +18,7 @@ from countersink.web.problem import Problem
 from countersink.web.services import Services
 from countersink.web.waiting import WAITING_ROOM
 
-State = Literal["accepted", "stored", "applied"]
+State = Literal["accepted", "stored", "applied", "unknown"]
 JSON_TYPES: Final = frozenset(("", "application/json", "text/plain"))
 """Media types under which JSON may come; ``text/plain`` is what navigator.sendBeacon sends a text
 as, without asking the server first."""
@@ -29,7 +29,8 @@ _WAIT: Final = Parameter(
     read=one_of("stored", "applied"),
     description=(
         "Answer only when the increments are `stored` in Redis (or fsynced on this server's disk),"
-        " or `applied` in MySQL: 200 then, and 202 if that takes too long; they will get there."
+        " or `applied` in MySQL: 200 then, and 202 if that takes too long; they will get there. 202"
+        " with the state `unknown`: they were stored, but Redis has lost entries since."
     ),
     schema={"type": "string", "enum": ["stored", "applied"]},
 )
@@ -54,7 +55,8 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     room = WAITING_ROOM.of(services)
     waiting = room.applied if wait == "applied" else room.stored
     reached = await waiting.reached(services.options.wait_s)
-    return answer(len(increments), wait if reached else "accepted")
+    state: State = "unknown" if reached is None else wait if reached else "accepted"
+    return answer(len(increments), state)
 
 
 def accept(services: Services, increments: list[Asked], id: str | None = None) -> None:
@@ -82,7 +84,7 @@ def answer(accepted: int, state: State | None) -> Response:
     if state is None:
         return _Answer(b'{"accepted":%d}' % accepted, 202)
     body = b'{"accepted":%d,"state":"%b"}' % (accepted, state.encode())
-    return _Answer(body, 202 if state == "accepted" else 200)
+    return _Answer(body, 200 if state in ("stored", "applied") else 202)
 
 
 class _Answer(Response):
@@ -154,7 +156,7 @@ _ACCEPTED: Final[dict[str, Any]] = {
     "additionalProperties": False,
     "properties": {
         "accepted": {"type": "integer", "minimum": 1},
-        "state": {"type": "string", "enum": ["accepted", "stored", "applied"]},
+        "state": {"type": "string", "enum": ["accepted", "stored", "applied", "unknown"]},
     },
 }
 _BODY: Final[dict[str, Any]] = {
@@ -197,7 +199,9 @@ DOORS: Final = (
                     "content": {"application/json": {"schema": _ACCEPTED}},
                 },
                 "202": {
-                    "description": "They are accepted: in this server's memory, and on their way.",
+                    "description": "They are accepted: in this server's memory, and on their way."
+                    " State `unknown`: Redis had them, and has lost entries since; sent again"
+                    " with the same Idempotency-Key they count once all the same.",
                     "content": {"application/json": {"schema": _ACCEPTED}},
                 },
                 "400": {"description": "The body is not JSON."},

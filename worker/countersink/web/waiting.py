@@ -14,7 +14,7 @@ import anyio
 import redis
 
 from countersink.producers import Producer
-from countersink.producers.applied import Mark, passed
+from countersink.producers.applied import Mark
 from countersink.web.memory import OnePer
 
 ROUND_S: Final = 2.0
@@ -23,7 +23,7 @@ POLL_S: Final = 0.025
 """Seconds between two looks at the queue, as long as anybody waits for it."""
 LOGGER: Final = logging.getLogger("countersink.web")
 
-Waiter = asyncio.Future[bool]
+Waiter = asyncio.Future[bool | None]
 Flush = Callable[[float], bool]
 """Waits as many seconds at most; whether all that was accepted before is where it should be."""
 
@@ -36,9 +36,13 @@ class Waiting(ABC):
         self._task: asyncio.Task[None] | None = None
         self._thread = anyio.CapacityLimiter(1)
 
-    async def reached(self, seconds: float) -> bool:
-        """Wait until all that was accepted so far has got there; False after so many seconds."""
-        waiter: Waiter = asyncio.get_running_loop().create_future()
+    async def reached(self, seconds: float) -> bool | None:
+        """Wait until all that was accepted so far has got there; False after so many seconds, None
+        where that cannot be known any more.
+        """
+        return await self._wait(asyncio.get_running_loop().create_future(), seconds)
+
+    async def _wait(self, waiter: Waiter, seconds: float) -> bool | None:
         self._waiting.append(waiter)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
@@ -54,8 +58,8 @@ class Waiting(ABC):
         try:
             while waiting := tuple([each for each in self._waiting if not each.done()]):
                 self._waiting = list(waiting)  # grows by those who come during this round
-                for waiter in await self._round(waiting):
-                    _answer(waiter, True)
+                for waiter, answer in await self._round(waiting):
+                    _answer(waiter, answer)
         except Exception:
             # No thread to be had, or a bug: they are told at once, and not left waiting.
             LOGGER.exception("waiting for the queue:", extra={"action": "internal_error"})
@@ -64,11 +68,11 @@ class Waiting(ABC):
                 _answer(self._waiting.pop(), False)
 
     @abstractmethod
-    async def _round(self, waiting: Sequence[Waiter]) -> Sequence[Waiter]:
-        """Wait a while; who of them needs to wait no longer."""
+    async def _round(self, waiting: Sequence[Waiter]) -> Sequence[tuple[Waiter, bool | None]]:
+        """Wait a while; who of them needs to wait no longer, and what they are told."""
 
 
-def _answer(waiter: Waiter, answer: bool) -> None:
+def _answer(waiter: Waiter, answer: bool | None) -> None:
     if not waiter.done():
         waiter.set_result(answer)
 
@@ -84,11 +88,11 @@ class Stored(Waiting):
         super().__init__()
         self._flush = flush
 
-    async def _round(self, waiting: Sequence[Waiter]) -> Sequence[Waiter]:
+    async def _round(self, waiting: Sequence[Waiter]) -> Sequence[tuple[Waiter, bool | None]]:
         there = await anyio.to_thread.run_sync(
             self._flush, ROUND_S, limiter=self._thread, abandon_on_cancel=True
         )
-        return waiting if there else ()
+        return [(waiter, True) for waiter in waiting] if there else ()
 
 
 class Applied(Waiting):
@@ -99,35 +103,48 @@ class Applied(Waiting):
 
     Args:
         stored: waits until it is stored.
-        mark: where that ends; None while it is in the spool.
+        producer: whose.
         client: of the queue.
     """
 
-    def __init__(
-        self, stored: Stored, mark: Callable[[], Mark | None], client: redis.Redis
-    ) -> None:
+    def __init__(self, stored: Stored, producer: Producer, client: redis.Redis) -> None:
         super().__init__()
         self._stored = stored
-        self._mark = mark
+        self._producer = producer
         self._client = client
+        self._since: dict[Waiter, int] = {}
         self._marks: dict[Waiter, Mark] = {}
 
-    async def reached(self, seconds: float) -> bool:
-        """Wait until all that was accepted so far has got there; False after so many seconds."""
-        clock = asyncio.get_running_loop().time
-        until = clock() + seconds
-        return await self._stored.reached(seconds) and await super().reached(until - clock())
+    async def reached(self, seconds: float) -> bool | None:
+        """Wait until all that was accepted so far has got there; False after so many seconds, None
+        where that cannot be known any more.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        waiter: Waiter = loop.create_future()
+        self._since[waiter] = self._producer.trail.breaks
+        try:
+            stored = await self._stored.reached(seconds)
+            return stored and await self._wait(waiter, until - loop.time())
+        finally:
+            del self._since[waiter]
 
-    async def _round(self, waiting: Sequence[Waiter]) -> Sequence[Waiter]:
-        mark = self._mark()
-        if mark is not None:
-            new = {waiter: mark for waiter in waiting if waiter not in self._marks}
-            self._marks |= new
+    async def _round(self, waiting: Sequence[Waiter]) -> Sequence[tuple[Waiter, bool | None]]:
+        for waiter in waiting:
+            if waiter in self._since and waiter not in self._marks:
+                mark = self._producer.mark(self._since[waiter])
+                if mark is not None:
+                    self._marks[waiter] = mark
         marks = self._marks = {each: self._marks[each] for each in waiting if each in self._marks}
-        gone = await anyio.to_thread.run_sync(
-            passed, self._client, list(marks.values()), limiter=self._thread, abandon_on_cancel=True
+        applied = self._producer.trail.applied
+        verdicts = await anyio.to_thread.run_sync(
+            applied,
+            self._client,
+            list(marks.values()),
+            limiter=self._thread,
+            abandon_on_cancel=True,
         )
-        there = [waiter for waiter, has_passed in zip(marks, gone, strict=True) if has_passed]
+        there = [each for each in zip(marks, verdicts, strict=True) if each[1] is not False]
         if not there:
             await asyncio.sleep(POLL_S)
         return there
@@ -147,7 +164,7 @@ class WaitingRoom:
 
     def __init__(self, producer: Producer, client: redis.Redis) -> None:
         self.stored: Final = Stored(producer.flush)
-        self.applied: Final = Applied(self.stored, producer.mark, client)
+        self.applied: Final = Applied(self.stored, producer, client)
 
 
 WAITING_ROOM: Final[OnePer[WaitingRoom]] = OnePer(

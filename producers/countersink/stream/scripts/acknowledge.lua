@@ -1,6 +1,7 @@
 -- Acknowledge entries of one stream and remove them, but only where the stream id still holds the entry we applied:
 -- after a failover the same stream id may have been given to another event.
 -- KEYS[1]   the stream
+-- KEYS[2]   the hash that counts what was acknowledged: producers tell by it what was applied from what was lost
 -- ARGV[1]   the consumer group
 -- ARGV[2…]  pairs: stream id, our entry id (32 hex digits; see entry.py, derived_id, for entries that came without)
 -- Returns   how many entries were removed.
@@ -32,5 +33,9 @@ for i = 2, #ARGV, 2 do
     redis.pcall('XACK', KEYS[1], ARGV[1], stream_id)
     removed = removed + redis.call('XDEL', KEYS[1], stream_id)
   end
+end
+if removed > 0 then
+  -- After the first removal, so that a full Redis takes it; and whatever lies at that key, the entries are gone.
+  redis.pcall('HINCRBY', KEYS[2], 'count', removed)
 end
 return removed

@@ -12,7 +12,7 @@ from countersink.cli.queue_state import look
 from countersink.stream.clock import offset_ms
 from countersink.stream.connection import command, mapped
 from countersink.stream.errors import StreamError
-from countersink.stream.names import GROUP, PARTITIONS_KEY, stream_key, worker_key
+from countersink.stream.names import GROUP, PARTITIONS_KEY, applied_key, stream_key, worker_key
 
 MINIMUM: Final = (6, 2)
 CLOCK_WARN_MS: Final = 2_000
@@ -38,6 +38,8 @@ _NEEDED: Final[tuple[tuple[str, ...], ...]] = (
     ("SCRIPT", "LOAD", "return 1"),
     ("GET", PARTITIONS_KEY),
     ("HSET", _HASH, "f", "v"),
+    ("HGET", applied_key(_STREAM), "group"),
+    ("HINCRBY", applied_key(_STREAM), "count", "1"),
     ("EXPIRE", _HASH, "1"),
     ("SCAN", "0"),
     ("TIME",),

@@ -1,0 +1,54 @@
+-- What stays the same for as long as entries leave a stream by acknowledgement alone: see epoch.py.
+-- KEYS[1]  the stream
+-- KEYS[2]  the hash that acknowledge.lua counts in
+-- ARGV[1]  the consumer group
+-- ARGV[2]  '', or a random text: then a missing group is made, at 0, and the text is noted as its name
+-- Returns  the server's replication id (another one after each restart and failover); the name of the group's life,
+--          '' if there is none; entries that left the stream otherwise; the first entry's stream id, or false.
+local function field(flat, name)
+  for i = 1, #flat, 2 do
+    if flat[i] == name then
+      return flat[i + 1]
+    end
+  end
+end
+
+local there = false
+local groups = redis.pcall('XINFO', 'GROUPS', KEYS[1])
+if not groups.err then
+  for _, group in ipairs(groups) do
+    there = there or field(group, 'name') == ARGV[1]
+  end
+elseif not string.find(groups.err, 'no such key') then
+  return groups
+end
+local life = redis.pcall('HGET', KEYS[2], 'group')
+if ARGV[2] ~= '' and not there then
+  local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
+  if made.err then
+    return made
+  end
+  there, life = true, false
+end
+if ARGV[2] ~= '' and not life then
+  -- New, or made by a worker of a version that noted nothing.
+  redis.pcall('HSET', KEYS[2], 'group', ARGV[2])
+  life = ARGV[2]
+end
+if not there or type(life) ~= 'string' then
+  life = ''
+end
+
+local stream = redis.pcall('XINFO', 'STREAM', KEYS[1])
+local lost, first = 0, false
+if not stream.err then
+  local entry = field(stream, 'first-entry')
+  first = entry and entry[1] or false
+  local added = field(stream, 'entries-added')
+  if added then -- from Redis 7.0 on
+    local count = redis.pcall('HGET', KEYS[2], 'count')
+    lost = added - field(stream, 'length') - (type(count) == 'string' and tonumber(count) or 0)
+  end
+end
+local server = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
+return { server or '', life, lost, first }
