@@ -18,7 +18,7 @@ LABEL = label_of(datetime.fromisoformat(DAY))
 
 Slotted = tuple[str, str, bytes, int, int]
 """(counter, bucket, key, slot, amount)."""
-IN_LEDGER = "slot NOT BETWEEN 256 AND 511"
+IN_LEDGER = "slot NOT BETWEEN 256 AND 511 AND slot < 1024"
 
 
 class Tables:
@@ -37,7 +37,7 @@ class Tables:
                     "INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)",
                     (counter, bucket, key, slot, amount),
                 )
-                if not 256 <= slot <= 511:
+                if not 256 <= slot <= 511 and slot < 1024:
                     cursor.execute(
                         "INSERT INTO counter_ledger VALUES (%s, %s, %s)"
                         " ON DUPLICATE KEY UPDATE amount = amount + %s",

@@ -18,6 +18,7 @@ from countersink.producers import Producer
 from countersink.schedules.registry import JOBS
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
+from countersink.stream.connection import connect as connect_redis
 from tests.cli.command import call
 from tests.support.databases import dropped, new_name
 from tests.support.factories import RedisFactory
@@ -141,7 +142,7 @@ def test_every_process_does_its_work_under_the_documented_rights(
     log.write_text("".join(LINE.format(n) for n in range(4)))
     site.done("countersink_reader", "countersink_tail", "tail", str(log), "--counter", "tailed")
     site.done("countersink_reader", "countersink_app", "increment", "page_views", "/home")
-    with redis.Redis.from_url(site.redis_url("countersink_app")) as app:
+    with connect_redis(site.redis_url("countersink_app")) as app:
         app.xadd(STREAM, {"rows": "no JSON"})  # a dead letter is written, too
 
     reading = ("countersink_reader", "countersink_web")

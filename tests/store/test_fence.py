@@ -22,7 +22,15 @@ from countersink.store.deletion import delete_counter
 from countersink.store.errors import Conflict
 from countersink.store.fence import alone
 from countersink.store.verify import open_session, verify
-from tests.store.app import Connection, app_slots, labels, open_app, run, wait_for_lock_wait
+from tests.store.app import (
+    Connection,
+    app_slots,
+    labels,
+    open_app,
+    run,
+    wait_for_lock_wait,
+    without_snapshot_isolation,
+)
 from tests.store.helpers import entry, row
 
 T = TypeVar("T")
@@ -244,6 +252,7 @@ def test_a_policy_to_come_holds_for_events_dated_past_its_start(
 def test_app_slots_hold_from_the_next_call_on(
     store: Store, other: Store, app: Connection, session: Session, agreed: None
 ) -> None:
+    without_snapshot_isolation(app)
     store.increment(app, "orders", "a")
     app.commit()
     other.counters.set("orders", app_slots=1)

@@ -22,7 +22,14 @@ from countersink.store.connection import Session, connect
 from countersink.store.increments import ROW_BYTES, ROWS_PER_STATEMENT, row_parts
 from countersink.store.names import quoted
 from countersink.store.settings import Settings
-from tests.store.app import Connection, app_slots, labels, open_app, run
+from tests.store.app import (
+    Connection,
+    app_slots,
+    labels,
+    open_app,
+    run,
+    without_snapshot_isolation,
+)
 from tests.store.helpers import MAX, MIN, entry, keys, ledger, row, together
 from tests.support.proxies import MySQLProxy
 
@@ -160,6 +167,7 @@ def test_many_are_all_or_nothing_even_for_whoever_commits_after_an_error(
     store: Store, shop: str, app: Connection, session: Session, mysql_url: str
 ) -> None:
     store.counters.set("orders", app_slots=1)
+    without_snapshot_isolation(app)
     store.increment(app, "orders", "z", MAX)
     app.commit()
     amounts = {f"a{number}": 1 for number in range(ROWS_PER_STATEMENT)} | {"z": 1}
@@ -169,6 +177,7 @@ def test_many_are_all_or_nothing_even_for_whoever_commits_after_an_error(
     app.commit()
     assert run(app, f"SELECT COUNT(*) FROM {shop}") == [(1,)]
     with open_app(mysql_url, autocommit=True) as alone:
+        without_snapshot_isolation(alone)
         with pytest.raises(pymysql.err.OperationalError, match="1690"):
             store.increment_many(alone, "orders", amounts)
         assert keys(session, "orders") == {b"z": MAX}
@@ -198,12 +207,25 @@ def app_slots_of(app: Connection) -> list[int]:
     return [int(amount) for (amount,) in run(app, "SELECT amount FROM counter_slot")]
 
 
+@pytest.mark.parametrize(
+    ("snapshot_isolation", "first", "slots"), [("OFF", 256, 16), ("ON", 1024, 2**16 - 1024)]
+)
 def test_transactions_of_different_connections_do_not_wait_for_each_other(
-    store: Store, session: Session, mysql_url: str
+    store: Store,
+    session: Session,
+    mysql_url: str,
+    snapshot_isolation: str,
+    first: int,
+    slots: int,
 ) -> None:
+    known = session.query("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
+    if not known and snapshot_isolation == "ON":
+        pytest.skip("this server has no innodb_snapshot_isolation")
     apps = [open_app(mysql_url) for _ in range(8)]
     numbers = {run(app, "SELECT CONNECTION_ID()")[0][0] for app in apps}
     for app in apps:
+        if known:
+            run(app, f"SET SESSION innodb_snapshot_isolation = {snapshot_isolation}")
         run(app, "SET SESSION innodb_lock_wait_timeout = 1")
         store.increment(app, "orders", "hot")
     for app in apps:
@@ -211,9 +233,9 @@ def test_transactions_of_different_connections_do_not_wait_for_each_other(
     for app in apps:
         app.commit()
         app.close()
-    wanted = dict.fromkeys((256 + number % 16 for number in numbers), 0)
+    wanted = dict.fromkeys((first + number % slots for number in numbers), 0)
     for number in numbers:
-        wanted[256 + number % 16] += 3
+        wanted[first + number % slots] += 3
     assert app_slots(session) == wanted
     assert store.totals.total("orders") == 24
 
@@ -399,7 +421,7 @@ def test_the_settings_remembered_are_bounded(
     for number in range(5):
         for _ in range(2):
             store.increment(app, f"counter-{number}")
-    app.commit()
+            app.commit()
     assert len(store._increments._fences) == 2
     assert [counter.name for counter in store.counters.list()] == [
         f"counter-{number}" for number in range(5)

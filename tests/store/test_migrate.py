@@ -23,6 +23,14 @@ from countersink.store.settings import Settings
 from tests.store.helpers import together
 from tests.support.waiting import eventually
 
+ALL = [
+    "0001_initial",
+    "0002_schedules",
+    "0003_transactions",
+    "0004_backfill",
+    "0005_front_doors",
+    "0006_own_slots",
+]
 _TABLES = """
     SELECT table_name, table_type FROM information_schema.tables
     WHERE table_schema = DATABASE() AND table_name <> 'schema_version' ORDER BY table_name
@@ -59,13 +67,7 @@ def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session
 
 
 def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str) -> None:
-    assert migrate(empty_mysql_url) == [
-        "0001_initial",
-        "0002_schedules",
-        "0003_transactions",
-        "0004_backfill",
-        "0005_front_doors",
-    ]
+    assert migrate(empty_mysql_url) == ALL
     assert migrate(empty_mysql_url) == []
     with connect(empty_mysql_url) as session:
         require_schema(session)
@@ -75,13 +77,7 @@ def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str)
 def test_a_strange_name_of_a_database(empty_mysql_url: str) -> None:
     name = empty_mysql_url.rpartition("/")[2]
     url = f"{empty_mysql_url}%60%3B%20-x"
-    assert migrate(url) == [
-        "0001_initial",
-        "0002_schedules",
-        "0003_transactions",
-        "0004_backfill",
-        "0005_front_doors",
-    ]
+    assert migrate(url) == ALL
     with connect(url) as session:
         session.execute(f"DROP DATABASE `{name}``; -x`")
 
@@ -93,13 +89,7 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
         [],
         [],
         [],
-        [
-            "0001_initial",
-            "0002_schedules",
-            "0003_transactions",
-            "0004_backfill",
-            "0005_front_doors",
-        ],
+        ALL,
     ]
     with connect(empty_mysql_url) as session:
         require_schema(session)
@@ -110,6 +100,7 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
             (3,),
             (4,),
             (5,),
+            (6,),
         ]
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 
@@ -143,13 +134,7 @@ def test_a_crash_after_any_statement_is_made_good(empty_mysql_url: str, done: in
     with connect(settings) as session:
         for statement in migrations()[0].statements[:done]:
             session.execute(statement)
-    assert migrate(empty_mysql_url) == [
-        "0001_initial",
-        "0002_schedules",
-        "0003_transactions",
-        "0004_backfill",
-        "0005_front_doors",
-    ]
+    assert migrate(empty_mysql_url) == ALL
     with connect(settings) as session:
         require_schema(session)
         assert len(_schema(session)) == 28

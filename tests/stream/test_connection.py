@@ -102,3 +102,12 @@ def test_a_wrong_partition_count_is_refused(redis_url: str, value: str) -> None:
     client.set(PARTITIONS_KEY, value)
     with pytest.raises(StreamMisconfigured, match=PARTITIONS_KEY):
         partitions(client)
+
+
+def test_nothing_is_sent_that_takes_a_right_which_older_servers_do_not_know(redis_url: str) -> None:
+    """CLIENT SETINFO: a Redis before 7.2 answers it with an error, and refuses lists of it."""
+    with connect(redis_url) as client, redis.Redis.from_url(redis_url, protocol=2) as plain:
+        plain.config_resetstat()
+        assert client.ping()
+        assert plain.info("stats")["total_error_replies"] == 0
+        assert "cmdstat_client|setinfo" not in plain.info("commandstats")

@@ -113,7 +113,7 @@ class Snapshot:
         """What the slots below 256 and from 512 on hold beyond the ledger: to be 0."""
         ((slots,),) = self._rows(
             "SELECT CAST(COALESCE(SUM(amount), 0) AS CHAR) FROM counter_slot"
-            " WHERE counter = %s AND NOT slot BETWEEN 256 AND 511",
+            " WHERE counter = %s AND NOT slot BETWEEN 256 AND 511 AND slot < 1024",
             counter,
         )
         ((ledger,),) = self._rows(

@@ -7,6 +7,7 @@ sent 11 times. Here every command is sent once; whoever sends it knows what a re
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,6 +20,13 @@ from countersink.stream.errors import StreamMisconfigured, translate
 SOCKET_TIMEOUT: Final = 5.0
 """Seconds until a silent server counts as gone; a BLOCK must stay below it."""
 
+# A name of the library for CLIENT LIST. To send it would take a right that Redis before 7.2 does not
+# know, so that no list of rights could have it on all versions, and two commands per connection.
+_WITHOUT_NAME: Final[dict[str, Any]] = (
+    {"driver_info": None}
+    if "driver_info" in signature(redis.Redis.__init__).parameters
+    else {"lib_name": None, "lib_version": None}
+)
 _SCHEMES = ("redis", "rediss", "unix")
 _RAW_REPLIES = ("XREADGROUP", "XAUTOCLAIM", "XRANGE", "XPENDING")
 """Commands whose replies stay lists: redis-py's dicts would drop a repeated field."""
@@ -59,6 +67,7 @@ def connect(
             decode_responses=False,
             health_check_interval=0,
             client_name=client_name,
+            **_WITHOUT_NAME,
         )
     except (ValueError, TypeError) as error:
         raise StreamMisconfigured(f"the Redis URL {redact(url)!r} is malformed") from error

@@ -21,6 +21,7 @@ from datetime import date
 from typing import Final
 
 from countersink.store import cells, key_caps
+from countersink.store.app_slots import APP_ROWS
 from countersink.store.buckets import label_time
 from countersink.store.connection import Session
 from countersink.store.control import read_control
@@ -32,8 +33,6 @@ LOCK_WAIT_S: Final = 1
 """Seconds that a statement after the first may wait for a lock."""
 
 _BIGINT: Final = (-(2**63), 2**63 - 1)
-_APP_SLOTS: Final = "slot BETWEEN 256 AND 511"
-"""Slots of the application's own transactions, which are in no ledger as long as they are there."""
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 
@@ -174,7 +173,7 @@ def _lock(session: Session, part: Part) -> list[_Key]:
     found = session.query(
         f"SELECT counter_key, COALESCE(SUM(IF({moving}, amount, NULL)), 0),"
         f" COUNT(IF({moving}, 1, NULL)), COUNT(*),"
-        f" COALESCE(SUM(IF({_APP_SLOTS}, amount, NULL)), 0), COUNT(IF({_APP_SLOTS}, 1, NULL))"
+        f" COALESCE(SUM(IF({APP_ROWS}, amount, NULL)), 0), COUNT(IF({APP_ROWS}, 1, NULL))"
         f" FROM {_ROWS} WHERE {where} GROUP BY counter_key FOR UPDATE NOWAIT",
         args,
     )

@@ -40,7 +40,7 @@ TOTALS = """
 """
 LEDGER = """
     SELECT counter, CAST(SUM(amount) AS CHAR) FROM (
-        SELECT counter, amount FROM counter_slot WHERE slot NOT BETWEEN 256 AND 511
+        SELECT counter, amount FROM counter_slot WHERE slot NOT BETWEEN 256 AND 511 AND slot < 1024
         UNION ALL SELECT counter, amount FROM counter_month
         UNION ALL SELECT counter, -amount FROM counter_ledger) AS all_rows
     GROUP BY counter HAVING SUM(amount) <> 0

@@ -12,9 +12,15 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
 from countersink.store import Conflict, SequenceExhausted, Store
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.sequences import Sequences
-from tests.store.app import Connection, open_app, run, wait_for_lock_wait
+from tests.store.app import (
+    Connection,
+    open_app,
+    run,
+    wait_for_lock_wait,
+    without_snapshot_isolation,
+)
 from tests.store.helpers import MAX, MIN, together
 
 LAX_MODES = ("", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT", "NO_UNSIGNED_SUBTRACTION")
@@ -83,6 +89,8 @@ def test_first_use_by_many_transactions(store: Store, mysql_url: str, isolation:
 
     def take(name: str) -> int:
         with open_app(mysql_url) as app:
+            # with it they are to be run again: see tests/drivers/test_snapshot_isolation.py
+            without_snapshot_isolation(app)
             run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
             value = store.sequences.next_in(app, name)
             app.commit()
@@ -226,11 +234,7 @@ def test_in_a_transaction_with_a_snapshot_of_its_own(
     store: Store, mysql_url: str, app: Connection
 ) -> None:
     """What others have added since it began is added to, not overwritten."""
-    with connect(mysql_url) as session:
-        if session.dialect.name == "mariadb" and session.query(
-            "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"
-        ):
-            run(app, "SET SESSION innodb_snapshot_isolation = OFF")
+    without_snapshot_isolation(app)
     store.sequences.next("a")
     run(app, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
     assert [store.sequences.next("a"), store.sequences.next("a")] == [2, 3]

@@ -16,6 +16,14 @@ SAVEPOINT: Final = "countersink_all_or_nothing"
 _NO_SAVEPOINT: Final = 1305
 """SAVEPOINT … does not exist."""
 _ENDS: Final = "AND NO CHAIN NO RELEASE"
+_CHANGED: Final = 1020
+"""Record has changed since last read in table …"""
+CHANGED_ADVICE: Final = (
+    "countersink: another transaction has changed this row since the snapshot of yours, which"
+    " innodb_snapshot_isolation does not let yours change. The server has rolled it back: run it"
+    " again from its beginning, as after a deadlock (1213)"
+)
+"""Added to that error."""
 
 
 class AppConnection(Protocol):
@@ -40,25 +48,51 @@ class Done:
 
 def execute(connection: AppConnection, sql: str) -> Done:
     """Run a statement that returns no rows."""
-    cursor = _cursor(connection)
-    try:
-        cursor.execute(sql)
+    with _executed(connection, sql) as cursor:
         return Done(int(cursor.rowcount), signed(int(cursor.lastrowid or 0)))
-    finally:
-        cursor.close()
 
 
 def query(connection: AppConnection, sql: str) -> list[tuple[Any, ...]]:
     """Run a query; its rows as tuples, whatever kind of cursor the application uses."""
-    cursor = _cursor(connection)
-    try:
-        cursor.execute(sql)
+    with _executed(connection, sql) as cursor:
         return [
             tuple(row.values()) if isinstance(row, dict) else tuple(row)
             for row in cursor.fetchall()
         ]
+
+
+@contextmanager
+def _executed(connection: AppConnection, sql: str) -> Iterator[Any]:
+    """A cursor on which a statement was run; to its error is added what to do, if it is ours."""
+    cursor = _cursor(connection)
+    try:
+        cursor.execute(sql)
+        yield cursor
+    except Exception as error:
+        if error_code(error) == _CHANGED:
+            error.add_note(CHANGED_ADVICE)
+        raise
     finally:
         cursor.close()
+
+
+def error_code(error: Exception) -> object:
+    """The server's error number, as the drivers have it: in ``errno``, or as the first argument."""
+    code = getattr(error, "errno", None)
+    return error.args[0] if code is None and error.args else code
+
+
+def may_keep_to_snapshot(connection: AppConnection) -> bool:
+    """Whether a transaction is open that refuses rows newer than its snapshot, if it has one.
+
+    Which it does where ``innodb_snapshot_isolation`` is on. Servers do not tell of the snapshot.
+    """
+    found = query(
+        connection,
+        "SHOW SESSION VARIABLES"
+        " WHERE Variable_name IN ('in_transaction', 'innodb_snapshot_isolation')",
+    )
+    return len(found) == 2 and all(value in ("ON", b"ON", "1", b"1") for _, value in found)
 
 
 def _cursor(connection: AppConnection) -> Any:

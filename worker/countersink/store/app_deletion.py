@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from countersink.store.app_connection import AppConnection, execute, query
+from countersink.store.app_slots import is_app_slot, shared_slot
 from countersink.store.buckets import label_text
-from countersink.store.deletion_sql import FIRST_APP_SLOT, LAST_APP_SLOT
 
 ROWS_PER_STATEMENT: Final = 250
 """Below 50 KB, whatever the names: less than any server takes."""
@@ -67,15 +67,14 @@ def delete_rows(
         f"{database}.counter_month",
         [f"{this} AND bucket = '{label_text(label)}'" for label, _ in months],
     )
-    gone = sum(amount for _, slot, amount in slots if not FIRST_APP_SLOT <= slot <= LAST_APP_SLOT)
+    gone = sum(amount for _, slot, amount in slots if not is_app_slot(slot))
     gone += sum(amount for _, amount in months)
     if gone:
-        slot = f"{FIRST_APP_SLOT} + CONNECTION_ID() MOD {app_slots:d}"
         # Not the row of slot 0, which compaction adds to: it would wait for this transaction.
         execute(
             connection,
             f"INSERT INTO {database}.counter_ledger (counter, slot, amount)"
-            f" VALUES ('{counter}', {slot}, {-gone:d})"
+            f" VALUES ('{counter}', {shared_slot(app_slots)}, {-gone:d})"
             f" ON DUPLICATE KEY UPDATE amount = counter_ledger.amount + {-gone:d}",
         )
 

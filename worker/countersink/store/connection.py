@@ -44,9 +44,10 @@ SQL_MODE: Final = (
 )
 
 _NO_LIMIT: Final = f"SET SESSION sql_select_limit = {2**64 - 1}"
+_SNAPSHOT_ISOLATION: Final = "innodb_snapshot_isolation"
 _ASK: Final = (
     "SHOW VARIABLES WHERE Variable_name IN ('version', 'max_allowed_packet',"
-    " 'innodb_snapshot_isolation', 'transaction_isolation', 'tx_isolation')"
+    f" '{_SNAPSHOT_ISOLATION}', 'transaction_isolation', 'tx_isolation')"
 )
 
 
@@ -59,6 +60,7 @@ class Session:
     Attributes:
         dialect: which server it is.
         max_allowed_packet: bytes the server takes in one statement.
+        snapshot_isolation: whether the server has ``innodb_snapshot_isolation``; it is off here.
     """
 
     def __init__(
@@ -66,10 +68,12 @@ class Session:
         connection: "pymysql.connections.Connection[Any]",
         dialect: Dialect,
         max_allowed_packet: int,
+        snapshot_isolation: bool = False,
     ) -> None:
         self._connection = connection
         self.dialect = dialect
         self.max_allowed_packet = max_allowed_packet
+        self.snapshot_isolation = snapshot_isolation
 
     @property
     def closed(self) -> bool:
@@ -258,7 +262,7 @@ def connect(
     # work by the long one.
     driver: Any = connection
     driver._read_timeout = driver._write_timeout = read_timeout
-    return Session(connection, dialect, packet)
+    return Session(connection, dialect, packet, _SNAPSHOT_ISOLATION in found)
 
 
 @cache
@@ -328,6 +332,6 @@ def _pin(found: dict[str, str]) -> str:
         "autocommit = 1",
         "completion_type = 0",
     ]
-    if "innodb_snapshot_isolation" in found:
-        pins.append("innodb_snapshot_isolation = OFF")
+    if _SNAPSHOT_ISOLATION in found:
+        pins.append(f"{_SNAPSHOT_ISOLATION} = OFF")
     return "SET " + ", ".join(f"SESSION {pin}" for pin in pins)

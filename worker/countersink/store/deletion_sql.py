@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+from countersink.store.app_slots import APP_ROWS
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
-
-FIRST_APP_SLOT: Final = 256
-LAST_APP_SLOT: Final = 511
-"""Rows in these slots come into the ledger when compaction moves them."""
 
 Table = Literal["counter_slot", "counter_month"]
 TABLES: Final[tuple[Table, ...]] = ("counter_slot", "counter_month")
@@ -23,7 +20,7 @@ Position = tuple[datetime, bytes]
 """The bucket and the key of a row."""
 
 _IN_LEDGER: Final[dict[Table, str]] = {
-    "counter_slot": f"IF(slot NOT BETWEEN {FIRST_APP_SLOT} AND {LAST_APP_SLOT}, amount, 0)",
+    "counter_slot": f"IF({APP_ROWS}, 0, amount)",
     "counter_month": "amount",
 }
 _ORDER: Final[dict[Table, str]] = {

@@ -15,6 +15,7 @@ READ, in the application's transaction, and whoever made the row anew would wait
 store itself, in the midst of a call on it.
 """
 
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from countersink.store import cells
+from countersink.store.app_connection import AppConnection, error_code, execute, query
 from countersink.store.connection import Connect, Session
 from countersink.store.control import Control, exclusive, read_control
 from countersink.store.counter_reads import DEFAULT_APP_SLOTS
@@ -37,6 +39,8 @@ ATTEMPTS: Final = 5
 PROBES: Final = 20
 """How often, in each of them, to look without waiting: three to four seconds together."""
 
+_DENIED: Final = (1142, 1143)
+"""The user has no right to the table, or the column."""
 _HOLD: Final = "SELECT version FROM app_counter WHERE counter = %s FOR UPDATE"
 _RAISE: Final = "UPDATE app_counter SET version = version + 1 WHERE counter = %s"
 
@@ -52,6 +56,7 @@ class Fence:
         version: of its row in ``app_counter``.
         policies: its own, as of then.
         app_slots: over how many slots the application's transactions spread.
+        snapshot_isolation: whether the server has ``innodb_snapshot_isolation``.
         room: bytes that the values of one statement may take.
     """
 
@@ -59,6 +64,7 @@ class Fence:
     version: int
     policies: Policies
     app_slots: int
+    snapshot_isolation: bool
     room: int
 
 
@@ -149,17 +155,66 @@ def find(pool: Pool, connect: Connect, counter: str) -> Fence:
         TrackedCounter: it is that of a tracked table.
         StoreError: MySQL did not do its part.
     """
-    read = partial(_read, counter=counter)
-    found = pool.read(read)
-    while found is None:
+    while (found := read(pool, counter)) is None:
         with connect() as session:
             rerun(partial(_make, session, counter))
-        found = pool.read(read)
     return found
 
 
-def _read(session: Session, counter: str) -> Fence | None:
-    """The settings in one snapshot, which changes of them commit to as a whole."""
+def find_in(connection: AppConnection, database: str, pool: Pool, counter: str) -> Fence | None:
+    """As :func:`find`, with the row made in the application's transaction, which may have a
+    snapshot that a row of anybody else would be too new for.
+
+    Until that transaction ends nobody changes the settings, so what is read afterwards is right.
+    The version is one that no other transaction that makes the row will take, as this one may roll
+    back.
+
+    Args:
+        connection: the application's.
+        database: where the tables are, quoted.
+        pool: for reading.
+        counter: its name, which was checked.
+
+    Returns:
+        None where the connection's user may not make the row: somebody else has to.
+
+    Raises:
+        As :func:`find`. And the driver's errors.
+    """
+    table, version = f"{database}.app_counter", secrets.randbits(62)
+    try:
+        execute(
+            connection,
+            f"INSERT IGNORE INTO {table} (counter, version) VALUES ('{counter}', {version:d})",
+        )
+    except Exception as error:  # whichever driver it is
+        if error_code(error) in _DENIED:
+            return None
+        raise
+    # Maybe there is one: of an earlier call in this transaction, or of somebody else by now.
+    ((version,),) = query(
+        connection, f"SELECT version FROM {table} WHERE counter = '{counter}' LOCK IN SHARE MODE"
+    )
+    return pool.read(partial(_read, counter=counter, version=int(version)))
+
+
+def read(pool: Pool, counter: str) -> Fence | None:
+    """The settings of a counter as they are now; None where its row is to be made.
+
+    Raises:
+        As :func:`find`.
+    """
+    return pool.read(partial(_read, counter=counter))
+
+
+def _read(session: Session, counter: str, version: int | None = None) -> Fence | None:
+    """The settings in one snapshot, which changes of them commit to as a whole.
+
+    Args:
+        session: in that snapshot.
+        counter: its name.
+        version: of the counter's row, where the caller holds it; None: to be read.
+    """
     refuse_tracked(session, counter)
     policies = load(session)
     if policies.strict and not known(session, (counter,)):
@@ -167,15 +222,18 @@ def _read(session: Session, counter: str) -> Fence | None:
             f"no counter is called {counter!r}, and only known ones are counted here:"
             f" `countersink counter set {counter}` makes it"
         )
-    versions = session.query("SELECT version FROM app_counter WHERE counter = %s", (counter,))
-    if not versions:
-        return None
+    if version is None:
+        versions = session.query("SELECT version FROM app_counter WHERE counter = %s", (counter,))
+        if not versions:
+            return None
+        version = int(versions[0][0])
     made = session.query("SELECT app_slots FROM counter WHERE name = %s", (counter,))
     return Fence(
         counter,
-        int(versions[0][0]),
+        version,
         Policies(policies.version, policies.strict, {counter: policies.of(counter)}),
         int(made[0][0]) if made else DEFAULT_APP_SLOTS,
+        session.snapshot_isolation,
         cells.room(session),
     )
 

@@ -1,8 +1,8 @@
 """Counting in the application's own transaction.
 
-Rows go to slots 256 and up, by ``CONNECTION_ID()``, so that transactions of different connections
-do not wait for each other; compaction moves them to slot 0, and into the ledger. One statement
-counts, whatever the server: :mod:`countersink.store.fence` says what it goes by.
+Rows go to slots by ``CONNECTION_ID()`` (see :mod:`countersink.store.app_slots`), so that
+transactions of different connections do not wait for each other; compaction moves them to slot 0,
+and into the ledger. One statement counts: :mod:`countersink.store.fence` says what it goes by.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +10,18 @@ from datetime import datetime
 from typing import Final
 
 from countersink.store import fence
-from countersink.store.app_connection import AppConnection, as_one, execute, query
+from countersink.store.app_connection import (
+    AppConnection,
+    as_one,
+    execute,
+    may_keep_to_snapshot,
+    query,
+)
 from countersink.store.app_deletion import delete_rows
+from countersink.store.app_slots import slot
 from countersink.store.buckets import label_text
 from countersink.store.checks import check_amounts, check_key, minute_of
 from countersink.store.connection import Connect
-from countersink.store.deletion_sql import FIRST_APP_SLOT
 from countersink.store.errors import Conflict, Refused, UnknownCounter
 from countersink.store.fence import Fence
 from countersink.store.names import quoted
@@ -71,7 +77,7 @@ class Increments:
         minute = minute_of(at)
         if not rows:
             return
-        found = self._fences.get(counter) or self._find(counter)
+        found = self._fences.get(counter) or self._find(connection, counter)
         parts = list(row_parts(rows, found.room))
         if len(parts) == 1:
             self._add(connection, counter, rows, minute)
@@ -98,7 +104,7 @@ class Increments:
     def _add(self, connection: AppConnection, counter: str, rows: Amounts, minute: int) -> None:
         """Add rows in one statement, by the settings as they are."""
         for _ in range(_ATTEMPTS):
-            found = self._fences.get(counter) or self._find(counter)
+            found = self._fences.get(counter) or self._find(connection, counter)
             done = execute(connection, self._statement(found, rows, minute))
             # Asked where no row was changed: maybe 0 was added to what was there. Versions only
             # grow, so settings that are in force now were so a moment ago.
@@ -110,7 +116,7 @@ class Increments:
     def _hold(self, connection: AppConnection, counter: str) -> Fence:
         """Keep a counter's settings as they are until the transaction ends."""
         for _ in range(_ATTEMPTS):
-            found = self._fences.get(counter) or self._find(counter)
+            found = self._fences.get(counter) or self._find(connection, counter)
             if self._holds(connection, found):
                 return found
             self._fences.pop(counter, None)
@@ -120,8 +126,15 @@ class Increments:
         """Whether settings are still those in force; then they stay so while the lock lasts."""
         return bool(query(connection, f"SELECT 1 {self._fenced(found)} LOCK IN SHARE MODE"))
 
-    def _find(self, counter: str) -> Fence:
-        found = fence.find(self._pool, self._connect, counter)
+    def _find(self, connection: AppConnection, counter: str) -> Fence:
+        found = fence.read(self._pool, counter)
+        if found is None and may_keep_to_snapshot(connection):
+            made = fence.find_in(connection, self._database, self._pool, counter)
+            if made is not None:
+                # Not remembered: others would wait for this transaction, and it may roll back.
+                return made
+        if found is None:
+            found = fence.find(self._pool, self._connect, counter)
         if len(self._fences) >= REMEMBERED:
             self._fences.clear()
         self._fences[counter] = found
@@ -134,13 +147,13 @@ class Increments:
             # Its time zone is unknown here: read it again next time, it may be put right.
             self._fences.pop(found.counter, None)
             raise
-        slot = f"{FIRST_APP_SLOT} + CONNECTION_ID() MOD {found.app_slots:d}"
+        own = slot(found.app_slots, found.snapshot_isolation)
         into = f"{self._database}.counter_slot"
         head = f"INSERT INTO {into} (counter, bucket, counter_key, slot, amount) SELECT f.counter"
         if len(rows) == 1:
             ((key, amount),) = rows
             return (
-                f"{head}, '{label}', X'{key.hex()}', {slot}, {amount:d}"
+                f"{head}, '{label}', X'{key.hex()}', {own}, {amount:d}"
                 f" {self._fenced(found)} LOCK IN SHARE MODE"
                 f" ON DUPLICATE KEY UPDATE amount = counter_slot.amount + {amount:d}"
             )
@@ -152,7 +165,7 @@ class Increments:
             ]
         )
         return (
-            f"{head}, '{label}', new.counter_key, {slot}, new.amount"
+            f"{head}, '{label}', new.counter_key, {own}, new.amount"
             f" {self._fenced(found, f' CROSS JOIN ({values}) AS new')}"
             " ORDER BY new.counter_key LOCK IN SHARE MODE"
             " ON DUPLICATE KEY UPDATE amount = counter_slot.amount + new.amount"

@@ -1,7 +1,7 @@
 """Holding what is in the tables against what the ledger says was ever applied, and the counters of
 tracked tables against these tables.
 
-For every counter: slots + months = ledger + slots 256 to 511. What the application's own
+For every counter: slots + months = ledger + the application's slots. What the application's own
 transactions put into those slots comes into the ledger when compaction moves it. Everything that
 moves, adds or deletes rows changes both sides in one transaction, so they are equal in any
 snapshot, however much is going on; each group of counters is looked at in one of its own. The same
@@ -17,9 +17,9 @@ from datetime import date
 from typing import Final, Literal
 
 from countersink.store import buckets
+from countersink.store.app_slots import APP_ROWS
 from countersink.store.backfilled import mismatches
 from countersink.store.connection import Session
-from countersink.store.deletion_sql import FIRST_APP_SLOT, LAST_APP_SLOT
 from countersink.store.errors import UnknownCounter
 from countersink.store.keys import is_name
 from countersink.store.policies import load
@@ -36,7 +36,7 @@ _GROUP: Final = 20
 
 Problem = Literal["sum", "no_ledger", "no_policy", "no_rollup", "backfill"]
 
-_OUTSIDE: Final = f"slot NOT BETWEEN {FIRST_APP_SLOT} AND {LAST_APP_SLOT}"
+_OUTSIDE: Final = f"NOT {APP_ROWS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Difference:
             was ever applied; ``no_policy``: there are buckets of a policy it never had;
             ``no_rollup``: there are months of days that were never said to be rolled up;
             ``backfill``: what its backfills wrote down does not fit the ledger, or itself.
-        in_tables: sum of the slots but 256 to 511, and of the months; ``backfill``: what its
+        in_tables: sum of the slots but the application's, and of the months; ``backfill``: what its
             backfills wrote down.
         in_ledger: sum of the ledger; ``backfill``: of slots 512 and up.
         detail: a sentence for people.

@@ -8,7 +8,7 @@ CREATE TABLE counter_slot (
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     bucket      DATETIME NOT NULL COMMENT 'the local midnight that begins the day, or the UTC start of the hour or quarter; its seconds: counter_policy.number',
     counter_key VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
-    slot        SMALLINT UNSIGNED NOT NULL COMMENT '0 compacted, 1-255 workers, 256-511 the application, 512+ backfill',
+    slot        SMALLINT UNSIGNED NOT NULL COMMENT '0 compacted, 1-255 workers, 256-511 and 1024+ the application, 512+ backfill',
     amount      BIGINT NOT NULL COMMENT 'signed: a slot may be decremented before it is incremented',
     PRIMARY KEY (counter, bucket, counter_key, slot),
     KEY by_key (counter, counter_key, bucket)

@@ -32,7 +32,12 @@ class HandingSession(Session):
     @classmethod
     def from_session(cls, session: Session) -> "HandingSession":
         """The same connection; the session given is not to be used any more."""
-        return cls(session._connection, session.dialect, session.max_allowed_packet)
+        return cls(
+            session._connection,
+            session.dialect,
+            session.max_allowed_packet,
+            session.snapshot_isolation,
+        )
 
     def hand_out(self, sql: str) -> Done:
         """Run a statement; how many rows it changed, and the value it handed out."""

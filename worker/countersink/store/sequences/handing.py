@@ -94,8 +94,9 @@ class Handing:
         """
         if not self.memory.knows(name):
             # Before the application's transaction asks for a row that is not there, which may lock
-            # the gap where it would be.
-            self._look_up(name, None)
+            # the gap where it would be. One that was made by others may be too new for it.
+            own = app_connection.may_keep_to_snapshot(connection)
+            self._look_up(name, connection if own else None)
         return self._take(name, asked, connection)
 
     def _take(self, name: bytes, wanted: Asked, connection: AppConnection | None) -> range:
@@ -190,15 +191,9 @@ def _run_in(connection: AppConnection, sql: str) -> Done:
     try:
         return app_connection.execute(connection, sql)
     except Exception as error:  # whichever driver it is
-        if _code(error) in LIMIT:
+        if app_connection.error_code(error) in LIMIT:
             raise AtLimit from error
         raise
-
-
-def _code(error: Exception) -> object:
-    """The server's error number, as the drivers have it: in ``errno``, or as the first argument."""
-    code = getattr(error, "errno", None)
-    return error.args[0] if code is None and error.args else code
 
 
 def _uncertain(error: StoreError) -> SequenceUncertain:

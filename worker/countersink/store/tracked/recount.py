@@ -18,8 +18,9 @@ from functools import partial
 from typing import Final
 
 from countersink.store import cells
+from countersink.store.app_slots import APP_ROWS
 from countersink.store.connection import Connect, Session
-from countersink.store.deletion_sql import FIRST_APP_SLOT, LAST_APP_SLOT, delete_rows
+from countersink.store.deletion_sql import delete_rows
 from countersink.store.errors import BadData, Conflict, Refused, Unavailable, UnknownCounter
 from countersink.store.rerun import rerun
 from countersink.store.tracked.days import LATE_DAY, NO_DAY, is_day
@@ -184,10 +185,10 @@ def _ledger_drift(session: Session, counter: str) -> int:
     ((slots, months, ledger),) = session.query(
         "SELECT"
         " (SELECT COALESCE(SUM(amount), 0) FROM counter_slot FORCE INDEX (PRIMARY)"
-        "  WHERE counter = %s AND slot NOT BETWEEN %s AND %s),"
+        f"  WHERE counter = %s AND NOT {APP_ROWS}),"
         " (SELECT COALESCE(SUM(amount), 0) FROM counter_month WHERE counter = %s),"
         " (SELECT COALESCE(SUM(amount), 0) FROM counter_ledger WHERE counter = %s)",
-        (counter, FIRST_APP_SLOT, LAST_APP_SLOT, counter, counter),
+        (counter, counter, counter),
     )
     return int(slots) + int(months) - int(ledger)
 

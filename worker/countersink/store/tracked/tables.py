@@ -29,6 +29,7 @@ class Table:
         primary_key: its columns; none where there is none.
         updates_ignored: whether the server runs AFTER UPDATE triggers also for the rows that an
             UPDATE IGNORE leaves as they were, as MariaDB does.
+        snapshot_isolation: whether the server has ``innodb_snapshot_isolation``.
         cascades: its foreign keys by which rows change without a trigger, as sentences.
         partitioned: whether partitions can be dropped from it.
     """
@@ -39,6 +40,7 @@ class Table:
     rows: int
     primary_key: tuple[Column, ...]
     updates_ignored: bool
+    snapshot_isolation: bool
     cascades: tuple[str, ...]
     partitioned: bool
 
@@ -138,6 +140,7 @@ def read_table(session: Session, schema: str, name: str, database: str) -> Table
         rows=int(estimate),
         primary_key=_primary_key(session, schema, name, columns),
         updates_ignored=session.dialect.name == "mariadb",
+        snapshot_isolation=session.snapshot_isolation,
         cascades=_cascades(session, schema, name),
         partitioned="partitioned" in options.lower(),
     )

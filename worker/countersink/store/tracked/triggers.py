@@ -17,7 +17,7 @@ becomes a warning (and a difference that verification finds) instead of an error
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from countersink.store.deletion_sql import FIRST_APP_SLOT
+from countersink.store import app_slots
 from countersink.store.names import quoted
 from countersink.store.tracked.days import bucket_sql
 from countersink.store.tracked.definitions import TrackedTable
@@ -75,7 +75,7 @@ def wanted(tracked: TrackedTable, table: Table, database: str) -> list[Trigger]:
     by = [table.column(name) for name in tracked.by]
     day = None if tracked.day is None else table.column(tracked.day)
     slots = f"{quoted(database)}.counter_slot"
-    slot = f"{FIRST_APP_SLOT} + CONNECTION_ID() MOD {tracked.app_slots:d}"
+    slot = app_slots.slot(tracked.app_slots, table.snapshot_isolation)
 
     def add(bucket: str, key: str, amount: int) -> str:
         return (
