@@ -20,8 +20,8 @@ from countersink.stream.errors import StreamMisconfigured, translate
 SOCKET_TIMEOUT: Final = 5.0
 """Seconds until a silent server counts as gone; a BLOCK must stay below it."""
 
-# A name of the library for CLIENT LIST. To send it would take a right that Redis before 7.2 does not
-# know, so that no list of rights could have it on all versions, and two commands per connection.
+# No name of the library for CLIENT LIST. To send it takes two commands per connection, and a right
+# that Redis before 7.2 does not know, so that no list of rights could have it on all versions.
 _WITHOUT_NAME: Final[dict[str, Any]] = (
     {"driver_info": None}
     if "driver_info" in signature(redis.Redis.__init__).parameters
