@@ -1,6 +1,12 @@
 """Waking one waiting thread, safe in signal handlers on both sides."""
 
-from threading import Lock
+import time
+from typing import Final
+
+from countersink.producers.primitives import Lock, greened, pause
+
+PAUSE_SECONDS: Final = 0.001
+"""Between two looks of a greenlet."""
 
 
 class Bell:
@@ -22,6 +28,17 @@ class Bell:
         except RuntimeError:
             pass  # rung already
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until it rings, at most ``seconds``; whether it has."""
-        return self._lock.acquire(timeout=max(0.0, seconds))
+    def wait(self, seconds: float | None) -> bool:
+        """Wait until it rings, at most ``seconds`` unless that is None; whether it has."""
+        return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
+
+    def wait_in_app(self, seconds: float) -> bool:
+        """The same in a thread of the app's: under gevent and eventlet other greenlets go on."""
+        if not greened():
+            return self.wait(seconds)
+        deadline = time.monotonic() + seconds
+        while not self.wait(0):
+            if time.monotonic() >= deadline:
+                return False
+            pause(PAUSE_SECONDS)
+        return True

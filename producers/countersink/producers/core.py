@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
 from countersink.producers import lifecycle
@@ -17,6 +16,7 @@ from countersink.producers.journal import Journal
 from countersink.producers.link import Link
 from countersink.producers.options import Options
 from countersink.producers.outbox import Outbox
+from countersink.producers.primitives import Lock, pause
 from countersink.producers.rows import RowBuffer
 from countersink.producers.sender import Sender
 from countersink.producers.spool.writer import Spool
@@ -181,7 +181,7 @@ class Core:
         ``since``: the breaks of the trail that somebody had been told of before.
         """
         deadline = time.monotonic() + timeout
-        pause = POLL_SECONDS
+        patience = POLL_SECONDS
         client = connect(self._url, socket_timeout=self._options.socket_timeout)
         try:
             mark: Mark | None = None
@@ -197,8 +197,8 @@ class Core:
                 now = time.monotonic()
                 if now >= deadline:
                     return False
-                time.sleep(min(pause, deadline - now))
-                pause = min(0.2, pause * 1.5)
+                pause(min(patience, deadline - now))
+                patience = min(0.2, patience * 1.5)
         finally:
             client.close()
 

@@ -67,7 +67,7 @@ class Flush:
         try:
             watchers.append(watcher)
             while not self.over():
-                watcher.wait(POLL_SECONDS)
+                watcher.wait_in_app(POLL_SECONDS)
         finally:
             if watcher in watchers:
                 watchers.remove(watcher)

@@ -7,14 +7,13 @@ in no other.
 
 import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Final, TypeVar
 
 from countersink.producers.bell import Bell
 from countersink.producers.clock import RedisClock
 from countersink.producers.intake import CHUNK, MAX_RAW, Intake, Mode
 from countersink.producers.journal import Journal
+from countersink.producers.primitives import Empty, SimpleQueue, Thread, sleep
 
 LOOK_SECONDS: Final = 0.05
 """Between two looks while there are events; an event's minute is right to within this."""
@@ -40,7 +39,7 @@ woken up.
 
 def breathe() -> None:
     """Let the app's threads run."""
-    time.sleep(BREATH_SECONDS)
+    sleep(BREATH_SECONDS)
 
 
 class Folder(Thread):
@@ -60,7 +59,7 @@ class Folder(Thread):
         journal: Journal,
         rows_waiting: Callable[[], None],
     ) -> None:
-        super().__init__(name="countersink-folder", daemon=True)
+        super().__init__("countersink-folder")
         self._intake = intake
         self._clock = clock
         self._journal = journal
@@ -93,7 +92,7 @@ class Folder(Thread):
             self._wakeups.put(answer)
         while self.is_alive() and not answers:
             left = deadline - time.monotonic()
-            if not bell.wait(min(left, ALIVE_SECONDS)) and left <= 0:
+            if not bell.wait_in_app(min(left, ALIVE_SECONDS)) and left <= 0:
                 return None
         if not answers:
             self._intake.fold_all()
@@ -122,7 +121,7 @@ class Folder(Thread):
                     self._intake.switch(Mode.IDLE)
             except Exception:
                 self._journal.bug("the folder")
-                time.sleep(LOOK_SECONDS)
+                sleep(LOOK_SECONDS)
 
     def _wait(self, seconds: float) -> None:
         questions = []

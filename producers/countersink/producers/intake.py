@@ -16,12 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from threading import RLock, get_ident, main_thread
-from time import sleep
 from typing import Final
 
 from countersink.producers.clock import RedisClock
 from countersink.producers.increments import Batch, Event
+from countersink.producers.primitives import RLock, in_main_thread, sleep
 from countersink.producers.promised import add_batches
 from countersink.producers.rows import RowBuffer
 from countersink.stream.limits import MAX_AMOUNT, MIN_AMOUNT
@@ -192,7 +191,7 @@ class Intake:
             if waiting > CHUNK:
                 self._fold_if_free()
         elif waiting > (CHUNK if mode is Mode.CROWDED else MAX_RAW):
-            if get_ident() == main_thread().ident:
+            if in_main_thread():
                 # Not folded here: an exception raised by a signal handler, which runs in this
                 # thread, would tear events out of the midst of it.
                 sleep(PAUSE_SECONDS)

@@ -5,19 +5,18 @@ that, by a finalizer of ``multiprocessing`` where that module is in use. SIGTERM
 before, or beside, what the app had installed.
 """
 
-import _thread
 import atexit
 import encodings.idna  # noqa: F401  (see below)
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, Protocol
 
 from countersink.producers.journal import logger
+from countersink.producers.primitives import get_ident, in_main_thread, sleep, start_thread
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -116,7 +115,7 @@ def _flush_all() -> tuple[list[Closable], float]:
                 logger.exception("flushing at the end:", extra={"action": "internal_error"})
         waiting = left
         if waiting:
-            time.sleep(POLL_SECONDS)
+            sleep(POLL_SECONDS)
     return producers, deadline
 
 
@@ -143,7 +142,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def _install() -> None:
-    if threading.current_thread() is not threading.main_thread():
+    if not in_main_thread():
         return
     previous = signal.getsignal(signal.SIGTERM)
     # Left alone: ours, an ignored signal, and a handler that was not installed from Python (None).
@@ -159,7 +158,7 @@ def _install() -> None:
 def _uninstall() -> None:
     """Put back what was there, if nothing was installed since and this thread may."""
     if (
-        threading.current_thread() is threading.main_thread()
+        in_main_thread()
         and signal.getsignal(signal.SIGTERM) is _on_sigterm
         and not _process.flushing
     ):
@@ -178,7 +177,7 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
         _process.flushing = True
         _process.flushed = False
         try:
-            _thread.start_new_thread(_flush_on_sigterm, (number, not chained))
+            start_thread(_flush_on_sigterm, (number, None if chained else get_ident()))
         except RuntimeError:  # no thread to be had: end as without this handler
             _process.flushed = True
             _process.flushing = False
@@ -189,7 +188,8 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
         previous(number, frame)
 
 
-def _flush_on_sigterm(number: int, end: bool) -> None:
+def _flush_on_sigterm(number: int, main_thread: int | None) -> None:
+    """Flush; then end the process by way of its main thread, if that is given."""
     try:
         logger.info("flushing because of SIGTERM", extra={"action": "sigterm"})
         _flush_all()
@@ -198,11 +198,11 @@ def _flush_on_sigterm(number: int, end: bool) -> None:
     finally:
         _process.flushed = True
         _process.flushing = False
-    if not end:
+    if main_thread is None:
         return
     # The default action, taken by the main thread, so that the parent sees a process ended by
     # SIGTERM.
-    signal.pthread_kill(threading.main_thread().ident or 0, number)
-    time.sleep(EXIT_GRACE_SECONDS)
+    signal.pthread_kill(main_thread, number)
+    sleep(EXIT_GRACE_SECONDS)
     # The main thread is deep in C: the status that a shell shows for SIGTERM.
     os._exit(128 + number)

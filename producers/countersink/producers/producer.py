@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
-from threading import RLock
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
@@ -15,6 +14,7 @@ from countersink.producers.core import Core
 from countersink.producers.increments import Asked, check_batch, check_id
 from countersink.producers.intake import Mode
 from countersink.producers.options import Options, from_environment
+from countersink.producers.primitives import RLock
 from countersink.producers.stats import Stats
 from countersink.stream.connection import connect, redact
 from countersink.stream.errors import StreamMisconfigured

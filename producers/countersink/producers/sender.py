@@ -2,18 +2,21 @@
 
 import logging
 import time
-from threading import Event, RLock, Thread
 from typing import Final
 
+from countersink.producers.bell import Bell
 from countersink.producers.clock import RedisClock
 from countersink.producers.intake import Intake
 from countersink.producers.journal import Journal
 from countersink.producers.link import Link
 from countersink.producers.outbox import Outbox
 from countersink.producers.parcel import PARCELS_AT_A_TIME
+from countersink.producers.primitives import RLock, Thread, sleep
 from countersink.producers.spool.errors import SpoolError
 from countersink.producers.spool.writer import Spool
 
+AFTER_BUG_SECONDS: Final = 1.0
+"""From an exception that nobody thought of to the next attempt, at most."""
 ADOPT_SECONDS: Final = 10.0
 """Between two looks for segments of dead processes."""
 
@@ -33,7 +36,7 @@ class Sender(Thread):
         flush_interval: float,
         max_rows: int,
     ) -> None:
-        super().__init__(name="countersink-sender", daemon=True)
+        super().__init__("countersink-sender")
         self._link = link
         self._outbox = outbox
         self._intake = intake
@@ -43,7 +46,7 @@ class Sender(Thread):
         self._spool = spool
         self._interval = flush_interval
         self._max_rows = max_rows
-        self._event = Event()
+        self._bell = Bell()
         self._urgent = False
         self._idle = False
         self._stopping = False
@@ -68,30 +71,31 @@ class Sender(Thread):
             self.flush_now()
         elif self._idle:
             self._idle = False
-            self._event.set()
+            self._bell.ring()
 
     def flush_now(self) -> None:
         """Flush without waiting for the interval to end."""
         self._urgent = True
-        self._event.set()
+        self._bell.ring()
 
     def stop(self) -> None:
         """End as soon as the command being sent has ended."""
         self._stopping = True
-        self._event.set()
+        self._bell.ring()
 
     def run(self) -> None:
         """The thread."""
         while not self._stopping:
             try:
-                self._event.wait(self._patience())
-                self._event.clear()
+                self._bell.wait(self._patience())
                 if self._urgent or time.monotonic() >= self._next_flush:
                     self.work()
                 self._report()
             except Exception:
                 self._journal.bug("the sender")
-                time.sleep(self._interval)
+                self._link.close()  # whatever has gone wrong there, begin anew
+                self._next_flush = 0.0
+                sleep(min(self._interval, AFTER_BUG_SECONDS))
         self._link.close()
 
     def work(self) -> None:
@@ -126,7 +130,7 @@ class Sender(Thread):
             self._reported = dropped
 
     def _patience(self) -> float | None:
-        """Seconds to wait for an event."""
+        """Seconds to wait for the bell."""
         now = time.monotonic()
         self._idle = True
         if self._buffer.waiting or len(self._outbox) or (self._spool and self._spool.waiting):

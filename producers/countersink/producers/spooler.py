@@ -3,12 +3,13 @@
 import logging
 import time
 from collections.abc import Callable
-from threading import Event, RLock, Thread
 from typing import Final
 
+from countersink.producers.bell import Bell
 from countersink.producers.journal import Journal
 from countersink.producers.outbox import Outbox
 from countersink.producers.parcel import PARCELS_AT_A_TIME, Parcel
+from countersink.producers.primitives import RLock, Thread, sleep
 from countersink.producers.rows import RowBuffer
 from countersink.producers.spool.errors import SpoolError
 from countersink.producers.spool.writer import Spool
@@ -31,14 +32,14 @@ class Spooler(Thread):
         journal: Journal,
         stored: Callable[[], None],
     ) -> None:
-        super().__init__(name="countersink-spooler", daemon=True)
+        super().__init__("countersink-spooler")
         self.last_error: str | None = None
         self._spool = spool
         self._outbox = outbox
         self._buffer = buffer
         self._journal = journal
         self._stored = stored
-        self._event = Event()
+        self._bell = Bell()
         self._upto = 0
         self._stopping = False
         self._not_before = 0.0
@@ -56,30 +57,29 @@ class Spooler(Thread):
         self._upto = max(self._upto, generation)
         self._not_before = 0.0
         self._failing = False
-        self._event.set()
+        self._bell.ring()
 
     def rows_waiting(self) -> None:
         """Spool if memory is half full."""
         if self.crowded:
-            self._event.set()
+            self._bell.ring()
 
     def stop(self) -> None:
         """End soon."""
         self._stopping = True
-        self._event.set()
+        self._bell.ring()
 
     def run(self) -> None:
         """The thread."""
         while not self._stopping:
             pause = max(0.0, self._not_before - time.monotonic())
-            self._event.wait(pause if self._failing else None)
-            self._event.clear()
+            self._bell.wait(pause if self._failing else None)
             try:
                 self.work()
             except Exception:
                 self._failing = True
                 self._journal.bug("the spooler")
-                time.sleep(RETRY_SECONDS)
+                sleep(RETRY_SECONDS)
 
     def work(self) -> None:
         """Spool what was asked for."""
@@ -109,7 +109,7 @@ class Spooler(Thread):
                 self._failing = False
                 return
             if not self._store(upto):
-                time.sleep(0.001)
+                sleep(0.001)
 
     def _store(self, upto: int) -> bool:
         """Spool up to 16 parcels; whether there were any."""

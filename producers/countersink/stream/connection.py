@@ -5,6 +5,7 @@ sent 11 times. Here every command is sent once; whoever sends it knows what a re
 """
 
 import re
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
@@ -12,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import redis
+from redis._parsers import _RESP2Parser
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -68,6 +70,9 @@ def connect(
             health_check_interval=0,
             client_name=client_name,
             **_WITHOUT_NAME,
+            # eventlet takes select.poll away, which the parser in C calls if redis was imported
+            # before that.
+            **({} if hasattr(select, "poll") else {"parser_class": _RESP2Parser}),
         )
     except (ValueError, TypeError) as error:
         raise StreamMisconfigured(f"the Redis URL {redact(url)!r} is malformed") from error

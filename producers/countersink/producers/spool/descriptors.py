@@ -5,7 +5,8 @@ lock of a dead parent would go on, and nobody could replay its segment.
 """
 
 import os
-from threading import RLock
+
+from countersink.producers.primitives import RLock
 
 _lock = RLock()  # held over a fork, so that no file is open and not yet noted here
 _open: dict[object, int] = {}

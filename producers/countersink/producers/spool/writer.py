@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
 from countersink.producers.journal import Journal
 from countersink.producers.parcel import Parcel
+from countersink.producers.primitives import Lock
 from countersink.producers.spool.backlog import Backlog
 from countersink.producers.spool.directory import new_segment_path, segment_paths, used_bytes
 from countersink.producers.spool.errors import SpoolError, SpoolFull

@@ -1,0 +1,127 @@
+"""Locks, threads and pauses of the operating system, also where gevent or eventlet is at work.
+
+Both put their own into ``threading``, ``_thread`` and ``time``, some apps before they import this
+package and some after. Greenlets that wait for real locks freeze each other, and a "thread" that is
+a greenlet stands still while the app computes. So the threads of a producer are real ones, which
+use the locks below: taken from copies of the built-in modules that nobody else can reach. A socket
+of gevent or eventlet that is made in such a thread gets an event loop of its own there.
+"""
+
+import os
+import sys
+import threading
+import time
+from _queue import Empty, SimpleQueue  # what `queue` exports can be replaced; this is in C
+from collections.abc import Callable
+from importlib.util import module_from_spec
+from types import BuiltinFunctionType
+from typing import Any, Final
+
+__all__ = [
+    "Empty",
+    "Lock",
+    "RLock",
+    "SimpleQueue",
+    "Thread",
+    "get_ident",
+    "greened",
+    "in_main_thread",
+    "pause",
+    "sleep",
+    "start_thread",
+]
+
+
+def _copy(name: str) -> Any:
+    spec = sys.modules[name].__spec__
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_threads: Final = _copy("_thread")
+
+Lock: Final[Callable[[], threading.Lock]] = _threads.allocate_lock
+RLock: Final[Callable[[], threading.RLock]] = _threads.RLock
+get_ident: Final[Callable[[], int]] = _threads.get_ident
+start_thread: Final[Callable[[Callable[..., object], tuple[Any, ...]], object]] = (
+    _threads.start_new_thread
+)
+sleep: Final[Callable[[float], None]] = _copy("time").sleep
+
+
+def greened() -> bool:
+    """Whether gevent or eventlet has replaced ``time.sleep``, and so most likely all the rest."""
+    return not isinstance(time.sleep, BuiltinFunctionType)
+
+
+def pause(seconds: float) -> None:
+    """Sleep in a thread of the app's: other greenlets go on."""
+    if greened():
+        try:
+            time.sleep(seconds)
+            return
+        except Exception:
+            pass  # not to be had in the event loop itself, where signal handlers may run
+    sleep(seconds)
+
+
+def in_main_thread() -> bool:
+    """Whether signal handlers run in this thread; false where that cannot be told."""
+    if greened():
+        # gevent and eventlet say which greenlet this is. On Linux:
+        return threading.get_native_id() == os.getpid()
+    return get_ident() == threading.main_thread().ident
+
+
+class Thread:
+    """A daemon thread of the operating system, which does :meth:`run`.
+
+    Args:
+        name: for debuggers; lost where ``threading`` has no real threads to offer.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._running = Lock()  # held by a thread that ``threading`` knows nothing of
+
+    def run(self) -> None:
+        """What it does."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Begin.
+
+        Raises:
+            RuntimeError: there is no thread to be had.
+        """
+        if not greened():
+            self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
+            self._thread.start()
+            return
+        self._running.acquire()
+        try:
+            start_thread(self._run_unknown, ())
+        except RuntimeError:
+            self._running.release()
+            raise
+
+    def is_alive(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._running.locked() if self._thread is None else self._thread.is_alive()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, at most ``timeout`` seconds unless that is None."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        elif self._running.acquire(timeout=-1 if timeout is None else timeout):
+            self._running.release()
+
+    def _run_unknown(self) -> None:
+        try:
+            self.run()
+        finally:
+            self._running.release()
