@@ -35,6 +35,7 @@ class Child:
         name: str = "child",
         directory: Path = PROJECT,
         lines_in: bool = False,
+        stderr: int | None = None,
     ) -> None:
         self.name = name
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by reap)
@@ -45,7 +46,7 @@ class Child:
             [*wrapper, *arguments],
             stdin=subprocess.PIPE if lines_in else subprocess.DEVNULL,
             stdout=self._output,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT if stderr is None else stderr,
             cwd=directory,
             env={**child_environment(), **(environment or {})},
             start_new_session=True,  # a Ctrl-C at the terminal is for the test run alone
@@ -150,23 +151,31 @@ class Children:
         name: str = "child",
         directory: Path = PROJECT,
         lines_in: bool = False,
+        stderr: int | None = None,
     ) -> Child:
-        """Start a process."""
+        """Start a process; ``stderr``: a descriptor, default: with what it prints."""
         child = Child(
             arguments,
             environment=environment,
             name=name,
             directory=directory,
             lines_in=lines_in,
+            stderr=stderr,
         )
         self._children.append(child)
         return child
 
-    def countersink(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
+    def countersink(
+        self,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        stderr: int | None = None,
+    ) -> Child:
         """Start the `countersink` command."""
         return self.start(
             [*COUNTERSINK, *arguments],
             environment=environment,
+            stderr=stderr,
             name=f"countersink {' '.join(arguments[:1])}",
         )
 

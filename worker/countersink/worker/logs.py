@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TextIO
 
+from countersink.worker.stderr import LineHandler
+
 LOGGER: Final = logging.getLogger("countersink.worker")
 _ROOT: Final = "countersink"
 _MAX_ERROR: Final = 300
@@ -129,22 +131,39 @@ def error_text(error: BaseException) -> str:
     return " ".join(str(error).split())[:_MAX_ERROR] or type(error).__qualname__
 
 
-def set_up(log_format: str, stream: TextIO | None = None) -> logging.Handler:
-    """Send everything countersink logs, from level info on, to ``stream`` (default: stderr);
-    returns the handler.
+def set_up(log_format: str, stream: TextIO | None = None) -> LineHandler:
+    """Send everything countersink logs, from level info on, to ``stream`` (default: stderr), and
+    the warnings of libraries that nobody else handles; returns the handler.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = LineHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger(_ROOT)
     root.addHandler(handler)
     if root.level == logging.NOTSET:
         root.setLevel(logging.INFO)
+    # What a library warns of would be printed by logging itself, which may wait for ever.
+    logging.lastResort = _LastResort(handler)
     return handler
 
 
-def take_down(handler: logging.Handler) -> None:
-    """Undo :func:`set_up`."""
+def take_down(handler: LineHandler) -> None:
+    """Undo :func:`set_up`; what is not written yet has a second to be."""
     logging.getLogger(_ROOT).removeHandler(handler)
+    if isinstance(logging.lastResort, _LastResort) and logging.lastResort.handler is handler:
+        logging.lastResort = logging.lastResort.before
+    handler.close()
+
+
+class _LastResort(logging.Handler):
+    """Passes on warnings that no handler of their own takes."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__(logging.WARNING)
+        self.handler = handler
+        self.before = logging.lastResort
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.handler.handle(record)
 
 
 def _parts(record: logging.LogRecord) -> tuple[str, str, str, dict[str, Any]]:

@@ -117,6 +117,7 @@ def command(redis_url: str | None, mysql_url: str | None, log_format: str, **opt
                 chosen,
                 producer=partial(producer_for, redis_url, producing),
                 system=partial(found, client, mysql_url),
+                announce=lambda url: handler.write(f"countersink web: listening at {url}\n"),
             )
     except (CannotListen, Unguarded) as error:
         raise Failure(str(error)) from error

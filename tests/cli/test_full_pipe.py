@@ -1,0 +1,133 @@
+"""Processes that serve, with a stderr that nobody reads: a pipe that is full from the start."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+import requests
+
+from countersink.store import Store
+from countersink.store.connection import connect
+from tests.producers.helpers import STREAM, total
+from tests.support.processes import Child, Children
+from tests.support.traffic import add
+from tests.support.waiting import eventually
+
+Start = Callable[..., Child]
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    for size in (4096, 1):
+        try:
+            while True:
+                os.write(writer, b"." * size)
+        except BlockingIOError:
+            pass
+    os.set_blocking(writer, True)  # as a process's stderr is
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.fixture
+def start(redis_url: str, mysql_url: str, full_pipe: tuple[int, int]) -> Iterator[Start]:
+    """Starts the command with such a stderr."""
+    urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
+    with Children() as children:
+
+        def start(*arguments: str, **variables: str) -> Child:
+            return children.countersink(
+                *arguments, environment={**urls, **variables}, stderr=full_pipe[1]
+            )
+
+        yield start
+
+
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> str:
+    with socket.socket(socket.AF_INET, kind) as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
+
+
+def said(reader: int, text: str) -> None:
+    """Whoever begins to read gets what was said before."""
+    found = b""
+    while text.encode() not in found:
+        found += os.read(reader, 65_536)
+
+
+def test_a_worker_applies_and_what_it_said_is_there_when_somebody_reads(
+    start: Start, full_pipe: tuple[int, int], redis_client: redis.Redis, store: Store
+) -> None:
+    worker = start("worker")
+    add(redis_client, {"rows": '[["hits","",29400000,1]]'})
+    eventually(lambda: not redis_client.xlen(STREAM))
+    assert store.totals.total("hits") == 1
+    add(redis_client, {"rows": "bad, which is a warning"})
+    eventually(lambda: not redis_client.xlen(STREAM))
+    said(full_pipe[0], "rows went to the dead letters")
+    worker.terminate()
+    assert worker.wait() == 0
+    said(full_pipe[0], "a worker ends; it leaves nothing pending")
+
+
+def test_a_worker_ends_when_told_to(start: Start, redis_client: redis.Redis) -> None:
+    worker = start("worker")
+    add(redis_client, {"rows": '[["hits","",29400000,1]]'})
+    eventually(lambda: not redis_client.xlen(STREAM))
+    worker.terminate()
+    assert worker.wait() == 0
+
+
+def test_web_answers(start: Start, redis_client: redis.Redis) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    web = start("web", "--port", url.rpartition(":")[2])
+
+    def answered() -> bool:
+        try:
+            return requests.get(f"{url}/livez", timeout=5).ok
+        except requests.ConnectionError:
+            return False
+
+    eventually(answered)
+    counted = requests.post(f"{url}/v1/increments?wait=stored", json={"counter": "hits"}, timeout=9)
+    assert counted.json() == {"accepted": 1, "state": "stored"}
+    web.terminate()
+    assert web.wait() == 0
+
+
+@pytest.mark.long
+def test_statsd_counts(start: Start, redis_client: redis.Redis) -> None:
+    port = free_port(socket.SOCK_DGRAM)
+    statsd = start("statsd", "--port", port)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+
+        def counted() -> bool:
+            sender.sendto(b"hits:1|c\nnonsense", ("127.0.0.1", int(port)))
+            return total(redis_client) > 0
+
+        eventually(counted)
+    statsd.terminate()
+    assert statsd.wait() == 0
+
+
+@pytest.mark.long
+def test_jobs_are_planned_and_run(start: Start, mysql_url: str) -> None:
+    scheduler = start("scheduler", COUNTERSINK_SCHEDULER_VERIFY_CRON="* * * * * *")
+    jobs = start("jobs")
+
+    def done() -> bool:
+        with connect(mysql_url) as session:
+            return bool(session.query("SELECT 1 FROM job_run WHERE state = 'done' LIMIT 1"))
+
+    eventually(done)
+    for child in (scheduler, jobs):
+        child.terminate()
+    assert [scheduler.wait(), jobs.wait()] == [0, 0]
