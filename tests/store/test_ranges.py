@@ -13,6 +13,7 @@ import pytest
 from countersink.cli.servers import MySQLServer
 from countersink.store import dead, series, shapes, totals_sql
 from countersink.store.connection import Session, connect
+from countersink.store.groups import Group, grouped
 from countersink.store.migrate import migrate
 from tests.store.helpers import minute
 from tests.store.policy_rows import put_policies
@@ -82,6 +83,12 @@ def _cost(session: Session, ask: Ask) -> int:
     return _rows_read(session) - before
 
 
+def _together(session: Session, ask: Callable[[str], object]) -> None:
+    with grouped(session, ["a", "b", "c"]):
+        for name in ("a", "b", "c"):
+            ask(name)
+
+
 ONE_DAY = KEYS * SLOTS
 ONE_KEY = DAYS * SLOTS
 ALL = DAYS * KEYS * SLOTS
@@ -137,6 +144,18 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
         KEYS + ONE_DAY + 2 * KEYS,  # and the sums of both in between
     ),
     "how far days are rolled up": (lambda s: shapes.rolled_up_to(s), 10),
+    "together, a day of three": (
+        lambda s: _together(s, lambda name: series.daily(s, name, start=DAY, end=DAY)),
+        3 * ONE_DAY,
+    ),
+    "together, one key of three": (
+        lambda s: _together(s, lambda name: series.daily(s, name, keys=["k07"])),
+        3 * ONE_KEY,
+    ),
+    "together, a day's top of three": (
+        lambda s: _together(s, lambda name: totals_sql.by_key(s, name, start=DAY, end=DAY)),
+        3 * (ONE_DAY + 2 * KEYS),  # and the sums
+    ),
 }
 """Each with the number of rows in its range."""
 
@@ -158,6 +177,7 @@ def test_no_query_is_a_full_scan(filled: Session) -> None:
         """A session that notes what it is asked."""
 
         dialect = filled.dialect
+        group: Group | None = None
 
         def query(self, sql: str, args: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
             seen.append((sql, tuple(args)))

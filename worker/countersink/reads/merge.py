@@ -108,15 +108,17 @@ def counters(session: Session, wanted: Wanted, pending: Pending) -> dict[str, in
         end=wanted.end,
         time_zone=wanted.time_zone,
         known=pending.counters,
+        visible=wanted.visible,
     )
     for name, amount in pending.by_counter().items():
-        totals[name] += amount
+        if name in totals:
+            totals[name] += amount
     return totals
 
 
 def names(session: Session, wanted: Wanted, pending: Pending) -> list[str]:
     """The names of all counters, in order."""
-    return sorted({*counter_names(session), *pending.counters})
+    return sorted(filter(wanted.visible, {*counter_names(session), *pending.counters}))
 
 
 def _counter(wanted: Wanted) -> str:

@@ -10,6 +10,7 @@ from countersink.store import buckets, series, totals_sql
 from countersink.store.clock import NOW_MS
 from countersink.store.connection import Session
 from countersink.store.errors import InexactZone, RolledUp, UnknownZone
+from countersink.store.groups import SIZE, grouped
 from countersink.store.policies import DEFAULT, Policy, load
 from countersink.store.shapes import counter_names, shape, shaped_names
 from countersink.store.sums import marks, parts
@@ -136,19 +137,21 @@ def _days(
     plain = [name for name in in_force if name not in shaped]
     found: dict[str, list[tuple[date, int]] | None] = {}
     found |= _plain(session, plain, added, _last(number, DEFAULT.time_zone, now))
-    for name in in_force.keys() & shaped:
-        try:
-            days = _last(number, in_force[name].known_zone(), now)
-            found[name] = series.daily(
-                session,
-                name,
-                start=days[0],
-                end=days[-1],
-                added=_within(session, name, days, added.get(name, {})),
-                known=True,
-            )
-        except (InexactZone, RolledUp, UnknownZone):
-            found[name] = None
+    for some in parts(sorted(in_force.keys() & shaped), SIZE):
+        with grouped(session, some):
+            for name in some:
+                try:
+                    days = _last(number, in_force[name].known_zone(), now)
+                    found[name] = series.daily(
+                        session,
+                        name,
+                        start=days[0],
+                        end=days[-1],
+                        added=_within(session, name, days, added.get(name, {})),
+                        known=True,
+                    )
+                except (InexactZone, RolledUp, UnknownZone):
+                    found[name] = None
     return found
 
 

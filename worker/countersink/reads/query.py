@@ -8,9 +8,11 @@ from typing import Any, Final, TypeVar
 
 from countersink.reads import Read, Reads
 from countersink.store.errors import RolledUp
+from countersink.store.groups import SIZE
 from countersink.store.key_match import ANY, KeyMatch
 from countersink.store.keys import key_bytes
 from countersink.store.periods import SeriesTooLong
+from countersink.store.sums import parts
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
@@ -101,20 +103,19 @@ class TooLarge(ValueError):
 def ask(reads: Reads, query: Query) -> Answer:
     """The answer to ``query``.
 
-    Every counter is read in a snapshot of its own, and ``complete_up_to`` holds for all of them.
-    With what is pending all of them are of one snapshot, for which the queue is read once.
+    All counters are of one snapshot, and are read together: it takes some queries for each 500 of
+    them. With what is pending the queue is read once.
 
     Raises:
         UnknownCounter, StoreError, StreamError, ValueError: as :class:`countersink.reads.Reads`.
         TooLarge: more than ``max_rows``.
     """
-    if query.include_pending:
-        return reads.together(
-            lambda some: _Asking(some, query).answer(),
-            counter=query.counter,
-            keys=list(query.keys) or None,
-        )
-    return _Asking(reads, query).answer()
+    return reads.together(
+        lambda some: _Asking(some, query).answer(),
+        counter=query.counter,
+        keys=list(query.keys) or None,
+        include_pending=query.include_pending,
+    )
 
 
 class _Asking:
@@ -135,15 +136,17 @@ class _Asking:
         if query.counter is not None:
             self._add(query.counter, self._rows(query.counter))
         elif query.by in ("counter", "total") and not query.keys:
-            totals = self._take(self._reads.counters(**self._range))
+            totals = self._take(self._reads.counters(visible=query.visible, **self._range))
             for name, total in totals.items():
-                if query.visible(name):
-                    self._add(name, [{"total": total}])
+                self._add(name, [{"total": total}])
         else:
-            names = self._reads.names(include_pending=query.include_pending)
-            for name in self._take(names):
-                if query.visible(name):
-                    self._add(name, self._rows(name))
+            names = self._take(
+                self._reads.names(visible=query.visible, include_pending=query.include_pending)
+            )
+            for some in parts(names, SIZE):
+                with self._reads.group(some):
+                    for name in some:
+                        self._add(name, self._rows(name))
         if query.by == "counter":
             rows.sort(key=lambda row: (-_int(row["total"]), str(row["counter"])))
             self._answer.rows = rows = self._cut(rows)

@@ -1,6 +1,7 @@
 """Totals that say how fresh they are, and can include what is still in the queue, exactly."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from datetime import date
 from typing import TypeVar
@@ -193,15 +194,21 @@ class Reads:
         start: date | None = None,
         end: date | None = None,
         time_zone: str | None = None,
+        visible: Callable[[str], bool] = lambda name: True,
         include_pending: bool = False,
     ) -> Read[dict[str, int]]:
-        """The totals of all counters, by name."""
-        wanted = Wanted(start=start, end=end, time_zone=time_zone)
+        """The totals of all counters that are visible, by name."""
+        wanted = Wanted(start=start, end=end, time_zone=time_zone, visible=visible)
         return self._read(wanted, include_pending, merge.counters)
 
-    def names(self, *, include_pending: bool = False) -> Read[list[str]]:
-        """The names of all counters, in order."""
-        return self._read(Wanted(keys=()), include_pending, merge.names)
+    def names(
+        self,
+        *,
+        visible: Callable[[str], bool] = lambda name: True,
+        include_pending: bool = False,
+    ) -> Read[list[str]]:
+        """The names of all counters that are visible, in order."""
+        return self._read(Wanted(keys=(), visible=visible), include_pending, merge.names)
 
     def overview(self, glance: Glance, *, include_pending: bool = False) -> Read[Overview]:
         """Counters by name, with their totals and last days."""
@@ -217,12 +224,14 @@ class Reads:
         *,
         counter: str | None = None,
         keys: Sequence[str] | None = None,
+        include_pending: bool = True,
     ) -> T:
         """What ``work`` finds with the Reads that it is given: all of its reads are of one moment,
         for which the queue is read once. It may be run again from the beginning.
 
         Args:
             work: asks, ``include_pending`` or not.
+            include_pending: False: it never asks for that, and the queue is not read.
             counter: it asks for this one alone; None for any.
             keys: for these alone; None for any.
         """
@@ -232,7 +241,17 @@ class Reads:
             reads._moment = moment
             return work(reads)
 
-        return self._moment.together(Wanted(counter=counter, keys=keys), of)
+        return self._moment.together(Wanted(counter=counter, keys=keys), include_pending, of)
+
+    def group(self, names: Sequence[str]) -> AbstractContextManager[None]:
+        """Within the block, and within :meth:`together`, these counters are read together: it takes
+        a few queries for all of them.
+
+        Args:
+            names: at most :data:`countersink.store.groups.SIZE`, in order of bytes, in which they
+                are to be asked.
+        """
+        return self._moment.group(names)
 
     def _read(
         self, wanted: Wanted, include_pending: bool, ask: Callable[[Session, Wanted, Pending], T]

@@ -1,7 +1,7 @@
 """Which rows of the queue a read is about."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 
 from countersink.store.policies import Policies
@@ -30,6 +30,10 @@ class Queued:
     cells: dict[Cell, int]
 
 
+def _anybody(name: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """Which rows a read is about; None means all.
@@ -39,6 +43,7 @@ class Wanted:
         keys: these keys only.
         start, end: days, both inclusive.
         time_zone: whose days; None for each counter's own.
+        visible: where all counters are asked for, tells which of them may be seen.
 
     Raises:
         TypeError: a day is no ``datetime.date``.
@@ -50,6 +55,7 @@ class Wanted:
     start: date | None = None
     end: date | None = None
     time_zone: str | None = None
+    visible: Callable[[str], bool] = field(default=_anybody, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what is no range."""

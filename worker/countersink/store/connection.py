@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pymysql
 from pymysql.connections import Connection as _DriverConnection
@@ -20,6 +20,9 @@ from pymysql.cursors import SSCursor
 from countersink.store.dialect import Dialect, parse_version
 from countersink.store.errors import Misconfigured, Refused, StoreError, Unavailable, translate
 from countersink.store.settings import Settings
+
+if TYPE_CHECKING:
+    from countersink.store.groups import Group
 
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 Connect = Callable[[], "Session"]
@@ -61,6 +64,7 @@ class Session:
         dialect: which server it is.
         max_allowed_packet: bytes the server takes in one statement.
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``; it is off here.
+        group: counters that are read together, see :mod:`countersink.store.groups`.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Session:
         self.dialect = dialect
         self.max_allowed_packet = max_allowed_packet
         self.snapshot_isolation = snapshot_isolation
+        self.group: Group | None = None
 
     @property
     def closed(self) -> bool:

@@ -1,5 +1,6 @@
 """What has to be known of a counter before its rows can be added up."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -36,6 +37,8 @@ class Shape:
 def shape(session: Session, counter: str) -> Shape:
     """What is known of a counter; also of one that is not known."""
     name = _name(counter)
+    if session.group is not None and name in session.group:
+        return session.group.shape(name)
     rows = session.query(
         "SELECT EXISTS (SELECT 1 FROM counter_ledger WHERE counter = %s)"
         " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = %s)"
@@ -55,6 +58,50 @@ def shape(session: Session, counter: str) -> Shape:
     return Shape(name, bool(known), policies or (DEFAULT,), rolled)
 
 
+def shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
+    """What is known of each of some counters, of which no query asks for one alone."""
+    if not names:
+        return {}
+    inside = f"IN ({', '.join(['%s'] * len(names))})"
+    up_to = dict(
+        session.query(f"SELECT name, rolled_up_to FROM counter WHERE name {inside}", names)
+    )
+    months = {
+        name: (first, last)
+        for name, first, last in session.query(
+            "SELECT counter, MIN(bucket), MAX(bucket) FROM counter_month FORCE INDEX (PRIMARY)"
+            f" WHERE counter {inside} GROUP BY counter",
+            names,
+        )
+    }
+    policies: dict[str, list[Policy]] = {}
+    for name, *columns in session.query(
+        "SELECT counter, number, valid_from, time_zone, resolution, used_to FROM counter_policy"
+        f" WHERE counter {inside} ORDER BY counter, valid_from, number",
+        names,
+    ):
+        policies.setdefault(name, []).append(policy_of(name, *columns))
+    known = {*up_to, *months}
+    for table in ("counter_ledger", "counter_slot"):
+        # Hardly any counter has rows, and none in the ledger: only these are looked up there.
+        if left := [name for name in names if name not in known]:
+            found = session.query(
+                f"SELECT DISTINCT counter FROM {table} FORCE INDEX (PRIMARY)"
+                f" WHERE counter IN ({', '.join(['%s'] * len(left))})",
+                left,
+            )
+            known |= {name for (name,) in found}
+    return {
+        name: Shape(
+            name,
+            name in known,
+            tuple(policies.get(name, ())) or (DEFAULT,),
+            _rolled(up_to.get(name), *months[name]) if name in months else None,
+        )
+        for name in names
+    }
+
+
 def known_shape(session: Session, counter: str) -> Shape:
     """What is known of a counter.
 
@@ -67,20 +114,30 @@ def known_shape(session: Session, counter: str) -> Shape:
     return found
 
 
-def rolled_up_to(session: Session, counter: str | None = None) -> date | None:
-    """The day before which days of a counter are in months, of all counters the latest such day;
-    None where nothing is in months.
+def rolled_up_to(
+    session: Session,
+    counter: str | None = None,
+    visible: Callable[[str], bool] = lambda name: True,
+) -> date | None:
+    """The day before which days of a counter are in months, of all that are visible the latest such
+    day; None where nothing is in months.
     """
+    if counter is not None and session.group is not None and counter in session.group:
+        rolled = session.group.shape(counter).rolled
+        return None if rolled is None else rolled.up_to
     one, args = ("", ()) if counter is None else (" WHERE counter = %s", (_name(counter),))
     # A loose scan: of each counter its first month and its last are looked up.
     found = session.query(
-        "SELECT first, last, rolled_up_to FROM ("
+        "SELECT counter, first, last, rolled_up_to FROM ("
         "SELECT counter, MIN(bucket) AS first, MAX(bucket) AS last"
         f" FROM counter_month FORCE INDEX (PRIMARY){one} GROUP BY counter"
         ") AS months LEFT JOIN counter ON name = counter",
         args,
     )
-    return max((_rolled(up_to, first, last).up_to for first, last, up_to in found), default=None)
+    return max(
+        (_rolled(up_to, first, last).up_to for name, first, last, up_to in found if visible(name)),
+        default=None,
+    )
 
 
 def counter_names(session: Session) -> list[str]:

@@ -24,7 +24,7 @@ _KEYS_PER_QUERY: Final = 500
 
 _LABEL: Final = "TIMESTAMPDIFF(SECOND, '1970-01-01', bucket)"
 """A bucket's label as a number, which the driver reads faster than a DATETIME."""
-_MONTHS: Final = " AND bucket >= %s AND bucket <= %s"
+MONTHS: Final = " AND bucket >= %s AND bucket <= %s"
 
 Rows = Iterator[tuple[Any, ...]]
 Keys = Sequence[str] | None
@@ -61,12 +61,17 @@ class Scope:
 
 def sums(session: Session, scope: Scope, keys: Keys, group: str = "") -> Rows:
     """SUM(amount) of buckets and months, by the expression ``group`` if given, which may repeat."""
+    if session.group is not None and scope.counter in session.group:
+        together = session.group.sums(scope, keys, group)
+        if together is not None:
+            yield from together
+            return
     where, args = condition(scope.ranges)
     if scope.ranges is None or scope.ranges:
         yield from _table(session, "counter_slot", scope.counter, where, args, keys, group)
     if scope.months is not None:
         yield from _table(
-            session, "counter_month", scope.counter, _MONTHS, scope.months, keys, group
+            session, "counter_month", scope.counter, MONTHS, scope.months, keys, group
         )
 
 
@@ -90,6 +95,10 @@ def ranked(
     session: Session, scope: Scope, limit: int | None, match: KeyMatch = ANY
 ) -> list[tuple[str, int]]:
     """(key, sum) of the keys that match, largest first, then by key; at most ``limit`` if given."""
+    if session.group is not None and scope.counter in session.group:
+        together = session.group.ranked(scope, limit, match)
+        if together is not None:
+            return [(key_text(key), int(amount)) for key, amount in together]
     select, values = _by_key(scope, *match.condition())
     sql = f"{select} ORDER BY total DESC, counter_key" + (" LIMIT %s" if limit else "")
     rows = session.query(sql, (*values, limit) if limit else values)
@@ -117,7 +126,7 @@ def _by_key(
     source = f"counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s{where}{matching}"
     values: tuple[object, ...] = (scope.counter, *args, *matched)
     if scope.months is not None:
-        months = f"counter_month FORCE INDEX (PRIMARY) WHERE counter = %s{_MONTHS}{matching}"
+        months = f"counter_month FORCE INDEX (PRIMARY) WHERE counter = %s{MONTHS}{matching}"
         source = (
             f"(SELECT counter_key, SUM(amount) AS amount FROM {source} GROUP BY counter_key"
             f" UNION ALL SELECT counter_key, amount FROM {months}) AS parts"
@@ -193,6 +202,11 @@ def parts(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
         yield values[start : start + size]
 
 
+def grouping(group: str) -> tuple[str, str]:
+    """For an expression to group by, or none: the column of a SELECT, and what to GROUP BY."""
+    return (f"{group}, ", "bucket" if group == _LABEL else group) if group else ("", "")
+
+
 def marks(values: Sequence[object]) -> str:
     """Placeholders for ``values``."""
     return ", ".join(["%s"] * len(values))
@@ -207,8 +221,9 @@ def _table(
     keys: Keys,
     group: str,
 ) -> Rows:
-    select = f"SELECT {group + ', ' if group else ''}SUM(amount) FROM {table}"
-    grouped = f" GROUP BY {'bucket' if group == _LABEL else group}" if group else ""
+    column, by = grouping(group)
+    select = f"SELECT {column}SUM(amount) FROM {table}"
+    grouped = f" GROUP BY {by}" if by else ""
     if keys is None:
         sql = f"{select} FORCE INDEX (PRIMARY) WHERE counter = %s{where}{grouped}"
         yield from session.query(sql, (counter, *args))

@@ -21,11 +21,12 @@ Every function raises, beside what it names:
 no UnknownCounter. Series are in :mod:`countersink.store.series`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from typing import Any, Final
 
 from countersink.store.connection import Session
+from countersink.store.groups import SIZE, grouped
 from countersink.store.key_match import ANY, KeyMatch
 from countersink.store.keys import key_bytes
 from countersink.store.periods import month_ends
@@ -34,7 +35,7 @@ from countersink.store.ranges import check_days, condition
 from countersink.store.shapes import Shape, counter_names, known_shape, shape, shaped_names
 from countersink.store.sums import Scope, edges, marks, month_edges, parts, ranked, sums
 
-_COUNTERS_PER_QUERY: Final = 200
+_COUNTERS_PER_QUERY: Final = 500
 _BESIDE_THE_LEDGER: Final = (
     "SELECT counter FROM app_counter UNION SELECT counter FROM tracked_table"
 )
@@ -113,10 +114,12 @@ def counters(
     end: date | None = None,
     time_zone: str | None = None,
     known: Iterable[str] = (),
+    visible: Callable[[str], bool] = lambda name: True,
 ) -> dict[str, int]:
-    """The totals of all counters, and of those the caller knows of, by name."""
+    """The totals of all counters that are visible, and of those the caller knows of, by name."""
     check_days(start, end)
-    totals = dict.fromkeys(sorted({*counter_names(session), *known}), 0)
+    names = filter(visible, {*counter_names(session), *known})
+    totals = dict.fromkeys(sorted(names), 0)
     shaped = shaped_names(session)
     everything = start is None and end is None
     # All that was ever counted adds up whatever the buckets are, and so do UTC days.
@@ -127,8 +130,12 @@ def counters(
         plain = Shape(alike[0], True, (DEFAULT,), None)
         where, args = condition(Scope.of(plain, plain.view(time_zone), start, end).ranges)
         totals |= _by_counter(session, "counter_slot", alike, where, args)
-    for name in totals.keys() - set(alike):
-        totals[name] = total(session, name, start=start, end=end, time_zone=time_zone, known=True)
+    for some in parts(sorted(totals.keys() - set(alike)), SIZE):
+        with grouped(session, some):
+            for name in some:
+                totals[name] = total(
+                    session, name, start=start, end=end, time_zone=time_zone, known=True
+                )
     return totals
 
 

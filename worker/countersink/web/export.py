@@ -63,8 +63,9 @@ async def openmetrics(request: Request, services: Services, who: Identity) -> Re
 
 
 def _answer(reads: Reads, work: Callable[[Reads], Response], pending: bool) -> Response:
-    # The queue is read once for all counters.
-    return reading.asking(reads.together, work) if pending else work(reads)
+    # All counters are of one moment: the queue is read once for them, and so are their tables.
+    answer: Response = reading.asking(reads.together, work, include_pending=pending)
+    return answer
 
 
 def _scrape(
@@ -76,15 +77,19 @@ def _scrape(
 ) -> Response:
     samples: list[Sample] = []
     complete: list[datetime | None] = []
+    found: dict[str, Answer | None] = {}
+    with reads.group(sorted(names)):
+        for name in sorted(names):
+            query = Query(
+                counter=name,
+                by="key" if keys or top else "total",
+                keys=keys,
+                top=top,
+                include_pending=include_pending,
+            )
+            found[name] = reading.asking(_known, reads, query)
     for name in names:
-        query = Query(
-            counter=name,
-            by="key" if keys or top else "total",
-            keys=keys,
-            top=top,
-            include_pending=include_pending,
-        )
-        answer = reading.asking(_known, reads, query)
+        answer = found[name]
         if answer is None:
             continue
         complete.append(answer.complete_up_to)

@@ -1,0 +1,176 @@
+"""All counters are read together: the answers are those of each by itself, in few statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, datetime, time, timedelta
+
+import pytest
+import redis
+
+from countersink.reads import Reads
+from countersink.reads.overview import Glance
+from countersink.reads.query import COLUMNS, Query, ask
+from countersink.store import Store, groups
+from countersink.store.buckets import label_of
+from countersink.store.connection import Session
+from countersink.store.errors import StoreError
+from countersink.store.key_match import KeyMatch
+from tests.reads.support import DAYS
+from tests.reads.support import queue as send
+from tests.store.policy_rows import put_policies
+
+MANY = 1_200
+QUESTIONS = [
+    Query(counter=None, by="day"),
+    Query(counter=None, by="day", start=DAYS[1], end=DAYS[2]),
+    Query(counter=None, by="day", keys=("k1", "k2", "nobody's")),
+    Query(counter=None, by="hour", start=DAYS[1]),
+    Query(counter=None, by="month"),
+    Query(counter=None, by="key"),
+    Query(counter=None, by="key", top=2, start=DAYS[1]),
+    Query(counter=None, by="key", match=KeyMatch(prefix="k", contains="1")),
+    Query(counter=None, by="key", keys=("k2", "k1")),
+    Query(counter=None, by="total", keys=("k2",)),
+    Query(counter=None, by="day", time_zone="Asia/Kolkata"),
+]
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    with Store(mysql_url) as opened:
+        yield opened
+
+
+def put(session: Session, rows: list[tuple[str, datetime, str, int]]) -> None:
+    """Slot rows: counter, bucket, key, amount."""
+    for start in range(0, len(rows), 1000):
+        part = rows[start : start + 1000]
+        session.execute(
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
+            + ", ".join(["(%s, %s, %s, 1, %s)"] * len(part)),
+            [value for row in part for value in row],
+        )
+
+
+def at(day: date, hour: int = 0) -> datetime:
+    return datetime.combine(day, time(hour))
+
+
+def fill(session: Session) -> None:
+    """Counters of every shape: plain ones, of other zones and widths, changed, in months, made and
+    never counted."""
+    rows = [
+        (f"plain{number}", at(day), f"k{key}", number + key + 1)
+        for number in range(4)
+        for day in DAYS[number % 2 :]
+        for key in range(number + 2)
+    ]
+    for name, zone in (("berlin", "Europe/Berlin"), ("kolkata", "Asia/Kolkata")):
+        put_policies(session, name, [(0, zone, "quarter")])
+        rows += [(name, at(day, hour), f"k{hour % 3}", hour) for day in DAYS for hour in (1, 22)]
+    put_policies(session, "days.tokyo", [(0, "Asia/Tokyo", "day")])
+    rows += [("days.tokyo", at(day), "k1", 3) for day in DAYS]
+    changed = label_of(at(DAYS[2])) // 60
+    rows += [("changed", at(day), "k1", 5) for day in DAYS[:2]]
+    put(session, rows)
+    put_policies(session, "changed", [(0, "UTC", "day"), (changed, "UTC", "hour")])
+    put(session, [("changed", at(DAYS[2], 7) + timedelta(seconds=1), "k2", 9)])
+    put(session, [("months", at(day), "k1", 2) for day in DAYS[1:]])
+    session.execute("INSERT INTO counter_month VALUES ('months', '2026-10-01', 'k1', 30)")
+    session.execute("INSERT INTO counter_month VALUES ('months', '2026-11-01', 'k3', 4)")
+    session.execute(
+        "INSERT INTO counter (name, rolled_up_to, created)"
+        " VALUES ('months', %s, NOW(3)), ('made', NULL, NOW(3))",
+        (DAYS[1],),
+    )
+
+
+def told(reads: Reads, query: Query) -> tuple[list[dict[str, object]], date | None, bool]:
+    """What an answer tells."""
+    found = ask(reads, query)
+    return found.rows, found.rolled_up_to, found.days_gone
+
+
+def outcome(reads: Reads, query: Query) -> object:
+    """The same, or the error."""
+    try:
+        return told(reads, query)
+    except StoreError as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("query", QUESTIONS, ids=str)
+@pytest.mark.parametrize("most", [groups.MAX_ROWS, 7, 1])
+def test_what_is_read_together_is_what_each_is_by_itself(
+    store: Store,
+    session: Session,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    query: Query,
+    most: int,
+) -> None:
+    fill(session)
+    send(redis_client, ("plain1", "k1", 1, 100), ("berlin", "new", 2, 7), ("queued", "k1", 3, 1))
+    monkeypatch.setattr(groups, "MAX_ROWS", most)
+    reads = Reads(store, redis_client)
+    for include_pending in (False, True):
+        asked = replace(query, include_pending=include_pending)
+        names = reads.names(include_pending=include_pending).value
+        if query.time_zone is not None or query.by == "hour":
+            # Of the others it cannot be told, which is an error of all.
+            names = [name for name in names if name in ("berlin", "kolkata")]
+            asked = replace(asked, visible=names.__contains__)
+        each = [told(reads, replace(asked, counter=name)) for name in names]
+        rows = [
+            {"counter": name, **row}
+            for name, (own, *_) in zip(names, each, strict=True)
+            for row in own
+        ]
+        rolled = max((up_to for _, up_to, _ in each if up_to), default=None)
+        assert rows
+        assert outcome(reads, asked) == (rows, rolled, any(gone for *_, gone in each))
+
+
+def test_what_cannot_be_told_of_one_cannot_be_told_of_all(store: Store, session: Session) -> None:
+    fill(session)
+    reads = Reads(store, None)
+    query = Query(counter=None, by="hour")
+    assert outcome(reads, query) == outcome(reads, replace(query, counter="changed"))
+    other = replace(query, visible=lambda name: name != "changed")
+    assert outcome(reads, other) == outcome(reads, replace(query, counter="days.tokyo"))
+
+
+def test_counters_that_may_not_be_seen_have_no_part_in_an_answer(
+    store: Store, session: Session
+) -> None:
+    fill(session)
+    reads = Reads(store, None)
+    # Within a month: of `months` that is an error.
+    query = Query(counter=None, by="counter", start=DAYS[0], visible=lambda name: "plain" in name)
+    assert {row["counter"] for row in ask(reads, query).rows} == {f"plain{n}" for n in range(4)}
+    for by in COLUMNS:
+        if by != "hour":
+            assert ask(reads, replace(query, by=by, start=None)).rolled_up_to is None
+    assert ask(reads, Query(counter=None, by="month")).rolled_up_to == DAYS[1]
+
+
+@pytest.mark.parametrize("by", ["day", "month", "key", "total", "counter"])
+def test_the_number_of_statements_does_not_grow_with_the_counters(
+    store: Store, session: Session, by: str
+) -> None:
+    names = [f"c{number:04d}" for number in range(MANY)]
+    put(session, [(name, at(day), "k", 1) for name in names for day in DAYS[:2]])
+    for name in names[::40]:
+        put_policies(session, name, [(0, "Europe/Berlin", "day")])
+    reads = Reads(store, None)
+    query = Query(counter=None, by=by, start=DAYS[0], keys=() if by == "counter" else ("k",))
+    questions = "SHOW GLOBAL STATUS LIKE 'Questions'"
+    before = int(session.query(questions)[0][1])
+    found = ask(reads, query)
+    glance = reads.overview(Glance(limit=MANY, days=3))
+    asked = int(session.query(questions)[0][1]) - before
+    assert len({row.get("counter") for row in found.rows}) == MANY
+    assert len(glance.value.lines) == MANY
+    assert asked < MANY // 8
