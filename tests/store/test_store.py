@@ -38,7 +38,7 @@ def test_the_public_names() -> None:
 
 def test_from_migrating_to_a_total(empty_mysql_url: str) -> None:
     with Store(empty_mysql_url) as store:
-        assert store.migrate()[-1] == "0005_front_doors"
+        assert store.migrate()[-1] == "0006_own_slots"
         applier = Applier(empty_mysql_url, 1)
         applier.apply([entry(rows(("/home", 7)))])
         applier.close()

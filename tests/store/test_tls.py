@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from countersink.store.connection import connect
-from countersink.store.errors import Refused
+from countersink.store.errors import Refused, Unavailable
 from tests.support.factories import MySQLFactory
 
 
@@ -84,3 +84,22 @@ def test_a_server_with_another_hosts_certificate(
         connect(f"{url}?ssl_ca={tmp_path}/ca.pem", database=False)
     assert _cipher(f"{url}?ssl_ca={tmp_path}/ca.pem&ssl_verify=ca")
     assert _cipher(f"{url}?ssl=true&ssl_verify=false")
+
+
+def test_a_broken_connection_leaves_the_others_of_its_thread_alone(
+    own_mysql_server: MySQLFactory, tmp_path: Path
+) -> None:
+    """Whether the break is seen by a statement, by closing it, or while logging in."""
+    server = own_mysql_server(fast=True, extra=_server_options(tmp_path, "127.0.0.1"))
+    url = f"{server.url}?ssl_ca={tmp_path}/ca.pem"
+    with connect(url, database=False) as healthy:
+        for seen in (True, False):
+            with connect(url, database=False) as broken:
+                broken.abort()
+                if seen:
+                    with pytest.raises(Unavailable):
+                        broken.query("SELECT 1")
+            assert healthy.query("SELECT 1") == [(1,)]
+        with pytest.raises(Refused):
+            connect(f"{server.url}?ssl=true", database=False)
+        assert healthy.query("SELECT 1") == [(1,)]

@@ -172,14 +172,9 @@ class Session:
 
     def close(self, *, hard: bool = False) -> None:
         """Close the connection, ``hard`` without a word; the server rolls back. Never raises."""
-        if self.closed:
-            return
         if hard:
             self.abort()
-        try:
-            self._connection.close()
-        except Exception as error:  # whatever it was, the socket is closed
-            translate(error)
+        _end(self._connection)
 
     def abort(self) -> None:
         """Break the connection, from any thread: a waiting method raises Unavailable."""
@@ -253,15 +248,12 @@ def connect(
                 _pin(found),
                 (SQL_MODE, isolation.replace(" ", "-"), idle_seconds, lock_wait, lock_wait),
             )
-    except StoreError:
-        connection.close()
-        raise
     except Exception as error:
-        connection.close()
+        _end(connection)
         raise translate(error) from error
     packet = int(found.get("max_allowed_packet", 0))
     if packet < MIN_PACKET:
-        connection.close()
+        _end(connection)
         raise Refused(f"the server's max_allowed_packet is {packet}; give it {MIN_PACKET} or more")
     # Logging in is bounded by the short timeout (the driver reads with read_timeout there too),
     # work by the long one.
@@ -277,6 +269,33 @@ def _unverified_tls() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _end(connection: "pymysql.connections.Connection[Any]") -> None:
+    """Close a connection, which may be broken or closed. Never raises."""
+    try:
+        if connection.open:
+            connection.close()
+    except Exception as error:  # whatever it was, the socket is closed
+        translate(error)
+    _forget_tls_errors()
+
+
+def _forget_tls_errors() -> None:
+    """Keep the error of a broken TLS connection from the other connections of this thread.
+
+    Python 3.13 leaves it in OpenSSL's queue of the thread, where the next read of any connection
+    takes it for its own. What a refused list of ciphers leaves in that queue Python does clear.
+    """
+    try:
+        _spare_tls().set_ciphers("NONE")
+    except ssl.SSLError:
+        return
+
+
+@cache
+def _spare_tls() -> ssl.SSLContext:
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class _Connection(_DriverConnection):
@@ -317,10 +336,11 @@ def _open(settings: Settings, database: bool) -> "pymysql.connections.Connection
             **tls,
         )
     except Exception as error:
+        _forget_tls_errors()
         raise translate(error) from error
     # Older drivers go on without encryption where the server offers none.
     if context is not None and not isinstance(getattr(connection, "_sock", None), ssl.SSLSocket):
-        connection.close()
+        _end(connection)
         raise Refused("the URL asks for TLS (SSL), which the server does not offer")
     return connection
 
