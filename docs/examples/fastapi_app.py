@@ -2,7 +2,13 @@
 
     COUNTERSINK_REDIS_URL=redis://localhost:6379/0 uvicorn --app-dir docs/examples fastapi_app:app
 
-Then `countersink totals requests --by key` shows `GET /books/{number} 200` and the others.
+Then `countersink totals requests --by key` shows `GET /books/{number} 200` and the others. When the
+server shuts down, the middleware stores what was counted; an app without it does that in its lifespan:
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(producer.flush)
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from countersink.producers.middleware.asgi import App, Message
 
 REQUEST: Message = {"type": "http.request", "body": b"", "more_body": False}
 DISCONNECT: Message = {"type": "http.disconnect"}
+LIFESPAN: list[Message] = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
 
 
 def http(path: str, method: str = "GET") -> dict[str, Any]:

@@ -10,7 +10,14 @@ import pytest
 from countersink.producers.middleware import ROUTE, ASGIMiddleware
 from countersink.producers.middleware.asgi import Message, Receive, Scope, Send
 from countersink.producers.testing import RecordingProducer
-from tests.producers.middleware.asgi_calls import DISCONNECT, REQUEST, http, sent, websocket
+from tests.producers.middleware.asgi_calls import (
+    DISCONNECT,
+    LIFESPAN,
+    REQUEST,
+    http,
+    sent,
+    websocket,
+)
 
 START: Message = {"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]}
 PIECE: Message = {"type": "http.response.body", "body": b"one", "more_body": True}
@@ -235,6 +242,6 @@ def test_the_lifespan_is_no_request(producer: RecordingProducer) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         seen.append(scope["type"])
 
-    sent(ASGIMiddleware(app, producer), {"type": "lifespan"})
+    sent(ASGIMiddleware(app, producer), {"type": "lifespan"}, LIFESPAN)
     assert seen == ["lifespan"]
     producer.assert_nothing_counted()

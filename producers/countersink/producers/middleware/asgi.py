@@ -1,8 +1,8 @@
 """ASGI: counts the requests of any app by its routes (https://asgi.readthedocs.io/)."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Final
 
+from countersink.producers.middleware.lifespan import App, Message, Receive, Scope, Send, live
 from countersink.producers.middleware.requests import (
     CLIENT_GONE,
     FAILED,
@@ -12,11 +12,7 @@ from countersink.producers.middleware.requests import (
 from countersink.producers.middleware.starlette_routes import StarletteRoutes
 from countersink.producers.middleware.tally import MAX_NAMES, Increments, Tally
 
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+__all__ = ["ASGIMiddleware", "App", "Message", "Receive", "Scope", "Send"]
 
 _WEBSOCKET: Final = "WEBSOCKET"
 _ACCEPTED: Final = 101
@@ -33,8 +29,9 @@ class ASGIMiddleware:
         app = ASGIMiddleware(app, producer)                       # any other
 
     The answer goes through as it is, streamed or not. An app that raises before it answered is
-    counted as 500 and raises on. A client that went away before there was an answer: 499. Whatever
-    goes wrong with counting is logged and nothing else.
+    counted as 500 and raises on. A client that went away before there was an answer: 499. When the
+    server shuts down, it is told that this is done when the producer has stored what it counted, or
+    could not within 5 seconds. Whatever goes wrong with counting is logged and nothing else.
 
     Args:
         app: what answers.
@@ -68,6 +65,9 @@ class ASGIMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or whatever else the server asks for."""
         kind = scope["type"]
+        if kind == "lifespan":
+            await live(self._app, self._tally.flush, scope, receive, send)
+            return
         if kind != "http" and not (kind == "websocket" and self._websockets):
             await self._app(scope, receive, send)
             return

@@ -12,6 +12,9 @@ MAX_NAMES: Final = 1_000
 BEYOND: Final = "__other__"
 """What stands for names beyond that."""
 
+FLUSH_SECONDS: Final = 5.0
+"""How long the end of a process, or of a server, is held up at most for what was counted."""
+
 _NAME_BYTES: Final = 200
 """Bytes of UTF-8 of a name that a key has room for, beside what stands before and after it."""
 _PART_BYTES: Final = 26
@@ -70,6 +73,15 @@ class Tally:
             if key is None:
                 key = self._make(before, name, after)
             self._producer.increment(self._counter, key)
+        except Exception:
+            self.complain()
+
+    def flush(self) -> None:
+        """Wait until what was counted is stored, at most 5 seconds, if the producer can do so."""
+        flush = getattr(self._producer, "flush", None)
+        try:
+            if flush is not None:
+                flush(FLUSH_SECONDS)
         except Exception:
             self.complain()
 
