@@ -2,8 +2,8 @@
 
     COUNTERSINK_REDIS_URL=redis://localhost:6379/0 uvicorn --app-dir docs/examples fastapi_app:app
 
-Then `countersink totals requests --by key` shows `GET /books/{number} 200` and the others. When the
-server shuts down, the middleware stores what was counted; an app without it does that in its lifespan:
+Then `countersink totals requests --by key` shows `GET /books/{number} 200` and the others.
+At the end of the server the middleware stores what was counted; an app without it does so itself:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
