@@ -31,18 +31,20 @@ def test_it_says_where_it_listens_and_stores_at_the_end_what_it_has_accepted(
         children,
         servers.redis_url,
         servers.mysql_url,
-        # Nothing is flushed by itself.
+        # Nothing is flushed by itself, but the first.
         COUNTERSINK_PRODUCER_FLUSH_INTERVAL="3600",
     )
     assert web.url.startswith("http://127.0.0.1:")
     body: dict[str, Any] = {"counter": "page_views", "key": "/home", "amount": 3}
+    first = requests.post(f"{web.url}/v1/increments?wait=stored", json=body, timeout=20)
+    assert first.json() == {"accepted": 1, "state": "stored"}
     answer = requests.post(f"{web.url}/v1/increments", json=body, timeout=20)
     assert (answer.status_code, answer.json()) == (202, {"accepted": 1})
     web.child.terminate()
     assert web.child.wait() == 0
     servers.apply()
     totals = servers.call("totals", "page_views", "--by", "total", "--format", "json")
-    assert totals.json["rows"][0]["total"] == 3
+    assert totals.json["rows"][0]["total"] == 6
 
 
 def test_what_cannot_be_stored_at_the_end_is_said_by_its_status(

@@ -1,10 +1,12 @@
-"""The ends of a process: exit, exceptions, SIGTERM with and without the app's own handler."""
+"""The ends of a process: exit, exceptions, `os._exit`, signals, beside the app's own handler too."""
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
+import pytest
 import redis
 
 from tests.producers.helpers import run_script, said, total
@@ -17,9 +19,14 @@ import os, signal, sys, threading, time
 from countersink.producers import Producer
 {before}
 producer = Producer(sys.argv[1], flush_interval=3600)
+producer.increment("first")  # it is sent at once; what follows waits for the interval
+producer.flush(1)
 for _ in range(100):
     producer.increment("hits")
 print("{{}}", flush=True)
+"""
+FAST_EXIT = """
+Producer.__init__.__kwdefaults__["exit_timeout"] = 0.5
 """
 FOR_EVER = """
 while True:
@@ -100,24 +107,22 @@ def test_a_second_sigterm_does_not_cut_the_flush_short(
     own_redis_server: RedisFactory,
 ) -> None:
     server = own_redis_server()
-    server.freeze()
     with Children() as children:
         child = start(children, server.url)
+        server.freeze()
         for _ in range(3):
             child.terminate()
         server.thaw()
         assert child.wait() == -signal.SIGTERM
     with redis.Redis.from_url(server.url) as client:
-        assert client.xlen("{countersink:0}:events") == 1
+        assert client.xlen("{countersink:0}:events") == 2
 
 
 def test_sigterm_ends_the_process_even_if_redis_is_frozen(own_redis_server: RedisFactory) -> None:
     server = own_redis_server()
     server.freeze()
     with Children() as children:
-        child = start(
-            children, server.url, before="Producer.__init__.__kwdefaults__['exit_timeout'] = 0.5"
-        )
+        child = start(children, server.url, before=FAST_EXIT)
         child.terminate()
         assert child.wait() == -signal.SIGTERM
 
@@ -197,6 +202,331 @@ assert signal.getsignal(signal.SIGTERM) is own
     with Children() as children:
         child = start(children, redis_url, before=before, then=then)
         assert child.wait() == 0, child.output()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
+def test_other_signals_flush_and_end_as_they_do(
+    redis_url: str, redis_client: redis.Redis, number: signal.Signals
+) -> None:
+    before = """
+import resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what SIGQUIT leaves
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+"""
+    with Children() as children:
+        child = start(children, redis_url, before=before)
+        child.send(number)
+        assert child.wait() == -number
+    assert total(redis_client) == 100
+
+
+def test_handlers_of_the_apps_for_other_signals_are_left_alone(redis_url: str) -> None:
+    before = """
+def own(*_): pass
+signal.signal(signal.SIGHUP, own)
+signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+"""
+    then = """
+assert signal.getsignal(signal.SIGHUP) is own
+assert signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
+    with Children() as children:
+        assert start(children, redis_url, before=before, then=then, ready=False).wait() == 0
+
+
+@pytest.mark.parametrize(
+    "again", ["signal.raise_signal(signal.SIGTERM)", "os.kill(os.getpid(), signal.SIGTERM)"]
+)
+@pytest.mark.parametrize("thread", [False, True])
+def test_what_is_counted_until_a_server_ends_by_the_signal_it_had_caught_is_stored(
+    redis_url: str, redis_client: redis.Redis, again: str, thread: bool
+) -> None:
+    """As uvicorn's workers do, and Twisted."""
+    before = """
+asked = []
+default = signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+"""
+    then = f"""
+while not asked:
+    time.sleep(0.001)
+time.sleep(0.05)  # longer than the flush that the signal has begun
+producer.increment("last")
+signal.signal(signal.SIGTERM, default)
+def end():
+    {again}
+    time.sleep(60)
+if {thread}:
+    threading.Thread(target=end).start()
+    time.sleep(60)
+end()
+"""
+    with Children() as children:
+        child = start(children, redis_url, before=before, then=then)
+        child.terminate()
+        assert child.wait() == -signal.SIGTERM
+    assert total(redis_client) == 100
+    assert total(redis_client, "last") == 1
+
+
+COUNTING = """
+import mmap, struct
+returned = mmap.mmap(os.open(sys.argv[2], os.O_RDWR), 4096)
+def count(place):
+    calls = 0
+    while True:
+        {call}
+        calls += 1
+        struct.pack_into("q", returned, 8 * place, calls)
+for place in range(4):
+    threading.Thread(target=count, args=(place,), daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize(
+    "call", ['producer.increment("more")', 'producer.increment("more", "x", 1, at=AT)']
+)
+@pytest.mark.parametrize("end", [FOR_EVER, "time.sleep(0.3); os._exit(0)"])
+def test_no_call_that_returned_while_the_process_ended_is_lost(
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path, call: str, end: str
+) -> None:
+    shared = tmp_path / "returned"
+    shared.write_bytes(bytes(4096))
+    script = BEGINNING.format(before="from datetime import UTC, datetime\nAT = datetime.now(UTC)")
+    script += COUNTING.format(call=call) + end
+    with Children() as children:
+        child = run_script(children, script, redis_url, str(shared))
+        eventually(lambda: all(memoryview(shared.read_bytes())[:32].cast("q")))
+        if end == FOR_EVER:
+            child.terminate()
+        assert child.wait() == (-signal.SIGTERM if end == FOR_EVER else 0), child.output()
+    returned = sum(memoryview(shared.read_bytes())[:32].cast("q"))
+    # A call that the end has met is stored or not.
+    assert returned <= total(redis_client, "more") <= returned + 4
+
+
+def test_what_cannot_be_stored_at_a_signal_is_said(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server()
+    before = "import logging; logging.basicConfig()"
+    with Children() as children:
+        child = start(children, server.url, before=before + FAST_EXIT)
+        server.freeze()
+        child.terminate()
+        assert child.wait() == -signal.SIGTERM
+        assert "100 increments could be stored neither" in child.output()
+
+
+def test_a_log_that_blocks_does_not_keep_a_signal_from_ending_the_process(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    before = """
+import logging
+class Blocked(logging.Handler):
+    def emit(self, record):
+        time.sleep(3600)
+logging.getLogger("countersink.producers").addHandler(Blocked())
+logging.getLogger("countersink.producers").setLevel(logging.INFO)
+"""
+    with Children() as children:
+        child = start(children, redis_url, before=before + FAST_EXIT)
+        child.terminate()
+        assert child.wait() == -signal.SIGTERM
+    assert total(redis_client) == 100
+
+
+def test_a_log_handler_that_counts_does_not_hold_the_end_up(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    before = """
+import logging
+class Counting(logging.Handler):
+    def emit(self, record):
+        producer.increment("records")
+logging.getLogger().addHandler(Counting())
+logging.getLogger().setLevel(logging.INFO)
+def talk():
+    while True:
+        logging.info("here")
+"""
+    then = "threading.Thread(target=talk, daemon=True).start()" + FOR_EVER
+    with Children() as children:
+        child = start(children, redis_url, before=before, then=then)
+        child.terminate()
+        assert child.wait() == -signal.SIGTERM
+    assert total(redis_client) == 100
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_os_exit_flushes(redis_url: str, redis_client: redis.Redis, forked: bool) -> None:
+    then = f"""
+if {forked} and os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+producer.increment("hits")
+os._exit(7)
+"""
+    with Children() as children:
+        assert start(children, redis_url, then=then, ready=False).wait() == 7
+    assert total(redis_client) == 101
+
+
+def test_os_exit_ends_the_process_even_if_redis_is_frozen(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server()
+    server.freeze()
+    with Children() as children:
+        child = start(children, server.url, before=FAST_EXIT, then="os._exit(7)", ready=False)
+        assert child.wait() == 7
+
+
+def test_signals_do_not_cut_the_flush_of_os_exit_short(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server()
+    server.freeze()
+    before = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))"
+    then = """
+def watch():
+    from countersink.producers import end_signals
+    while not end_signals._state.ending:
+        time.sleep(0.001)
+    print([], flush=True)
+threading.Thread(target=watch).start()
+os._exit(7)
+"""
+    with Children() as children:
+        child = start(children, server.url, before=before, then=then)
+        eventually(lambda: len(said(child)) == 2, message=child.output)
+        child.terminate()
+        server.thaw()
+        assert child.wait() == 7
+    with redis.Redis.from_url(server.url) as client:
+        assert client.xlen("{countersink:0}:events") == 1
+
+
+def test_a_child_that_counts_nothing_leaves_at_once(
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    then = """
+spooling = Producer(sys.argv[1], spool=sys.argv[2])
+pid = os.fork()
+if pid == 0:
+    spooling.start_over = None
+    os._exit(len(threading.enumerate()) + 6)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+"""
+    with Children() as children:
+        script = BEGINNING.format(before="") + then
+        child = run_script(children, script, redis_url, str(tmp_path))
+        assert child.wait() == 0, child.output()
+
+
+def test_exec_flushes_and_a_program_that_is_not_there_ends_nothing(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    then = """
+try:
+    os.execlp("no such program", "x")
+except FileNotFoundError:
+    producer.increment("hits")
+os.execlp("true", "true")
+"""
+    with Children() as children:
+        assert start(children, redis_url, then=then, ready=False).wait() == 0
+    assert total(redis_client) == 101
+
+
+def test_hooks_are_there_as_long_as_a_producer_is_open_and_wants_them(redis_url: str) -> None:
+    before = """
+functions = os._exit, os.execv, os.execve, os.kill, signal.raise_signal
+def now():
+    return os._exit, os.execv, os.execve, os.kill, signal.raise_signal
+"""
+    then = """
+assert not any(one is other for one, other in zip(functions, now()))
+hooked = now()
+other = Producer(sys.argv[1])
+assert now() == hooked
+producer.close()
+assert now() == hooked
+other.close()
+assert now() == functions
+again = Producer(sys.argv[1], handle_sigterm=False, handle_os_exit=False)
+assert now() == functions
+Producer(sys.argv[1], handle_sigterm=False)
+assert now()[3:] == functions[3:] and now()[0] is not functions[0]
+again.increment("hits")
+def theirs(status, ours=os._exit):
+    ours(status + 1)
+os._exit = theirs
+third = Producer(sys.argv[1])
+third.increment("hits")
+os._exit(6)
+"""
+    with Children() as children:
+        child = start(children, redis_url, before=before, then=then, ready=False)
+        assert child.wait() == 7, child.output()
+
+
+def test_misused_functions_complain_as_ever(redis_url: str) -> None:
+    then = """
+import contextlib
+for call in (
+    lambda: os._exit(), lambda: os.kill("x"), lambda: os.kill(os.getpid(), None),
+    lambda: signal.raise_signal(1, 2), lambda: os.execv("/bin/true"),
+):
+    with contextlib.suppress(TypeError):
+        call()
+        raise AssertionError
+os.kill(os.getpid(), 0)
+os._exit(7)
+"""
+    with Children() as children:
+        child = start(children, redis_url, then=then, ready=False)
+        assert child.wait() == 7, child.output()
+        assert "Traceback" not in child.output()
+
+
+def test_a_default_that_came_back_before_the_first_increment_flushes(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """As RQ sets it in its work horses."""
+    then = """
+pid = os.fork()
+if pid == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    producer.increment("child")
+    os.kill(os.getppid(), signal.SIGTERM)
+    while True:
+        signal.pause()
+signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
+status = os.waitpid(pid, 0)[1]
+assert os.WTERMSIG(status) == signal.SIGTERM, status
+"""
+    with Children() as children:
+        child = start(children, redis_url, then=then, ready=False)
+        assert child.wait() == 0, child.output()
+    assert total(redis_client, "child") == 1
+
+
+def test_a_producer_made_in_a_thread_handles_signals_once_the_main_thread_counts(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    script = """
+    import signal, sys, threading
+    from countersink.producers import Producer
+    made = []
+    thread = threading.Thread(target=lambda: made.append(Producer(sys.argv[1], flush_interval=60)))
+    thread.start()
+    thread.join()
+    for _ in range(100):
+        made[0].increment("hits")
+    print([], flush=True)
+    while True:
+        signal.pause()
+    """
+    with Children() as children:
+        child = run_script(children, script, redis_url)
+        eventually(lambda: said(child), message=child.output)
+        child.terminate()
+        assert child.wait() == -signal.SIGTERM
+    assert total(redis_client) == 100
 
 
 def test_a_producer_made_in_a_thread_installs_nothing(redis_url: str) -> None:

@@ -100,6 +100,8 @@ def test_a_preforking_server(redis_url: str, redis_client: redis.Redis) -> None:
         def end(*_):
             sys.exit(0)
         signal.signal(signal.SIGTERM, end)
+        producer.increment("hits", "first")  # it is sent at once
+        producer.flush(20)
         for _ in range(100):
             producer.increment("hits", "worker")
         os.write(1, b"{}\\n")  # one write: three write at once
@@ -126,7 +128,11 @@ def test_a_preforking_server(redis_url: str, redis_client: redis.Redis) -> None:
         eventually(lambda: len(said(child)) == 3, message=child.output)
         child.terminate()
         assert child.wait() == 0, child.output()
-    assert totals(redis_client) == {("hits", "master"): 1, ("hits", "worker"): 300}
+    assert totals(redis_client) == {
+        ("hits", "master"): 1,
+        ("hits", "first"): 3,
+        ("hits", "worker"): 300,
+    }
 
 
 def test_children_of_multiprocessing_are_flushed(redis_url: str, redis_client: redis.Redis) -> None:
@@ -134,10 +140,14 @@ def test_children_of_multiprocessing_are_flushed(redis_url: str, redis_client: r
     import multiprocessing, sys
     from countersink.producers import Producer
     def work(producer):
+        producer.increment("hits", "first")  # it is sent at once
+        producer.flush(20)
         for _ in range(10):
             producer.increment("hits", "forked")
     def work_spawned(url):
         producer = Producer(url, flush_interval=3600)
+        producer.increment("hits", "first")
+        producer.flush(20)
         producer.increment("hits", "pooled")
     if __name__ == "__main__":
         context = multiprocessing.get_context("fork")
@@ -161,5 +171,6 @@ def test_children_of_multiprocessing_are_flushed(redis_url: str, redis_client: r
         ("hits", "forked"): 30,
         ("hits", "main"): 1,
         ("hits", "pooled"): 4,
+        ("hits", "first"): 3 + 4,
     }
-    assert total(redis_client) == 35
+    assert total(redis_client) == 42

@@ -105,7 +105,7 @@ class Core:
                 if thread is not None and not thread.is_alive():
                     thread.start()
             self._started = True
-            lifecycle.finalize_with_multiprocessing()
+            lifecycle.use_multiprocessing()
         except RuntimeError as error:
             # No more threads to be had, or the interpreter is ending: callers fold, and close()
             # sends, unless a later attempt succeeds.
@@ -113,8 +113,15 @@ class Core:
             self.intake.switch(Mode.ALONE)
             self._journal.seldom(logging.ERROR, "internal_error", "no thread: %s", error)
 
+    @property
+    def unused(self) -> bool:
+        """Whether nothing was counted in this process, and nothing flushed."""
+        return not (self._started or self.intake.raw() or self._buffer.held)
+
     def _wake(self) -> None:
         """A caller has left an event while nobody was looking."""
+        if self._options.handle_sigterm:
+            lifecycle.handle_signals_anew()
         if self.start(wait=False):
             self.intake.switch(Mode.HOT)
             self._folder.wake()
@@ -231,7 +238,11 @@ class Core:
         """
         self.intake.switch(Mode.CLOSED)
         if not self._ending:
-            if not self.flush(timeout):
+            deadline = time.monotonic() + timeout
+            stored = self.flush(timeout)
+            while stored and self.intake.raw():  # of calls that were under way at the switch
+                stored = self.flush(deadline - time.monotonic())
+            if not stored:
                 self._spool_rest()
             self._ending = True
         self._stop_threads()
@@ -272,6 +283,12 @@ class Core:
         deadline = time.monotonic() + JOIN_SECONDS
         while not (flush.stored() or spooler.failing or time.monotonic() >= deadline):
             breathe()
+
+    def complain_of_late(self) -> None:
+        """Say that increments came after the close at the end of the process."""
+        self._journal.seldom(
+            logging.WARNING, "dropped", "counted after the flush at exit, and so dropped"
+        )
 
     def _stop_threads(self) -> None:
         self._sender.stop()

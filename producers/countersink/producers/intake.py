@@ -21,6 +21,7 @@ from typing import Final
 from countersink.producers.clock import RedisClock
 from countersink.producers.increments import Batch, Event
 from countersink.producers.primitives import RLock, in_main_thread, sleep
+from countersink.producers.process_end import wait_for_end
 from countersink.producers.promised import add_batches
 from countersink.producers.rows import RowBuffer
 from countersink.stream.limits import MAX_AMOUNT, MIN_AMOUNT
@@ -141,6 +142,8 @@ class Intake:
             self._wake()
             if self.mode is Mode.ALONE:
                 self._fold_if_free()
+            elif self.mode is Mode.CLOSED:
+                wait_for_end()
         return True
 
     def _withdraw(self, batch: Batch) -> bool:
@@ -190,6 +193,8 @@ class Intake:
         if mode is Mode.ALONE:
             if waiting > CHUNK:
                 self._fold_if_free()
+        elif mode is Mode.CLOSED:
+            wait_for_end()  # it may have been left after the last fold
         elif waiting > (CHUNK if mode is Mode.CROWDED else MAX_RAW):
             if in_main_thread():
                 # Not folded here: an exception raised by a signal handler, which runs in this

@@ -30,7 +30,9 @@ class Options:
         id_scope: namespace of the ids given to ``increment(id=…)``; give each app its own.
         socket_timeout: seconds until a silent Redis counts as away.
         exit_timeout: seconds that a flush at exit or on SIGTERM may take.
-        handle_sigterm: flush on SIGTERM, before what the app had installed for it.
+        handle_sigterm: flush on SIGTERM, beside what the app had installed for it, and before
+            SIGTERM, SIGHUP, SIGQUIT or SIGINT end the process by their default action.
+        handle_os_exit: flush before ``os._exit()`` ends the process and ``os.exec…()`` replaces it.
     """
 
     flush_interval: float = 0.25
@@ -43,6 +45,7 @@ class Options:
     socket_timeout: float = 5.0
     exit_timeout: float = 5.0
     handle_sigterm: bool = True
+    handle_os_exit: bool = True
 
     def __post_init__(self) -> None:
         for name in ("flush_interval", "socket_timeout", "exit_timeout"):
@@ -59,8 +62,9 @@ class Options:
             raise ValueError("spool is a directory's path, not empty; leave it out for no spool")
         if type(self.id_scope) is not str or len(self.id_scope) > MAX_COUNTER_LENGTH:
             raise ValueError(f"id_scope is a str of at most {MAX_COUNTER_LENGTH} characters")
-        if type(self.handle_sigterm) is not bool:
-            raise TypeError("handle_sigterm is True or False")
+        for name in ("handle_sigterm", "handle_os_exit"):
+            if type(getattr(self, name)) is not bool:
+                raise TypeError(f"{name} is True or False")
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> tuple[str, Options]:

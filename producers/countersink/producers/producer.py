@@ -15,6 +15,7 @@ from countersink.producers.increments import Asked, check_batch, check_id
 from countersink.producers.intake import Mode
 from countersink.producers.options import Options, from_environment
 from countersink.producers.primitives import RLock
+from countersink.producers.process_end import wait_for_end
 from countersink.producers.stats import Stats
 from countersink.stream.connection import connect, redact
 from countersink.stream.errors import StreamMisconfigured
@@ -47,13 +48,14 @@ class Producer:
         producer = Producer("redis://localhost:6379/0")
         producer.increment("page_views", "/home")
 
-    It is flushed when the process exits, and on SIGTERM if it was made in the main thread. A child
-    that ends by ``os._exit()`` calls ``close()`` itself.
+    It is flushed when the process ends: by an exit; by ``os._exit()``, as forked children do, and
+    those of RQ and Celery; and by SIGTERM, SIGHUP or SIGQUIT, if the main thread made it or has
+    counted with it.
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
         flush_interval, max_rows, max_rows_in_memory, max_stream_length, spool, spool_max_bytes,
-            id_scope, socket_timeout, exit_timeout, handle_sigterm: see
+            id_scope, socket_timeout, exit_timeout, handle_sigterm, handle_os_exit: see
             :class:`~countersink.producers.options.Options`.
 
     Raises:
@@ -74,6 +76,7 @@ class Producer:
         socket_timeout: float = _DEFAULTS.socket_timeout,
         exit_timeout: float = _DEFAULTS.exit_timeout,
         handle_sigterm: bool = _DEFAULTS.handle_sigterm,
+        handle_os_exit: bool = _DEFAULTS.handle_os_exit,
     ) -> None:
         self._options = Options(
             flush_interval=flush_interval,
@@ -86,6 +89,7 @@ class Producer:
             socket_timeout=socket_timeout,
             exit_timeout=exit_timeout,
             handle_sigterm=handle_sigterm,
+            handle_os_exit=handle_os_exit,
         )
         if not isinstance(url, str):
             raise TypeError(f"the URL is a str, not {type(url).__name__}")
@@ -100,7 +104,7 @@ class Producer:
         self._exited = False
         self._complete: bool | None = None  # what close() returned
         self.start_over()
-        lifecycle.register(self, handle_sigterm=handle_sigterm)
+        lifecycle.register(self, handle_sigterm=handle_sigterm, handle_os_exit=handle_os_exit)
 
     @classmethod
     def from_env(cls) -> Self:
@@ -332,12 +336,29 @@ class Producer:
         """
         return self._core.begin_flush_over(deadline)
 
+    @property
+    def unused(self) -> bool:
+        """Whether nothing was counted in this process."""
+        return self._core.unused
+
+    def stop_counting(self) -> None:
+        """Accept no more: later increments are dropped instead of raising, and do not return if the
+        process is about to end.
+        """
+        self._exited = True
+        self._core.intake.switch(Mode.CLOSED)
+
     def close_at_exit(self, deadline: float) -> None:
         """Close until the monotonic time ``deadline``; later increments are dropped instead of
         raising.
         """
         self._exited = True
-        self.close(max(0.0, deadline - time.monotonic()))
+        # Another thread may be closing, with more time than this one has.
+        if self._closing.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            try:
+                self.close(max(0.0, deadline - time.monotonic()))
+            finally:
+                self._closing.release()
 
     def start_over(self) -> None:
         """Begin empty: the parent of a forked child sends what it had accepted."""
@@ -368,5 +389,7 @@ class Producer:
     def _refuse(self, increments: int) -> None:
         if not self._exited:
             raise RuntimeError("the producer is closed")
+        wait_for_end()
         # Another exit hook, after ours: it is not wrong to count there, only too late.
         self._core.intake.refuse(increments)
+        self._core.complain_of_late()
