@@ -1,4 +1,4 @@
-"""The ends of a process: exit, exceptions, `os._exit`, signals, beside the app's own handler too."""
+"""Ends of a process: exit, exceptions, `os._exit`, exec, signals that the app handles or not."""
 
 from __future__ import annotations
 
