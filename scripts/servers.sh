@@ -11,7 +11,7 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 
 packages=
-have redis-server || packages="$packages redis-server"
+[ -n "${COUNTERSINK_REDIS_SERVER:-}" ] || have redis-server || packages="$packages redis-server"
 { have mariadbd && have mariadb-install-db; } || packages="$packages mariadb-server-core"
 have my_print_defaults || packages="$packages mariadb-client-core" # mariadb-install-db uses it
 extras=

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 fit='import sys; sys.exit(sys.version_info < (3, 11))'
 python=
-for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+for candidate in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11; do
     if command -v "$candidate" >/dev/null 2>&1 && "$candidate" -c "$fit" 2>/dev/null; then
         python=$candidate
         break

@@ -297,6 +297,7 @@ def test_a_missing_program_is_one_line_that_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(programs, "find", lambda program: None)
+    monkeypatch.delenv("COUNTERSINK_REDIS_SERVER", raising=False)
     with pytest.raises(ServerMissing, match="install the package redis-server"):
         RedisServer(tmp_path / "r").start()
     with pytest.raises(ServerMissing, match="install the packages mariadb-server-core and"):
@@ -320,6 +321,21 @@ def test_the_program_named_in_the_environment_is_used_for_mysql(
     monkeypatch.setenv("COUNTERSINK_MYSQLD", str(tmp_path / "absent"))
     with pytest.raises(ServerMissing, match="not a program"):
         programs.mysqld()
+
+
+def test_the_program_named_in_the_environment_is_used_for_redis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = tmp_path / "another-server"
+    program = programs.redis_server()[0]
+    wrapper.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\nexec {program} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("COUNTERSINK_REDIS_SERVER", str(wrapper))
+    with RedisServer(tmp_path / "r"):
+        assert "redis.conf" in (tmp_path / "asked").read_text()
+    monkeypatch.setenv("COUNTERSINK_REDIS_SERVER", str(tmp_path / "absent"))
+    with pytest.raises(ServerMissing, match="COUNTERSINK_REDIS_SERVER is .* not a program"):
+        RedisServer(tmp_path / "s").start()
 
 
 def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path: Path) -> None:

@@ -20,8 +20,23 @@ def find(program: str) -> str | None:
     return shutil.which(program, path=path)
 
 
+def _configured(variable: str) -> str | None:
+    """The program that a variable of the environment names; None where it is not set."""
+    configured = os.environ.get(variable)
+    if not configured:
+        return None
+    if found := shutil.which(configured):
+        return found
+    raise ServerMissing(f"{variable} is {configured!r}, which is not a program")
+
+
 def redis_server() -> list[str]:
-    """The command that runs Redis. Raises ServerMissing."""
+    """The command that runs Redis: $COUNTERSINK_REDIS_SERVER, or the system's own.
+
+    Raises ServerMissing.
+    """
+    if configured := _configured("COUNTERSINK_REDIS_SERVER"):
+        return [configured]
     if found := find("redis-server"):
         return [found]
     raise ServerMissing("redis-server is not installed: install the package redis-server")
@@ -62,10 +77,8 @@ def mysqld() -> list[str]:
 
     Raises ServerMissing.
     """
-    if configured := os.environ.get("COUNTERSINK_MYSQLD"):
-        if found := shutil.which(configured):
-            return [found]
-        raise ServerMissing(f"COUNTERSINK_MYSQLD is {configured!r}, which is not a program")
+    if configured := _configured("COUNTERSINK_MYSQLD"):
+        return [configured]
     tree = mysql_tree()
     if (tree / "usr/sbin/mysqld").exists():
         return _from_tree(tree)
