@@ -334,7 +334,7 @@ def test_the_program_named_in_the_environment_is_used_for_redis(
     with RedisServer(tmp_path / "r"):
         assert "redis.conf" in (tmp_path / "asked").read_text()
     monkeypatch.setenv("COUNTERSINK_REDIS_SERVER", str(tmp_path / "absent"))
-    with pytest.raises(ServerMissing, match="COUNTERSINK_REDIS_SERVER is .* not a program"):
+    with pytest.raises(ServerMissing, match=r"COUNTERSINK_REDIS_SERVER is .* not a program"):
         RedisServer(tmp_path / "s").start()
 
 
