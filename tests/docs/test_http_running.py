@@ -9,6 +9,7 @@ from countersink.store.api_keys import SCOPES
 from countersink.web.heads import MAX_HEADERS
 from countersink.web.options import WebOptions
 from countersink.web.protocol import MAX_HEAD_BYTES
+from countersink.web.read_places import MAX_PENDING_READS, MAX_READS
 from countersink.web.server import STOP_WITHIN_S
 from tests.clients.programs import program
 from tests.docs.console import comparable, play
@@ -54,6 +55,10 @@ def test_bounds_are_the_defaults() -> None:
         f"{MAX_HEADERS} headers",
         f"as a whole: {options.request_timeout_s:g} s",
         f"at once: {options.max_connections:,}",
+        f"wait for its turn: {options.read_timeout_s:g} s",
+        f"reads at once: {options.threads}, and beside them {options.threads // 4} of all",
+        f"where {MAX_READS} may be under way",
+        f"{MAX_PENDING_READS} of one key may wait",
         f"of a key: {options.rate_per_key:,.0f} a second",
         f"of an address without one: {options.rate_per_address:,.0f}",
         f"an address: {options.failures_per_minute} a minute",

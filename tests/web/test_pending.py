@@ -99,7 +99,7 @@ def test_one_at_a_time_reads_the_queue(small: Web, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(queue, "read", held_read)
     monkeypatch.setattr(reading, "MAX_WAITING", 1)
     send(small)
-    limiter = small.services.queue_reading
+    limiter = small.services.read_places.pending
     with ThreadPoolExecutor(2) as others:
         try:
             first = others.submit(get, small, "/v1/totals")

@@ -18,7 +18,14 @@ from pymysql.connections import Connection as _DriverConnection
 from pymysql.cursors import SSCursor
 
 from countersink.store.dialect import Dialect, parse_version
-from countersink.store.errors import Misconfigured, Refused, StoreError, Unavailable, translate
+from countersink.store.errors import (
+    Interrupted,
+    Misconfigured,
+    Refused,
+    StoreError,
+    Unavailable,
+    translate,
+)
 from countersink.store.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,7 +57,7 @@ _NO_LIMIT: Final = f"SET SESSION sql_select_limit = {2**64 - 1}"
 _SNAPSHOT_ISOLATION: Final = "innodb_snapshot_isolation"
 _ASK: Final = (
     "SHOW VARIABLES WHERE Variable_name IN ('version', 'max_allowed_packet',"
-    f" '{_SNAPSHOT_ISOLATION}', 'transaction_isolation', 'tx_isolation')"
+    f" '{_SNAPSHOT_ISOLATION}', 'transaction_isolation', 'tx_isolation', 'hostname', 'port')"
 )
 
 
@@ -65,6 +72,8 @@ class Session:
         max_allowed_packet: bytes the server takes in one statement.
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``; it is off here.
         group: counters that are read together, see :mod:`countersink.store.groups`.
+        server: what the server calls itself: host and port.
+        interrupted: :meth:`interrupt` was called: it is good for nothing but to be closed.
     """
 
     def __init__(
@@ -73,8 +82,13 @@ class Session:
         dialect: Dialect,
         max_allowed_packet: int,
         snapshot_isolation: bool = False,
+        where: Settings | None = None,
+        server: tuple[str, ...] = (),
     ) -> None:
         self._connection = connection
+        self._where = where
+        self.server = server
+        self.interrupted = False
         self.dialect = dialect
         self.max_allowed_packet = max_allowed_packet
         self.snapshot_isolation = snapshot_isolation
@@ -187,6 +201,23 @@ class Session:
             except OSError:
                 return  # not connected any more
 
+    def interrupt(self) -> None:
+        """From another thread, have the statement under way end with Interrupted, and whatever is
+        asked next. Never raises.
+
+        As its own user, so it needs no right. What comes between two statements may end none:
+        until the session is closed, call it again.
+        """
+        self.interrupted = True
+        try:
+            with connect(self._where or "", database=False) as other:
+                if other.server != self.server:  # behind one name: there the number is another's
+                    raise Unavailable("another server answers to this name")
+                driver: Any = self._connection
+                other.execute(f"KILL QUERY {driver.thread_id():d}")
+        except StoreError:
+            self.abort()
+
     def __enter__(self) -> "Session":
         return self
 
@@ -195,10 +226,14 @@ class Session:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
+        if self.interrupted:
+            raise Interrupted("the session was interrupted")
         try:
             yield
         except Exception as error:
             ours = translate(error)
+            if self.interrupted:
+                raise Interrupted(str(ours), code=ours.code) from error
             if isinstance(ours, Unavailable):
                 self.close(hard=True)
             raise ours from error
@@ -259,7 +294,8 @@ def connect(
     # work by the long one.
     driver: Any = connection
     driver._read_timeout = driver._write_timeout = read_timeout
-    return Session(connection, dialect, packet, _SNAPSHOT_ISOLATION in found)
+    server = (found.get("hostname", ""), found.get("port", ""))
+    return Session(connection, dialect, packet, _SNAPSHOT_ISOLATION in found, settings, server)
 
 
 @cache

@@ -34,6 +34,14 @@ class Dialect:
             return f" AS new ON DUPLICATE KEY UPDATE {column} = {table}.{column} + new.{column}"
         return f" ON DUPLICATE KEY UPDATE {column} = {column} + VALUES({column})"
 
+    def limit_statements(self, seconds: float) -> str:
+        """A statement after which the server gives up what reads and takes longer; on MariaDB what
+        writes, too.
+        """
+        if self.name == "mysql":
+            return f"SET SESSION max_execution_time = {max(1, round(1000 * seconds)):d}"
+        return f"SET SESSION max_statement_time = {seconds:f}"
+
     def __str__(self) -> str:
         return f"{_NAMES[self.name]} {'.'.join(map(str, self.version))}"
 

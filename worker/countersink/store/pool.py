@@ -4,8 +4,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Final, TypeVar
 
+from countersink.store.cancellation import current
 from countersink.store.connection import IDLE_SECONDS, Connect, Session
 from countersink.store.errors import Unavailable
 
@@ -31,6 +33,9 @@ class Pool:
 
         A kept session may have died unnoticed (a restarted server): then once more on a new one.
         ``work`` only reads.
+
+        Raises:
+            Interrupted: it took too long, or :mod:`countersink.store.cancellation` has ended it.
         """
         kept = self._take()
         if kept is not None:
@@ -49,8 +54,12 @@ class Pool:
             session.close()
 
     def _run(self, session: Session, work: Callable[[Session], Result]) -> Result:
+        cancellation = current()
         try:
-            with session.transaction(snapshot=True):
+            with (
+                nullcontext() if cancellation is None else cancellation.reading(session),
+                session.transaction(snapshot=True),
+            ):
                 return work(session)
         finally:
             self._give_back(session)
@@ -73,10 +82,11 @@ class Pool:
     def _give_back(self, session: Session) -> None:
         self._check_fork()
         with self._lock:
-            if not session.closed and len(self._idle) < _KEEP:
+            # What was interrupted is not kept: the server may still have it in mind.
+            if not (session.closed or session.interrupted) and len(self._idle) < _KEEP:
                 self._idle.append((time.monotonic(), session))
                 return
-        session.close()
+        session.close(hard=session.interrupted)
 
     def _check_fork(self) -> None:
         """In a forked child forget the parent's sessions, and the lock a thread may have held."""

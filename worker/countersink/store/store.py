@@ -50,8 +50,13 @@ class Store:
     sequences: Sequences
     tracked: TrackedTables
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, statement_seconds: float | None = None) -> None:
         """``url``: ``mysql://user:password@host:3306/database``; more in :meth:`Settings.parse`.
+
+        Args:
+            url: the database.
+            statement_seconds: after which the server gives up a query that reads, with Interrupted;
+                None: it does not.
 
         Raises:
             Misconfigured: the URL cannot be used.
@@ -60,7 +65,7 @@ class Store:
         if self._settings.database is None:
             raise Misconfigured("the MySQL URL names no database: add /name to it")
         connect_here = partial(_connect, self._settings)
-        self._pool = Pool(connect_here)
+        self._pool = Pool(partial(_connect_bounded, self._settings, statement_seconds))
         self.totals = Totals(self._pool)
         self.counters = Counters(connect_here, self._pool)
         database = self._settings.database
@@ -237,4 +242,11 @@ def _connect(
     session.execute(
         f"SET SESSION tmp_table_size = {SUMS_BYTES}, SESSION max_heap_table_size = {SUMS_BYTES}"
     )
+    return session
+
+
+def _connect_bounded(settings: Settings, statement_seconds: float | None) -> Session:
+    session = _connect(settings)
+    if statement_seconds is not None:
+        session.execute(session.dialect.limit_statements(statement_seconds))
     return session

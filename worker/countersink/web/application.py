@@ -13,11 +13,13 @@ from countersink.producers import Producer
 from countersink.reads import Reads
 from countersink.reads.queue import Bounds
 from countersink.store import Store
+from countersink.store.cancellation import is_cancelled
 from countersink.stream.connection import connect
 from countersink.web.door import Door
 from countersink.web.gate import Gate
 from countersink.web.limits import Buckets
 from countersink.web.options import WebOptions
+from countersink.web.read_places import ReadPlaces
 from countersink.web.register import Register
 from countersink.web.routing import Table
 from countersink.web.services import Services
@@ -75,7 +77,8 @@ class Application:
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
         options = self._options
         client = connect(options.redis_url, client_name="countersink-web")
-        with client, Store(options.mysql_url) as store:
+        seconds = options.read_timeout_s
+        with client, Store(options.mysql_url, statement_seconds=seconds) as store:
             register = Register(store, options.mysql_url)
             await register.read()
             failures = options.failures_per_minute
@@ -83,7 +86,7 @@ class Application:
             bounds = Bounds(
                 entries=options.max_pending_entries,
                 rows=options.max_pending_entries * ROWS_PER_ENTRY,
-                stop=stopping.is_set,
+                stop=lambda: stopping.is_set() or is_cancelled(),
             )
             self.services = Services(
                 options=options,
@@ -93,8 +96,7 @@ class Application:
                 redis=client,
                 system=self._system,
                 threads=anyio.CapacityLimiter(options.threads),
-                reading=anyio.CapacityLimiter(options.threads),
-                queue_reading=anyio.CapacityLimiter(1),
+                read_places=ReadPlaces(options.threads),
                 register=register,
                 failures=Buckets(failures / MINUTE_S, failures),
                 stopping=stopping,

@@ -87,7 +87,15 @@ async def counters(request: Request, services: Services, who: Identity) -> Respo
     )
     pending = given["include_pending"]
     return await reading.answering(
-        services, _overview, request, services, glance, pending, pending=pending
+        request,
+        services,
+        who,
+        _overview,
+        request,
+        services,
+        glance,
+        pending,
+        kind="pending" if pending else "one",
     )
 
 
@@ -123,7 +131,7 @@ async def counter(request: Request, services: Services, who: Identity) -> Respon
     """How one counter counts."""
     read(request, ())
     name = reading.own_counter(request.path_params["counter"], who)
-    return await services.run(_settings, request, services, name)
+    return await reading.answering(request, services, who, _settings, request, services, name)
 
 
 def _settings(request: Request, services: Services, name: str) -> Response:

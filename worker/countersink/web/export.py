@@ -18,6 +18,7 @@ from countersink.web.answers import freshness
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.parameters import COUNTER_NAME, Parameter, read, refuse, whole
+from countersink.web.read_places import Kind
 from countersink.web.services import Services
 
 MAX_COUNTERS: Final = 100
@@ -57,8 +58,9 @@ async def openmetrics(request: Request, services: Services, who: Identity) -> Re
         reading.own_counter(name, who)
     pending = given["include_pending"]
     work = partial(_scrape, names, keys, given["top"], pending)
+    kind: Kind = "pending" if pending else "one"
     return await reading.answering(
-        services, _answer, services.reads, work, pending, pending=pending
+        request, services, who, _answer, services.reads, work, pending, kind=kind
     )
 
 

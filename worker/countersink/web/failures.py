@@ -7,7 +7,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from countersink.store.errors import Conflict, Unavailable
+from countersink.store.errors import Conflict, Interrupted, Unavailable
 from countersink.stream.errors import StreamUnavailable
 from countersink.web.problem import Problem
 
@@ -21,6 +21,13 @@ def answer_of(error: Exception) -> Response:
         return error.response()
     if isinstance(error, ClientDisconnect):
         return Response(status_code=400)  # nobody is there to read it
+    if isinstance(error, Interrupted):
+        LOGGER.warning("a read took too long: %s", error, extra={"action": "too_slow"})
+        return Problem(
+            503,
+            "This took too long and was given up: ask for less, or again in a while",
+            headers={"Retry-After": str(RETRY_AFTER_S)},
+        ).response()
     if isinstance(error, Unavailable | StreamUnavailable | Conflict):
         LOGGER.warning("a server is away: %s", error, extra={"action": "unavailable"})
         return Problem(

@@ -23,6 +23,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "failures_per_minute": (1, 1_000_000),
     "max_connections": (1, 1_000_000),
     "request_timeout_s": (0.1, 3_600),
+    "read_timeout_s": (0.1, 3_600),
     "wait_s": (0, 300),
     "max_pending_entries": (0, 10_000_000),
     "threads": (1, 256),
@@ -59,6 +60,7 @@ class WebOptions:
         failures_per_minute: wrong keys that one address may show.
         max_connections: at once; more are told 503.
         request_timeout_s: seconds in which a request's head and body must have arrived.
+        read_timeout_s: seconds that a read may take, with the wait for its turn.
         wait_s: seconds that ``?wait=`` waits at most.
         max_pending_entries: entries in the queue, and 25 times as many rows in them, up to which
             ``include_pending`` is answered: reading them takes time and memory.
@@ -84,6 +86,7 @@ class WebOptions:
     failures_per_minute: int = 10
     max_connections: int = 1_000
     request_timeout_s: float = 10.0
+    read_timeout_s: float = 30.0
     wait_s: float = 10.0
     max_pending_entries: int = 20_000
     threads: int = 8

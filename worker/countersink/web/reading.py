@@ -7,7 +7,7 @@ from datetime import date
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import anyio
+from starlette.requests import Request
 
 from countersink.reads.query import Query
 from countersink.reads.queue import QueueTooLong, Stopped
@@ -25,6 +25,8 @@ from countersink.web.answers import COMPLETE, CSV, ROLLED_UP, TRUNCATED
 from countersink.web.identity import Identity
 from countersink.web.parameters import COUNTER_NAME, Parameter, one_of, yes_or_no
 from countersink.web.problem import MEDIA_TYPE, Problem
+from countersink.web.read_call import ReadCall
+from countersink.web.read_places import Kind
 from countersink.web.services import Services
 
 T = TypeVar("T")
@@ -170,29 +172,39 @@ def own_counter(name: str, who: Identity) -> str:
 
 
 async def answering(
-    services: Services, work: Callable[..., T], *args: Any, pending: bool = False
+    request: Request,
+    services: Services,
+    who: Identity,
+    work: Callable[..., T],
+    *args: Any,
+    kind: Kind = "one",
 ) -> T:
-    """What ``work`` returns, in a thread of those that read.
+    """What ``work`` returns, in a thread of those that read; it is ended when the request's time is
+    over, or its client gone.
 
     Args:
+        request: the request.
         services: what to work with.
+        who: has asked.
         work: blocks.
         args: its arguments.
-        pending: it reads the queue, as one alone does at a time: that takes memory, and the
-            interpreter from all others.
+        kind: ``pending``: it reads the queue, as one alone does at a time: that takes memory, and
+            the interpreter from all others.
 
     Raises:
-        Problem: 503 too many wait to read the queue; as ``work``.
+        Problem: 429 they have too many reads under way; 503 too many wait to read the queue, or its
+            time is over; as ``work``.
     """
-    limiter = services.queue_reading if pending else services.reading
-    if pending and limiter.statistics().tasks_waiting >= MAX_WAITING:
+    waiting = services.read_places.pending.statistics().tasks_waiting
+    if kind == "pending" and waiting >= MAX_WAITING:
         raise Problem(
             503,
             f"{MAX_WAITING} requests with include_pending wait for their turn already: ask without"
             " it, or again in a while",
             headers={"Retry-After": "10"},
         )
-    return await anyio.to_thread.run_sync(partial(work, *args), limiter=limiter)
+    holder = who.key_id or request.scope["countersink.client"]
+    return await ReadCall(services, holder, kind, partial(work, *args)).answer(request)
 
 
 def asking(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:

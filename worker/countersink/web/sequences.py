@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from countersink.store.errors import SequenceExhausted, SequenceUncertain
-from countersink.web import bodies
+from countersink.web import bodies, reading
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.ingest import JSON_TYPES
@@ -61,7 +61,8 @@ async def peek(request: Request, services: Services, who: Identity) -> Response:
     name = _name(request, who)
     read(request, ())
     try:
-        value = await services.run(services.store.sequences.peek, name)
+        peek = services.store.sequences.peek
+        value = await reading.answering(request, services, who, peek, name)
     except ValueError as error:
         raise Problem(422, str(error)) from None
     return JSONResponse({"name": name, "value": value})

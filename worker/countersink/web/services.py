@@ -15,6 +15,7 @@ from countersink.reads import Reads
 from countersink.store import Store
 from countersink.web.limits import Buckets
 from countersink.web.options import WebOptions
+from countersink.web.read_places import ReadPlaces
 from countersink.web.register import Register
 
 T = TypeVar("T")
@@ -44,8 +45,7 @@ class Services:
         redis: the queue.
         system: the state of the whole installation, the document of ``countersink info``; blocks.
         threads: bounds :meth:`run`.
-        reading: bounds those that read totals, which may take long: nobody else waits for them.
-        queue_reading: lets one of those read that read the queue.
+        read_places: for those that read totals, which may take long: nobody else waits for them.
         register: the keys and logins that are valid.
         failures: wrong keys that each address may still show.
         stopping: set when the process is told to end: answers that go on without end end then.
@@ -60,8 +60,7 @@ class Services:
     redis: redis.Redis
     system: Callable[[], Mapping[str, Any]]
     threads: anyio.CapacityLimiter
-    reading: anyio.CapacityLimiter
-    queue_reading: anyio.CapacityLimiter
+    read_places: ReadPlaces
     register: Register
     failures: Buckets
     stopping: asyncio.Event

@@ -17,6 +17,7 @@ from countersink.web.answers import csv_answer, freshness, json_answer, wants_cs
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.parameters import Parameter, one_of, read, refuse, whole
+from countersink.web.read_places import Kind
 from countersink.web.services import Services
 
 MAX_NAMES: Final = 10_000
@@ -80,8 +81,9 @@ async def _answered(
     counter = None if name is None else reading.own_counter(name, who)
     query = _query(counter, who, given)
     # Laying out a long answer takes a while, too: in the thread.
+    kind: Kind = "pending" if query.include_pending else "one" if counter else "all"
     return await reading.answering(
-        services, _answer, request, services, query, given["format"], pending=query.include_pending
+        request, services, who, _answer, request, services, query, given["format"], kind=kind
     )
 
 

@@ -77,6 +77,12 @@ def _several(
 @settings.number(
     DEFAULTS, "request_timeout_s", float, "Seconds in which a request must have arrived."
 )
+@settings.number(
+    DEFAULTS,
+    "read_timeout_s",
+    float,
+    "Seconds that a read may take; then it is given up: 503.",
+)
 @settings.number(DEFAULTS, "wait_s", float, "Seconds that a request with ?wait= waits at most.")
 @settings.number(
     DEFAULTS,
