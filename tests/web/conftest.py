@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,15 @@ def guarded(redis_server: RedisServer, mysql_server: MySQLServer) -> Iterator[We
         ) as served:
             served.key("read", name="the first")
             yield served
+
+
+@pytest.fixture(scope="session")
+def many_files() -> Iterator[None]:
+    """Room for the sockets of a thousand clients, and of a server for them, in this process."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 4_096), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.fixture

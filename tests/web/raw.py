@@ -14,6 +14,7 @@ def connected(url: str) -> Iterator[socket.socket]:
     parts = urlsplit(url)
     assert parts.hostname is not None
     with socket.create_connection((parts.hostname, parts.port or 80), timeout=20) as opened:
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as it is cut, it goes out
         yield opened
 
 

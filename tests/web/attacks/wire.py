@@ -92,6 +92,83 @@ SMUGGLING: Final[tuple[Wire, ...]] = (
         _all(400),
     ),
     (
+        "a coding and chunks",
+        POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n" + INNER,
+        _all(400),
+    ),
+    (
+        "chunks after a comma",
+        POST + b"Transfer-Encoding: , chunked\r\n\r\n0\r\n\r\n" + INNER,
+        _all(400),
+    ),
+    (
+        "a coding and chunks in two lines",
+        POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + INNER,
+        _all(400),
+    ),
+    (
+        "chunks by HTTP/1.0",
+        POST.replace(b"1.1", b"1.0")
+        + b"Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        + INNER,
+        _all(400),
+    ),
+    ("HTTP/2.0", POST.replace(b"1.1", b"2.0") + b"Content-Length: 0\r\n\r\n" + INNER, _all(400)),
+    ("HTTP/0.9", POST.replace(b"1.1", b"0.9") + b"Content-Length: 0\r\n\r\n" + INNER, _all(400)),
+    (
+        "a bare line feed after a header",
+        POST + b"X-A: b\nContent-Length: 200\r\n" + END + INNER,
+        _all(400),
+    ),
+    (
+        "a bare line feed after the size of a chunk",
+        POST + b"Transfer-Encoding: chunked\r\n\r\n0\n\r\n" + INNER,
+        _all(400, 401),
+    ),
+    (
+        "a bare line feed in a chunk's extension",
+        POST + b"Transfer-Encoding: chunked\r\n\r\n2;\nxx\r\n0\r\n\r\n" + INNER,
+        _all(400, 401),
+    ),
+    (
+        "a length after a body in chunks",
+        POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 5\r\n\r\n" + INNER,
+        _all(400, 401),
+    ),
+    (
+        "an offer to upgrade, with a body",
+        POST
+        + b"Upgrade: x\r\nConnection: Upgrade, close\r\n"
+        + b"Content-Length: %d\r\n\r\n" % len(INNER)
+        + INNER,
+        _all(401),
+    ),
+    (
+        "an offer to upgrade, with a length and chunks",
+        POST
+        + b"Upgrade: x\r\nConnection: Upgrade\r\n"
+        + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        + INNER,
+        _all(400),
+    ),
+    (
+        "a tunnel",
+        b"CONNECT localhost:22 HTTP/1.1\r\n" + HOST + b"Content-Length: 0\r\n\r\n" + INNER,
+        _all(400),
+    ),
+    (
+        "a URL whose host is not that of the header",
+        POST.replace(b" /", b" http://evil.example/")
+        + b"Content-Length: %d\r\n\r\n" % len(INNER)
+        + INNER,
+        _all(400),
+    ),
+    (
+        "a body that is announced, not asked for, and not sent",
+        POST + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n" + INNER,
+        _all(401),
+    ),
+    (
         "a GET with a body",
         GET + HOST + b"Content-Length: %d\r\n" % len(INNER) + END + INNER,
         _all(401),
@@ -192,3 +269,29 @@ PATHS: Final[tuple[Wire, ...]] = tuple(
     for name, path, statuses in _PATHS
 )
 """Paths."""
+
+_OF_JAVA: Final = (
+    b"Connection: Upgrade, HTTP2-Settings\r\n%bHost: localhost\r\n"
+    b"HTTP2-Settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA\r\n%bUpgrade: h2c\r\n"
+    b"User-Agent: Java-http-client/17.0.15\r\nContent-Type: application/json\r\n\r\n"
+)
+_OF_CURL: Final = (
+    b"Host: localhost\r\nUser-Agent: curl/7.88.1\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+    b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n%b"
+    b"Content-Type: application/json\r\nAccept: application/json\r\n%b\r\n"
+)
+_LINE: Final = b"POST /v1/increments HTTP/1.1\r\n"
+JAVA: Final = _LINE + _OF_JAVA % (b"Content-Length: 18\r\n", b"") + b'{"counter":"java"}'
+JAVA_CHUNKED: Final = (
+    _LINE
+    + _OF_JAVA % (b"", b"Transfer-encoding: chunked\r\n")
+    + b'12\r\n{"counter":"java"}\r\n0\r\n\r\n'
+)
+CURL: Final = _LINE + _OF_CURL % (b"", b"Content-Length: 18\r\n") + b'{"counter":"curl"}'
+CURL_CHUNKED: Final = (
+    _LINE
+    + _OF_CURL % (b"Transfer-Encoding: chunked\r\n", b"")
+    + b'12\r\n{"counter":"curl"}\r\n0\r\n\r\n'
+)
+"""What Java's ``java.net.http.HttpClient`` and ``curl --http2 --json`` send, recorded (but for
+``Host``): they offer HTTP/2 unless told otherwise. Java sends head and body in two segments."""

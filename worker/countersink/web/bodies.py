@@ -12,13 +12,6 @@ from countersink.web.services import Services
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": 15}
 """Content codings, and the ``wbits`` of zlib that unpack them (RFC 9110, 8.4.1)."""
 
-FREE_BYTES: Final = 64 << 10
-"""Of each body, that do not count as arriving: there are no more of them than connections, and so
-nobody's large bodies are in the way of small ones."""
-MAX_ARRIVING: Final = 32 << 20
-"""Further bytes of all bodies together of which a part is still on its way; or one body, where that
-may be larger. Whoever sends many at a time, and none of them to its end, takes no more than this.
-"""
 MAX_MEMBERS: Final = 1_000
 """Of a body that is packed with gzip in parts (RFC 1952, 2.2): as many as there may be items."""
 _PIECE: Final = 64 << 10
@@ -35,12 +28,12 @@ async def read(request: Request, services: Services, limit: int | None = None) -
 
     Raises:
         Problem: 413 it is larger; 415 it is packed in a way that we do not know; 400 it cannot be
-            unpacked; 503 too many large ones are on their way.
+            unpacked.
         ClientDisconnect: it did not arrive as a whole.
     """
     limit = services.options.max_body_bytes if limit is None else limit
     coding = _announced(request, limit)
-    body = await _received(request, services, limit)
+    body = await _received(request, limit)
     if coding is None or not body:
         return body
     return unpack(body, coding.decode("latin-1"), limit)
@@ -137,34 +130,15 @@ def _announced(request: Request, limit: int) -> bytes | None:
     return found.get(b"content-encoding")
 
 
-async def _received(request: Request, services: Services, limit: int) -> bytes:
-    body, more = await _part(request)
-    if len(body) > limit:
-        raise too_large(limit)
-    if not more:
-        return body
-    parts, size, counted = [body], len(body), 0
-    most = max(MAX_ARRIVING, services.options.max_body_bytes)
-    arriving = services.arriving
-    try:
-        while more:
-            if size > FREE_BYTES:
-                arriving.size += size - FREE_BYTES - counted
-                counted = size - FREE_BYTES
-                if arriving.size > most:
-                    raise Problem(
-                        503,
-                        "Too many large bodies arrive at once: try again, or send smaller ones",
-                        headers={"Retry-After": "2", "Connection": "close"},
-                    )
-            part, more = await _part(request)
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                raise too_large(limit)
-    finally:
-        arriving.size -= counted
-    return b"".join(parts)
+async def _received(request: Request, limit: int) -> bytes:
+    parts, size, more = [], 0, True
+    while more:
+        part, more = await _part(request)
+        size += len(part)
+        if size > limit:
+            raise too_large(limit)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 async def _part(request: Request) -> tuple[bytes, bool]:

@@ -1,26 +1,39 @@
 """One connection: uvicorn's, with bounds on how long and how large a request may be.
 
 uvicorn bounds neither the head of a request nor the time that it takes to arrive, nor how many
-connections there are.
+connections there are, nor what they hold in memory.
 """
 
 import asyncio
+from collections import deque
 from http import HTTPStatus
 from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
+from countersink.web.framing import FramedProtocol, no_request
 from countersink.web.headers import complete
+from countersink.web.heads import MAX_HEADERS
 from countersink.web.joined import Joined
 from countersink.web.options import WebOptions
 from countersink.web.problem import Problem
 
 MAX_HEAD_BYTES: Final = 65_536
 """Bytes of the request line and all headers."""
-MAX_TRAILERS: Final = 100
+FREE_BYTES: Final = 64 << 10
+"""Of each body, that do not count as held: there are no more of them than connections, and so
+nobody's large bodies are in the way of small ones."""
+MAX_HELD: Final = 32 << 20
+"""Further bytes of all bodies that arrive, or wait for their handlers, and of all requests that
+wait for the answers to those before them, together; or one body, where that may be larger. Whoever
+sends many at a time takes no more than this."""
+WAITING_BYTES: Final = 6 << 10
+"""What a request takes that waits, besides its own bytes."""
+HEADER_BYTES: Final = 160
+"""What each of its headers takes, besides its own bytes."""
 MAX_PIPELINED: Final = 100
 """Requests that may wait on one connection for the answers to those before them."""
 WIRE_FACTOR: Final = 8
@@ -32,15 +45,20 @@ class Limits:
 
     Args:
         options: the settings.
+
+    Attributes:
+        held: bytes that all connections hold now, of those that count for ``max_held``.
     """
 
     def __init__(self, options: WebOptions) -> None:
         self.connections = options.max_connections
         self.seconds = options.request_timeout_s
         self.wire_bytes = MAX_HEAD_BYTES + WIRE_FACTOR * options.max_body_bytes
+        self.max_held = max(MAX_HELD, options.max_body_bytes)
+        self.held = 0
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedProtocol(FramedProtocol):
     """A connection.
 
     Args:
@@ -65,6 +83,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._idle_since = 0.0  # when the last answer was complete
         self._received = 0
         self._in_head = True
+        self._body_bytes = 0  # of the last request, as many as have come
+        self._waiting: deque[int] = deque()  # what each request in the pipeline takes
+        self._held = 0  # what is in the server's sum for this connection
+        self._ending = False  # it goes on for the answer that is under way, and no longer
         self._working: RequestResponseCycle | None = None
         self._unsent = 0  # bytes that the client has not taken, when they were looked at last
         self._unsent_since = 0.0  # since when it has not taken any of them
@@ -80,59 +102,87 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what has come."""
-        if self.transport.is_closing():
+        if self._ending or self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
         if self._since is None:
             self._since = self.loop.time()
         self._received += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # there is nothing to upgrade to: the request is answered as any other
+            self.feed(data)
         except httptools.HttpParserError as error:
             found = error.__context__  # what a callback has raised
-            self._end(found if isinstance(found, Problem) else _no_request())
+            self._end(found if isinstance(found, Problem) else no_request())
             return
         if self._in_head and self._received > MAX_HEAD_BYTES:
             self._end(_large_head())
-        elif self._received > self._limits.wire_bytes or (
-            not self._in_head and len(self.headers) > MAX_TRAILERS
-        ):
-            self._end(Problem(413, "The request is too large"))
+        elif self._received > self._limits.wire_bytes:
+            self._end(_large())
+        elif self._waiting or self._body_bytes > FREE_BYTES:
+            self._hold()
 
-    def on_headers_complete(self) -> None:
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or what came after a body in chunks.
+
+        Raises:
+            Problem: there are too many, or it leaves open where the request ends.
+        """
+        if len(self.headers) >= MAX_HEADERS:
+            raise _many_headers() if self._in_head else _large()
+        super().on_header(name, value)
+
+    def on_head(self) -> None:
         """Its head is here.
 
         Raises:
             Problem: it is too large, or too many wait.
         """
-        if self._received > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
-            raise _large_head()
+        head = 0
+        if self._received > MAX_HEAD_BYTES:
+            head = self._head_bytes()
+            if head > MAX_HEAD_BYTES:
+                raise _large_head()
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise _no_request()
-        super().on_headers_complete()
+            raise no_request()
+        super().on_head()
+        if self.pipeline:
+            head = head or self._head_bytes()
+            self._waiting.append(WAITING_BYTES + HEADER_BYTES * len(self.headers) + head)
         self._in_head = False
+        self._body_bytes = 0
         # What comes after a body in chunks (its trailers) is no header: nobody looks at it.
         self.headers = []
 
-    def on_message_complete(self) -> None:
+    def on_body(self, body: bytes) -> None:
+        """A part of its body is here."""
+        self._body_bytes += len(body)
+        if self._waiting:
+            self._waiting[-1] += len(body)
+        super().on_body(body)
+
+    def on_end(self) -> None:
         """All of it is here."""
         self._since = None
         self._received = 0
         self._in_head = True
-        super().on_message_complete()
+        super().on_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the handler that works, which is not that of the last request where some wait."""
-        self.pipeline.clear()
+        self._drop_waiting()
+        self._body_bytes = 0
         if self._working is not None and not self._working.response_complete:
             self._working.disconnected = True
+            self._working.body.clear()
             self._working.message_event.set()
         super().connection_lost(exc)
+        self._working = None
+        self._count()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._working = cycle
+        if self._waiting:
+            self._waiting.popleft()
         self._answers.begin()
         cycle.transport = self._answers  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
@@ -142,6 +192,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._idle_since = self.loop.time()
         self._answers.flush()
         super().on_response_complete()
+        if self._held:
+            self._count()
 
     def end_if_late(self, now: float) -> None:
         """End the connection if its request takes too long to arrive, or nobody takes the answer.
@@ -161,6 +213,40 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.pipeline:
             return  # it waits for the answers to those before it, and so do we
         self._end(Problem(408, f"The request did not arrive within {self._limits.seconds:g} s"))
+
+    def _hold(self) -> None:
+        """Make sure that there is room for what this connection holds, or end it."""
+        if self.pipeline:
+            self.flow.pause_reading()  # also where a handler that waits for its client reads on
+        self._count()
+        limits = self._limits
+        if self._held and limits.held > limits.max_held:
+            # A handler takes its body without telling us.
+            for each in self.connections:
+                if isinstance(each, BoundedProtocol):
+                    each._count()
+            if self._held and limits.held > limits.max_held:
+                if self._in_head and not self.pipeline:
+                    self.transport.abort()  # the handler is at work, and may never take it
+                else:
+                    self._end(_no_room())
+
+    def _count(self) -> None:
+        """Bring the server's sum up to date."""
+        working = self._working
+        if working is None or working.response_complete:
+            own = 0
+        elif self._in_head or self.pipeline:
+            own = len(working.body)
+        else:
+            own = self._body_bytes
+        held = max(0, own - FREE_BYTES) + sum(self._waiting)
+        self._limits.held += held - self._held
+        self._held = held
+
+    def _drop_waiting(self) -> None:
+        self.pipeline.clear()
+        self._waiting.clear()
 
     def _head_bytes(self) -> int:
         """Of the head that has been read, without what separates its parts."""
@@ -212,14 +298,26 @@ class BoundedProtocol(HttpToolsProtocol):
         return 0 < self._unsent == self.transport.get_write_buffer_size()
 
     def _end(self, problem: Problem) -> None:
-        """Say why, unless an answer has begun, and hang up."""
-        if self.transport.is_closing():
+        """Say why, unless an answer has begun, and hang up; after the answers that are due."""
+        if self.transport.is_closing() or self._ending:
             return
-        cycle = self.cycle
-        if self._in_head:
-            free = cycle is None or cycle.response_complete
+        working = self._working
+        if working is None or working.response_complete:
+            free = self._in_head
+        elif self._in_head or self.pipeline:
+            # It is not about the request that is worked for. Those that wait were not begun.
+            self._ending = self._in_head = True
+            self._since = None
+            self._drop_waiting()
+            self._count()
+            self.cycle = working
+            working.keep_alive = False
+            # What still comes is read and dropped: with something unread the close would be a
+            # reset, which may overtake the answer.
+            self.flow.resume_reading()
+            return
         else:
-            free = not cycle.response_started
+            free = not working.response_started
         if free:
             self.transport.write(_wire(problem))
         self._answers.close()
@@ -233,8 +331,20 @@ def _large_head() -> Problem:
     return Problem(431, f"The head of a request has at most {MAX_HEAD_BYTES:,} bytes")
 
 
-def _no_request() -> Problem:
-    return Problem(400, "This is no HTTP request")
+def _many_headers() -> Problem:
+    return Problem(431, f"A request has at most {MAX_HEADERS} headers")
+
+
+def _large() -> Problem:
+    return Problem(413, "The request is too large")
+
+
+def _no_room() -> Problem:
+    return Problem(
+        503,
+        "Too many large bodies arrive at once: try again, or send smaller ones",
+        headers={"Retry-After": "2"},
+    )
 
 
 def _wire(problem: Problem) -> bytes:

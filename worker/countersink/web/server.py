@@ -1,6 +1,7 @@
 """The HTTP server: uvicorn with uvloop and httptools, as this program wants it."""
 
 import asyncio
+import ctypes
 import logging
 import resource
 import socket
@@ -25,6 +26,10 @@ OTHER_FILES: Final = 256
 """Descriptors besides those of clients: servers behind, logs, the spool."""
 _TICKS: Final = 10
 """Ticks of uvicorn's clock, of 0.1 s, between two looks for connections that are too slow."""
+_TRIM_TICKS: Final = 100
+"""The same, between two times that memory is given back."""
+_trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""glibc's (malloc_trim(3)): it keeps the memory of what was freed between what was not."""
 _UVICORN: Final = logging.getLogger("uvicorn.error")
 _OURS: Final = logging.getLogger("countersink.web")
 
@@ -54,13 +59,15 @@ class Server(uvicorn.Server):
             self.on_started()
 
     async def on_tick(self, counter: int) -> bool:
-        """Look for connections that are too slow, ten times less often than uvicorn's clock
-        ticks."""
+        """Look for connections that are too slow, and give memory back, less often than uvicorn's
+        clock ticks."""
         if counter % _TICKS == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
                 if isinstance(connection, BoundedProtocol):
                     connection.end_if_late(now)
+        if counter % _TRIM_TICKS == 0 and _trim is not None:
+            _trim(0)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

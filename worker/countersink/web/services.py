@@ -21,18 +21,6 @@ from countersink.web.register import Register
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Arriving:
-    """Large bodies of requests of which a part is here, and a part is still on its way.
-
-    Attributes:
-        size: bytes of them that are here, without the first of each (see
-            :data:`~countersink.web.bodies.FREE_BYTES`).
-    """
-
-    size: int = 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Services:
     """Everything that is opened at the start and closed at the end.
@@ -50,7 +38,6 @@ class Services:
         failures: wrong keys that each address may still show.
         stopping: set when the process is told to end: answers that go on without end end then.
         answers: how many there were, by status.
-        arriving: bodies that are on their way.
     """
 
     options: WebOptions
@@ -65,7 +52,6 @@ class Services:
     failures: Buckets
     stopping: asyncio.Event
     answers: Counter[int] = field(default_factory=Counter, compare=False)
-    arriving: Arriving = field(default_factory=Arriving, compare=False)
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run what blocks for a moment in a thread."""
