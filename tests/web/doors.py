@@ -55,6 +55,7 @@ DOORS = (
     ),
     Door(method="POST", path="/hit/{name}", handler=echo, scope="ingest", public=True),
     Door(method="GET", path="/live", handler=echo, scope=None),
+    Door(method="POST", path="/live", handler=echo, scope=None),
     Door(method="GET", path="/page", handler=echo, scope="read", hidden=True),
     Door(method="GET", path="/broken", handler=broken, scope=None),
     Door(method="GET", path="/away", handler=away, scope=None),

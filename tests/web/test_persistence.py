@@ -39,10 +39,10 @@ def streaming(opened: Web) -> Iterator[Web]:
 
 
 def test_a_connection_by_http_1_0_goes_on_where_its_client_asks_for_it(streaming: Web) -> None:
-    post = b"POST /ingest" + OLD + KEPT + b"Content-Length: 2\r\n\r\nhi"
+    post = b"POST /live" + OLD + KEPT + b"Content-Length: 2\r\n\r\nhi"
     with connected(streaming.url) as connection:
         for sent in (
-            b"GET /read" + OLD + KEPT + b"\r\n",
+            b"GET /live" + OLD + KEPT + b"\r\n",
             post,
             b"GET /none" + OLD + KEPT + b"\r\n",
         ):
@@ -51,10 +51,10 @@ def test_a_connection_by_http_1_0_goes_on_where_its_client_asks_for_it(streaming
             assert said.startswith(b"http/1.1 ")
             assert b"\r\nconnection: keep-alive\r\n" in said
             assert b"\r\ncontent-length: " in said
-        connection.sendall(b"HEAD /read" + OLD + KEPT + b"\r\n")
+        connection.sendall(b"HEAD /live" + OLD + KEPT + b"\r\n")
         assert b"\r\nconnection: keep-alive\r\n" in connection.recv(65_536).lower()
         # Those that come at once are answered in order; the last one ends it.
-        connection.sendall(post * 3 + b"GET /read" + OLD + b"\r\n" + post)
+        connection.sendall(post * 3 + b"GET /live" + OLD + b"\r\n" + post)
         said = answer(connection).lower()
     assert said.count(b"http/1.1 200") == 4
     assert said.count(b"connection: keep-alive") == 3
@@ -63,7 +63,7 @@ def test_a_connection_by_http_1_0_goes_on_where_its_client_asks_for_it(streaming
 
 def test_a_connection_by_http_1_0_ends_where_its_client_does_not_ask(streaming: Web) -> None:
     for more in (b"", b"Connection: close\r\n", b"Connection: Upgrade\r\nUpgrade: x\r\n"):
-        said = exchange(streaming.url, b"GET /read" + OLD + more + b"\r\n")
+        said = exchange(streaming.url, b"GET /live" + OLD + more + b"\r\n")
         assert status(said) == 200
         assert b"connection: close\r\n" in said
 
@@ -85,7 +85,7 @@ def test_an_answer_without_a_length_has_no_chunks_for_http_1_0(streaming: Web) -
 
 def test_nobody_is_told_to_go_on_by_http_1_0(streaming: Web) -> None:
     expecting = OLD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nhi"
-    assert status(exchange(streaming.url, b"POST /ingest" + expecting)) == 200
+    assert status(exchange(streaming.url, b"POST /live" + expecting)) == 200
 
 
 def test_a_connection_ends_where_a_body_is_not_asked_for(streaming: Web) -> None:
@@ -96,7 +96,7 @@ def test_a_connection_ends_where_a_body_is_not_asked_for(streaming: Web) -> None
     # Where it is read it goes on.
     with connected(streaming.url) as connection:
         for _ in range(2):
-            connection.sendall(b"POST /ingest" + expecting)
+            connection.sendall(b"POST /live" + expecting)
             assert status(connection.recv(65_536)) == 100
             connection.sendall(b"hi")
             assert status(connection.recv(65_536)) == 200

@@ -21,10 +21,10 @@ from tests.web.serving import Web
 
 HOST = b"Host: localhost\r\n"
 OFFER = b"Connection: Upgrade\r\nUpgrade: x\r\n"
-POST = b"POST /ingest HTTP/1.1\r\n" + HOST
+POST = b"POST /live HTTP/1.1\r\n" + HOST
 PLAIN = POST + b"Content-Length: 5\r\n\r\nplain"
 LAST = POST + b"Connection: close\r\nContent-Length: 4\r\n\r\nlast"
-INNER = b"POST /ingest HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\n\r\nhidden"
+INNER = b"POST /live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\n\r\nhidden"
 LENGTH = b"Content-Length: %d\r\n\r\n%b" % (len(INNER), INNER)
 CHUNKS = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(INNER), INNER)
 OFFERS = {
@@ -58,7 +58,7 @@ def body_length(offer: bytes) -> int:
 @pytest.fixture(params=OFFERS)
 def offer(request: pytest.FixtureRequest) -> bytes:
     found = OFFERS[request.param]
-    return found.replace(b"/v1/increments", b"/ingest")
+    return found.replace(b"/v1/increments", b"/live")
 
 
 def in_parts(web: Web, *parts: bytes) -> bytes:
@@ -86,7 +86,7 @@ def test_requests_before_and_after_it_are_answered_in_order(opened: Web, offer: 
 
 @pytest.mark.parametrize("sent", ["with a length", "in chunks", "Java", "curl in chunks"])
 def test_wherever_the_network_cuts_it(opened: Web, sent: str) -> None:
-    offer = OFFERS[sent].replace(b"/v1/increments", b"/ingest")
+    offer = OFFERS[sent].replace(b"/v1/increments", b"/live")
     size = body_length(offer)
     with connected(opened.url) as connection, requests.Session() as other:
         for cut in range(1, len(offer)):
@@ -107,7 +107,7 @@ def test_byte_by_byte(opened: Web, offer: bytes) -> None:
 
 
 def test_what_follows_a_get_with_an_offer_is_the_next_request(opened: Web) -> None:
-    get = b"GET /read HTTP/1.1\r\n" + HOST + OFFER + b"\r\n"
+    get = b"GET /live HTTP/1.1\r\n" + HOST + OFFER + b"\r\n"
     assert lengths(exchange(opened.url, get + LAST)) == [0, 4]
     # Frames of the protocol that was not agreed on are no requests.
     said = exchange(opened.url, get + b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58")
@@ -129,7 +129,7 @@ def test_a_body_that_is_cut_off_is_none(web: Web) -> None:
 
 
 def test_a_tunnel_is_refused_and_the_connection_ends(opened: Web) -> None:
-    for target in (b"localhost:80", b"/ingest", b"*"):
+    for target in (b"localhost:80", b"/live", b"*"):
         tunnel = b"CONNECT %b HTTP/1.1\r\n" % target + HOST + b"Content-Length: 5\r\n\r\nplain"
         said = exchange(opened.url, tunnel + PLAIN + PLAIN)
         assert re.findall(rb"HTTP/1\.1 (\d+)", said) == [b"400"], target
