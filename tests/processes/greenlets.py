@@ -15,12 +15,25 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 library, beginning, end, url = sys.argv[1:]
 producer: Any = None
 ticks = 0
+
+
+imported_aside: list[str] = []
+
+
+class Finder:
+    """Notes what is imported by another thread than the main one; finds nothing."""
+
+    @staticmethod
+    def find_spec(name: str, *ignored: object) -> None:
+        if threading.get_native_id() != os.getpid():
+            imported_aside.append(name)
 
 
 def patch() -> None:
@@ -58,6 +71,7 @@ def say(step: str, result: object, before: int) -> None:
 
 
 def main() -> None:
+    sys.meta_path.insert(0, Finder)
     steps: dict[str, Callable[[], None]] = {"p": patch, "i": make, "c": count, "f": fork}
     for letter in beginning:
         steps[letter]()
@@ -87,6 +101,7 @@ def main() -> None:
     say("flushed", producer.flush(2), before)
     for _ in range(500):
         producer.increment("hits", "last")
+    say("imported aside", imported_aside, ticks)
     say("ready", producer.stats().accepted, ticks)
     if end == "exit":
         return

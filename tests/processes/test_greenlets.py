@@ -57,6 +57,8 @@ def test_greenlets_count_and_flush_and_their_process_ends(
         child = start(children, library, beginning, end, redis_url)
         assert child.wait() == (0 if end == "exit" else terminated), child.output()
         assert steps(child)["flushed"][0] is True, child.output()
+        # Import locks are of greenlets, too: a thread that needs one waits for the main thread.
+        assert steps(child)["imported aside"][0] == [], child.output()
     assert total(redis_client) == 1_500
 
 

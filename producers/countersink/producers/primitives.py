@@ -23,6 +23,7 @@ __all__ = [
     "RLock",
     "SimpleQueue",
     "Thread",
+    "alone",
     "get_ident",
     "greened",
     "in_main_thread",
@@ -57,9 +58,20 @@ def greened() -> bool:
     return not isinstance(time.sleep, BuiltinFunctionType)
 
 
+_alone = False
+
+
+def alone() -> None:
+    """Let no other greenlet go on any more while one waits here: the process ends, and what they
+    would still count comes too late.
+    """
+    global _alone
+    _alone = True
+
+
 def pause(seconds: float) -> None:
     """Sleep in a thread of the app's: other greenlets go on."""
-    if greened():
+    if greened() and not _alone:
         try:
             time.sleep(seconds)
             return
@@ -74,6 +86,18 @@ def in_main_thread() -> bool:
         # gevent and eventlet say which greenlet this is. On Linux:
         return threading.get_native_id() == os.getpid()
     return get_ident() == threading.main_thread().ident
+
+
+def _load_hub() -> None:
+    """Have gevent import all that a hub consists of, before a second thread makes one.
+
+    The locks that guard imports are gevent's then, too: two threads that import the same would lock
+    each other up. eventlet has its hub when it patches.
+    """
+    gevent = sys.modules.get("gevent")
+    if gevent is not None:
+        hub = gevent.get_hub()
+        _ = hub.threadpool, hub.resolver  # made when they are asked for
 
 
 class Thread:
@@ -102,6 +126,7 @@ class Thread:
             self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
             self._thread.start()
             return
+        _load_hub()
         self._running.acquire()
         try:
             start_thread(self._run_unknown, ())
