@@ -46,6 +46,13 @@ def test_a_formula_is_made_text(start: str) -> None:
     assert for_spreadsheet(f"/{start}") == f"/{start}"
 
 
+@given(st.text(alphabet="=+-@\t\r'a", max_size=6))
+def test_of_a_formula_made_text_the_text_can_be_told(text: str) -> None:
+    shown = for_spreadsheet(text)
+    assert shown.removeprefix("'") == text
+    assert not shown.startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
 @pytest.mark.parametrize(
     ("value", "largest", "shown"),
     [(0, 10, ""), (-5, 10, ""), (10, 10, "█" * 40), (5, 10, "█" * 20), (1, 10**9, "▏")],

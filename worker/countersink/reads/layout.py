@@ -10,6 +10,7 @@ from typing import Final
 _AT_ONCE: Final = 1000
 """Rows that are written at once."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_MARK: Final = "'"
 
 
 def iso(moment: datetime | None) -> str | None:
@@ -22,7 +23,7 @@ def iso(moment: datetime | None) -> str | None:
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
     """RFC 4180 with a header line, in parts of many rows each.
 
-    Text that a spreadsheet would run as a formula gets a ``'`` in front.
+    Text is as :func:`for_spreadsheet` makes it.
     """
     text = io.StringIO(newline="")
     writer = csv.writer(text)
@@ -37,8 +38,9 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> It
 
 
 def for_spreadsheet(text: str) -> str:
-    """``text`` with ``'`` in front where a spreadsheet would take it for a formula (OWASP)."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    """``text`` with ``'`` in front where a spreadsheet would take it for a formula (OWASP), and
+    where there is one already: whoever takes one ``'`` off the front has the text again."""
+    return f"{_MARK}{text}" if text.startswith((*_FORMULA, _MARK)) else text
 
 
 def _cell(value: object) -> object:
