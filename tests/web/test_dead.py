@@ -175,6 +175,10 @@ def test_a_bad_choice_does_nothing(web: Web) -> None:
         answer = post(web, action, body)
         assert answer.status_code == 422, body
         assert answer.headers["Content-Type"] == "application/problem+json"
+    for action in ("retry", "drop"):
+        body = '{"reason": "bad_key", "reason": "out_of_range"}'
+        answer = requests.post(f"{web.url}/v1/dead/{action}", data=body, timeout=20)
+        assert (answer.status_code, "twice" in answer.text) == (422, True)
     assert listed(web)["total"] == 1
 
 

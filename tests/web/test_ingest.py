@@ -157,6 +157,38 @@ def test_what_is_not_valid_is_told_item_by_item_and_nothing_is_counted(web: Web)
     assert web.producer.stats().accepted == 0
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"counter":"c","counter":"c"}',
+        b'{"counter":"c","amount":1,"amount":1000}',
+        b'{"counter":"c","key":"","key":""}',
+        b'{"counter":"c","at":null,"at":null}',
+        b'{"counter":"c","id":null,"id":"x"}',
+        b'[{"counter":"c"},{"counter":"c","key":"k","amount":1,"key":"l"}]',
+        b'{"counter":"c","\\u0061mount":1,"amount":2}',
+        b'[{"counter":"c","key":"a\\"b"},{"counter":"c","counter":"d"}]',
+    ],
+)
+def test_a_member_that_is_there_twice_is_refused_wherever_it_is(web: Web, body: bytes) -> None:
+    assert "twice" in send(web, body, 422)["detail"]
+    assert web.producer.stats().accepted == 0
+
+
+def test_nothing_else_is_taken_for_a_member_that_is_there_twice(web: Web) -> None:
+    now = datetime.now(UTC)
+    items: list[dict[str, Any]] = [
+        {"counter": "c"},
+        {"counter": "c", "key": "", "amount": 1, "at": None, "id": None},
+        {"counter": "c", "key": '{"key":"x","key":"y"}', "at": now.isoformat()},
+        {"counter": "c", "key": "counter", "at": now.timestamp(), "id": "id"},
+        {"counter": "c", "key": 'a\\"', "amount": -1},
+    ]
+    assert send(web, items)["accepted"] == len(items)
+    for item in items:
+        send(web, {**item, "id": None})
+
+
 def test_more_than_fit_into_one_request_are_refused(web: Web) -> None:
     send(web, [{"counter": "c"}] * 1_001, 413)
     send(web, [{"counter": "!"}] * 1_001, 413)

@@ -74,6 +74,8 @@ def test_what_cannot_be_is_told(web: Web) -> None:
     for body, status in ((b"{", 400), (b"[]", 422), (b"[" * 100_000, 422), (b"\xff", 400)):
         answer = requests.post(url, data=body, headers=headers, timeout=20)
         assert answer.status_code == status, body[:10]
+    answer = requests.post(url, data=b'{"step":1,"step":2}', headers=headers, timeout=20)
+    assert (answer.status_code, "twice" in answer.text) == (422, True)
     answer = requests.post(url, data={"step": "1"}, timeout=20)
     assert answer.status_code == 415
     assert peek(web, "a") is None, "nothing was handed out"

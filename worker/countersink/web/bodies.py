@@ -1,5 +1,6 @@
 """The bodies of requests: bounded, as they come and as they are unpacked."""
 
+import json
 import zlib
 from collections.abc import Mapping
 from typing import Final
@@ -79,6 +80,34 @@ def unpack(body: bytes, coding: str, limit: int) -> bytes:
         return _unpacked(memoryview(body), window, limit)
     except (zlib.error, EOFError):
         raise _broken(coding) from None
+
+
+def require_distinct_members(body: bytes) -> None:
+    """Refuse JSON in which an object has a member twice, at any depth.
+
+    Which of them counts, programs do not agree on: whoever stands between may have looked at the
+    other one (RFC 8259, 4).
+
+    Args:
+        body: what was decoded as JSON already.
+
+    Raises:
+        Problem: 422.
+    """
+    try:
+        # Numbers are left as they are: they may have more digits than Python wants to read.
+        json.loads(body, object_pairs_hook=_distinct, parse_int=str, parse_float=str)
+    except RecursionError:
+        raise Problem(400, "The body is nested too deeply") from None
+
+
+def _distinct(members: list[tuple[str, object]]) -> None:
+    seen: set[str] = set()
+    for name, _ in members:
+        if name in seen:
+            shown = name.encode("utf-8", "backslashreplace").decode()[:80]
+            raise Problem(422, f"The body has the member {shown!r} twice in one object")
+        seen.add(name)
 
 
 def too_large(limit: int) -> Problem:

@@ -180,6 +180,7 @@ async def _choice(request: Request, services: Services, who: Identity) -> _Chose
     body = await bodies.read(request, services)
     try:
         choice = _DECODER.decode(body)
+        bodies.require_distinct_members(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(422, f"The body is not as it should be: {error}") from error
     given = [one for one in (choice.refs, choice.reason, choice.all) if one is not UNSET]

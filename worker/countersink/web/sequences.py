@@ -88,6 +88,7 @@ async def _asked(request: Request, services: Services) -> _Asked:
         return _Asked()
     try:
         asked = _decode(body)
+        bodies.require_distinct_members(body)
     except msgspec.ValidationError as error:
         raise Problem(422, f"The body is not valid: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
