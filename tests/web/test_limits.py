@@ -115,6 +115,15 @@ def test_an_address_is_known_by_what_trusted_proxies_say_alone() -> None:
     assert addresses.find("10.1.1.1", "1.1.1.1") == "1.1.1.1"
     assert addresses.find("10.1.1.1", "1.1.1.1, 2.2.2.2, 10.9.9.9") == "2.2.2.2"
     assert addresses.find("10.1.1.1", "10.2.2.2") == "10.2.2.2"
+    # With the port, as some proxies write it.
+    assert addresses.find("10.1.1.1", "1.1.1.1:4711, 2.2.2.2:4712, 10.9.9.9:80") == "2.2.2.2"
+    assert addresses.find("::1", "[2001:db8::7]:4711") == "2001:db8::/64"
+    assert addresses.find("::1", "[2001:db8::7]") == "2001:db8::/64"
+    assert (
+        addresses.find("10.1.1.1", "2001:db8::7, [::1]:9, [::ffff:10.1.1.2]:1") == "2001:db8::/64"
+    )
+    for junk in ("1.1.1.1:x", "[1.1.1.1", "1.1.1:80", "[x]:1", "1.1.1.1:1:1", "[]:1", ":80"):
+        assert addresses.find("10.1.1.1", junk) == UNKNOWN, junk
     assert addresses.find("10.1.1.1", "junk") == UNKNOWN
     assert addresses.find("10.1.1.1", "") == UNKNOWN
     assert addresses.find(None, None) == UNKNOWN

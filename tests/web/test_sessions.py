@@ -57,7 +57,7 @@ def status(web: Web, method: str, path: str, headers: dict[str, str]) -> int:
 def test_a_key_buys_a_cookie_that_scripts_and_other_sites_have_no_part_in(dashboard: Web) -> None:
     answer = log_in(dashboard, dashboard.key("read"))
     assert (answer.status_code, answer.headers["Location"]) == (303, "/")
-    morsel = SimpleCookie(answer.headers["Set-Cookie"])["countersink"]
+    (morsel,) = SimpleCookie(answer.headers["Set-Cookie"]).values()
     assert (morsel["httponly"], morsel["samesite"], morsel["path"]) == (True, "strict", "/")
     assert morsel["domain"] == ""
     assert int(morsel["max-age"]) == 12 * 3600
@@ -74,7 +74,7 @@ def test_by_https_the_cookie_is_of_this_host_and_of_https_alone(dashboard: Web) 
     }
     answer = log_in(dashboard, key, **proxied, Origin="https://counters.example.com")
     set_cookie = answer.headers["Set-Cookie"]
-    assert set_cookie.startswith("__Host-countersink=")
+    assert set_cookie.startswith("__Host-countersink-")
     assert "; Secure" in set_cookie
     assert status(dashboard, "GET", "/read", {**cookie(answer), **proxied}) == 200
     assert status(dashboard, "GET", "/read", cookie(answer)) == 401  # by http
@@ -124,12 +124,42 @@ def test_out_is_out(dashboard: Web) -> None:
         f"{dashboard.url}/logout", headers={**held, **OWN}, timeout=20, allow_redirects=False
     )
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login")
-    assert 'countersink=""; ' in answer.headers["Set-Cookie"]
+    name = held["Cookie"].partition("=")[0]
+    assert answer.headers["Set-Cookie"].startswith(f'{name}=""; ')
     assert "Max-Age=0" in answer.headers["Set-Cookie"]
     assert status(dashboard, "GET", "/read", held) == 401
     dashboard.look_again()
     assert status(dashboard, "GET", "/read", held) == 401
     assert status(dashboard, "POST", "/logout", OWN) == 303  # nobody was in
+
+
+def test_two_installations_on_one_host_leave_each_other_logged_in(
+    dashboard: Web, redis_url: str, mysql_url: str
+) -> None:
+    with (
+        serving(redis_url, mysql_url, doors=DOORS_AND_LOGIN) as other,
+        requests.Session() as browser,  # as all of them it sends a cookie to every port of a host
+    ):
+        both = (dashboard, other)
+        for web in both:
+            form = {"key": web.key("read")}
+            browser.post(f"{web.url}/login", data=form, headers=OWN, allow_redirects=False)
+        assert [browser.get(f"{web.url}/read").status_code for web in both] == [200, 200]
+        browser.post(f"{other.url}/logout", headers=OWN, allow_redirects=False)
+        assert [browser.get(f"{web.url}/read").status_code for web in both] == [200, 401]
+
+
+def test_a_login_of_an_earlier_version_goes_on(dashboard: Web) -> None:
+    token = cookie(log_in(dashboard, dashboard.key("read")))["Cookie"].partition("=")[2]
+    held = {"Cookie": f"countersink={token}"}
+    assert status(dashboard, "GET", "/read", held) == 200
+    proxied = {"X-Forwarded-Proto": "https", "Cookie": f"__Host-countersink={token}"}
+    assert status(dashboard, "GET", "/read", proxied) == 200
+    answer = requests.post(
+        f"{dashboard.url}/logout", headers={**held, **OWN}, timeout=20, allow_redirects=False
+    )
+    assert answer.headers["Set-Cookie"].startswith('countersink=""; ')
+    assert status(dashboard, "GET", "/read", held) == 401
 
 
 def test_a_login_ends_with_its_key(dashboard: Web) -> None:

@@ -90,6 +90,13 @@ def split_statements(sql: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in re.split(r";[ \t]*$", code, flags=re.M) if part.strip())
 
 
+def identity(session: Session) -> str:
+    """What tells these tables from those of another installation: their database and when they
+    were made. The same by whatever name the server is reached."""
+    made = session.query("SELECT MIN(applied_at), DATABASE() FROM schema_version")
+    return " ".join(map(str, made[0]))
+
+
 def schema_version(session: Session) -> int:
     """The version of the tables; 0 where there are none."""
     try:

@@ -1,10 +1,12 @@
 """Who is at the other end: its address, also behind proxies that are trusted."""
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from typing import Final
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_WITH_PORT: Final = re.compile(r"\[(?P<v6>[0-9A-Fa-f:.%]+)\](?::[0-9]*)?|(?P<v4>[0-9.]+):[0-9]*")
 _IPV6_PREFIX: Final = 64
 """Bits that one customer has to himself: limits count per /64."""
 _REMEMBERED: Final = 10_000
@@ -49,7 +51,7 @@ class Addresses:
         """
         if forwarded_for is not None and self.is_trusted(peer):
             for hop in reversed(forwarded_for.split(",")):
-                peer = hop.strip()
+                peer = _without_port(hop.strip())
                 if not self.is_trusted(peer):
                     break
         if peer is None:
@@ -71,6 +73,12 @@ def _name(peer: str) -> str:
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
+
+
+def _without_port(hop: str) -> str:
+    """The address in ``192.0.2.1:4711`` or ``[2001:db8::1]:4711``, as some proxies write it."""
+    match = _WITH_PORT.fullmatch(hop)
+    return hop if match is None else match["v6"] or match["v4"]
 
 
 def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

@@ -102,7 +102,7 @@ def _answer(
         **headers,
         "ETag": tag,
         "Cache-Control": "private, no-cache" if pending else f"private, max-age={FRESH_S}",
-        "Vary": "Accept, Authorization, X-API-Key, Cookie",
+        "Vary": "Accept, Accept-Encoding, Authorization, X-API-Key, Cookie",
     }
     if _has(request.headers.get("if-none-match"), tag):
         return Response(status_code=304, headers=every)

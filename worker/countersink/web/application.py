@@ -14,7 +14,9 @@ from countersink.reads import Reads
 from countersink.reads.queue import Bounds
 from countersink.store import Store
 from countersink.store.cancellation import is_cancelled
+from countersink.store.migrate import identity
 from countersink.stream.connection import connect
+from countersink.web.credentials import LoginCookie
 from countersink.web.door import Door
 from countersink.web.gate import Gate
 from countersink.web.limits import Buckets
@@ -98,6 +100,7 @@ class Application:
                 threads=anyio.CapacityLimiter(options.threads),
                 read_places=ReadPlaces(options.threads),
                 register=register,
+                cookie=LoginCookie(await anyio.to_thread.run_sync(store.snapshot, identity)),
                 failures=Buckets(failures / MINUTE_S, failures),
                 stopping=stopping,
             )

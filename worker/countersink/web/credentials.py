@@ -1,5 +1,6 @@
 """What a request shows to say who sent it: a key in a header, or the cookie of a login."""
 
+import hashlib
 import hmac
 from collections.abc import Mapping
 from typing import Final
@@ -9,9 +10,11 @@ from countersink.web.limits import Buckets, retry_after
 from countersink.web.problem import Problem
 from countersink.web.register import Known, Register
 
-SECURE_COOKIE: Final = "__Host-countersink"
-"""Where the browser came by https: no other host and no plain connection can set one."""
-PLAIN_COOKIE: Final = "countersink"
+COOKIE: Final = "countersink"
+"""How the cookie's name begins; all of it in earlier versions, whose logins go on."""
+SECURE: Final = "__Host-"
+"""In front of it where the browser came by https: no other host and no plain connection can set
+one."""
 _NO_HASH: Final = bytes(32)
 """Compared with where there is no such key, so that the work is the same. Nothing hashes to it."""
 
@@ -69,25 +72,39 @@ async def holder_of(text: str, client: str, register: Register, failures: Bucket
     return None
 
 
-def login_of(heads: Mapping[bytes, bytes], scheme: str, register: Register) -> Known | None:
-    """The login that the cookie is of."""
-    token = shown_token(heads, scheme)
-    return None if token is None else register.login(web_sessions.hash_of(token))
+class LoginCookie:
+    """The cookie of a login to this installation.
 
+    Browsers do not tell the ports of a host apart, so the name has to: two installations on one
+    host would replace each other's cookie.
 
-def shown_token(heads: Mapping[bytes, bytes], scheme: str) -> str | None:
-    """The token in the cookie; None without one."""
-    cookies = heads.get(b"cookie")
-    if cookies is None:
+    Args:
+        installation: what is the same in all processes of one, and differs between two.
+    """
+
+    def __init__(self, installation: str) -> None:
+        digest = hashlib.sha256(installation.encode("utf-8", "surrogateescape"))
+        self._name = f"{COOKIE}-{digest.hexdigest()[:12]}"
+
+    def name(self, scheme: str) -> str:
+        """What it is called for a browser that came by ``http`` or ``https``."""
+        return SECURE + self._name if scheme == "https" else self._name
+
+    def shown(self, heads: Mapping[bytes, bytes], scheme: str) -> tuple[str, str] | None:
+        """Its name and the token in it, the first of its name; None without one."""
+        cookies = heads.get(b"cookie")
+        if cookies is None:
+            return None
+        found: dict[str, str] = {}
+        for pair in cookies.decode("latin-1").split(";"):
+            name, _, value = pair.strip().partition("=")
+            found.setdefault(name, value)
+        for name in (self.name(scheme), SECURE + COOKIE if scheme == "https" else COOKIE):
+            if name in found:
+                return name, found[name]
         return None
-    wanted = cookie_name(scheme)
-    for pair in cookies.decode("latin-1").split(";"):
-        name, _, value = pair.strip().partition("=")
-        if name == wanted:
-            return value
-    return None
 
-
-def cookie_name(scheme: str) -> str:
-    """The name of the cookie for a browser that came by ``http`` or ``https``."""
-    return SECURE_COOKIE if scheme == "https" else PLAIN_COOKIE
+    def login(self, heads: Mapping[bytes, bytes], scheme: str, register: Register) -> Known | None:
+        """The login that it is of."""
+        shown = self.shown(heads, scheme)
+        return None if shown is None else register.login(web_sessions.hash_of(shown[1]))

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from countersink.web import heads, origins
+from countersink.web import compression, heads, origins
 from countersink.web.addresses import Addresses
-from countersink.web.credentials import holder_of, login_of, shown_key
+from countersink.web.credentials import holder_of, shown_key
 from countersink.web.door import Door
 from countersink.web.failures import answer_of
 from countersink.web.headers import complete
@@ -58,6 +58,7 @@ class Gate:
         """Answer one request (ASGI)."""
         try:
             response = await self._answer(scope, receive, send)
+            await compression.pack(scope, response, self._services)
         except Exception as error:
             response = answer_of(error)
         complete(response)
@@ -148,7 +149,7 @@ class Gate:
     ) -> Identity:
         """Whose request without a key this is: of a login, everybody's, or nobody's."""
         method, scheme = scope["method"], scope["scheme"]
-        login = login_of(found, scheme, self._register)
+        login = self._services.cookie.login(found, scheme, self._register)
         if login is not None:
             who: Identity | None = login.identity
             self._within(self._per_key, login.identity.key_id)

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from countersink.store import web_sessions
 from countersink.store.tables import open_tables
 from countersink.web import bodies, heads
-from countersink.web.credentials import cookie_name, holder_of, shown_token
+from countersink.web.credentials import holder_of
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.problem import Problem
@@ -40,17 +40,22 @@ async def login(request: Request, services: Services, who: Identity) -> Response
     token = await services.run(_begin, services.options.mysql_url, key_id, seconds)
     await services.register.look_again()
     services.register.note_use(key_id)
-    return _sent_on(request, "/", token, int(seconds))
+    name = services.cookie.name(request.scope["scheme"])
+    return _sent_on(request, "/", name, token, int(seconds))
 
 
 async def logout(request: Request, services: Services, who: Identity) -> Response:
     """``POST /logout``: ends the login of the cookie."""
-    token = shown_token(heads.read(request.scope), request.scope["scheme"])
-    if token is not None:
-        token_hash = web_sessions.hash_of(token)
+    scheme = request.scope["scheme"]
+    name = services.cookie.name(scheme)
+    shown = services.cookie.shown(heads.read(request.scope), scheme)
+    if shown is not None:
+        token_hash = web_sessions.hash_of(shown[1])
+        if services.register.login(token_hash) is not None:
+            name = shown[0]  # else it may be that of another installation
         services.register.forget_login(token_hash)
         await services.run(_end, services.options.mysql_url, token_hash)
-    return _sent_on(request, "/login", "", 0)
+    return _sent_on(request, "/login", name, "", 0)
 
 
 async def _form_key(request: Request, services: Services) -> str:
@@ -77,15 +82,14 @@ def _end(mysql_url: str, token_hash: bytes) -> None:
         web_sessions.end(session, token_hash)
 
 
-def _sent_on(request: Request, path: str, token: str, seconds: int) -> Response:
+def _sent_on(request: Request, path: str, name: str, token: str, seconds: int) -> Response:
     response = RedirectResponse(path, 303)
-    scheme = request.scope["scheme"]
     response.set_cookie(
-        cookie_name(scheme),
+        name,
         token,
         max_age=seconds,
         path="/",
-        secure=scheme == "https",
+        secure=request.scope["scheme"] == "https",
         httponly=True,
         samesite="strict",
     )

@@ -13,7 +13,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from countersink.web.credentials import PLAIN_COOKIE
+from countersink.web.credentials import COOKIE
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.problem import MEDIA_TYPE, TITLES
@@ -81,12 +81,13 @@ _INTRODUCTION: Final = (
 )
 
 
-def document(doors: Iterable[Door], *, keys: bool = True) -> dict[str, Any]:
+def document(doors: Iterable[Door], *, keys: bool = True, cookie: str = COOKIE) -> dict[str, Any]:
     """The document of ``doors``.
 
     Args:
         doors: what there is.
         keys: whether keys are needed.
+        cookie: the name of that of a login.
     """
     paths: dict[str, dict[str, Any]] = {}
     for door in doors:
@@ -104,7 +105,7 @@ def document(doors: Iterable[Door], *, keys: bool = True) -> dict[str, Any]:
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-                "login": {"type": "apiKey", "in": "cookie", "name": PLAIN_COOKIE},
+                "login": {"type": "apiKey", "in": "cookie", "name": cookie},
             },
         },
     }
@@ -146,12 +147,13 @@ def door_of(doors: Iterable[Door]) -> Door:
     others = tuple(doors)
 
     @cache
-    def body(keys: bool) -> bytes:
-        return json.dumps(document((*others, own), keys=keys)).encode()
+    def body(keys: bool, cookie: str) -> bytes:
+        return json.dumps(document((*others, own), keys=keys, cookie=cookie)).encode()
 
     async def answer(request: Request, services: Services, who: Identity) -> Response:
         keys = services.register.keys_needed or not services.options.may_be_open
-        return Response(body(keys), media_type="application/json")
+        cookie = services.cookie.name(request.scope["scheme"])
+        return Response(body(keys, cookie), media_type="application/json")
 
     own = Door(
         method="GET",

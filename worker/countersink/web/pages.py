@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from countersink.web.assets import Asset, load
+from countersink.web.compression import accepts_gzip
 from countersink.web.door import Door
 from countersink.web.identity import Identity
 from countersink.web.problem import Problem
@@ -42,7 +43,7 @@ async def static(request: Request, services: Services, who: Identity) -> Respons
 
 
 def _answer(request: Request, asset: Asset, kept: str) -> Response:
-    packed = "gzip" in request.headers.get("accept-encoding", "").lower()
+    packed = accepts_gzip(request.headers.get("accept-encoding", ""))
     # Packed or not, they are two representations: an ETag must not be that of both.
     etag = f'{asset.etag[:-1]}-gz"' if packed else asset.etag
     headers = {"Cache-Control": kept, "ETag": etag, "Vary": "Accept-Encoding"}

@@ -13,6 +13,7 @@ import redis
 from countersink.producers import Producer
 from countersink.reads import Reads
 from countersink.store import Store
+from countersink.web.credentials import LoginCookie
 from countersink.web.limits import Buckets
 from countersink.web.options import WebOptions
 from countersink.web.read_places import ReadPlaces
@@ -35,6 +36,7 @@ class Services:
         threads: bounds :meth:`run`.
         read_places: for those that read totals, which may take long: nobody else waits for them.
         register: the keys and logins that are valid.
+        cookie: of the logins to this installation.
         failures: wrong keys that each address may still show.
         stopping: set when the process is told to end: answers that go on without end end then.
         answers: how many there were, by status.
@@ -49,6 +51,7 @@ class Services:
     threads: anyio.CapacityLimiter
     read_places: ReadPlaces
     register: Register
+    cookie: LoginCookie
     failures: Buckets
     stopping: asyncio.Event
     answers: Counter[int] = field(default_factory=Counter, compare=False)
