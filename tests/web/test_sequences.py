@@ -79,6 +79,8 @@ def test_what_cannot_be_is_told(web: Web) -> None:
     answer = requests.post(url, data={"step": "1"}, timeout=20)
     assert answer.status_code == 415
     assert peek(web, "a") is None, "nothing was handed out"
+    answer = requests.post(url, data=b'{"start":7.0}', headers=headers, timeout=20)
+    assert answer.json()["value"] == 7, "a whole number is one however it is written"
 
 
 def test_what_is_asked_for_in_the_query_takes_no_number(web: Web) -> None:

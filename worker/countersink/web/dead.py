@@ -87,7 +87,6 @@ _PARAMETERS: Final = (
         default=100,
     ),
 )
-_DECODER: Final = msgspec.json.Decoder(Choice)
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
@@ -179,8 +178,7 @@ async def _choice(request: Request, services: Services, who: Identity) -> _Chose
     read(request, ())
     body = await bodies.read(request, services)
     try:
-        choice = _DECODER.decode(body)
-        bodies.require_distinct_members(body)
+        choice = msgspec.convert(bodies.read_json(body), Choice)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(422, f"The body is not as it should be: {error}") from error
     given = [one for one in (choice.refs, choice.reason, choice.all) if one is not UNSET]

@@ -94,6 +94,21 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
 
 async def beacon(request: Request, services: Services, who: Identity) -> Response:
     """Count a visit that ``navigator.sendBeacon`` tells of."""
+    return await _told(request, services, who)
+
+
+async def beacon_gif(request: Request, services: Services, who: Identity) -> Response:
+    """The same of a key that ends like the pixel's path."""
+    return await _told(request, services, who, ".gif")
+
+
+async def beacon_svg(request: Request, services: Services, who: Identity) -> Response:
+    """The same of a key that ends like the badge's path."""
+    return await _told(request, services, who, ".svg")
+
+
+async def _told(request: Request, services: Services, who: Identity, ending: str = "") -> Response:
+    request.path_params["key"] += ending
     counter, key = await _place(request, services, who)
     await bodies.discard(request, MAX_BEACON_BYTES)
     _visit(request, services, counter, key)
@@ -172,21 +187,12 @@ def _is_ahead(request: Request) -> bool:
     )
 
 
-_PATH: Final[list[dict[str, Any]]] = [
-    {
-        "name": "counter",
-        "in": "path",
-        "required": True,
-        "schema": COUNTER_NAME,
-    },
-    {
-        "name": "key",
-        "in": "path",
-        "required": True,
-        "description": "May hold slashes.",
-        "schema": {"type": "string", "maxLength": MAX_KEY_BYTES},
-    },
-]
+_COUNTER_PARAMETER: Final[dict[str, Any]] = {
+    "name": "counter",
+    "in": "path",
+    "required": True,
+    "schema": COUNTER_NAME,
+}
 _REFUSED: Final[dict[str, Any]] = {
     "403": {"description": "The counter is neither public nor the key's."},
     "422": {"description": "There can be no such counter or key."},
@@ -197,15 +203,37 @@ _REFUSED: Final[dict[str, Any]] = {
 }
 
 
+def _key(longest: int) -> dict[str, Any]:
+    return {
+        "name": "key",
+        "in": "path",
+        "required": True,
+        "description": "May hold slashes.",
+        "schema": {"type": "string", "maxLength": longest},
+    }
+
+
+def _beacon(id: str, ending: str = "") -> dict[str, Any]:
+    summary = "Count a visit: for navigator.sendBeacon. The body is not looked at."
+    if ending:
+        summary += f" The key ends in {ending}."
+    longest = MAX_KEY_BYTES - len(ending)
+    return _operation(id, summary, {"204": {"description": "It is counted."}}, [], longest)
+
+
 def _operation(
-    id: str, summary: str, answer: dict[str, Any], parameters: list[dict[str, Any]]
+    id: str,
+    summary: str,
+    answer: dict[str, Any],
+    parameters: list[dict[str, Any]],
+    longest: int = MAX_KEY_BYTES,
 ) -> dict[str, Any]:
     return {
         "operationId": id,
         "summary": summary,
         "description": "Counters that the server is told are public need no key.",
         "tags": ["sending"],
-        "parameters": [*_PATH, *parameters],
+        "parameters": [_COUNTER_PARAMETER, _key(longest), *parameters],
         "responses": {**answer, **_REFUSED},
     }
 
@@ -240,17 +268,29 @@ DOORS: Final = (
             [_LABEL.document(), _COUNT.document()],
         ),
     ),
+    # One path may be of two doors: the document has to tell what each of them does with it.
+    Door(
+        method="POST",
+        path="/hit/{counter}/{key:path}.gif",
+        handler=beacon_gif,
+        scope="ingest",
+        public=True,
+        operation=_beacon("hitBeaconGif", ".gif"),
+    ),
+    Door(
+        method="POST",
+        path="/hit/{counter}/{key:path}.svg",
+        handler=beacon_svg,
+        scope="ingest",
+        public=True,
+        operation=_beacon("hitBeaconSvg", ".svg"),
+    ),
     Door(
         method="POST",
         path="/hit/{counter}/{key:path}",
         handler=beacon,
         scope="ingest",
         public=True,
-        operation=_operation(
-            "hitBeacon",
-            "Count a visit: for navigator.sendBeacon. The body is not looked at.",
-            {"204": {"description": "It is counted."}},
-            [],
-        ),
+        operation=_beacon("hitBeacon"),
     ),
 )

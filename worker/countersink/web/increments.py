@@ -4,13 +4,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from countersink.producers.increments import Asked
-from countersink.web.bodies import require_distinct_members
+from countersink.web.bodies import read_json
 from countersink.web.identity import Identity
 from countersink.web.options import DAY_S, WebOptions
 from countersink.web.problem import Problem
@@ -30,7 +30,6 @@ class _Item(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 _decode = msgspec.json.Decoder(list[_Item] | _Item).decode
-_decode_anything = msgspec.json.Decoder().decode
 
 
 def read_increments(
@@ -161,7 +160,7 @@ def _items(body: bytes, most: int) -> Sequence[_Item]:
     items = found if isinstance(found, list) else [found]
     _check_number(len(items), most)
     if not _is_told_once(body, items):
-        require_distinct_members(body)
+        read_json(body)
     return items
 
 
@@ -184,9 +183,9 @@ def _is_told_once(body: bytes, items: Sequence[_Item]) -> bool:
 
 
 def _items_one_by_one(body: bytes, most: int) -> Sequence[_Item]:
-    """The same, slowly, when some are not valid: to tell which."""
+    """The same, slowly, when some are not valid, to tell which, or have whole numbers as floats."""
     try:
-        found: Any = _decode_anything(body)
+        found = read_json(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _no_json() from None
     each = found if isinstance(found, list) else [found]

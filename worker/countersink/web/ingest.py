@@ -138,6 +138,7 @@ _INCREMENT: Final[dict[str, Any]] = {
         },
         "at": {
             "type": ["string", "number", "null"],
+            "format": "date-time",
             "description": "ISO 8601 with a time zone, or Unix seconds, from 3,650 days back to a"
             " day ahead of the server's clock. Default: now. It may be set to other limits.",
         },

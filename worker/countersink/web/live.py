@@ -124,6 +124,45 @@ async def _send(send: Send, text: str) -> None:
         await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 
+_NEWS: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["counters", "complete_up_to", "today"],
+    "additionalProperties": False,
+    "properties": {
+        "counters": {"type": "integer", "minimum": 0},
+        "complete_up_to": {"type": ["string", "null"], "format": "date-time"},
+        "today": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "required": ["day", "total"],
+                "additionalProperties": False,
+                "properties": {
+                    "day": {"type": "string", "format": "date"},
+                    "total": {"type": "integer"},
+                },
+            },
+        },
+    },
+}
+_TROUBLE: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["trouble"],
+    "additionalProperties": False,
+    "properties": {"trouble": {"const": True}},
+}
+_EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "Each event: OpenAPI 3.1 has no other word for it.",
+    "required": ["data"],
+    "properties": {
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"oneOf": [_NEWS, _TROUBLE]},
+        }
+    },
+}
 _OPERATION: Final[dict[str, Any]] = {
     "operationId": "live",
     "tags": ["system"],
@@ -134,7 +173,7 @@ _OPERATION: Final[dict[str, Any]] = {
     f" after {LIFE_S:.0f} seconds: open another one.",
     "parameters": [COUNTER.document()],
     "responses": {
-        "200": {"description": "Events.", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
+        "200": {"description": "Events.", "content": {MEDIA_TYPE: {"schema": _EVENT}}},
         "422": {"description": "A name that no counter can have, or too many of them."},
         "503": {"description": "Too many listen already."},
     },

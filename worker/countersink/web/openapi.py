@@ -9,6 +9,7 @@ from copy import deepcopy
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
+from zoneinfo import available_timezones
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -100,7 +101,7 @@ def document(doors: Iterable[Door], *, keys: bool = True, cookie: str = COOKIE) 
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
-            "schemas": {"Problem": _PROBLEM},
+            "schemas": {"Problem": _PROBLEM, "TimeZone": _time_zone()},
             "responses": {f"Problem{status}": problem(status) for status in _WORDS},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
@@ -129,6 +130,12 @@ def operation(door: Door, *, keys: bool = True) -> dict[str, Any]:
         if plain and code.isdigit() and int(code) in TITLES:
             responses[code] = {**problem(int(code)), **response}
     return made
+
+
+def _time_zone() -> dict[str, Any]:
+    """A name that the server knows: its list of zones is that of its machine, or package tzdata."""
+    names = sorted(available_timezones())
+    return {"type": "string", "enum": names, "examples": ["UTC", "Europe/Berlin"]}
 
 
 def problem(status: int) -> dict[str, Any]:

@@ -72,7 +72,7 @@ TIME_ZONE: Final = Parameter(
     name="time_zone",
     read=_zone,
     description="Whose days, hours and months: an IANA name. Default: each counter's own.",
-    schema={"type": "string", "examples": ["UTC", "Europe/Berlin"]},
+    schema={"$ref": "#/components/schemas/TimeZone"},
 )
 KEYS: Final = Parameter(
     name="key",

@@ -18,15 +18,13 @@ from countersink.web.services import Services
 MAX_BLOCK: Final = 1_000_000
 """Values in one block."""
 MAX_NAME_BYTES: Final = 255
+_NEXT: Final = "/next"
 
 
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     step: int | None = None
     start: int | None = None
     count: int | None = None
-
-
-_decode = msgspec.json.Decoder(_Asked).decode
 
 
 async def take(request: Request, services: Services, who: Identity) -> Response:
@@ -54,6 +52,12 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
     except ValueError as error:
         raise Problem(422, str(error)) from None
     return JSONResponse({"name": name, "first": block[0], "last": block[-1], "step": block.step})
+
+
+async def peek_next(request: Request, services: Services, who: Identity) -> Response:
+    """The same of a sequence whose name ends like the path that hands out."""
+    request.path_params["name"] += _NEXT
+    return await peek(request, services, who)
 
 
 async def peek(request: Request, services: Services, who: Identity) -> Response:
@@ -87,24 +91,42 @@ async def _asked(request: Request, services: Services) -> _Asked:
     if not body:
         return _Asked()
     try:
-        asked = _decode(body)
-        bodies.require_distinct_members(body)
-    except msgspec.ValidationError as error:
+        asked = msgspec.convert(bodies.read_json(body), _Asked)
+    except (msgspec.ValidationError, RecursionError) as error:
         raise Problem(422, f"The body is not valid: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise Problem(400, 'The body is not JSON: send {"step": 1}, or nothing') from None
     if asked.count is not None and not 1 <= asked.count <= MAX_BLOCK:
         raise Problem(422, f"The count is 1 to {MAX_BLOCK:,}")
     return asked
 
 
-_NAME: Final[dict[str, Any]] = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "description": f"At most {MAX_NAME_BYTES} bytes of UTF-8; may hold slashes.",
-    "schema": {"type": "string", "maxLength": MAX_NAME_BYTES},
-}
+def _name_of(longest: int) -> dict[str, Any]:
+    return {
+        "name": "name",
+        "in": "path",
+        "required": True,
+        "description": f"At most {longest} bytes of UTF-8; may hold slashes.",
+        "schema": {"type": "string", "maxLength": longest},
+    }
+
+
+def _last_value(id: str, summary: str, longest: int) -> dict[str, Any]:
+    return {
+        "operationId": id,
+        "summary": summary,
+        "tags": ["sequences"],
+        "parameters": [_name_of(longest)],
+        "responses": {
+            "200": {
+                "description": "The number of the current period.",
+                "content": {"application/json": {"schema": _VALUE}},
+            },
+            "422": {"description": "There can be no such name or parameter."},
+        },
+    }
+
+
 _VALUE: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["name", "value"],
@@ -150,7 +172,7 @@ _BODY: Final[dict[str, Any]] = {
 DOORS: Final = (
     Door(
         method="POST",
-        path="/v1/sequences/{name:path}/next",
+        path=f"/v1/sequences/{{name:path}}{_NEXT}",
         handler=take,
         scope="ingest",
         operation={
@@ -159,7 +181,7 @@ DOORS: Final = (
             "description": "A request that is sent again gets another number: the first one is"
             " lost with the reply that was lost. Values have 64 bits; JavaScript's numbers 53.",
             "tags": ["sequences"],
-            "parameters": [_NAME],
+            "parameters": [_name_of(MAX_NAME_BYTES)],
             "requestBody": {"required": False, "content": {"application/json": _BODY}},
             "responses": {
                 "200": {
@@ -177,23 +199,27 @@ DOORS: Final = (
             },
         },
     ),
+    # One path may be of two doors: the document has to tell what each of them does with it.
+    Door(
+        method="GET",
+        path=f"/v1/sequences/{{name:path}}{_NEXT}",
+        handler=peek_next,
+        scope="read",
+        operation=_last_value(
+            "lastValueNext",
+            f"The last number of the sequence whose name ends in {_NEXT}.",
+            MAX_NAME_BYTES - len(_NEXT),
+        ),
+    ),
     Door(
         method="GET",
         path="/v1/sequences/{name:path}",
         handler=peek,
         scope="read",
-        operation={
-            "operationId": "lastValue",
-            "summary": "The last number that was handed out; null where none was.",
-            "tags": ["sequences"],
-            "parameters": [_NAME],
-            "responses": {
-                "200": {
-                    "description": "The number of the current period.",
-                    "content": {"application/json": {"schema": _VALUE}},
-                },
-                "422": {"description": "There can be no such name or parameter."},
-            },
-        },
+        operation=_last_value(
+            "lastValue",
+            "The last number that was handed out; null where none was.",
+            MAX_NAME_BYTES,
+        ),
     ),
 )
