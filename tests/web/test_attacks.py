@@ -117,14 +117,13 @@ def test_questions_whose_answers_would_have_no_end(target: Target) -> None:
     target.apply()
     counter = "/v1/counters/public_hours"
     for path in ("hourly", "daily", "totals?by=hour", "hourly?include_pending=true"):
-        told = ask(target, "GET", f"{counter}/{path}")
-        assert told.status_code == 200, path
-        assert (told.json()["truncated"], len(told.json()["rows"]) <= 100_000) == (True, True), path
         for days in ("&from=0001-01-01&to=9999-12-31", "&from=1970-01-01&to=9999-12-01"):
             asked = f"{counter}/{path}{'' if '?' in path or not days else '?'}{days}"
             told = ask(target, "GET", asked.replace("?&", "?"))
             assert told.status_code == 422, asked
             assert "100,000" in told.text, asked
+    told = ask(target, "GET", f"{counter}/hourly").json()
+    assert (told["truncated"], 99_900 <= len(told["rows"]) <= 100_000) == (True, True)
     assert len(ask(target, "GET", f"{counter}/totals?by=month").json()["rows"]) == 8_029 * 12 + 1
     for query in (
         "top?n=10001",

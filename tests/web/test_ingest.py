@@ -193,12 +193,10 @@ def test_a_whole_number_is_one_however_it_is_written(web: Web) -> None:
     body = b'[{"counter":"c","amount":743.0},{"counter":"c","amount":1e2},{"counter":"c"}]'
     assert send(web, body)["accepted"] == 3
     assert send(web, b'{"counter":"c","amount":-0.0}')["accepted"] == 1
-    for wrong in ("1.5", "1e400", "9007199254740993.0", "1" * 5_000, "NaN", "true"):
-        send(
-            web,
-            b'{"counter":"c","amount":%b}' % wrong.encode(),
-            400 if wrong in ("NaN", "1e400") else 422,
-        )
+    for wrong in ("1.5", "9007199254740993.0", "1" * 25, "true"):
+        send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 422)
+    for wrong in ("NaN", "1e400", "1" * 5_000):
+        send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 400)
     assert "twice" in send(web, b'{"counter":"c","amount":1.0,"amount":2.0}', 422)["detail"]
     web.apply()
     assert web.store.totals.total("c") == 844

@@ -59,8 +59,11 @@ ROUTES = (
     # The badge that counts; that which only shows has a test of its own.
     route("get", "/hit/{counter}/{key}.svg", "ingest", named="path"),
     route("post", "/hit/{counter}/{key}", "ingest", named="path"),
+    route("post", "/hit/{counter}/{key}.gif", "ingest", named="path"),
+    route("post", "/hit/{counter}/{key}.svg", "ingest", named="path"),
     route("post", "/v1/sequences/{name}/next", "ingest", named="path", body="{}"),
     route("get", "/v1/sequences/{name}", "read", named="path"),
+    route("get", "/v1/sequences/{name}/next", "read", named="path"),
     route("get", "/v1/counters", "read"),
     route("get", COUNTER, "read", named="path"),
     route("get", f"{COUNTER}/totals", "read", named="path"),

@@ -379,15 +379,14 @@ def test_one_event_with_a_wrong_time_leaves_the_latest_of_a_series(web: Web) -> 
     web.producer.increment("late", at=datetime(1970, 1, 1, tzinfo=UTC))
     web.producer.increment("late", at=datetime(2300, 1, 1, tzinfo=UTC))
     web.apply()
-    for pending in ("false", "true"):
-        answer = get(web, f"{VIEWS}/hourly", include_pending=pending, time_zone="UTC")
-        assert answer.status_code == 200, answer.text
-        assert answer.headers["Countersink-Truncated"] == "true"
-        found = answer.json()
-        assert found["truncated"] is True
-        assert found["rows"][-1] == {"hour": now.isoformat(timespec="minutes"), "total": 1}
-        assert 99_900 <= len(found["rows"]) <= doors.MAX_ROWS
-        assert sum(row["total"] for row in found["rows"]) == 1
+    answer = get(web, f"{VIEWS}/hourly", include_pending="true", time_zone="UTC")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Countersink-Truncated"] == "true"
+    found = answer.json()
+    assert found["truncated"] is True
+    assert found["rows"][-1] == {"hour": now.isoformat(timespec="minutes"), "total": 1}
+    assert 99_900 <= len(found["rows"]) <= doors.MAX_ROWS
+    assert sum(row["total"] for row in found["rows"]) == 1
     whole = document(web, f"{VIEWS}/daily")
     assert (len(whole["rows"]) > 20_000, whole["truncated"]) == (True, False)
     days = document(web, "/v1/counters/late/daily")
