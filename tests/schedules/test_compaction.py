@@ -220,6 +220,31 @@ def test_compacted_buckets_cost_a_look_for_many_of_them(tables: Tables) -> None:
     assert len(looks) < 300 // 8 + 2
 
 
+def test_the_number_of_statements_does_not_grow_with_counters_of_which_there_is_nothing_to_do(
+    tables: Tables,
+) -> None:
+    names = [f"c{number:03d}" for number in range(600)]
+    tables.plant(
+        (name, bucket, b"a", slot, 1)
+        for name in names
+        for bucket, slot in ((DAY, 0), (today(1), 0), (today(-1), 1))  # the last is open
+    )
+    dirty = ("c007", "c300", "c599")
+    tables.plant((name, DAY, b"a", slot, 1) for name in dirty for slot in (5, 6))
+    crowded = ("c008", "c300")
+    tables.plant((name, today(-1), b"a", slot, 1) for name in crowded for slot in range(2, 12))
+    before = tables.totals()
+    questions = "SHOW GLOBAL STATUS LIKE 'Questions'"
+    asked = -int(tables.run(questions)[0][1])
+    done = run(tables.url)
+    asked += int(tables.run(questions)[0][1])
+    assert (done.rows_before, done.rows_after) == (3 * 3 + 2 * 11, 5)
+    assert (done.finished, done.share_done) == (True, 1.0)
+    assert tables.totals() == before
+    tables.check_ledger()
+    assert asked < len(names) // 2
+
+
 def test_the_job_looks_at_everything_once_a_day(tables: Tables) -> None:
     context = Context(
         mysql_url=tables.url,

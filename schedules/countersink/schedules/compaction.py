@@ -20,10 +20,12 @@ from countersink.schedules.mover import Mover, open_tables
 from countersink.schedules.pace import Pace
 from countersink.schedules.places import BUSY, OVERFLOWING, UNKNOWN, Place, mention
 from countersink.schedules.ranges import (
-    bucket_labels,
+    Bucket,
+    all_bucket_labels,
     counters,
     next_part,
     now_and_policies,
+    now_and_version,
     require_counter,
     uncompacted,
 )
@@ -37,8 +39,13 @@ DAY_S: Final = 86_400
 _ALL: Final = "compact:all"
 _LAST_BEFORE: Final = date(9999, 12, 28)
 _FIRST_WINDOW: Final = 8
-_LARGEST_WINDOW: Final = 512
-"""Closed buckets looked through at a time."""
+_LARGEST_WINDOW: Final = 1024
+"""Buckets looked through at a time."""
+_FIRST_GROUP: Final = 8
+_LARGEST_GROUP: Final = 512
+"""Counters whose buckets are asked for at a time."""
+_MANY_BUCKETS: Final = 8192
+"""Buckets of a group, above which the next one is smaller."""
 _QUICK_S: Final = 0.02
 _SLOW_S: Final = 0.1
 _ALL_WITHIN_S: Final = 2 * 3600.0
@@ -84,7 +91,7 @@ class Compacted:
         unknown: buckets that no policy of their counter made; their rows stay as they are.
         seconds: how long it took.
         finished: False if it was stopped.
-        share_done: of the buckets to look at, from 0 to 1.
+        share_done: of the counters to look at, from 0 to 1.
     """
 
     rows_before: int = 0
@@ -171,21 +178,44 @@ class _Pass:
         self._progress = progress
         self._began = time.monotonic()
         self._unknown: list[Place] = []
-        self._all = self._seen = 0
+        self._group: list[str] = []
+        self._counters = self._done = 0  # all of them, and those before the group
+        self._all = self._seen = 0  # buckets of the group
+        self._window = _FIRST_WINDOW
         self._now, self._policies = mover.run(now_and_policies)
 
     def run(self) -> Compacted:
-        labels = {name: self._labels(name) for name in self._names()}
-        # Read again, after the buckets: whoever made one went by a policy that is there by now.
-        self._now, self._policies = self._mover.run(now_and_policies)
-        self._all = sum(map(len, labels.values()))
-        for name, own in labels.items():
-            closed, opened = self._sorted(name, own)
-            for label in self._uncompacted(name, closed):
-                self._bucket(name, label, above=0)
-            for label in opened:
-                self._bucket(name, label, above=self._what.threshold)
+        names = self._names()
+        self._counters = len(names)
+        size = _FIRST_GROUP
+        while self._done < len(names) and not self._pace.stopped:
+            self._group = names[self._done : self._done + size]
+            buckets = self._compact_group()
+            self._done += len(self._group)
+            # Small counters, of which there can be many, are looked at by the hundred; of large
+            # ones no more than fit memory.
+            size = max(1, size // 2) if buckets > _MANY_BUCKETS else min(_LARGEST_GROUP, size * 2)
         return self._so_far(finished=not self._pace.stopped)
+
+    def _compact_group(self) -> int:
+        """Compact some counters; how many buckets they have."""
+        labels = self._labels()
+        # Asked again, after the buckets: whoever made one went by a policy that is there by now.
+        self._now, version = self._mover.run(now_and_version)
+        if version != self._policies.version:
+            self._now, self._policies = self._mover.run(now_and_policies)
+        self._all, self._seen = sum(map(len, labels.values())), 0
+        closed: list[Bucket] = []
+        opened: list[Bucket] = []
+        for name, own in labels.items():
+            of_closed, of_opened = self._sorted(name, own)
+            closed += [(name, label) for label in of_closed]
+            opened += [(name, label) for label in of_opened]
+        for above, places in ((0, closed), (self._what.threshold, opened)):
+            for name, label in self._uncompacted(places, above):
+                self._bucket(name, label, above=above)
+        self._rest()
+        return self._all
 
     def _names(self) -> list[str]:
         name = self._what.counter
@@ -194,14 +224,16 @@ class _Pass:
         self._mover.run(lambda session: require_counter(session, name))
         return [name]
 
-    def _labels(self, name: str) -> list[int]:
+    def _labels(self) -> dict[str, list[int]]:
+        """The buckets of the counters at hand."""
         start = end = None
         if self._what.recent_days is not None:
             start = self._now // DAY_S * DAY_S - self._what.recent_days * DAY_S
         if self._what.before is not None:
             # A bucket's label and its local day may lie a day apart.
             end = day_label(min(self._what.before, _LAST_BEFORE)) + 2 * DAY_S
-        return self._mover.run(lambda session: bucket_labels(session, name, start=start, end=end))
+        look = partial(all_bucket_labels, counters=self._group, start=start, end=end)
+        return self._mover.run(look)
 
     def _sorted(self, name: str, labels: list[int]) -> tuple[list[int], list[int]]:
         """The buckets to compact whole, and those to look through for crowded keys."""
@@ -226,23 +258,23 @@ class _Pass:
             return policy.local_day(label) < self._what.before
         return policy.ends_at(label) + self._what.grace_s <= self._now
 
-    def _uncompacted(self, name: str, labels: list[int]) -> Iterator[int]:
-        """Those that have rows to move.
+    def _uncompacted(self, places: list[Bucket], above: int) -> Iterator[Bucket]:
+        """Those that have keys with more rows to move than ``above``.
 
         Most were compacted long ago: they are looked through many at a time, as many as take a few
         hundredths of a second.
         """
-        size, at = _FIRST_WINDOW, 0
-        while at < len(labels) and not self._pace.stopped:
-            window = labels[at : at + size]
+        at = 0
+        while at < len(places) and not self._pace.stopped:
+            window = _window(places, at, self._window)
             at += len(window)
             begun = time.monotonic()
-            found = self._mover.run(partial(uncompacted, counter=name, labels=window))
+            found = self._mover.run(partial(uncompacted, places=window, above=above))
             took = time.monotonic() - begun
             if took < _QUICK_S:
-                size = min(_LARGEST_WINDOW, size * 2)
+                self._window = min(_LARGEST_WINDOW, self._window * 2)
             elif took > _SLOW_S:
-                size = max(1, size // 2)
+                self._window = max(1, self._window // 2)
             self._seen += len(window) - len(found)
             self._rest()
             yield from found
@@ -286,8 +318,24 @@ class _Pass:
             unknown=tuple(self._unknown),
             seconds=time.monotonic() - self._began,
             finished=finished,
-            share_done=1.0 if finished else min(1.0, self._seen / max(1, self._all)),
+            share_done=1.0 if finished else self._share_done(),
         )
+
+    def _share_done(self) -> float:
+        """Of the counters; of those at hand as much as was seen of their buckets."""
+        of_group = min(1.0, self._seen / self._all) if self._all else 1.0
+        done = self._done + len(self._group) * of_group
+        return min(1.0, done / max(1, self._counters))
+
+
+def _window(places: list[Bucket], at: int, size: int) -> list[Bucket]:
+    """The next buckets, at most so many: some of one counter, or all of several."""
+    window, following = places[at : at + size], places[at + size : at + size + 1]
+    first = window[0][0]
+    begun = at > 0 and places[at - 1][0] == first
+    if begun or (following and following[0][0] == first):
+        return [place for place in window if place[0] == first]
+    return [place for place in window if not following or place[0] != following[0][0]]
 
 
 def _sentence(done: Compacted, everything: bool) -> str:

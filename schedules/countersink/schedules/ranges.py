@@ -14,6 +14,9 @@ from countersink.store.connection import Session
 from countersink.store.errors import UnknownCounter
 from countersink.store.policies import Policies, load
 
+Bucket = tuple[str, int]
+"""(counter, label)."""
+
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 
@@ -55,15 +58,52 @@ def bucket_labels(
     return sorted(label_of(bucket) for _, bucket in found)
 
 
-def uncompacted(session: Session, counter: str, labels: Sequence[int]) -> list[int]:
-    """Those of some neighbouring buckets, in order, that have rows in other slots than 0."""
-    found = session.query(
-        f"SELECT DISTINCT bucket FROM {_ROWS}"
-        " WHERE counter = %s AND bucket BETWEEN %s AND %s AND slot > 0",
-        (counter, label_time(labels[0]), label_time(labels[-1])),
-    )
-    dirty = {label_of(bucket) for (bucket,) in found}
-    return [label for label in labels if label in dirty]
+def all_bucket_labels(
+    session: Session,
+    counters: Sequence[str],
+    *,
+    start: int | None = None,
+    end: int | None = None,
+) -> dict[str, list[int]]:
+    """The labels of the buckets of some counters, as :func:`bucket_labels` has those of one."""
+    where, values = _inside(counters), list[object](counters)
+    for comparison, label in ((">=", start), ("<", end)):
+        if label is not None:
+            where += f" AND bucket {comparison} %s"
+            values.append(label_time(label))
+    found: dict[str, list[int]] = {name: [] for name in counters}
+    for name, bucket in session.query(
+        f"SELECT DISTINCT counter, bucket FROM {_ROWS} WHERE {where}", values
+    ):
+        found[name].append(label_of(bucket))
+    return {name: sorted(labels) for name, labels in found.items()}
+
+
+def uncompacted(session: Session, places: Sequence[Bucket], *, above: int = 0) -> list[Bucket]:
+    """Those of some buckets in which a key has more rows than this in other slots than 0.
+
+    Args:
+        session: outside a transaction.
+        places: in order, neighbours where they are of one counter.
+        above: so many rows of a key are left as they are.
+    """
+    labels = [label for _, label in places]
+    names = list(dict.fromkeys(name for name, _ in places))
+    where = f"{_inside(names)} AND bucket BETWEEN %s AND %s AND slot > 0"
+    values = (*names, label_time(min(labels)), label_time(max(labels)))
+    source = f"{_ROWS} WHERE {where}"
+    if above:
+        source = (
+            f"(SELECT counter, bucket FROM {source} GROUP BY counter, bucket, counter_key"
+            f" HAVING COUNT(*) > {above:d}) AS crowded"
+        )
+    found = session.query(f"SELECT DISTINCT counter, bucket FROM {source}", values)
+    dirty = {(name, label_of(bucket)) for name, bucket in found}
+    return [place for place in places if place in dirty]
+
+
+def _inside(counters: Sequence[str]) -> str:
+    return f"counter IN ({', '.join(['%s'] * len(counters))})"
 
 
 def next_part(
@@ -157,3 +197,11 @@ def now_and_policies(session: Session) -> tuple[int, Policies]:
     with session.transaction(snapshot=True):
         ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
         return int(now_ms) // 1000, load(session)
+
+
+def now_and_version(session: Session) -> tuple[int, int]:
+    """Unix seconds on the server's clock, and the version of the policies there are."""
+    ((now_ms, version),) = session.query(
+        f"SELECT {NOW_MS}, policy_version FROM control WHERE id = 1"
+    )
+    return int(now_ms) // 1000, int(version)

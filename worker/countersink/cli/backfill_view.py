@@ -41,7 +41,7 @@ def show(report: Report, drift: Iterable[Drift], *, dry_run: bool) -> None:
         table = output.table({"day": False, "would be added": True})
         for day, amount in report.by_day:
             table.add_row(output.cell(day), output.cell(amount))
-        output.console().print(table)
+        output.write_table(table)
     if report.corrections:
         click.echo()
         where = "" if report.run is None else f": {_show_command(report.run)} --drift"
@@ -68,7 +68,7 @@ def _show_sources(report: Report) -> None:
         table.add_row(*_cells(one.source, one.outcome, one, detail))
     if len(report.sources) > 1:
         table.add_row(*_cells("all", "", report, ""))
-    output.console().print(table)
+    output.write_table(table)
 
 
 def _cells(name: str, outcome: str, figures: SourceReport | Report, detail: str) -> list[str]:

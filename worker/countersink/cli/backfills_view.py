@@ -94,7 +94,7 @@ def show_list(runs: Sequence[Run]) -> None:
             *map(output.cell, (run.lines, run.rejected, run.amount, corrections)),
             output.cell(_few(run.sources)),
         )
-    output.console().print(table)
+    output.write_table(table)
 
 
 def show_one(run: Run, sources: Sequence[RunSource]) -> None:
@@ -122,7 +122,7 @@ def show_one(run: Run, sources: Sequence[RunSource]) -> None:
         facts["error"] = run.error
     for name, value in facts.items():
         table.add_row(name, output.cell(value))
-    output.console().print(table)
+    output.write_table(table)
     if sources:
         click.echo()
         _show_sources(sources)
@@ -136,7 +136,7 @@ def _show_sources(sources: Sequence[RunSource]) -> None:
         name = f"{one.path} ({one.name})" if one.name else one.path
         row = source_document(one)
         table.add_row(output.cell(name), *(output.cell(row[number]) for number in numbers))
-    output.console().print(table)
+    output.write_table(table)
 
 
 def show_rejected(rejected: Iterable[RejectedLine]) -> None:

@@ -26,7 +26,7 @@ def print_one(counter: Counter) -> None:
         ("made by hand", output.cell(counter.made)),
     ):
         table.add_row(name, value)
-    output.console().print(table)
+    output.write_table(table)
     if len(counter.policies) > 1:
         policies = output.table(
             dict.fromkeys(("events from", "time zone", "resolution", ""), False)
@@ -78,7 +78,7 @@ def print_list(counters: Sequence[Counter]) -> None:
                 for policy in counter.to_come
             ),
         )
-    output.console().print(table)
+    output.write_table(table)
 
 
 def _kept(counter: Counter) -> str:

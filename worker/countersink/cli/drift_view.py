@@ -42,6 +42,6 @@ def show(drift: Iterable[Drift], corrections: int, *, where: str) -> None:
             cells.append(f"{one.bucket:%Y-%m-%dT%H:%M}")
         cells += [output.cell(one.key), output.cell(one.had), output.cell(one.should_be)]
         table.add_row(*cells, f"{one.delta:+,}")
-    output.console().print(table)
+    output.write_table(table)
     if corrections > len(first):
         click.echo(f"and {corrections - len(first):,} more{where}")

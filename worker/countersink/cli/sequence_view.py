@@ -70,7 +70,7 @@ def print_one(sequence: Sequence) -> None:
         ("time zone", options.time_zone),
     ):
         table.add_row(name, output.cell(value))
-    output.console().print(table)
+    output.write_table(table)
 
 
 def print_list(sequences: Many[Sequence]) -> None:
@@ -89,7 +89,7 @@ def print_list(sequences: Many[Sequence]) -> None:
             output.cell(output.iso(sequence.updated_at)),
             _settings(sequence),
         )
-    output.console().print(table)
+    output.write_table(table)
 
 
 def print_periods(rows: Many[output.Row], total: int) -> None:
@@ -103,7 +103,7 @@ def print_periods(rows: Many[output.Row], total: int) -> None:
         )
     if len(rows) > 1:
         table.add_row("all", output.cell(total), "")
-    output.console().print(table)
+    output.write_table(table)
 
 
 def _settings(sequence: Sequence) -> str:

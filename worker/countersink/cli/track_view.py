@@ -52,7 +52,7 @@ def show_list(tracked: Sequence[TrackedTable]) -> None:
             output.cell(one.app_slots),
             output.iso(one.counted) or "not yet: run track again",
         )
-    output.console().print(table)
+    output.write_table(table)
 
 
 def show_plan(plan: Plan, *, as_json: bool) -> None:

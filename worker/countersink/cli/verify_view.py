@@ -120,7 +120,7 @@ def _show_differences(done: Verified) -> None:
                 f"{one.difference:+,}",
                 one.detail,
             )
-        output.console().print(table)
+        output.write_table(table)
     if done.row_differences:
         table = output.table(
             {
@@ -144,7 +144,7 @@ def _show_differences(done: Verified) -> None:
                 output.cell(each.in_table if counts else None),
                 output.cell(_beside_figures(each)),
             )
-        output.console().print(table)
+        output.write_table(table)
 
 
 def _beside_figures(one: RowDifference) -> str:

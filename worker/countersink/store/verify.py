@@ -9,6 +9,7 @@ holds of what backfills wrote down, see :mod:`countersink.store.backfilled`. And
 table, in a snapshot of its own: the rows that its counter says = the rows it has.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -22,7 +23,7 @@ from countersink.store.backfilled import mismatches
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownCounter
 from countersink.store.keys import is_name
-from countersink.store.policies import load
+from countersink.store.policies import Policies, load
 from countersink.store.settings import Settings
 from countersink.store.tables import open_tables
 from countersink.store.tracked.checking import RowDifference, check
@@ -32,7 +33,11 @@ from countersink.store.tracked.names import find
 READ_SECONDS: Final = 3600.0
 """How long the sums of one group may take."""
 _GROUP: Final = 20
-"""Counters per snapshot: the server keeps what others change while a snapshot is open."""
+"""Counters of the first snapshot, and of each as long as they are large: the server keeps what
+others change while a snapshot is open."""
+_LARGEST_GROUP: Final = 1000
+"""Counters of a snapshot where that takes a moment only."""
+_QUICK_S: Final = 0.25
 
 Problem = Literal["sum", "no_ledger", "no_policy", "no_rollup", "backfill"]
 
@@ -144,14 +149,16 @@ def verify(
     else:
         names = _names(session, counter)
         tracked = [each for each in tracked if counter in (None, each.counter)]
-    done, rows, differences = 0, 0, list[Difference]()
-    for start in range(0, len(names), _GROUP):
+    done, rows, differences, size = 0, 0, list[Difference](), _GROUP
+    policies: Policies | None = None
+    while done < len(names):
         if stop():
             return Verified(done, rows, differences, finished=False)
-        looking(f"{start:,} of {len(names):,} counters")
-        part = names[start : start + _GROUP]
+        looking(f"{done:,} of {len(names):,} counters")
+        part = names[done : done + size]
+        begun = time.monotonic()
         with session.transaction(snapshot=True):
-            policies = load(session)
+            policies = _policies(session, policies)
             for name, sums in _sums(session, part).items():
                 rows += sums.rows
                 had = {policy.number for policy in policies.of(name)}
@@ -161,6 +168,8 @@ def verify(
                 for one in mismatches(session, part)
             ]
         done += len(part)
+        took = time.monotonic() - begun
+        size = min(_LARGEST_GROUP, size * 2) if took < _QUICK_S else max(_GROUP, size // 2)
     tables, row_differences = 0, list[RowDifference]()
     for each in tracked:
         if stop():
@@ -169,6 +178,12 @@ def verify(
         row_differences += check(session, each)
         tables += 1
     return Verified(done, rows, differences, tables == len(tracked), tables, row_differences)
+
+
+def _policies(session: Session, known: Policies | None) -> Policies:
+    """The policies of the snapshot: those known, if they still are."""
+    ((version,),) = session.query("SELECT policy_version FROM control WHERE id = 1")
+    return known if known is not None and known.version == int(version) else load(session)
 
 
 def _tracked_as(

@@ -148,6 +148,6 @@ def _print(rows: Sequence[output.Row], by_reason: dict[str, int]) -> None:
     table = output.table({"ref": False, "reason": False, "created": False, "detail": False})
     for row in rows:
         table.add_row(*(output.cell(row[name]) for name in ("ref", "reason", "created", "detail")))
-    output.console().print(table)
+    output.write_table(table)
     reasons = ", ".join(f"{name} {number:,}" for name, number in by_reason.items())
     click.echo(f"{len(rows):,} of {total:,} shown; by reason: {reasons}")

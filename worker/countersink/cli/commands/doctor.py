@@ -71,4 +71,4 @@ def _print(lines: list[Line]) -> None:
             output.cell(line.found) + advice,
             style=None if line.status == "ok" else styles[line.status],
         )
-    output.console().print(table)
+    output.write_table(table)

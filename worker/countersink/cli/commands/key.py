@@ -116,7 +116,7 @@ def list_command(format: str, mysql_url: str | None) -> None:
         for row in rows:
             flat = _flat(row)
             table.add_row(*(output.cell(flat[name]) for name in COLUMNS))
-        output.console().print(table)
+        output.write_table(table)
 
 
 @command.command("revoke", cls=settings.Command)

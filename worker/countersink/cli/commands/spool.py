@@ -147,7 +147,7 @@ def _show(segments: Sequence[SegmentInfo]) -> None:
         if one.state in ("damaged", "unreadable"):
             cells |= {"entries": None, "increments": None}
         table.add_row(*(output.cell(cells[name]) for name in COLUMNS))
-    output.console().print(table)
+    output.write_table(table)
     waiting = [one for one in segments if one.state == "waiting"]
     increments = sum(one.increments for one in waiting)
     click.echo(f"{len(waiting):,} to be replayed, with {increments:,} increments.")

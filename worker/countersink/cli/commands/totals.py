@@ -136,7 +136,7 @@ def _print(answer: Answer, top: int | None) -> None:
     if charted and top is None:
         table.add_row("all", *([""] * (len(answer.columns) - 2)), output.cell(sum(totals)), "")
     if totals:
-        output.console().print(table)
+        output.write_table(table)
     elif answer.days_gone:
         # There may well be counts in this range: they are not to be told by the day.
         sentence = _gone(answer)

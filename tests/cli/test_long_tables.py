@@ -1,0 +1,35 @@
+"""Tables of many rows: laid out without rich, and as it does it."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from countersink.cli import output
+
+
+def printed(capsys: pytest.CaptureFixture[str], rows: int) -> list[str]:
+    table = output.table({"counter": False, "total": True, "größe": False, "": False})
+    for number in range(rows):
+        table.add_row(f"c{number % 100:03d}", f"{7 ** (number % 9):,}", "日本" * (number % 3), "▏")
+    output.write_table(table)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_long_table_is_laid_out_as_a_short_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = printed(capsys, 200)
+    assert len(short) == 201
+    monkeypatch.setattr(output, "_BY_RICH", 100)
+    assert printed(capsys, 200) == short
+
+
+def test_a_long_table_is_not_laid_out_by_rich(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("rich was asked")
+
+    monkeypatch.setattr(Console, "print", refuse)
+    assert len(printed(capsys, 20_000)) == 20_001
