@@ -4,9 +4,9 @@
 
 BEGINNING is a list of what is done one after the other, a letter each: p patch, i import the
 producer and make it, c count and flush, f fork (and the child goes on). It then lets ten greenlets
-count 1,000 while another one ticks, flushes and counts 500 more. END is `exit`, `SIGTERM` (which it
-sends itself) or `never`. Each step is a line of JSON: its name, what it returned, and how often the
-other one ticked meanwhile.
+count 1,000 while another one ticks, flushes and counts 500 more. END is `exit`, `busy` (an exit
+while a greenlet counts and says so), `SIGTERM` (which it sends itself) or `never`. Each step is a
+line of JSON: its name, what it returned, and how often the other one ticked meanwhile.
 """
 
 from __future__ import annotations
@@ -91,6 +91,14 @@ def main() -> None:
             green.sleep(0)
         done.append(1)
 
+    def count_on() -> None:
+        number = 0
+        while True:
+            producer.increment("busy")
+            number += 1
+            say("busy", number, 0)
+            green.sleep(0)
+
     green.spawn(tick)
     for _ in range(10):
         green.spawn(work)
@@ -103,7 +111,10 @@ def main() -> None:
         producer.increment("hits", "last")
     say("imported aside", imported_aside, ticks)
     say("ready", producer.stats().accepted, ticks)
-    if end == "exit":
+    if end == "busy":
+        green.spawn(count_on)
+        green.sleep(0.2)
+    if end in ("exit", "busy"):
         return
     if end == "SIGTERM":
         os.kill(os.getpid(), signal.SIGTERM)

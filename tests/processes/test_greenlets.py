@@ -63,6 +63,17 @@ def test_greenlets_count_and_flush_and_their_process_ends(
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+def test_no_greenlet_goes_on_while_an_exit_stores_what_they_have_counted(
+    library: str, redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Children() as children:
+        child = start(children, library, "pi", "busy", redis_url)
+        assert child.wait() == 0, child.output()
+        counted, _ = steps(child)["busy"]
+    assert counted == total(redis_client, "busy")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_other_greenlets_go_on_while_one_waits_for_a_frozen_redis(
     library: str, own_redis_server: RedisFactory
 ) -> None:

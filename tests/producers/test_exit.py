@@ -225,14 +225,20 @@ def test_handlers_of_the_apps_for_other_signals_are_left_alone(redis_url: str) -
 def own(*_): pass
 signal.signal(signal.SIGHUP, own)
 signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+import faulthandler
+faulthandler.register(signal.SIGINT)  # in C: Python says that it has its default
 """
     then = """
 assert signal.getsignal(signal.SIGHUP) is own
 assert signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN
-assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+os.kill(os.getpid(), signal.SIGINT)
 """
     with Children() as children:
-        assert start(children, redis_url, before=before, then=then, ready=False).wait() == 0
+        child = start(children, redis_url, before=before, then=then, ready=False)
+        assert child.wait() == 0
+        assert "Current thread" in child.output()
 
 
 @pytest.mark.parametrize(
@@ -286,7 +292,7 @@ for place in range(4):
 @pytest.mark.parametrize(
     "call", ['producer.increment("more")', 'producer.increment("more", "x", 1, at=AT)']
 )
-@pytest.mark.parametrize("end", [FOR_EVER, "time.sleep(0.3); os._exit(0)"])
+@pytest.mark.parametrize("end", [FOR_EVER, "time.sleep(0.3); os._exit(0)", "time.sleep(0.3)"])
 def test_no_call_that_returned_while_the_process_ended_is_lost(
     redis_url: str, redis_client: redis.Redis, tmp_path: Path, call: str, end: str
 ) -> None:

@@ -3,7 +3,7 @@
 import time
 from typing import Final
 
-from countersink.producers.primitives import Lock, greened, pause
+from countersink.producers.primitives import Lock, pause, switches
 
 PAUSE_SECONDS: Final = 0.001
 """Between two looks of a greenlet."""
@@ -34,7 +34,7 @@ class Bell:
 
     def wait_in_app(self, seconds: float) -> bool:
         """The same in a thread of the app's: under gevent and eventlet other greenlets go on."""
-        if not greened():
+        if not switches():
             return self.wait(seconds)
         deadline = time.monotonic() + seconds
         while not self.wait(0):

@@ -76,9 +76,9 @@ def ends(number: int) -> bool:
     if number not in NUMBERS or number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         return False
     handler = signal.getsignal(number)
-    return handler is signal.SIG_DFL or (
-        handler is _on_signal and not callable(_state.previous.get(number))
-    )
+    if handler is _on_signal:
+        return not callable(_state.previous.get(number))
+    return handler is signal.SIG_DFL and not _caught_in_c(number)
 
 
 def shield() -> None:
@@ -98,7 +98,22 @@ def give_back(number: int) -> None:
 
 def _handler(number: int) -> Any:
     """The handler; None: it was not installed from Python, or this thread cannot change it."""
-    return signal.getsignal(number) if in_main_thread() else None
+    if not in_main_thread():
+        return None
+    handler = signal.getsignal(number)
+    return None if handler is signal.SIG_DFL and _caught_in_c(number) else handler
+
+
+def _caught_in_c(number: int) -> bool:
+    """Whether a handler is there that Python knows nothing of: of faulthandler, uWSGI, a server in
+    Rust. Only Linux tells.
+    """
+    try:
+        with open("/proc/self/status", "rb") as status:
+            caught = next(line for line in status if line.startswith(b"SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def _put(number: int, previous: Any) -> None:
@@ -157,9 +172,9 @@ def _end_by(number: int) -> None:
     try:
         try:
             # In a thread of its own, since it logs: a log may block for ever.
-            start_thread(_close_for_end, (number, bell))
+            start_thread(_close, (number, bell))
         except RuntimeError:  # there is none to be had
-            _close_for_end(number, bell)
+            _close(number, bell)
         bell.wait(seconds + CLOSING_SECONDS)
     finally:
         _state.ended = True
@@ -169,9 +184,9 @@ def _end_by(number: int) -> None:
     _exit(128 + number)
 
 
-def _close_for_end(number: int, bell: Bell) -> None:
+def _close(number: int, bell: Bell) -> None:
     try:
-        process_end.close_for_end()
+        process_end.close_used()
         _say(number)
     finally:
         bell.ring()

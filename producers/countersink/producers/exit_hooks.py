@@ -58,7 +58,7 @@ def _close(*ignored: object, **named: object) -> None:
         return
     try:
         end_signals.shield()
-        process_end.close_for_end()
+        process_end.close_used()
     except BaseException:  # of a signal handler that raises: the process ends all the same
         pass
 

@@ -23,13 +23,14 @@ __all__ = [
     "RLock",
     "SimpleQueue",
     "Thread",
-    "alone",
     "get_ident",
     "greened",
     "in_main_thread",
     "pause",
     "sleep",
     "start_thread",
+    "stop_switching",
+    "switches",
 ]
 
 
@@ -58,20 +59,25 @@ def greened() -> bool:
     return not isinstance(time.sleep, BuiltinFunctionType)
 
 
-_alone = False
+_ending = False
 
 
-def alone() -> None:
-    """Let no other greenlet go on any more while one waits here: the process ends, and what they
-    would still count comes too late.
+def stop_switching() -> None:
+    """The process ends: from now on its threads wait as a whole, so that no greenlet counts, and
+    answers, what nobody will store.
     """
-    global _alone
-    _alone = True
+    global _ending
+    _ending = True
+
+
+def switches() -> bool:
+    """Whether who waits in a thread of the app's lets other greenlets go on."""
+    return greened() and not _ending
 
 
 def pause(seconds: float) -> None:
     """Sleep in a thread of the app's: other greenlets go on."""
-    if greened() and not _alone:
+    if switches():
         try:
             time.sleep(seconds)
             return

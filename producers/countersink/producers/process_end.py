@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from countersink.producers.journal import logger
-from countersink.producers.primitives import get_ident, pause, sleep
+from countersink.producers.primitives import get_ident, pause, sleep, stop_switching
 
 GRACE_SECONDS: Final = 2.0
 """How long after a last flush a process may take to be gone."""
@@ -43,9 +43,8 @@ class Closable(Protocol):
 class _End:
     """Which thread is about to end the process, and until when others wait for that."""
 
-    def __init__(self) -> None:
-        self.thread: int | None = None
-        self.until = 0.0
+    thread: int | None = None
+    until = 0.0
 
 
 producers: Final[dict[int, Closable]] = {}
@@ -54,29 +53,23 @@ _end = _End()
 
 def in_child() -> None:
     """This is a forked child: its producers begin empty."""
-    _end.__init__()  # type: ignore[misc]
+    _end.thread = None
     for producer in list(producers.values()):
         producer.start_over()
 
 
 def close_all() -> None:
-    """Close every open producer, all within the longest of their exit timeouts."""
-    everyone = list(producers.values())
-    _close(everyone, flush_all(everyone))
+    """Store everything, all within the longest of the exit timeouts: the process ends.
 
-
-def close_for_end() -> None:
-    """Store everything, for a caller that ends the process right after this.
-
-    Meanwhile calls of ``increment()`` by other threads wait for the end of the process, so that
-    none returns that is not stored.
+    Meanwhile calls of ``increment()`` by other threads wait for the end, so that none returns that
+    is not stored.
     """
-    used = _used()
-    _end.until = time.monotonic() + longest_timeout(used) + GRACE_SECONDS
-    _end.thread = get_ident()
-    for producer in used:
-        producer.stop_counting()
-    _close(used, flush_all(used))
+    _close(list(producers.values()))
+
+
+def close_used() -> None:
+    """The same, without those that have counted nothing in this process."""
+    _close(_used())
 
 
 def flush_all(everyone: list[Closable]) -> float:
@@ -136,12 +129,19 @@ def wait_for_end() -> None:
         pause(POLL_SECONDS)
 
 
-def _close(everyone: list[Closable], deadline: float) -> None:
+def _close(everyone: list[Closable]) -> None:
+    stop_switching()
+    _end.until = time.monotonic() + longest_timeout(everyone) + GRACE_SECONDS
+    _end.thread = get_ident()
+    for producer in everyone:
+        producer.stop_counting()
+    deadline = flush_all(everyone)
     for producer in everyone:
         try:
             producer.close_at_exit(deadline)
         except Exception:
             _complain()
+    _end.until = time.monotonic() + GRACE_SECONDS
 
 
 def _complain() -> None:

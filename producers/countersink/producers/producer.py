@@ -14,7 +14,7 @@ from countersink.producers.core import Core
 from countersink.producers.increments import Asked, check_batch, check_id
 from countersink.producers.intake import Mode
 from countersink.producers.options import Options, from_environment
-from countersink.producers.primitives import RLock, alone
+from countersink.producers.primitives import RLock
 from countersink.producers.process_end import wait_for_end
 from countersink.producers.stats import Stats
 from countersink.stream.connection import connect, redact
@@ -352,7 +352,6 @@ class Producer:
         """Close until the monotonic time ``deadline``; later increments are dropped instead of
         raising.
         """
-        alone()
         self._exited = True
         # Another thread may be closing, with more time than this one has.
         if self._closing.acquire(timeout=max(0.0, deadline - time.monotonic())):
