@@ -1,11 +1,11 @@
 #!/bin/sh
 # Installs the programs redis-server and mariadbd when they are missing, through apt. The system's
 # own services stay off: countersink starts private servers, on free ports, in its own directories.
-# With --tests also the driver mysqlclient, which has no wheels, Chromium and curl: the tests with
-# them are skipped where they cannot be had. With --bench also wrk, which puts load on the HTTP
-# interface.
+# With --tests also the driver mysqlclient, which has no wheels, Chromium, curl and faketime: the
+# tests with them are skipped where they cannot be had. With --bench also wrk, which puts load on the
+# HTTP interface.
 #
-# Exit status: 0 all is there (but maybe those four), 1 it is not (one line on stderr says what to
+# Exit status: 0 all is there (but maybe those five), 1 it is not (one line on stderr says what to
 # install).
 set -eu
 . "$(dirname "$0")/lib.sh"
@@ -26,7 +26,9 @@ if [ "${1:-}" = --tests ] && ! { have chromium || have chromium-browser || have 
     have apt-get && as_root true; then
     extras="$extras chromium"
 fi
-if [ "${1:-}" = --tests ] && ! have curl && have apt-get && as_root true; then extras="$extras curl"; fi
+for extra in curl faketime; do
+    if [ "${1:-}" = --tests ] && ! have $extra && have apt-get && as_root true; then extras="$extras $extra"; fi
+done
 if [ "${1:-}" = --bench ] && ! have wrk && have apt-get && as_root true; then extras=wrk; fi
 [ -n "$packages$extras" ] || exit 0
 

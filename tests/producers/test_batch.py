@@ -170,7 +170,9 @@ def test_what_was_accepted_is_stored_and_what_was_refused_is_not_whatever_comes_
     assert any(refused), "the memory was to become full"
     assert producer.stats().pending_rows <= 2_000
     server.thaw()
-    assert producer.close(timeout=30)
+    complete = producer.close(timeout=30)
+    assert complete is (producer.stats().dropped == 0), "of the others some were dropped"
+    assert producer.stats().pending_rows == 0
     with connect(server.url) as client:
         found = {key: n for (name, key), n in totals(client).items() if name == "batches"}
         assert found == dict(sum(accepted, Counter()))

@@ -199,7 +199,7 @@ def test_a_signal_handler_may_count_and_flush_in_the_midst_of_a_batch(
     # None of the room is lost. A bit more of it there may be, where an exception tore a batch.
     assert producer.flush(20)
     buffer = producer._core.intake.buffer
-    assert 100 <= buffer.until - buffer.promised <= (102 if raising else 100)
+    assert 100 <= buffer.rows.until - buffer.rows.promised <= (102 if raising else 100)
     assert producer.close()
     stored = totals(redis_client)
     assert stored["handled", ""] == handled

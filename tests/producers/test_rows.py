@@ -55,7 +55,8 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
                 expected[key, minute] += 0 if lost else amount
             case ("batch", int(minute), list(pairs)):
                 keys, amounts = [p[0] for p in pairs], [p[1] for p in pairs]
-                lost = buffer.add_batch("c", minute, keys, amounts)
+                lost = buffer.add_many("c", minute, keys, amounts)
+                assert lost in (0, len(keys)), "all or nothing"
                 asked, dropped = asked + len(pairs), dropped + lost
                 if not lost:
                     for key, amount in pairs:
@@ -68,8 +69,8 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
                 if not lost:
                     expected.update((key, minute) for key in keys)
             case ("promised", int(minute), list(keys)):
-                if buffer.promised + len(keys) <= buffer.until:
-                    buffer.promised += len(keys)
+                if buffer.rows.promised + len(keys) <= buffer.rows.until:
+                    buffer.rows.promised += len(keys)
                     # Others take whatever room is left, but not this.
                     strangers = [f"stranger {number}" for number in range(limit)]
                     asked += limit
@@ -79,8 +80,8 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
                     assert not buffer.add_ones("c", minute, keys[:1], bounded=False)
                     for key in keys[1:]:
                         assert not buffer.add("c", key, minute, 1, 1, bounded=False)
-                    buffer.redeem(len(keys))
-                    assert buffer.reserved == 0
+                    buffer.redeem(len(keys), 0)
+                    assert buffer.rows.reserved == 0
             case ("take", int(size)):
                 piece = buffer.take(size, NEVER)
                 if piece is not None:
@@ -95,7 +96,9 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
                         buffer.settle(piece.generation, len(piece.rows))
                 out = [Piece(0, piece.rows, piece.increments, piece.names) for piece in out]
         assert buffer.held <= limit
-        assert buffer.until - buffer.promised <= limit - buffer.held, "no room is there twice"
+        assert buffer.rows.until - buffer.rows.promised <= limit - buffer.held, (
+            "no room is there twice"
+        )
         assert all(-(2**63) <= row[3] < 2**63 for piece in out for row in piece.rows)
     out += _drain(buffer)
     assert not exact or _sums(out) == {cell: amount for cell, amount in expected.items() if amount}
@@ -124,7 +127,7 @@ def test_rows_with_names_leave_in_the_order_in_which_they_came_also_after_a_retu
     assert buffer.held == 17
     left = [(take(), buffer.held) for _ in range(4)]
     assert left == [("5", 12), ("3", 9), ("7", 2), ("2", 0)]
-    assert buffer.until == 100
+    assert buffer.rows.until == 100
 
 
 def _drain(buffer: RowBuffer) -> list[Piece]:

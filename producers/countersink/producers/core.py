@@ -17,7 +17,7 @@ from countersink.producers.link import Link
 from countersink.producers.options import Options
 from countersink.producers.outbox import Outbox
 from countersink.producers.primitives import Lock, pause
-from countersink.producers.rows import RowBuffer
+from countersink.producers.rows import NEVER, RowBuffer
 from countersink.producers.sender import Sender
 from countersink.producers.spool.writer import Spool
 from countersink.producers.spooler import Spooler
@@ -28,6 +28,8 @@ JOIN_SECONDS: Final = 1.0
 """How long the end of a thread is waited for at close, once what it waits for was broken off."""
 ANSWER_SECONDS: Final = 5.0
 """How long the folder is waited for by callers that have no time-out of their own."""
+DRAINING_SECONDS: Final = 2.0
+"""Rows leave memory if some were stored so long ago at most."""
 RESTART_SECONDS: Final = 1.0
 """Between two attempts to start the threads."""
 
@@ -40,7 +42,7 @@ class Core:
         self._options = options
         self._journal = Journal()
         self._clock = RedisClock()
-        self._buffer = RowBuffer(options.max_rows_in_memory)
+        self._buffer = RowBuffer(options.max_rows_in_memory or NEVER, options.max_bytes_in_memory)
         self.intake = Intake(self._buffer, self._clock, self._wake)
         self._outbox = Outbox(self.intake, self._clock, options.id_scope, breathe)
         self._link = Link(
@@ -64,12 +66,15 @@ class Core:
             self._spooler = Spooler(
                 self._spool, self._outbox, self._buffer, self._journal, self._sender.flush_now
             )
-        self._folder = Folder(self.intake, self._clock, self._journal, self._rows_waiting)
+        self._folder = Folder(
+            self.intake, self._clock, self._journal, self._rows_waiting, self._draining
+        )
         self._guard = Lock()  # never held over a call, so that no signal handler meets it
         self._starter: object | None = None  # who starts the threads at this moment
         self._started = False
         self._next_start = 0.0
         self._ending = False
+        self._told = 0  # increments dropped of which flush() has told
 
     # --- threads -----------------------------------------------------------------------------
 
@@ -131,10 +136,27 @@ class Core:
         if self._spooler is not None:
             self._spooler.rows_waiting()
 
+    def _draining(self, full_since: float) -> bool:
+        """Whether somebody takes rows out of memory, as it seems."""
+        link, spooler = self._link, self._spooler
+        tries = link.usable or not link.failures or (spooler is not None and not spooler.failing)
+        last = max(full_since, self._outbox.settled_at)
+        return tries and time.monotonic() - last < DRAINING_SECONDS
+
     # --- flushing ----------------------------------------------------------------------------
 
     def flush(self, timeout: float) -> bool:
-        """Store what was accepted so far; whether that was done within ``timeout`` seconds."""
+        """Store what was accepted so far; whether that was done within ``timeout`` seconds, and
+        nothing was dropped since the last call.
+        """
+        stored = self._flush(timeout)
+        return not self._dropped_anew() and stored
+
+    def _dropped_anew(self) -> bool:
+        told, self._told = self._told, self.intake.dropped
+        return self._told > told
+
+    def _flush(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         flush = self.begin_flush(deadline)
         if flush is None:
@@ -232,16 +254,17 @@ class Core:
             )
 
     def close(self, timeout: float) -> bool:
-        """Store what ``timeout`` seconds allow, count the rest as dropped; whether none was.
+        """Store what ``timeout`` seconds allow, count the rest as dropped; whether none was, nor
+        since the last flush.
 
         May be called again if an exception of a signal handler ended it, and goes on.
         """
         self.intake.switch(Mode.CLOSED)
         if not self._ending:
             deadline = time.monotonic() + timeout
-            stored = self.flush(timeout)
+            stored = self._flush(timeout)
             while stored and self.intake.raw():  # of calls that were under way at the switch
-                stored = self.flush(deadline - time.monotonic())
+                stored = self._flush(deadline - time.monotonic())
             if not stored:
                 self._spool_rest()
             self._ending = True
@@ -267,7 +290,7 @@ class Core:
         self._link.close()
         if self._spool is not None:
             self._spool.close()
-        return lost == 0
+        return not self._dropped_anew() and lost == 0
 
     def _spool_rest(self) -> None:
         """Let the spooler, for a second at most, write what Redis has not taken."""

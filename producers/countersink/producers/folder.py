@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from countersink.producers.bell import Bell
 from countersink.producers.clock import RedisClock
-from countersink.producers.intake import CHUNK, MAX_RAW, Intake, Mode
+from countersink.producers.intake import ALL_CHUNK, CHUNK, MAX_RAW, Intake, Mode
 from countersink.producers.journal import Journal
 from countersink.producers.primitives import Empty, SimpleQueue, Thread, sleep
 
@@ -26,6 +26,10 @@ HOLD_SECONDS: Final = 0.0001
 """How long folding should hold the interpreter lock at a time, while there is little to fold."""
 MIN_CHUNK: Final = 250
 MAX_CHUNK: Final = 4_000
+SLOW_FROM: Final = 0.75
+"""Callers wait a little when more of the room than this is taken, if rows leave it;"""
+SLOW_TO: Final = 0.5
+"""until no more than this is."""
 ALIVE_SECONDS: Final = 0.1
 """Between two looks whether the thread that is to answer still runs."""
 
@@ -50,6 +54,7 @@ class Folder(Thread):
         clock: whose minutes count.
         journal: where a bug is reported.
         rows_waiting: called as long as rows wait to be stored.
+        draining: whether rows leave memory, which is full since the monotonic time given.
     """
 
     def __init__(
@@ -58,17 +63,21 @@ class Folder(Thread):
         clock: RedisClock,
         journal: Journal,
         rows_waiting: Callable[[], None],
+        draining: Callable[[float], bool],
     ) -> None:
         super().__init__("countersink-folder")
         self._intake = intake
         self._clock = clock
         self._journal = journal
         self._rows_waiting = rows_waiting
+        self._draining = draining
         # Not an Event, whose lock a caller could meet again: in a signal handler, or in a finalizer
         # that the garbage collector runs, in the midst of set(). A SimpleQueue is reentrant.
         self._wakeups: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._stopping = False
         self._chunk = CHUNK
+        self._told = 0  # increments dropped by then
+        self._pressed: float | None = None  # since when memory is nearly full
 
     def wake(self) -> None:
         """Look now."""
@@ -132,7 +141,7 @@ class Folder(Thread):
         except Empty:
             pass
         if any(questions):
-            self._intake.fold_all(breathe)
+            self._intake.fold_all(self._allowed)
             self._tell()
             for question in questions:
                 if question is not None:
@@ -148,14 +157,11 @@ class Folder(Thread):
         folded = False
         while not self._stopping:
             waiting = self._intake.raw()
-            if waiting > MAX_RAW:
-                self._intake.switch(Mode.CROWDED)
-            elif self._intake.mode in (Mode.CROWDED, Mode.ALONE) and waiting < MAX_RAW // 4:
-                self._intake.switch(Mode.HOT)
-            if not waiting:
+            room = self._judge(waiting)
+            if not (waiting and room):
                 break
             before = time.thread_time()
-            count = self._intake.fold(max(self._chunk, waiting // 4))
+            count = self._intake.fold(min(room, max(self._chunk, waiting // 4)))
             self._adapt(count, time.thread_time() - before)
             folded = folded or count > 0
             self._tell()
@@ -165,8 +171,37 @@ class Folder(Thread):
         self._tell()  # of what a caller has folded, too
         return folded
 
+    def _judge(self, waiting: int) -> int:
+        """Let callers go on, or wait a little; how many events may be folded now: as long as rows
+        leave a memory that is nearly full, as many as find room for certain.
+        """
+        intake, now = self._intake, time.monotonic()
+        mode = intake.mode
+        if not intake.buffer.above(SLOW_TO if mode is Mode.FULL else SLOW_FROM, waiting):
+            self._pressed = None
+        elif self._pressed is None:
+            self._pressed = now
+        intake.patient = self._pressed is not None and self._draining(self._pressed)
+        if intake.patient:
+            intake.switch(Mode.FULL)
+            return intake.buffer.certain
+        if waiting > MAX_RAW:
+            intake.switch(Mode.CROWDED)
+        elif mode is Mode.FULL or (mode in (Mode.CROWDED, Mode.ALONE) and waiting < MAX_RAW // 4):
+            intake.switch(Mode.HOT)
+        return ALL_CHUNK if mode is Mode.FULL else max(ALL_CHUNK, waiting)
+
+    def _allowed(self) -> int:
+        """How many events of a flush may be folded now; waits until there are some."""
+        breathe()
+        while not (room := min(ALL_CHUNK, self._judge(self._intake.raw()))):
+            self._tell()
+            breathe()
+        return room
+
     def _tell(self) -> None:
-        if self._intake.buffer.waiting:
+        told, self._told = self._told, self._intake.dropped
+        if self._intake.buffer.waiting or self._told > told:
             self._rows_waiting()
 
     def _adapt(self, count: int, seconds: float) -> None:

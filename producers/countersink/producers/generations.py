@@ -1,12 +1,33 @@
 """The rows that were accepted between two takings, growing and then handed out."""
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from sys import getsizeof
+from typing import Final, cast
 
 from countersink.producers.increments import Names
 from countersink.stream.entry import Row
+
+# What things cost in memory at most, measured on CPython 3.11 to 3.14 (a test holds them against
+# what the process really takes).
+ROW_BYTES: Final = 224
+"""A row without its key: its share of the table (90 in the midst of a resize, which is the worst),
+of the table of `extra`, and its amounts.
+"""
+TABLE_BYTES: Final = 800
+"""An empty table, with its place among the others."""
+NAMED_BYTES: Final = 512
+"""An entry with names of the app's own, without them and its rows."""
+OUTSIDE_BYTES: Final = 160
+"""A row that was handed out: encoded, in a parcel."""
+MOST_ROW_BYTES: Final = ROW_BYTES + 1_100
+"""A row with a key whose every character takes four bytes, for one beyond the BMP is among them."""
+
+# The loop in C that Counter has works on a plain dictionary as well.
+count_all = cast(Callable[[dict[str, int], list[str]], None], Counter.update)
+"""Add 1 to each of the keys."""
 
 Named = tuple[Names, list[Row], int]
 """The app's own names, the rows that travel under them, and how many rows there are in the list up
@@ -14,11 +35,27 @@ to and including these: counted so that their sum can be told without adding it 
 from them."""
 
 
-@dataclass(slots=True)
+_ASCII_BYTES: Final = getsizeof("")
+"""A text of ASCII besides its characters."""
+
+
+def rows_bytes(keys: Sequence[str]) -> int:
+    """What rows with these keys take."""
+    text = "".join(keys)
+    if text.isascii():  # a third of the price
+        return len(keys) * (ROW_BYTES + _ASCII_BYTES) + len(text)
+    return len(keys) * ROW_BYTES + sum(map(getsizeof, keys))
+
+
+def named_bytes(names: Names, rows: Sequence[tuple[str, str, int | None, int]]) -> int:
+    """What an entry of ``rows`` under ``names`` takes."""
+    return NAMED_BYTES + sum(map(getsizeof, names)) + rows_bytes([row[1] for row in rows])
+
+
 class Table:
     """One counter's rows of one minute.
 
-    Counting by 1, which is nearly all there is to do, is one call into C: `counts.update(keys)`.
+    Counting by 1, which is nearly all there is to do, is one call into C: `count_all`.
 
     Attributes:
         counts: key → amount.
@@ -26,42 +63,99 @@ class Table:
         large: an amount is beyond ±``LARGE``, so that every addition has to be checked.
     """
 
-    counts: Counter[str] = field(default_factory=Counter)
-    extra: dict[str, int] = field(default_factory=dict)
-    large: bool = False
+    __slots__ = ("counts", "extra", "large")
+
+    def __init__(self) -> None:
+        # No Counter, which the garbage collector looks through: there may be a table for each row.
+        self.counts: dict[str, int] = {}
+        self.extra: dict[str, int] = {}
+        self.large = False
 
 
 @dataclass(slots=True)
 class Generation:
-    """The rows that were accepted between two takings."""
+    """The rows that were accepted between two takings.
+
+    Attributes:
+        cells: rows in the tables. A figure, since there may be very many tables; so is
+        bytes: what all rows take in memory; and
+        relative: whether a row's minute is relative (see ``RedisClock``).
+    """
 
     number: int
     oldest: int  # of the generations whose rows are in here; smaller than `number` after a return
     tables: dict[tuple[str, int], Table] = field(default_factory=dict)
     full: list[tuple[Row, int]] = field(default_factory=list)  # whose next sum left 64 bits
     named: list[Named] = field(default_factory=list)
+    cells: int = 0
+    bytes: int = 0
+    relative: bool = False
 
     @property
     def size(self) -> int:
-        """Rows, of all kinds. Counted anew: a figure kept beside the tables could part from them
-        when a caller that folds is interrupted by an exception of a signal handler.
-        """
-        tables = list(self.tables.values())
-        return sum([len(each.counts) for each in tables]) + len(self.full) + self.named_rows
+        """Rows, of all kinds."""
+        return self.cells + len(self.full) + self.named_rows
 
     @property
     def named_rows(self) -> int:
         """Rows that have names."""
         return self.named[-1][2] if self.named else 0
 
+    def table(self, counter: str, minute: int) -> Table:
+        """A new table."""
+        table = self.tables[counter, minute] = Table()
+        self.bytes += TABLE_BYTES
+        if minute < 0:
+            self.relative = True
+        return table
+
+    def count_ones(self, table: Table, keys: list[str]) -> None:
+        """Add 1 to each of ``keys``."""
+        counts = table.counts
+        if len(keys) < 8:  # which costs less than the call
+            for key in keys:
+                have = counts.get(key)
+                if have is None:
+                    self.cells += 1
+                    self.bytes += ROW_BYTES + getsizeof(key)
+                    have = 0
+                counts[key] = have + 1
+            return
+        before = len(counts)
+        count_all(counts, keys)
+        if len(counts) > before:
+            self.grown(counts, len(counts) - before)
+
+    def grown(self, counts: dict[str, int], new: int) -> None:
+        """``counts`` has got as many new rows: the last ones."""
+        self.cells += new
+        self.bytes += rows_bytes(list(islice(reversed(counts), new)))
+
     def add_named(self, names: Names, rows: list[Row]) -> None:
         """Add rows that travel in an entry of their own."""
         self.named.append((names, rows, self.named_rows + len(rows)))
+        self.bytes += named_bytes(names, rows)
+        if any(minute < 0 for _, _, minute, _ in rows):
+            self.relative = True
+
+    def count_anew(self) -> None:
+        """Find the figures out again, after something may have come between them and the rows."""
+        tables = list(self.tables.values())
+        self.cells = sum(len(table.counts) for table in tables)
+        self.bytes = sum(TABLE_BYTES + rows_bytes(list(table.counts)) for table in tables)
+        self.bytes += sum(named_bytes(names, rows) for names, rows, _ in self.named)
+        self.relative = True  # maybe
 
     def walk(self) -> Iterator[tuple[Row, int]]:
-        """Each row without an id, and how many increments it stands for."""
+        """Each row without an id, and how many increments it stands for. The tables leave memory
+        one by one.
+        """
         yield from self.full
-        for (counter, minute), table in self.tables.items():
+        tables = list(self.tables.items())
+        tables.reverse()
+        self.tables.clear()
+        while tables:
+            (counter, minute), table = tables.pop()
             extra = table.extra
             for key, amount in table.counts.items():
                 calls = amount + extra.get(key, 0) if extra else amount
@@ -75,15 +169,19 @@ class Taken:
         left: rows without an id that were not handed out; 0 only when the last one was.
         named: those with names that were not handed out, in the order in which they came: of two
             that have the same the first is to count.
+        bytes: what it takes in memory. All of it until its end, since a table leaves as a whole.
+        relative: see :class:`Generation`.
     """
 
     def __init__(self, rows: Generation) -> None:
         self.generation = rows.oldest
         self.named = deque(rows.named)
+        self.bytes = rows.bytes
+        self.relative = rows.relative
         self._named_given = 0
+        self._total = rows.size - rows.named_rows
         self._rows = rows.walk()
         self._ahead = next(self._rows, None)
-        self._total = rows.size - rows.named_rows
         self._given = 0
 
     @property

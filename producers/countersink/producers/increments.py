@@ -70,11 +70,13 @@ class Batch:
         plain: those that coalesce with others.
         named: those that travel in entries of their own, with what the entry's id is made from.
         rows: how many there are in all.
+        bytes: what they take in memory.
     """
 
     plain: list[Event]
     named: list[tuple[Names, list[Event]]]
     rows: int
+    bytes: int = 0
 
 
 def check_id(id: object) -> None:

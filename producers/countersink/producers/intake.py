@@ -13,22 +13,23 @@ So the fast way needs no test of the producer's state: whenever callers should t
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from countersink.producers.clock import RedisClock
 from countersink.producers.increments import Batch, Event
 from countersink.producers.primitives import RLock, in_main_thread, sleep
 from countersink.producers.process_end import wait_for_end
-from countersink.producers.promised import add_batches
+from countersink.producers.promised import add_batches, batch_bytes
 from countersink.producers.rows import RowBuffer
 from countersink.stream.limits import MAX_AMOUNT, MIN_AMOUNT
 
-FAST_COUNTERS: Final = 512
-"""Counters with a list of their own; the events of further ones share a list, at a higher price per
-call.
+FAST_COUNTERS: Final = 16_384
+"""Counters with a list of their own, some 500 bytes each; the events of further ones share a list,
+at a higher price per call.
 """
 MAX_RAW: Final = 500_000
 """Events not folded yet above which callers fold a chunk themselves, or wait a little."""
@@ -36,15 +37,16 @@ PAUSE_SECONDS: Final = 0.0001
 """How long a call in the main thread lets the folder go on while there are too many events."""
 CHUNK: Final = 2_000
 """Events that a caller folds at a time."""
+CLAIM: Final = 1_000
+"""Events that room is taken for at a time, where many counters have few each."""
 ALL_CHUNK: Final = 4_000
 """Events that a flush folds at a time."""
+MANY_SECONDS: Final = 5e-6
+"""How long a call of ``increment_many`` lets the folder or the sender go on, per key."""
+MAX_MANY_SECONDS: Final = 0.25
+"""At most."""
 
-ITEMS: Final = 500
-"""Items at most that are kept together of an ``increment_many``."""
-MUCH: Final = 8
-"""The folder is woken when this part of all room is promised to batches that are not folded."""
-
-Many = tuple[str, int | None, Sequence[str], Sequence[int]]
+Many = tuple[str, int | None, list[str], list[int]]
 """(counter, minute or None for now, keys, amounts): an increment for each key."""
 
 
@@ -54,6 +56,7 @@ class Mode(Enum):
     IDLE = "start or wake the threads"
     HOT = "nothing: the folder looks every few ms"
     CROWDED = "fold a chunk, or let the folder do so"
+    FULL = "wait a little: memory fills faster than Redis, or the spool, empties it"
     ALONE = "fold a chunk, and try to start the threads: there are none"
     CLOSED = "refuse"
 
@@ -67,6 +70,8 @@ class Intake:
             nor by a call in the main thread as long as the folder answers: a signal handler that
             came in between would wait for the folder, and this one for the lock.
         accepted: increments folded into rows; ``dropped``: those that found no room.
+        patient: what finds no room is to wait for some.
+        largest_refused: keys in the largest call of ``increment_many`` among the latter.
     """
 
     def __init__(self, buffer: RowBuffer, clock: RedisClock, wake: Callable[[], None]) -> None:
@@ -77,13 +82,19 @@ class Intake:
         self.buffer = buffer
         self.accepted = 0
         self.dropped = 0
+        self.largest_refused = 0
+        self.patient = False
         self.mode = Mode.IDLE
         self._closed = False
         self._folding = False
+        self._claimed = 0  # rows that room is taken for, whatever they are
+        self._torn = False  # an exception came up in the midst of folding
         self._clock = clock
         self._wake = wake
         self._ones: dict[str, list[str]] = {}
-        self._lists: list[tuple[str, list[str]]] = []  # the same lists; safe to walk while it grows
+        # The same lists, in two that are safe to walk while they grow, other than a dictionary.
+        self._lists: list[tuple[str, list[str]]] = []
+        self._events: list[list[str]] = []
         self._mixed: list[Event] = []
         self._many: list[Many] = []
         self._batches: list[Batch] = []
@@ -110,35 +121,40 @@ class Intake:
         self._after_put(len(self._mixed))
 
     def put_many(
-        self, counter: str, minute: int | None, keys: Sequence[str], amounts: Sequence[int]
+        self, counter: str, minute: int | None, keys: list[str], amounts: list[int]
     ) -> None:
-        """Leave checked events, all at once."""
-        self._many.extend(
-            [
-                (counter, minute, keys[at : at + ITEMS], amounts[at : at + ITEMS])
-                for at in range(0, len(keys), ITEMS)
-            ]
-        )
-        self._after_put(len(self._many) * ITEMS)
+        """Leave checked events, of keys that differ, for all of which there will be room or for
+        none.
+        """
+        self._many.append((counter, minute, keys, amounts))
+        self._after_put(self._many_raw())
+        pauses = int(min(len(keys) * MANY_SECONDS, MAX_MANY_SECONDS) / PAUSE_SECONDS)
+        while pauses > 0 and (
+            self.mode is Mode.FULL or (self.mode is Mode.CROWDED and self._many_raw() > MAX_RAW)
+        ):
+            sleep(PAUSE_SECONDS)
+            pauses -= 1
 
     def put_batch(self, batch: Batch) -> bool:
         """Leave checked events for which there is room, which is theirs from now on; else False."""
         buffer = self.buffer
-        rows = batch.rows
+        batch.bytes = batch_bytes(batch)
+        rows, size = batch.rows, batch.bytes
         with self._promising:
-            buffer.promised += rows  # first, see RowBuffer
+            if not buffer.promise(rows, size):
+                return False
             try:
-                if buffer.promised > buffer.until:
-                    return False
                 self._batches.append(batch)
-                if not buffer.limit and self._withdraw(batch):
-                    return False  # a signal handler had closed the producer
-                rows = 0
+                if not (buffer.closed and self._withdraw(batch)):
+                    rows = size = 0
+                # else a signal handler had closed the producer
             finally:
                 # An exception of a signal handler leaves no room promised for ever; in the worst
                 # case, right after the append, there is that much more than there should be.
-                buffer.promised -= rows
-        if self.mode is not Mode.HOT or buffer.reserved * MUCH > buffer.limit:
+                buffer.take_back(rows, size)
+        if rows:
+            return False
+        if self.mode is not Mode.HOT or buffer.much_promised:
             self._wake()
             if self.mode is Mode.ALONE:
                 self._fold_if_free()
@@ -183,6 +199,7 @@ class Intake:
             events = self._ones.setdefault(counter, mine)
             if events is mine:  # setdefault is atomic: one caller wins
                 self._lists.append((counter, mine))
+                self._events.append(mine)
         return events
 
     def _after_put(self, waiting: int) -> None:
@@ -195,6 +212,8 @@ class Intake:
                 self._fold_if_free()
         elif mode is Mode.CLOSED:
             wait_for_end()  # it may have been left after the last fold
+        elif mode is Mode.FULL:
+            sleep(PAUSE_SECONDS)
         elif waiting > (CHUNK if mode is Mode.CROWDED else MAX_RAW):
             if in_main_thread():
                 # Not folded here: an exception raised by a signal handler, which runs in this
@@ -216,7 +235,7 @@ class Intake:
 
     def raw(self) -> int:
         """Events that are not folded yet."""
-        ones = sum([len(events) for _, events in self._lists])
+        ones = sum(map(len, self._events))
         return ones + self._many_raw() + self._batched() + len(self._mixed) + len(self._named)
 
     def _many_raw(self) -> int:
@@ -230,35 +249,32 @@ class Intake:
         with self.lock:
             return self._fold_chunk(limit)
 
-    def fold_all(self, breathe: Callable[[], None] | None = None) -> None:
+    def fold_all(self, allowed: Callable[[], int] = lambda: ALL_CHUNK) -> None:
         """Fold all that was there when this began, whatever is added meanwhile.
 
         Args:
-            breathe: called between two chunks.
+            allowed: asked how many events may be folded now, and then again; may wait.
         """
+        ones = [(name, events, len(events)) for name, events in list(self._lists) if events]
         kinds: list[tuple[Callable[[int], int], int]] = [
-            (partial(self._fold_list, counter, events), len(events))
-            for counter, events in list(self._lists)
-            if events
+            (partial(self._fold_some, ones), sum([there for _, _, there in ones])),
+            (self._fold_mixed, len(self._mixed)),
+            (self._fold_many, self._many_raw()),
+            (self._fold_batches, self._batched()),
+            (self._fold_named, len(self._named)),
         ]
-        kinds.append((self._fold_mixed, len(self._mixed)))
-        kinds.append((self._fold_many, self._many_raw()))
-        kinds.append((self._fold_batches, self._batched()))
-        kinds.append((self._fold_named, len(self._named)))
-        since = 0
+        room = 0
         for fold, there in kinds:
-            # Each list by as many as there were, wherever other callers have added to the rest.
+            # Each kind by as many as there were, wherever other callers have added to the rest.
             left = there
             while left > 0:
+                room = room if room > 0 else allowed()
                 with self.lock:
-                    folded = self._guarded(fold, min(left, ALL_CHUNK))
+                    folded = self._guarded(fold, min(left, room))
                 if not folded:
                     break
                 left -= folded
-                since += folded
-                if since >= ALL_CHUNK and breathe is not None:
-                    since = 0
-                    breathe()
+                room -= folded
         with self.lock:
             while self._late:
                 self.dropped += self._late.pop()
@@ -282,31 +298,60 @@ class Intake:
             return 0
         self._folding = True
         try:
+            if self._torn:
+                self.buffer.mend()
+            self._torn = True
             self.buffer.recount()
-            return fold(limit)
+            self._claimed = 0
+            folded = fold(limit)
+            self.buffer.recount()
+            self._torn = False
+            return folded
         finally:
+            if self._torn:
+                self.buffer.mend()
             self._folding = False
 
     def _fold_ones(self, limit: int) -> int:
         lists = self._lists
+        turn = self._turn + 1
+        minute = self._clock.minute()
         done = 0
-        for _ in range(len(lists)):
-            self._turn = (self._turn + 1) % len(lists)
-            counter, events = lists[self._turn]
+        for number in chain(range(turn, len(lists)), range(min(turn, len(lists)))):
+            counter, events = lists[number]
             if events:
-                done += self._fold_list(counter, events, limit - done)
+                done += self._fold_list(counter, events, limit - done, minute)
                 if done >= limit:
+                    self._turn = number
                     break
         return done
 
-    def _fold_list(self, counter: str, events: list[str], limit: int) -> int:
+    def _fold_some(self, ones: list[tuple[str, list[str], int]], limit: int) -> int:
+        """Fold of each list as many events as it says, from the last list on."""
         minute = self._clock.minute()
+        done = 0
+        while ones and done < limit:
+            counter, events, there = ones.pop()
+            folded = self._fold_list(counter, events, min(there, limit - done), minute)
+            done += folded
+            if 0 < folded < there:
+                ones.append((counter, events, there - folded))
+        return done
+
+    def _fold_list(self, counter: str, events: list[str], limit: int, minute: int) -> int:
         chunk = events[:limit]
         del events[: len(chunk)]
-        dropped = self.buffer.add_ones(counter, minute, chunk)
+        count = len(chunk)
+        if self._claimed < count <= CLAIM:
+            # Once for many lists: there may be one for each event.
+            self.buffer.recount()
+            self._claimed = CLAIM if self.buffer.claim_tables(CLAIM) else 0
+        bounded = self._claimed < count
+        dropped = self.buffer.add_ones(counter, minute, chunk, bounded=bounded)
+        self._claimed = 0 if bounded else self._claimed - count
         self.dropped += dropped
-        self.accepted += len(chunk) - dropped
-        return len(chunk)
+        self.accepted += count - dropped
+        return count
 
     def _fold_mixed(self, limit: int) -> int:
         minute = self._clock.minute()
@@ -330,7 +375,11 @@ class Intake:
         done = 0
         while self._many and done < limit:
             counter, at, keys, amounts = self._many.pop(0)
-            dropped = self.buffer.add_batch(counter, minute if at is None else at, keys, amounts)
+            dropped = self.buffer.add_many(counter, minute if at is None else at, keys, amounts)
+            if dropped and self.patient:
+                self._many.insert(0, (counter, at, keys, amounts))
+                break  # there will be room soon
+            self.largest_refused = max(self.largest_refused, dropped)
             self.dropped += dropped
             self.accepted += len(keys) - dropped
             done += len(keys)
@@ -338,22 +387,22 @@ class Intake:
 
     def _fold_batches(self, limit: int) -> int:
         minute = self._clock.minute()
-        chunk, done = 0, 0
+        chunk, done, size = 0, 0, 0
         for batch in self._batches:
             if done >= limit:
                 break
-            chunk, done = chunk + 1, done + batch.rows
+            chunk, done, size = chunk + 1, done + batch.rows, size + batch.bytes
         batches = self._batches[:chunk]
         del self._batches[:chunk]
         try:
-            if not self.buffer.limit:  # given up meanwhile
+            if self.buffer.closed:  # given up meanwhile
                 self.dropped += done
                 return done
             add_batches(self.buffer, batches, minute)
             self.accepted += done
             return done
         finally:
-            self.buffer.redeem(done)
+            self.buffer.redeem(done, size)
 
     def _fold_named(self, limit: int) -> int:
         minute = self._clock.minute()

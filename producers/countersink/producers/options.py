@@ -23,7 +23,9 @@ class Options:
         flush_interval: seconds between two flushes to Redis; what comes after a pause at least as
             long goes out at once.
         max_rows: distinct (counter, key, minute) rows that start a flush early.
-        max_rows_in_memory: rows held at most, sent or not, until Redis or the spool has them.
+        max_bytes_in_memory: memory that rows may take, sent or not, until Redis or the spool has
+            them. A row takes some 290 bytes with a key of 20 characters, in the worst case counted.
+        max_rows_in_memory: rows held at most besides that; ``None``: as many as find room there.
         max_stream_length: entries in the stream above which Redis is treated as away.
         spool: directory of the disk spool; ``None``: no spool.
         spool_max_bytes: size of all segments in that directory above which nothing more is spooled.
@@ -37,7 +39,8 @@ class Options:
 
     flush_interval: float = 0.25
     max_rows: int = 5_000
-    max_rows_in_memory: int = 100_000
+    max_bytes_in_memory: int = 1 << 28
+    max_rows_in_memory: int | None = None
     max_stream_length: int = 1_000_000
     spool: str | None = None
     spool_max_bytes: int = 1 << 30
@@ -50,8 +53,16 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("flush_interval", "socket_timeout", "exit_timeout"):
             _check_seconds(name, getattr(self, name))
-        for name in ("max_rows", "max_rows_in_memory", "max_stream_length", "spool_max_bytes"):
+        for name in (
+            "max_rows",
+            "max_bytes_in_memory",
+            "max_rows_in_memory",
+            "max_stream_length",
+            "spool_max_bytes",
+        ):
             value = getattr(self, name)
+            if value is None and name == "max_rows_in_memory":
+                continue
             if type(value) is not int:
                 raise TypeError(f"{name} is an int, not {type(value).__name__}")
             if value < 1:
@@ -87,7 +98,8 @@ def from_environment(environment: Mapping[str, str] | None = None) -> tuple[str,
         variable = PREFIX + field.name.upper()
         text = _read(env, variable)
         if text:
-            given[field.name] = _parse(variable, text, type(field.default))
+            kind = int if field.name == "max_rows_in_memory" else type(field.default)
+            given[field.name] = _parse(variable, text, kind)
     try:
         return url, Options(**given)
     except (TypeError, ValueError) as error:

@@ -1,5 +1,6 @@
 """Parcels that are sealed and not stored yet."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,6 +23,7 @@ class Outbox:
     Attributes:
         stored, spooled, resent: increments, see :class:`~countersink.producers.stats.Stats`.
         lost: increments given up.
+        settled_at: the monotonic time at which rows were settled last.
         watchers: rung whenever rows were settled.
     """
 
@@ -41,6 +43,7 @@ class Outbox:
         self._breathe = breathe
         self._parcels: list[Parcel] = []
         self._given_up = False
+        self.settled_at = float("-inf")
         self._oldest = NEVER  # the oldest generation not settled, as of the last settling or mark
 
     def __len__(self) -> int:
@@ -68,8 +71,12 @@ class Outbox:
                 )
             if piece is None:
                 break
+            rows_taken = piece.rows
+            if piece.relative:
+                absolute = self._clock.absolute
+                rows_taken = [(c, key, absolute(minute), n) for c, key, minute, n in rows_taken]
             # By and by, see encode_pieces: a batch of the app's comes all at once.
-            pieces += [piece.rows[at : at + limit] for at in range(0, len(piece.rows), limit)]
+            pieces += [rows_taken[at : at + limit] for at in range(0, len(rows_taken), limit)]
             count += len(piece.rows)
             increments += piece.increments
             generation = piece.generation
@@ -124,6 +131,8 @@ class Outbox:
                     self.stored += parcel.increments
             self._parcels = [parcel for parcel in self._parcels if not parcel.settled]
             self._oldest = self._buffer.oldest_unsettled()
+        if parcels:
+            self.settled_at = time.monotonic()
         for watcher in list(self.watchers):
             watcher.ring()
 
@@ -155,8 +164,7 @@ class Outbox:
         """
         with self._lock:
             if not self._given_up:
-                self._buffer.limit = 0  # an event that a caller leaves from now on is dropped
-                self._buffer.clear()
+                self._buffer.close()  # an event that a caller leaves from now on is dropped
                 self._given_up = True
                 self._parcels.clear()
             lost = self._intake.accepted - self.stored - self.spooled

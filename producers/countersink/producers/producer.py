@@ -54,9 +54,9 @@ class Producer:
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
-        flush_interval, max_rows, max_rows_in_memory, max_stream_length, spool, spool_max_bytes,
-            id_scope, socket_timeout, exit_timeout, handle_sigterm, handle_os_exit: see
-            :class:`~countersink.producers.options.Options`.
+        flush_interval, max_rows, max_bytes_in_memory, max_rows_in_memory, max_stream_length, spool,
+            spool_max_bytes, id_scope, socket_timeout, exit_timeout, handle_sigterm,
+            handle_os_exit: see :class:`~countersink.producers.options.Options`.
 
     Raises:
         TypeError, ValueError: the URL or an option cannot be used. Redis is not contacted yet.
@@ -68,7 +68,8 @@ class Producer:
         *,
         flush_interval: float = _DEFAULTS.flush_interval,
         max_rows: int = _DEFAULTS.max_rows,
-        max_rows_in_memory: int = _DEFAULTS.max_rows_in_memory,
+        max_bytes_in_memory: int = _DEFAULTS.max_bytes_in_memory,
+        max_rows_in_memory: int | None = _DEFAULTS.max_rows_in_memory,
         max_stream_length: int = _DEFAULTS.max_stream_length,
         spool: str | os.PathLike[str] | None = None,
         spool_max_bytes: int = _DEFAULTS.spool_max_bytes,
@@ -81,6 +82,7 @@ class Producer:
         self._options = Options(
             flush_interval=flush_interval,
             max_rows=max_rows,
+            max_bytes_in_memory=max_bytes_in_memory,
             max_rows_in_memory=max_rows_in_memory,
             max_stream_length=max_stream_length,
             spool=None if spool is None else os.fspath(spool),
@@ -165,7 +167,7 @@ class Producer:
         self, counter: str, amounts: Mapping[str, int], *, at: datetime | None = None
     ) -> None:
         """Add ``amounts[key]`` to each key of ``counter``: all, or none if one of them is not
-        valid.
+        valid or there is no room for all of them, which are dropped then.
 
         Args:
             counter, at: as for :meth:`increment`.
@@ -246,10 +248,11 @@ class Producer:
                 process has spooled is too.
 
         Returns:
-            Whether that is so. Never raises because of Redis or a disk. With ``applied``, False
-            also where it cannot be known: entries left the stream otherwise than by a worker (Redis
-            was emptied, started anew or replaced by a replica; XTRIM, XDEL, DEL), since the last
-            call that said so. The log has which, and the next call is about what was stored since.
+            Whether that is so, and nothing was dropped since the last flush. Never raises because
+            of Redis or a disk. With ``applied``, False also where it cannot be known: entries left
+            the stream otherwise than by a worker (Redis was emptied, started anew or replaced by a
+            replica; XTRIM, XDEL, DEL), since the last call that said so. The log has which, and the
+            next call is about what was stored since.
         """
         deadline = time.monotonic() + timeout
         since = self._core.trail.told
@@ -293,7 +296,8 @@ class Producer:
             timeout: seconds that the flush may take.
 
         Returns:
-            Whether nothing was lost; a second call returns the same.
+            Whether nothing was lost, nor dropped since the last flush; a second call returns the
+            same.
         """
         with self._closing:
             complete = self._complete

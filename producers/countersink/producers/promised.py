@@ -3,9 +3,18 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from countersink.producers.generations import TABLE_BYTES, named_bytes, rows_bytes
 from countersink.producers.increments import Batch, Event
 from countersink.producers.rows import RowBuffer
 from countersink.stream.limits import MAX_AMOUNT, MIN_AMOUNT
+
+
+def batch_bytes(batch: Batch) -> int:
+    """What its rows take in memory at most: as if none of them were there."""
+    tables = {(counter, at) for counter, _, at, _ in batch.plain}
+    plain = rows_bytes([event[1] for event in batch.plain])
+    named = sum(named_bytes(names, events) for names, events in batch.named)
+    return len(tables) * TABLE_BYTES + plain + named
 
 
 def add_batches(buffer: RowBuffer, batches: Sequence[Batch], minute: int) -> None:

@@ -1,15 +1,26 @@
 """The coalescing buffer: one amount per (counter, key, minute). Its owner holds a lock."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from countersink.producers.generations import Generation, Table, Taken
+from countersink.producers.generations import (
+    MOST_ROW_BYTES,
+    OUTSIDE_BYTES,
+    ROW_BYTES,
+    TABLE_BYTES,
+    Generation,
+    Taken,
+    named_bytes,
+    rows_bytes,
+)
 from countersink.producers.increments import Names
+from countersink.producers.room import Room
 from countersink.stream.entry import Row
 from countersink.stream.limits import MAX_AMOUNT, MIN_AMOUNT
 
+PIECE: Final = 2_000
+"""Keys that are added in one call into C, which holds the interpreter lock."""
 NEVER: Final = 1 << 62
 """A generation later than all."""
 SMALL: Final = 1 << 31
@@ -28,40 +39,31 @@ class Piece:
         rows: the rows.
         increments: the increments folded into them.
         names: the app's own: these rows travel in an entry of their own. Empty: none.
+        relative: a row's minute may be relative (see ``RedisClock``).
     """
 
     generation: int
     rows: list[Row]
     increments: int
     names: Names = ()
+    relative: bool = False
 
 
 class RowBuffer:
-    """Rows waiting to be stored, bounded by ``limit``; rows handed out count until they are
-    settled, and room is kept for those that were promised it.
-
-    Promises are made without the owner's lock, which a thread that waits in the midst of one could
-    hold up for ever: by two figures, of which each side writes one, ``promised`` and ``until``.
-    Whoever wants room moves its own first, then looks at the other's, and moves back if that is too
-    much. So of two at the same moment at least one sees the other, and never do both take the last
-    room.
+    """Rows waiting to be stored, bounded by ``max_bytes`` of memory and maybe by ``limit`` rows;
+    rows handed out count until they are settled, and room is kept for those that were promised it.
 
     Attributes:
-        limit: rows that may wait.
-        promised: rows that were ever promised room, and those for which somebody is just trying.
-            Written by whoever promises, one thread at a time.
-        until: what ``promised`` may come to: ``limit`` less the rows held, and more by the promised
-            ones that have become rows. Written by the owner.
+        rows: the room for rows, in rows.
+        memory: the same room, in bytes.
 
     Rows belong to generations, numbered from 1: everything added so far is stored once
     :meth:`oldest_unsettled` is greater than :attr:`generation` was.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.promised = 0
-        self.until = limit
-        self._redeemed = 0
+    def __init__(self, limit: int, max_bytes: int = NEVER) -> None:
+        self.rows = Room(limit)
+        self.memory = Room(max_bytes)
         self._current = Generation(1, 1)
         self._taken: Taken | None = None
         self._outside: dict[int, int] = {}
@@ -88,6 +90,36 @@ class RowBuffer:
         """All rows not settled."""
         return self.waiting + self._outside_rows
 
+    @property
+    def held_bytes(self) -> int:
+        """What they take in memory."""
+        taken = self._taken
+        outside = self._outside_rows * OUTSIDE_BYTES
+        return self._current.bytes + (taken.bytes if taken else 0) + outside
+
+    @property
+    def crowded(self) -> bool:
+        """Whether at least half of the room is taken."""
+        rows, memory = self.rows.limit, self.memory.limit
+        return self.held * 2 >= rows or self.held_bytes * 2 >= memory
+
+    def above(self, part: float, raw: int) -> bool:
+        """Whether more than ``part`` of the room is taken, with ``raw`` events on their way here,
+        as if each was to make a row.
+        """
+        memory = self.held_bytes + raw * ROW_BYTES
+        return memory > part * self.memory.limit or self.held > part * self.rows.limit
+
+    @property
+    def certain(self) -> int:
+        """Rows for which there is room whatever they are."""
+        return max(0, min(self.rows.free, self.memory.free // (TABLE_BYTES + MOST_ROW_BYTES)))
+
+    @property
+    def closed(self) -> bool:
+        """Whether there is no room for anything any more."""
+        return not self.rows.limit
+
     def oldest_unsettled(self) -> int:
         """The oldest generation with rows that are not stored; ``NEVER`` if all are."""
         oldest = min(self._outside, default=NEVER)
@@ -95,54 +127,76 @@ class RowBuffer:
             oldest = min(oldest, self._taken.generation)
         return min(oldest, self._current.oldest) if self._current.size else oldest
 
+    def promise(self, rows: int, size: int) -> bool:
+        """Promise room for as many rows and bytes, if there is; by one thread at a time, which
+        needs no lock of the owner's.
+        """
+        if not self.rows.promise(rows):
+            return False
+        if self.memory.promise(size):
+            return True
+        self.rows.promised -= rows
+        return False
+
+    def take_back(self, rows: int, size: int) -> None:
+        """What was promised, by the same thread, is not needed."""
+        self.rows.promised -= rows
+        self.memory.promised -= size
+
     @property
-    def reserved(self) -> int:
-        """Rows that were promised room and are still to come."""
-        return self.promised - self._redeemed
+    def much_promised(self) -> bool:
+        """Whether an eighth of the room is promised to what has not come yet."""
+        return any(room.reserved * 8 > room.limit for room in (self.rows, self.memory))
 
     def recount(self) -> None:
         """Find out how much room there is. To be called before adding rows, and after adding some
         that were not bounded.
         """
-        self.until = self.limit - self.held + self._redeemed
+        self.rows.recount(self.held)
+        self.memory.recount(self.held_bytes)
 
-    def redeem(self, rows: int) -> None:
-        """``rows`` of those that were promised room have come."""
-        self._redeemed += rows
+    def mend(self) -> None:
+        """Find all figures out again: an exception came up in the midst of adding."""
+        self._current.count_anew()
         self.recount()
 
-    def _free(self) -> int:
-        return self.until - self.promised
+    def redeem(self, rows: int, size: int) -> None:
+        """``rows`` of those that were promised room, and ``size`` bytes, have come."""
+        self.rows.redeemed += rows
+        self.memory.redeemed += size
+        self.recount()
 
-    def _claim(self, rows: int) -> bool:
-        """Take room for as many rows, if there is."""
-        if self._free() < rows:
+    def claim(self, rows: int, size: int) -> bool:
+        """Take room for as many rows and bytes, if there is. What was not used after all is given
+        back by :meth:`recount`.
+        """
+        if not self.rows.claim(rows):
             return False
-        self.until -= rows
-        if self._free() >= 0:
+        if self.memory.claim(size):
             return True
-        self._unclaim(rows)  # promised to others at this moment
+        self.rows.until += rows
         return False
 
-    def _unclaim(self, rows: int) -> None:
-        self.until += rows
+    def claim_tables(self, rows: int) -> bool:
+        """Take room for as many rows with tables of their own, whatever their keys."""
+        return self.claim(rows, rows * (TABLE_BYTES + MOST_ROW_BYTES))
+
+    def _unclaim(self) -> None:
+        self.recount()
 
     # --- in ----------------------------------------------------------------------------------
 
-    def add_ones(
-        self, counter: str, minute: int, keys: Sequence[str], *, bounded: bool = True
-    ) -> int:
+    def add_ones(self, counter: str, minute: int, keys: list[str], *, bounded: bool = True) -> int:
         """Add an increment of 1 for each of ``keys``; how many found no room."""
         rows = self._current
         table = rows.tables.get((counter, minute))
         large = table is not None and table.large
-        if not large and (not bounded or self._claim(len(keys))):
-            if table is None:
-                table = rows.tables[counter, minute] = Table()
-            before = len(table.counts)
-            table.counts.update(keys)
+        if not large and (
+            not bounded or self.claim(len(keys), TABLE_BYTES + len(keys) * MOST_ROW_BYTES)
+        ):
+            rows.count_ones(table or rows.table(counter, minute), keys)
             if bounded:
-                self._unclaim(len(keys) - (len(table.counts) - before))
+                self._unclaim()
             return 0
         counted = Counter(keys)
         if large:
@@ -154,55 +208,61 @@ class RowBuffer:
 
     def _add_while_there_is_room(self, counter: str, minute: int, counted: Counter[str]) -> int:
         """The end of :meth:`add_ones` when not every key may find room."""
+        dropped = 0
+        full = False
         rows = self._current
-        room = len(counted)
-        while room > 0 and not self._claim(room):
-            room = min(room - 1, self._free())
         table = rows.tables.get((counter, minute))
-        if table is None:
-            if room <= 0:
-                return counted.total()
-            table = rows.tables[counter, minute] = Table()
-        counts, dropped = table.counts, 0
         for key, count in counted.items():
-            if key in counts:
-                counts[key] += count
-            elif room > 0:
-                counts[key] = count
-                room -= 1
-            else:
+            if table is not None and key in table.counts:
+                table.counts[key] += count
+            elif full:
                 dropped += count
-        self._unclaim(max(0, room))
+            elif self.add(counter, key, minute, count, count):
+                dropped += count
+                full = True  # also for a shorter key: who comes first is not by length
+            elif table is None:
+                table = rows.tables[counter, minute]
         return dropped
 
-    def add_batch(
-        self, counter: str, minute: int, keys: Sequence[str], amounts: Sequence[int]
-    ) -> int:
-        """Add ``amounts[i]`` to ``keys[i]``, for each an increment; how many found no room."""
+    def add_many(self, counter: str, minute: int, keys: list[str], amounts: list[int]) -> int:
+        """Add ``amounts[i]`` to ``keys[i]``, no key twice, for each an increment; how many found no
+        room: all or 0.
+        """
+        table = self._current.tables.get((counter, minute))
+        if not self.claim(len(keys), TABLE_BYTES + len(keys) * MOST_ROW_BYTES):
+            new = keys
+            if table is not None and not table.large and max(map(abs, amounts)) <= SMALL:
+                new = [key for key in keys if key not in table.counts]
+            size = rows_bytes(new) + (TABLE_BYTES if table is None else 0)
+            if new and not self.claim(len(new), size):
+                return len(keys)
+        for at in range(0, len(keys), PIECE):
+            self._add_amounts(counter, minute, keys[at : at + PIECE], amounts[at : at + PIECE])
+        self._unclaim()
+        return 0
+
+    def _add_amounts(self, counter: str, minute: int, keys: list[str], amounts: list[int]) -> None:
+        """Add as many increments, for which there is room."""
         least, most = min(amounts), max(amounts)
         if least == most == 1:
-            return self.add_ones(counter, minute, keys)
+            self.add_ones(counter, minute, keys, bounded=False)
+            return
         rows = self._current
         table = rows.tables.get((counter, minute))
-        if (
-            not -SMALL <= least <= most <= SMALL
-            or (table is not None and table.large)
-            or not self._claim(len(keys))
-        ):
-            return sum(
-                self.add(counter, key, minute, amount, 1)
-                for key, amount in zip(keys, amounts, strict=True)
-            )
+        if not -SMALL <= least <= most <= SMALL or (table is not None and table.large):
+            for key, amount in zip(keys, amounts, strict=True):
+                self.add(counter, key, minute, amount, 1, bounded=False)
+            return
         if table is None:
-            table = rows.tables[counter, minute] = Table()
+            table = rows.table(counter, minute)
         counts, extra = table.counts, table.extra
         before = len(counts)
         for key, amount in zip(keys, amounts, strict=True):
             counts[key] = counts.get(key, 0) + amount
             if amount != 1:
                 extra[key] = extra.get(key, 0) + 1 - amount
-        self._unclaim(len(keys) - (len(counts) - before))
-        return 0
+        if len(counts) > before:
+            rows.grown(counts, len(counts) - before)
 
     def add(
         self, counter: str, key: str, minute: int, amount: int, calls: int, *, bounded: bool = True
@@ -214,15 +274,19 @@ class RowBuffer:
         if have is not None and table is not None and MIN_AMOUNT <= have + amount <= MAX_AMOUNT:
             amount += have
             calls += have + table.extra.pop(key, 0)
-        elif bounded and not self._claim(1):
-            return calls
         else:
+            size = rows_bytes((key,)) + (TABLE_BYTES if table is None else 0)
+            if bounded and not self.claim(1, size):
+                return calls
             if table is None:
-                table = rows.tables[counter, minute] = Table()
-            if have is not None:
+                table = rows.table(counter, minute)
+            if have is None:
+                rows.cells += 1
+            else:
                 # The sum leaves 64 bits: this row is complete, and another one begins.
                 row = (counter, key, minute, have)
                 rows.full.append((row, have + table.extra.pop(key, 0)))
+            rows.bytes += rows_bytes((key,))
         table.counts[key] = amount
         if calls != amount:
             table.extra[key] = calls - amount
@@ -234,7 +298,7 @@ class RowBuffer:
         """Add rows that travel under the app's own names, for each an increment; how many found no
         room: all or 0.
         """
-        if bounded and not self._claim(len(rows)):
+        if bounded and not self.claim(len(rows), named_bytes(names, rows)):
             return len(rows)
         self._current.add_named(names, rows)
         return 0
@@ -258,12 +322,13 @@ class RowBuffer:
         if taken.left:
             pairs = taken.next(limit)
             calls = sum([count for _, count in pairs])
-            piece = Piece(taken.generation, [row for row, _ in pairs], calls)
+            rows = [row for row, _ in pairs]
+            piece = Piece(taken.generation, rows, calls, relative=taken.relative)
         elif not named:
             return None
         else:
             names, rows = taken.next_named()
-            piece = Piece(taken.generation, rows, len(rows), names)
+            piece = Piece(taken.generation, rows, len(rows), names, taken.relative)
         if not taken.left and not taken.named:
             self._taken = None
         self._outside[piece.generation] = self._outside.get(piece.generation, 0) + len(piece.rows)
@@ -276,7 +341,10 @@ class RowBuffer:
         if taken is None:
             return False
         self._current.oldest = min(self._current.oldest, taken.generation)
+        before = taken.left
         pairs = taken.next(limit)
+        if pairs:  # as a share: the keys are the same ones in both tables
+            taken.bytes -= taken.bytes * len(pairs) // before
         for (counter, key, minute, amount), calls in pairs:
             # No bound: each of these rows was let in before, and merging makes them no more.
             self.add(counter, key, minute, amount, calls, bounded=False)
@@ -285,11 +353,15 @@ class RowBuffer:
             return True
         if taken.named:
             # Before those that have come since.
-            number, named = 0, []
+            number, size, named = 0, 0, []
             for names, rows, _ in (*taken.named, *self._current.named):
                 number += len(rows)
                 named.append((names, rows, number))
+            for names, rows, _ in taken.named:
+                size += named_bytes(names, rows)
             self._current.named = named
+            self._current.bytes += size
+            self._current.relative |= taken.relative
         self._taken = None
         return False
 
@@ -303,8 +375,9 @@ class RowBuffer:
             del self._outside[generation]
         self.recount()
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def close(self) -> None:
+        """Forget everything, and take nothing more."""
+        self.rows.limit = self.memory.limit = 0
         self._current = Generation(self._current.number + 1, self._current.number + 1)
         self._taken = None
         self._outside.clear()

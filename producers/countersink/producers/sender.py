@@ -123,11 +123,26 @@ class Sender(Thread):
         if dropped > self._reported and self._journal.seldom(
             logging.WARNING,
             "dropped",
-            "%d increments dropped: %d rows wait for Redis, as many as may",
+            "%d increments dropped: %s",
             dropped - self._reported,
-            self._buffer.held,
+            self._cause(),
         ):
             self._reported = dropped
+
+    def _cause(self) -> str:
+        """Why there was no room."""
+        largest = self._intake.largest_refused
+        if largest and not self._buffer.crowded:
+            return f"memory has no room for a call of increment_many with {largest} keys as a whole"
+        if self._link.usable:
+            redis = "they came faster than Redis took them"
+        else:
+            redis = self._link.last_error or "Redis has not answered yet"
+        spool = "there is no spool"
+        if self._spool is not None:
+            spool = self._spool.failure or "the spool did not take them in time"
+        held, size = self._buffer.held, self._buffer.held_bytes >> 20
+        return f"memory is full ({held} rows, {size} MB): {redis}; {spool}"
 
     def _patience(self) -> float | None:
         """Seconds to wait for the bell."""

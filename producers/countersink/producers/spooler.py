@@ -47,11 +47,6 @@ class Spooler(Thread):
         self._working = RLock()  # see Sender
         self._busy = False
 
-    @property
-    def crowded(self) -> bool:
-        """Whether memory is at least half full."""
-        return self._buffer.held * 2 >= self._buffer.limit
-
     def request(self, generation: int) -> None:
         """Spool everything up to ``generation`` soon, even if the last attempt has just failed."""
         self._upto = max(self._upto, generation)
@@ -61,7 +56,7 @@ class Spooler(Thread):
 
     def rows_waiting(self) -> None:
         """Spool if memory is half full."""
-        if self.crowded:
+        if self._buffer.crowded:
             self._bell.ring()
 
     def stop(self) -> None:
@@ -103,7 +98,7 @@ class Spooler(Thread):
         while not self._stopping and time.monotonic() >= self._not_before:
             if self._upto and not self._outbox.settled(self._upto):
                 upto = self._upto
-            elif self.crowded:
+            elif self._buffer.crowded:
                 upto = self._buffer.generation
             else:
                 self._failing = False
@@ -130,6 +125,7 @@ class Spooler(Thread):
             raise
         else:
             self._failing = False
+            self._spool.failure = None
             self._outbox.settle(parcels, spooled=True)
             self._stored()
         return True
@@ -137,7 +133,7 @@ class Spooler(Thread):
     def _failed(self, parcels: list[Parcel], error: SpoolError) -> None:
         # Those that were sent before have stayed in the outbox.
         self._outbox.post([parcel for parcel in parcels if parcel.at is None])
-        self.last_error = str(error)
+        self.last_error = self._spool.failure = str(error)
         self._not_before = time.monotonic() + RETRY_SECONDS
         self._failing = True
         self._journal.seldom(logging.ERROR, "spool_failed", "%s; rows stay in memory", error)

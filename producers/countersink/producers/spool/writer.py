@@ -23,11 +23,13 @@ class Spool:
 
     Attributes:
         backlog: the segments being replayed; for the sender alone.
+        failure: why the last attempt to write failed; ``None``: it did not.
     """
 
     def __init__(self, directory: Path, max_bytes: int, journal: Journal) -> None:
         self.directory = directory
         self.backlog = Backlog(journal)
+        self.failure: str | None = None
         self._max_bytes = max_bytes
         self._journal = journal
         self._lock = Lock()  # the current segment and the list of closed ones; held during fsync

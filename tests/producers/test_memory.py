@@ -1,0 +1,212 @@
+"""What fits into memory, in bytes: bursts of new keys, and what is said of what did not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import redis
+
+from countersink.producers import Producer
+from countersink.stream.connection import connect
+from tests.producers.helpers import run_script, said, total
+from tests.support.factories import RedisFactory
+from tests.support.processes import Children
+from tests.support.waiting import eventually
+
+AWAY = "redis://127.0.0.1:1/0"
+AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+FILL = """
+import json, sys
+from datetime import datetime, timedelta, timezone
+from countersink.producers import Producer
+
+shape, size = sys.argv[1], int(sys.argv[2])
+ways = {
+    "keys": lambda producer, n: producer.increment("hits", f"/page/article-{n:07d}"),
+    "long keys": lambda producer, n: producer.increment("hits", f"{n:0255d}"),
+    "wide keys": lambda producer, n: producer.increment("hits", f"{n:0251d}\\U0001f600"),
+    "amounts": lambda producer, n: producer.increment("hits", f"{n}", 10**9 + n),
+    "counters": lambda producer, n: producer.increment(f"counter-{n}"),
+    "ids": lambda producer, n: producer.increment("hits", id=f"order-{n}"),
+    "minutes": lambda producer, n: producer.increment("hits", at=at + timedelta(minutes=n)),
+    "batches": lambda producer, n: producer.increment_batch(
+        [("hits", f"{n}-{item}", 1, None, None) for item in range(9)]
+    ),
+}
+at = datetime(2000, 1, 1, tzinfo=timezone.utc)
+way = ways[shape]
+
+def rss():
+    with open("/proc/self/status") as status:
+        (line,) = [line for line in status if line.startswith("VmRSS")]
+    return int(line.split()[1]) * 1024
+
+producer = Producer("redis://127.0.0.1:1/0", max_bytes_in_memory=size)
+producer.increment("warm")
+producer.stats()
+before = rss()
+full, number = False, 0
+while not full:
+    for number in range(number, number + 2000):
+        full = way(producer, number) is False
+    full = full or producer.stats().dropped > 0
+print(json.dumps({"took": rss() - before, "rows": producer.stats().pending_rows}), flush=True)
+"""
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Processes, ended at the end."""
+    with Children() as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["keys", "long keys", "wide keys", "amounts", "counters", "ids", "minutes", "batches"],
+)
+def test_what_waits_takes_no_more_memory_than_it_may(shape: str, children: Children) -> None:
+    size = 24 << 20
+    child = run_script(children, FILL, shape, str(size))
+    (figures,) = eventually(lambda: said(child), timeout=60)
+    assert figures["rows"] * 1_400 > size, "it was full"
+    assert size // 6 < figures["took"] <= size
+
+
+def test_a_burst_of_new_keys_fits_while_redis_is_silent(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server()
+    with Producer(server.url) as producer:
+        producer.increment("hits", "first")
+        assert producer.flush(20)
+        server.freeze()
+        for number in range(150_000):
+            producer.increment("hits", f"{number}")
+        assert producer.stats().dropped == 0
+        server.thaw()
+        assert producer.flush(60)
+        assert producer.stats().stored == 150_001
+
+
+def test_increment_many_of_very_many_keys_is_counted_as_a_whole(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url) as producer:
+        producer.increment_many("hits", {f"{number}": 1 + number % 2 for number in range(200_000)})
+        assert producer.flush(60)
+        stats = producer.stats()
+        assert (stats.accepted, stats.stored, stats.dropped) == (200_000, 200_000, 0)
+    assert total(redis_client) == 300_000
+
+
+@pytest.mark.parametrize("bound", [{"max_rows_in_memory": 1000}, {"max_bytes_in_memory": 300_000}])
+def test_increment_many_is_all_or_none(bound: dict[str, int]) -> None:
+    with Producer(AWAY, **bound) as producer:  # type: ignore[arg-type]
+        first = {f"{number}": 2 for number in range(800)}
+        producer.increment_many("hits", first, at=AT)
+        stats = producer.stats()
+        assert (stats.accepted, stats.dropped) == (800, 0)
+        more = {f"{number}": 1 for number in range(600, 1400)}
+        producer.increment_many("hits", more, at=AT)
+        stats = producer.stats()
+        assert (stats.accepted, stats.dropped, stats.pending_rows) == (800, 800, 800)
+        producer.increment_many("hits", first, at=AT)  # needs no new row
+        stats = producer.stats()
+        assert (stats.accepted, stats.dropped, stats.pending_rows) == (1600, 800, 800)
+        producer.close(timeout=0.05)
+
+
+def test_a_spool_takes_a_burst_that_memory_does_not_hold(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> None:
+    server = own_redis_server()
+    server.stop()
+    with Producer(server.url, spool=tmp_path, max_bytes_in_memory=64 << 20) as producer:
+        for number in range(300_000):  # 80 MB
+            producer.increment("hits", f"{number}")
+        assert producer.flush(60)
+        stats = producer.stats()
+        assert (stats.accepted, stats.spooled, stats.dropped) == (300_000, 300_000, 0)
+
+
+@pytest.mark.long
+def test_callers_wait_a_little_rather_than_drop_what_redis_would_take(
+    own_redis_server: RedisFactory,
+) -> None:
+    """New keys, several times as many as memory holds, as fast as the calls return."""
+    server = own_redis_server()
+    with Producer(server.url) as producer:
+        for number in range(3_000_000):
+            producer.increment("hits", f"user-{number:012d}")
+        assert producer.flush(120)
+        assert producer.stats().stored == 3_000_000
+
+
+def test_flush_and_close_tell_that_something_was_dropped_since_the_last_one(
+    own_redis_server: RedisFactory,
+) -> None:
+    server = own_redis_server()
+    producer = Producer(server.url, max_rows_in_memory=10)
+
+    def overflow() -> None:
+        for number in range(20):
+            producer.increment("hits", f"{number}", at=AT)
+        assert producer.stats().dropped
+
+    server.freeze()
+    overflow()
+    server.thaw()
+    assert not producer.flush(60), "stored, but not all of it"
+    assert producer.stats().pending_rows == 0
+    assert producer.flush(60), "it was told"
+    server.freeze()
+    overflow()
+    server.thaw()
+    assert not producer.close(60)
+    assert not producer.close()
+    assert producer.stats().dropped == 20
+    with connect(server.url) as client:
+        assert total(client) == 20
+
+
+def _said_of_drops(caplog: pytest.LogCaptureFixture) -> str:
+    def found() -> list[str]:
+        records = [each for each in caplog.records if getattr(each, "action", "") == "dropped"]
+        return [each.getMessage() for each in records]
+
+    return eventually(found)[0]
+
+
+def test_the_log_names_why_increments_were_dropped(
+    caplog: pytest.LogCaptureFixture, redis_url: str, tmp_path: Path
+) -> None:
+    with Producer(AWAY, max_rows_in_memory=10) as producer:
+        for number in range(20):
+            producer.increment("hits", f"{number}")
+        eventually(lambda: producer.stats().last_error)
+        message = _said_of_drops(caplog)
+        assert "memory is full" in message
+        assert "Redis cannot be reached" in message
+        assert "there is no spool" in message
+        producer.close(timeout=0.05)
+    caplog.clear()
+    with Producer(AWAY, max_rows_in_memory=10, spool=tmp_path, spool_max_bytes=1) as producer:
+        for number in range(10):
+            producer.increment("hits", f"{number}")
+        eventually(lambda: "as much as it may" in (producer.stats().last_error or ""))
+        for number in range(10, 20):
+            producer.increment("hits", f"{number}")
+        message = _said_of_drops(caplog)
+        assert "holds 1 bytes, as much as it may" in message
+        producer.close(timeout=0.05)
+    caplog.clear()
+    with Producer(redis_url, max_rows_in_memory=10) as producer:
+        producer.increment_many("hits", {f"{number}": 1 for number in range(11)})
+        assert not producer.flush(20)
+        message = _said_of_drops(caplog)
+        assert "increment_many" in message
+        assert "11 keys" in message
+        assert "Redis" not in message
