@@ -1,0 +1,134 @@
+"""Brings a server under load to one of its ends, and counts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from countersink.cli.servers.ports import free_port
+from tests.processes.load import Load
+from tests.processes.servers import GOES_ON, INTERVAL, ORPHANS, RELOADS, Server
+from tests.producers.helpers import total
+from tests.support.processes import Child, Children, child_environment
+from tests.support.waiting import eventually
+
+APP = Path(__file__).with_name("app.py")
+FEW = 200
+"""Answers before the end."""
+SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Count:
+    """What became of the requests.
+
+    Attributes:
+        answered: those that the clients got an answer to.
+        unanswered: those that they may have sent and got no answer to.
+        before: what was stored when the end began.
+        counted: what is stored after it.
+        output: what the server said.
+    """
+
+    answered: int
+    unanswered: int
+    before: int
+    counted: int
+    output: str
+
+
+def running(pid: int) -> bool:
+    """Whether the process runs, and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def none_left(load: Load) -> Iterator[None]:
+    """Kill the processes that have answered, should they be left at the end of the block."""
+    try:
+        yield
+    finally:
+        for pid in filter(running, load.answered):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def bring_to(
+    end: str, expected: str, server: Server, app: str, client: redis.Redis, url: str, home: Path
+) -> Count:
+    """Start `server`, load it, bring it to `end`, and end it if that did not."""
+    file = Path(shutil.copy(APP, home / "served.py"))
+    known = child_environment()["PYTHONPATH"]
+    port = free_port()
+    environment = {
+        "COUNTERSINK_REDIS_URL": url,
+        "PYTHONPATH": f"{home}{os.pathsep}{known}",
+        # What is stored is stored because of the end, not because time went by.
+        "COUNTERSINK_PRODUCER_FLUSH_INTERVAL": "0.25" if expected == INTERVAL else "3600",
+    }
+    with Children() as children:
+        child = children.start(
+            server.arguments(port, app, file, end),
+            environment=environment,
+            name=end,
+            directory=home,
+        )
+        with Load(port) as load, none_left(load):
+            eventually(lambda: load.answered.total() >= FEW, timeout=SECONDS, message=child.output)
+            if expected == INTERVAL:
+                eventually(lambda: total(client) > 0)
+            before = total(client)
+            first = set(load.answered)
+            if end.startswith("SIG"):
+                child.send(signal.Signals[end])
+            elif end == "reload":
+                file.write_text(file.read_text() + "\n")
+            _wait(end, expected, child, load, first)
+            load.end()
+            _stop(server, child, load)
+            return Count(load.answered.total(), load.failed, before, total(client), child.output())
+
+
+def _wait(end: str, expected: str, child: Child, load: Load, first: set[int]) -> None:
+    """Wait until the end has come to what is expected of it."""
+    seen = load.answered.total()
+
+    def replaced() -> bool:
+        return bool(set(load.answered) - first) and not any(map(running, first))
+
+    def more() -> bool:
+        return load.answered.total() >= seen + FEW
+
+    if expected == GOES_ON:
+        eventually(more, timeout=SECONDS)
+        assert child.running
+    elif expected == RELOADS:
+        eventually(replaced, timeout=SECONDS, message=child.output)
+        assert child.running
+    elif expected == INTERVAL or not end.startswith("SIG"):  # some end, some replace processes
+        eventually(lambda: replaced() or not child.running, timeout=SECONDS, message=child.output)
+    else:
+        child.wait(SECONDS)
+        if expected == ORPHANS:
+            assert any(map(running, load.answered)), "there are none"
+
+
+def _stop(server: Server, child: Child, load: Load) -> None:
+    """End what still runs, without any load."""
+    if child.running:
+        child.send(signal.Signals[server.last])
+        child.wait(SECONDS)
+    for pid in filter(running, load.answered):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not any(map(running, load.answered)), timeout=SECONDS)
