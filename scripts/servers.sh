@@ -1,11 +1,11 @@
 #!/bin/sh
 # Installs the programs redis-server and mariadbd when they are missing, through apt. The system's
 # own services stay off: countersink starts private servers, on free ports, in its own directories.
-# With --tests also the driver mysqlclient, which has no wheels, Chromium, curl and faketime: the
-# tests with them are skipped where they cannot be had. With --bench also wrk, which puts load on the
-# HTTP interface.
+# With --tests also the driver mysqlclient, which has no wheels, Chromium, curl, faketime and nginx:
+# the tests with them are skipped where they cannot be had. With --bench also wrk, which puts load on
+# the HTTP interface.
 #
-# Exit status: 0 all is there (but maybe those five), 1 it is not (one line on stderr says what to
+# Exit status: 0 all is there (but maybe those six), 1 it is not (one line on stderr says what to
 # install).
 set -eu
 . "$(dirname "$0")/lib.sh"
@@ -29,6 +29,9 @@ fi
 for extra in curl faketime; do
     if [ "${1:-}" = --tests ] && ! have $extra && have apt-get && as_root true; then extras="$extras $extra"; fi
 done
+if [ "${1:-}" = --tests ] && ! have nginx && have apt-get && as_root true; then
+    extras="$extras nginx-light"
+fi
 if [ "${1:-}" = --bench ] && ! have wrk && have apt-get && as_root true; then extras=wrk; fi
 [ -n "$packages$extras" ] || exit 0
 
@@ -76,13 +79,15 @@ for extra in $extras; do
     install_packages "$extra" || { update_lists && install_packages "$extra"; } ||
         echo "$extra could not be installed, so tests are skipped: $(tail -n 1 "$log")"
 done
-case "$packages" in
-*redis-server*)
-    # nor at the next boot
-    if [ -d /run/systemd/system ]; then
-        as_root systemctl disable redis-server >/dev/null 2>&1 || :
-    elif have update-rc.d; then
-        as_root update-rc.d redis-server disable >/dev/null 2>&1 || :
-    fi
-    ;;
-esac
+for service in redis-server nginx; do
+    case "$packages $extras" in
+    *$service*)
+        # nor at the next boot
+        if [ -d /run/systemd/system ]; then
+            as_root systemctl disable "$service" >/dev/null 2>&1 || :
+        elif have update-rc.d; then
+            as_root update-rc.d "$service" disable >/dev/null 2>&1 || :
+        fi
+        ;;
+    esac
+done

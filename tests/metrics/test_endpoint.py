@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,10 +15,9 @@ import pytest
 import requests
 
 from countersink.metrics import endpoint as module
-from countersink.metrics.endpoint import AT_ONCE, MAX_HEAD, Endpoint
+from countersink.metrics.endpoint import ASKING, AT_ONCE, MAX_HEAD, Endpoint
 from countersink.metrics.health import LIVES_WITHIN_S, Health
 from countersink.metrics.metric import Sample, Samples
-from tests.support.waiting import eventually
 
 
 @dataclass
@@ -152,26 +151,88 @@ def test_a_head_that_drips_is_cut_off(endpoint: Endpoint, monkeypatch: pytest.Mo
         assert connection.recv(1) == b""  # closed, without an answer
 
 
-def test_connections_are_bounded_and_come_back(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connections_that_say_nothing_keep_nobody_out(endpoint: Endpoint) -> None:
     with ExitStack() as open_ones:
-        for _ in range(AT_ONCE):
-            open_ones.enter_context(connected(endpoint))
-        eventually(lambda: _is_refused(endpoint))
-    eventually(lambda: requests.get(f"{endpoint.url}/livez", timeout=60).ok)
+        silent = [open_ones.enter_context(connected(endpoint)) for _ in range(3 * AT_ONCE)]
+        for each in silent[::2]:
+            try:
+                each.sendall(b"GET /livez HTTP/1.1\r\n")
+            except OSError:
+                pass  # it has made room
+        for _ in range(3):
+            assert requests.get(f"{endpoint.url}/livez", timeout=60).ok
+        ended = [each for each in silent if is_ended(each)]
+        assert len(ended) >= len(silent) - AT_ONCE
+        assert silent[-1] not in ended
 
 
-def _is_refused(endpoint: Endpoint) -> bool:
-    at = urlsplit(endpoint.url)
-    connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=60)
+def test_who_waits_for_other_servers_leaves_room_for_livez(told: Told) -> None:
+    asked, answered = threading.Semaphore(0), threading.Event()
+
+    def busy() -> str:
+        asked.release()
+        answered.wait(60)
+        return ""
+
+    health = Health(process="test", samples=told.samples, busy=busy)
+    with Endpoint("127.0.0.1", 0, health) as served, ExitStack() as open_ones:
+        waiting = [open_ones.enter_context(connected(served)) for _ in range(ASKING)]
+        for each in waiting:
+            each.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
+            assert asked.acquire(timeout=60)
+        assert requests.get(f"{served.url}/readyz", timeout=60).status_code == 503
+        with ExitStack() as more:
+            for _ in range(AT_ONCE):
+                more.enter_context(connected(served))
+            assert requests.get(f"{served.url}/livez", timeout=60).ok
+        answered.set()
+        for each in waiting:
+            assert each.recv(65536).startswith(b"HTTP/1.0 200")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("127.0.0.1:9100", 200),
+        ("localhost:9100", 200),
+        ("LOCALHOST.", 200),
+        ("worker.localhost", 200),
+        ("[::1]:9100", 200),
+        ("evil.example", 421),
+        ("evil.example:9100", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("localhost@evil.example", 421),
+        ("0.0.0.0", 421),
+        ("[", 421),
+        ("", 421),
+    ],
+)
+def test_at_loopback_it_answers_to_names_of_loopback_alone(
+    endpoint: Endpoint, host: str, status: int
+) -> None:
+    for path in ("/metrics", "/livez", "/readyz", "/none"):
+        told = requests.get(endpoint.url + path, headers={"Host": host}, timeout=60)
+        assert told.status_code == (404 if status == 200 and path == "/none" else status)
+
+
+def test_beyond_loopback_it_answers_to_any_name(told: Told) -> None:
+    with Endpoint("0.0.0.0", 0, told.health()) as served:
+        url = served.url.replace("0.0.0.0", "127.0.0.1")
+        told_so = requests.get(f"{url}/livez", headers={"Host": "worker.example:9100"}, timeout=60)
+        assert told_so.ok
+
+
+def is_ended(connection: socket.socket) -> bool:
+    """Whether the server has ended it."""
+    connection.setblocking(False)
     try:
-        connection.request("GET", "/livez")
-        return connection.getresponse().status != 200
-    except (ConnectionError, http.client.HTTPException):
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
         return True
-    finally:
-        connection.close()
 
 
 def test_a_forked_child_does_not_hold_the_port(told: Told) -> None:

@@ -1,10 +1,12 @@
 """``/metrics``, ``/livez`` and ``/readyz`` of a process that serves nothing else: on a thread.
 
 Whoever may connect may read: so it listens at loopback unless told otherwise, and says nothing of
-what is counted.
+what is counted. At loopback it answers to names of loopback alone: a page on the internet can make
+its own name resolve to 127.0.0.1 (DNS rebinding), and then read here as if it were ours.
 """
 
 import io
+import ipaddress
 import os
 import socket
 import threading
@@ -14,6 +16,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 from countersink.metrics.exposition import render
 from countersink.metrics.health import Health
@@ -23,7 +26,10 @@ WITHIN_S: Final = 5.0
 MAX_HEAD: Final = 16_384
 """Bytes that it may have."""
 AT_ONCE: Final = 32
-"""Connections at once; further ones are closed."""
+"""Connections at once. For a further one the one makes room whose head has not come for longest;
+where all are at work, it is closed."""
+ASKING: Final = AT_ONCE // 2
+"""Requests at once that may have to wait for other servers: there is room for ``/livez`` beside."""
 TEXT: Final = "text/plain; charset=utf-8"
 _END: Final = b"\r\n\r\n"
 
@@ -86,15 +92,24 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, health: Health) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.health = health
+        self.local = _is_loopback(host)
+        self.asking = threading.BoundedSemaphore(ASKING)
         self._room = threading.BoundedSemaphore(AT_ONCE)
+        self._lock = threading.Lock()
+        self._silent: dict[socket.socket, None] = {}  # whose heads have not come, by age
         super().__init__((host, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, if there is room for one more."""
-        if self._room.acquire(blocking=False):
+        """In a thread of its own, if there is room for one more, or can be made."""
+        if self._room.acquire(blocking=False) or (
+            self._hang_up() and self._room.acquire(timeout=WITHIN_S)
+        ):
+            with self._lock:
+                self._silent[request] = None
             try:
                 super().process_request(request, client_address)
             except BaseException:  # no thread could be started
+                self.heard(request)
                 self._room.release()
                 raise
         else:
@@ -106,6 +121,24 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
+
+    def heard(self, request: socket.socket) -> None:
+        """Its head has come, or will not."""
+        with self._lock:
+            self._silent.pop(request, None)
+
+    def _hang_up(self) -> bool:
+        """End the connection that has been silent for longest; False where there is none."""
+        with self._lock:
+            longest = next(iter(self._silent), None)
+            if longest is None:
+                return False
+            del self._silent[longest]
+            try:
+                longest.shutdown(socket.SHUT_RDWR)  # which its thread sees as the end
+            except OSError:
+                pass  # its client was faster
+            return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: a client that went away is no news."""
@@ -123,7 +156,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle(self) -> None:
         """Read the head within :data:`WITHIN_S`, however it drips, and answer."""
-        head = _read_head(self.connection)
+        try:
+            head = _read_head(self.connection)
+        finally:
+            self.server.heard(self.connection)
         if head is None:
             return
         self.rfile = io.BufferedReader(io.BytesIO(head))
@@ -131,7 +167,27 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer."""
+        if self.server.local and not _is_ours(self.headers.get("Host")):
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "ask for this by a name of loopback\n")
+            return
         path = self.path.partition("?")[0]
+        if path == "/livez":
+            lives = self.server.health.lives()
+            status = HTTPStatus.OK if lives else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(status, "ok\n" if lives else "stuck: its main loop does not move\n")
+        elif path not in ("/metrics", "/readyz"):
+            self._answer(HTTPStatus.NOT_FOUND, "there are /metrics, /livez and /readyz\n")
+        elif self.server.asking.acquire(blocking=False):
+            try:
+                self._ask(path)
+            finally:
+                self.server.asking.release()
+        else:
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many ask at once\n")
+
+    do_HEAD = do_GET
+
+    def _ask(self, path: str) -> None:
         health = self.server.health
         if path == "/metrics":
             try:
@@ -140,18 +196,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the figures cannot be had\n")
                 return
             self._answer(HTTPStatus.OK, body, media_type)
-        elif path == "/livez":
-            lives = health.lives()
-            status = HTTPStatus.OK if lives else HTTPStatus.SERVICE_UNAVAILABLE
-            self._answer(status, "ok\n" if lives else "stuck: its main loop does not move\n")
-        elif path == "/readyz":
+        else:
             why = health.unready()
             status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
             self._answer(status, f"not ready: {why}\n" if why else "ok\n")
-        else:
-            self._answer(HTTPStatus.NOT_FOUND, "there are /metrics, /livez and /readyz\n")
-
-    do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the library refuses: in one line, quoting nothing of the request."""
@@ -179,6 +227,25 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _is_ours(host: str | None) -> bool:
+    """Whether a request with this Host header, or without one, can have meant loopback."""
+    if host is None:
+        return True
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return _is_loopback(name.rstrip("."))
 
 
 def _read_head(connection: socket.socket) -> bytes | None:
