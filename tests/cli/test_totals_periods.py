@@ -168,3 +168,18 @@ def test_a_counter_that_was_only_made_has_0(servers: Servers) -> None:
     for by in ("day", "hour", "month", "key"):
         assert rows(servers, "made", "--by", by) == []
     assert rows(servers, "--all") == [("made", 0)]
+
+
+def test_of_a_series_that_is_too_long_the_latest_part_is_shown_and_said(servers: Servers) -> None:
+    for at in ("1970-01-01T00:00Z", "2300-01-01T00:00Z"):
+        servers.call("increment", "late", "/", "--at", at)
+    servers.apply()
+    shown = servers.call("totals", "late", "--by", "day", "--format", "csv")
+    assert shown.status == 0
+    assert shown.out.splitlines()[-1] == "2300-01-01,1"
+    assert "the latest part of a longer series" in shown.err
+    begins = shown.out.splitlines()[1].partition(",")[0]
+    again = servers.call("totals", "late", "--by", "day", "--from", begins, "--format", "csv")
+    assert (again.out, again.err) == (shown.out, "")
+    whole = servers.call("totals", "late", "--by", "day", "--from", "1970-01-01")
+    assert "give a range of at most 100,000" in one_sentence(whole)
