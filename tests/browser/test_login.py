@@ -59,9 +59,7 @@ def test_a_login_ends_with_its_key_and_begins_where_it_ended(browser: Browser, w
         expect(page.locator(".figure .now")).to_have_text("5")
         # What the page asks by itself before the click would be answered 401, too.
         clicked = False
-        page.route(
-            re.compile("/v1/(?!live)"), lambda route: route.continue_() if clicked else None
-        )
+        page.route(re.compile("/v1/(?!live)"), lambda route: route.continue_() if clicked else None)
         with open_tables(web.options.mysql_url) as session:
             api_keys.revoke(session, "test")
         web.look_again()

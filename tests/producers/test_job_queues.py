@@ -31,7 +31,7 @@ def environment(redis_url: str) -> dict[str, str]:
 
 def test_jobs_in_work_horses_of_rq_count(redis_url: str, redis_client: redis.Redis) -> None:
     broker = another_database(redis_url)
-    with redis.Redis.from_url(broker) as client, Children() as children:
+    with redis.Redis.from_url(broker, socket_timeout=2 * SECONDS) as client, Children() as children:
         for _ in range(JOBS):
             Queue("shop", connection=client).enqueue(sell)
         worker = children.start(
@@ -63,7 +63,7 @@ def test_tasks_in_a_pool_of_celery_count(redis_url: str, redis_client: redis.Red
         *("--pool", "prefork", "-c", "2", "--max-tasks-per-child", "1", "-l", "critical"),
         *("--without-gossip", "--without-mingle", "--without-heartbeat"),
     ]
-    with Children() as children, redis.Redis.from_url(broker) as client:
+    with Children() as children, redis.Redis.from_url(broker, socket_timeout=2 * SECONDS) as client:
         worker = children.start(command, environment=environment(redis_url), name="celery")
         for _ in range(JOBS):
             assert client.blpop([DONE], SECONDS), worker.output()

@@ -41,7 +41,7 @@ def test_a_pool_of_processes_counts_every_task(redis_url: str, redis_client: red
         *("--pool", "prefork", "-c", "2", "--max-tasks-per-child", "25", "-l", "critical"),
         *("--without-gossip", "--without-mingle", "--without-heartbeat"),
     ]
-    with Children() as children, redis.Redis.from_url(broker) as client:
+    with Children() as children, redis.Redis.from_url(broker, socket_timeout=2 * SECONDS) as client:
         worker = children.start(
             command,
             environment={
