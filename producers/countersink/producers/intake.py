@@ -127,13 +127,12 @@ class Intake:
         none.
         """
         self._many.append((counter, minute, keys, amounts))
-        self._after_put(self._many_raw())
-        pauses = int(min(len(keys) * MANY_SECONDS, MAX_MANY_SECONDS) / PAUSE_SECONDS)
-        while pauses > 0 and (
-            self.mode is Mode.FULL or (self.mode is Mode.CROWDED and self._many_raw() > MAX_RAW)
-        ):
-            sleep(PAUSE_SECONDS)
-            pauses -= 1
+        self._after_put(len(self._many) * len(keys))  # about: adding them up would take long
+        if self.mode is Mode.FULL or self.mode is Mode.CROWDED:
+            pauses = int(min(len(keys) * MANY_SECONDS, MAX_MANY_SECONDS) / PAUSE_SECONDS)
+            while pauses > 0 and (self.mode is Mode.FULL or self._many_raw() > MAX_RAW):
+                sleep(PAUSE_SECONDS)
+                pauses -= 1
 
     def put_batch(self, batch: Batch) -> bool:
         """Leave checked events for which there is room, which is theirs from now on; else False."""
