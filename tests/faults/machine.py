@@ -28,8 +28,9 @@ from countersink.store.errors import StoreError
 from countersink.store.merge import Incoming
 from countersink.store.retry import retry
 from countersink.stream.decode import decode, decode_payload
+from countersink.stream.delivery import Delivery, pages
 from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
-from countersink.stream.group import Delivery, Group, pages
+from countersink.stream.group import Group
 from countersink.stream.limits import MAX_AMOUNT
 from countersink.stream.names import GROUP
 from tests.support.oracle import Oracle

@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import date
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +19,7 @@ from countersink.schedules.compaction import Selection, compact
 from countersink.schedules.mover import open_tables
 from countersink.store.errors import StoreError
 from countersink.stream.connection import connect
+from countersink.stream.delivery import script
 from countersink.stream.entry import Sealed
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP
@@ -78,8 +78,8 @@ class Stage:
         """Dead letters there must be: (entry id, position)."""
         self.faults: Counter[str] = Counter()
         """Faults that no proxy counts: of servers and apps."""
-        script = files("countersink.stream") / "scripts" / "acknowledge.lua"
-        self.redis_proxy.name_script(hashlib.sha1(script.read_bytes()).hexdigest(), ACKNOWLEDGE)
+        for name, kind in (("acknowledge", ACKNOWLEDGE), ("read", "XREADGROUP")):
+            self.redis_proxy.name_script(hashlib.sha1(script(name).encode()).hexdigest(), kind)
 
     def __enter__(self) -> Self:
         return self

@@ -21,7 +21,7 @@ from countersink.producers.tail import FileTail
 from countersink.producers.tail_batch import Reporter, Summary
 from countersink.producers.tail_sender import Sender
 from countersink.stream.decode import decode
-from countersink.stream.group import pages
+from countersink.stream.delivery import pages
 from countersink.stream.partitions import stream_keys
 
 COUNTER = "page_views"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.stream.decode import WHOLE_ENTRY, Decoded, decode, decode_payload, decode_rows
+from countersink.stream.delivery import Delivery
 from countersink.stream.entry import Sealed, encode_rows, id_for, new_entry_id
-from countersink.stream.group import Delivery
 from countersink.stream.limits import MAX_AMOUNT, MAX_MINUTE, MIN_AMOUNT
 
 STREAM = "{countersink:0}:events"

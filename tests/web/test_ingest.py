@@ -15,7 +15,8 @@ import requests
 
 from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
-from countersink.stream.group import Delivery, Group
+from countersink.stream.delivery import Delivery
+from countersink.stream.group import Group
 from countersink.web.identity import Identity
 from countersink.web.increments import read_increments
 from countersink.web.options import WebOptions

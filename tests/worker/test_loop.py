@@ -11,8 +11,9 @@ from countersink.store import Store
 from countersink.store.apply import Applied, Applier
 from countersink.store.merge import Incoming
 from countersink.stream.decode import Decoded, decode
+from countersink.stream.delivery import Delivery
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
-from countersink.stream.group import Delivery, Group
+from countersink.stream.group import Group
 from countersink.stream.names import GROUP, PARTITIONS_KEY, stream_key
 from countersink.worker import applying, decoding, housekeeping
 from countersink.worker.decoding import incoming

@@ -30,7 +30,7 @@ _WITHOUT_NAME: Final[dict[str, Any]] = (
     else {"lib_name": None, "lib_version": None}
 )
 _SCHEMES = ("redis", "rediss", "unix")
-_RAW_REPLIES = ("XREADGROUP", "XAUTOCLAIM", "XRANGE", "XPENDING")
+_RAW_REPLIES = ("XREADGROUP", "XRANGE", "XPENDING")
 """Commands whose replies stay lists: redis-py's dicts would drop a repeated field."""
 
 
@@ -40,7 +40,7 @@ def connect(
     """A client for ``url`` (``redis://``, ``rediss://`` with the certificate verified, ``unix://``).
 
     Nothing is sent until the first command. Replies are bytes (RESP 2); those of XREADGROUP,
-    XAUTOCLAIM, XRANGE and XPENDING are the nested lists of the protocol. No command is ever sent
+    XRANGE and XPENDING are the nested lists of the protocol. No command is ever sent
     twice.
 
     Raises:

@@ -8,13 +8,14 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from countersink.stream import limits
+from countersink.stream.delivery import Delivery
 from countersink.stream.entry import VERSION, derived_id
-from countersink.stream.group import Delivery
 
 MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
 """A larger ``rows`` field is refused: no flush of 1,000 rows comes near it."""
@@ -27,7 +28,14 @@ WHOLE_ENTRY: Final = -1
 NumberedRow = tuple[int, str, str, int, int]
 """(position in the entry from 0, counter, key, minute, amount)."""
 
-_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
+_MOST_VALUES: Final = 20 * MAX_ROWS
+"""Texts, opening brackets and commas of a ``rows`` field that is read at all; a row has seven. More
+of them would take a hundred times the memory of their bytes.
+"""
+# A text without an end goes to the end, so that nothing is looked for in it again and again.
+_TEXT = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
+_STRUCTURE = re.compile(_TEXT + r"|[\[\]{},]", re.DOTALL)
+_VALUE = re.compile(_TEXT + r"|[\[{,]", re.DOTALL)
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str, int, int]]).decode
 _known_counters: set[str] = set()
 _KNOWN_COUNTERS_LIMIT = 10_000
@@ -101,7 +109,7 @@ def entry_id_of(delivery: Delivery) -> str:
             return _read_id(own)
         except _Fault:
             pass  # decode() reports it; the entry still needs a name
-    return derived_id(delivery.stream, delivery.stream_id, delivery.fields)
+    return delivery.derived or derived_id(delivery.stream, delivery.stream_id, delivery.fields)
 
 
 def decode_payload(payload: bytes) -> tuple[list[NumberedRow], list[Bad]]:
@@ -123,7 +131,7 @@ def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
     list).
     """
     if len(raw) > MAX_ROWS_BYTES:
-        detail = f"'rows' has {len(raw)} bytes; at most {MAX_ROWS_BYTES} are read"
+        detail = f"'rows' has more than {MAX_ROWS_BYTES} bytes: no more are read"
         return [], [Bad(WHOLE_ENTRY, "too_large", detail, raw)]
     items: list[Any]
     try:
@@ -195,6 +203,10 @@ def _bad_row(position: int, item: Any, error: Exception) -> Bad:
 def _decode_loosely(raw: bytes) -> list[Any]:
     """The items of ``rows``, whatever they are, so that one bad row can be told from the others."""
     text = raw.decode("utf-8", "surrogateescape")
+    values = sum(1 for _ in islice(_VALUE.finditer(text), _MOST_VALUES + 1))
+    if values > _MOST_VALUES:
+        detail = f"'rows' holds more than {MAX_ROWS} rows: split the entry"
+        raise _Fault("too_many_rows", detail)
     try:
         try:
             items = _loads(text)

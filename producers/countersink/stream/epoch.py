@@ -11,12 +11,11 @@ Redis before 7.0 does not count what was added: there a trimmed stream goes unno
 
 import os
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import redis
 
 from countersink.stream.connection import mapped
+from countersink.stream.delivery import script
 from countersink.stream.names import GROUP, applied_key
 
 
@@ -60,12 +59,6 @@ class Look:
     first: str | None
 
 
-@cache
-def _script() -> str:
-    # Not by importlib.resources: applications import this module, and would import that as well.
-    return (Path(__file__).parent / "scripts" / "epoch.lua").read_text("utf-8")
-
-
 def look(client: redis.Redis, stream: str, *, make: bool = False) -> Look:
     """Look at ``stream``.
 
@@ -78,10 +71,10 @@ def look(client: redis.Redis, stream: str, *, make: bool = False) -> Look:
     Raises:
         StreamError: Redis did not do its part.
     """
-    script = client.register_script(_script())
-    keys = [stream, applied_key(stream)]
+    look_there = client.register_script(script("epoch"))
+    arguments = [GROUP, os.urandom(8).hex() if make else ""]
     with mapped():
-        reply = script(keys=keys, args=[GROUP, os.urandom(8).hex() if make else ""])
+        reply = look_there(keys=[stream, applied_key(stream)], args=arguments)
     server, group, unaccounted, first = reply
     epoch = Epoch(server.decode(), group.decode(), int(unaccounted))
     return Look(epoch, None if first is None else first.decode())

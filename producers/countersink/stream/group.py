@@ -10,35 +10,34 @@ What can go wrong with consumer groups, and what this module does about it:
 * a stream id that now belongs to another event: :meth:`Group.acknowledge` compares entry ids.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final
 
 import redis
 
 from countersink.stream.connection import command, mapped
+from countersink.stream.delivery import (
+    PAGE_BYTES,
+    Delivery,
+    deliveries,
+    fit,
+    pages,
+    script,
+    size_of,
+)
 from countersink.stream.epoch import look, order
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP, applied_key
 
-_PAGE: Final = 100
-"""Entries read at once: of some 300 KB each at the most, if they are ours."""
+READ_BYTES: Final = 4 * 1024 * 1024
+"""Bytes after which no more is read, claimed or swept up at once; the last entry may go beyond, by
+as much again.
+"""
 _PENDING_PAGE: Final = 1_000
-_SCRIPTS = files("countersink.stream") / "scripts"
-_ACKNOWLEDGE = (_SCRIPTS / "acknowledge.lua").read_text("utf-8")
-_DELETE_CONSUMER = (_SCRIPTS / "delete_consumer.lua").read_text("utf-8")
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One entry as it lies in a stream: field bytes in their order, repeated ones included."""
-
-    stream: str
-    stream_id: str
-    fields: tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +70,13 @@ class Group:
         self.client = client
         self.streams = list(streams)
         self.consumer = consumer
-        self._acknowledge = client.register_script(_ACKNOWLEDGE)
-        self._delete_consumer = client.register_script(_DELETE_CONSUMER)
+        self._scripts = {
+            name: client.register_script(script(name))
+            for name in ("acknowledge", "claim", "delete_consumer", "read")
+        }
         self._cursors: dict[str, str] = {}
+        self._watched: dict[tuple[str, str], tuple[float, str]] = {}
+        self._turn = 0
 
     def ensure(self) -> None:
         """Make the group, and the stream, wherever one is missing; at 0, so that nothing already
@@ -89,13 +92,18 @@ class Group:
             raise failed
 
     def read(self, count: int, block_ms: int) -> list[Delivery]:
-        """Up to ``count`` new entries of each stream, waiting up to ``block_ms`` for the first (0:
-        not at all).
+        """Up to ``count`` new entries of each stream, and :data:`READ_BYTES` of all, waiting up to
+        ``block_ms`` for the first (0: not at all).
 
         An empty list also when the group had to be made again.
         """
         try:
-            return self._read(self.streams, count, block_ms)
+            found = self._read(self.streams, count)
+            if not found and block_ms > 0:
+                found = self._wait(block_ms)
+                if found:
+                    found += self._read(self.streams, count, READ_BYTES - size_of(found))
+            return found
         except StreamError as error:
             if not _caused_by(error, "NOGROUP", "UNBLOCKED", "WRONGTYPE"):
                 raise
@@ -110,16 +118,47 @@ class Group:
             return found
         return []
 
-    def _read(self, streams: Sequence[str], count: int, block_ms: int) -> list[Delivery]:
-        arguments: list[str | int] = ["XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", count]
-        if block_ms > 0:
-            arguments += ["BLOCK", block_ms]
-        arguments += ["STREAMS", *streams, *([">"] * len(streams))]
+    def _read(
+        self, streams: Sequence[str], count: int, max_bytes: int = READ_BYTES
+    ) -> list[Delivery]:
+        """What is there; another stream comes first each time."""
+        self._turn += 1
+        turn = self._turn % len(streams)
+        found: list[Delivery] = []
+        for stream in (*streams[turn:], *streams[:turn]):
+            left = count
+            try:
+                while left > 0 and max_bytes > 0:
+                    page = self._page(stream, left, min(PAGE_BYTES, max_bytes))
+                    size = size_of(page)
+                    found += page
+                    left -= len(page)
+                    max_bytes -= size
+                    if size < PAGE_BYTES:
+                        break
+            except StreamError:
+                if found:
+                    break  # these are ours now; the next call meets the error
+                raise
+        return found
+
+    def _page(self, stream: str, count: int, max_bytes: int) -> list[Delivery]:
+        arguments: list[str | int] = [GROUP, self.consumer, count, max_bytes]
+        with mapped():
+            return list(deliveries(stream, self._scripts["read"](keys=[stream], args=arguments)))
+
+    def _wait(self, block_ms: int) -> list[Delivery]:
+        """The next entry of any stream, or nothing after ``block_ms``.
+
+        Of what is waited for a script cannot be in front, so this one comes whole; one is bearable.
+        """
+        arguments: list[str | int] = ["XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1]
+        arguments += ["BLOCK", block_ms, "STREAMS", *self.streams, *([">"] * len(self.streams))]
         reply = command(self.client, *arguments)
         return [
-            delivery
+            fit(stream.decode(), stream_id.decode(), flat)
             for stream, entries in reply or ()
-            for delivery in _deliveries(stream.decode(), entries)
+            for stream_id, flat in entries
         ]
 
     def _read_alone(self, stream: str, count: int) -> list[Delivery]:
@@ -127,7 +166,7 @@ class Group:
         several workers that read them.
         """
         try:
-            return self._read([stream], count, 0)
+            return self._read([stream], count)
         except StreamError as error:
             if _caused_by(error, "NOGROUP"):
                 return next(pages(self.client, stream, size=count), [])
@@ -137,52 +176,70 @@ class Group:
 
     def claim(self, min_idle_ms: int, count: int) -> Claimed:
         """Take over up to ``count`` entries of each stream that were pending, untouched, for
-        ``min_idle_ms``.
+        ``min_idle_ms``: by Redis's clock, or, as that may be set back, by ours.
 
         Goes on where the last call stopped, and begins anew at the end of the pending list.
         """
         claimed = Claimed([], [])
+        max_bytes = READ_BYTES
         for stream in self.streams:
-            cursor = self._cursors.get(stream, "0-0")
             try:
-                reply = command(
-                    self.client,
-                    "XAUTOCLAIM",
-                    stream,
-                    GROUP,
-                    self.consumer,
-                    min_idle_ms,
-                    cursor,
-                    "COUNT",
-                    count,
-                )
+                idle = self._idle(stream, min_idle_ms, count)
+                if not idle:
+                    continue
+                arguments: list[str | bytes | int] = [GROUP, self.consumer, max_bytes]
+                arguments += chain.from_iterable(idle.items())
+                with mapped():
+                    found, lost, looked = self._scripts["claim"](keys=[stream], args=arguments)
             except StreamError as error:
                 if _caused_by(error, "NOGROUP"):
                     continue  # nothing is pending there; reading makes the group
                 if claimed.deliveries or claimed.lost:
                     return claimed  # what is ours now is not forgotten; the next call meets it
                 raise
-            self._cursors[stream] = reply[0].decode()
-            claimed.deliveries.extend(_deliveries(stream, reply[1]))
-            if len(reply) > 2:
-                claimed.lost.extend(stream_id.decode() for stream_id in reply[2])
-            elif None in reply[1]:
-                claimed.lost.extend(self._give_up_trimmed(stream))
+            if looked < len(idle):
+                self._cursors.pop(stream, None)  # those that did not fit are looked for again
+            page = list(deliveries(stream, found))
+            claimed.deliveries.extend(page)
+            claimed.lost.extend(stream_id.decode() for stream_id in lost)
+            max_bytes -= size_of(page)
+            if max_bytes <= 0:
+                break
         return claimed
 
-    def _give_up_trimmed(self, stream: str) -> list[str]:
-        """Acknowledge what is pending with us and no longer there; the stream ids.
-
-        Redis 7 does so by itself in XAUTOCLAIM; 6.2 hands out nil and leaves it pending for ever.
-        """
+    def _idle(self, stream: str, min_idle_ms: int, count: int) -> dict[bytes, bytes]:
+        """Stream id → consumer of entries that were pending for ``min_idle_ms``."""
+        start = self._cursors.pop(stream, "-")
         rows = command(
-            self.client, "XPENDING", stream, GROUP, "-", "+", _PENDING_PAGE, self.consumer
+            self.client, "XPENDING", stream, GROUP, "IDLE", min_idle_ms, start, "+", count
         )
-        pending = [row[0].decode() for row in rows]
-        gone = [i for i in pending if not command(self.client, "XRANGE", stream, i, i)]
-        if gone:
-            command(self.client, "XACK", stream, GROUP, *gone)
-        return gone
+        if len(rows) == count:
+            self._cursors[stream] = f"({rows[-1][0].decode()}"
+        else:
+            rows += self._idle_by_our_clock(stream, min_idle_ms, count)
+        return {row[0]: row[1] for row in rows}
+
+    def _idle_by_our_clock(self, stream: str, min_idle_ms: int, count: int) -> list[Any]:
+        """Rows of XPENDING with what was pending with a consumer ``min_idle_ms`` ago, and still is.
+
+        Redis reckons how long an entry is idle from the time of its delivery. Once its clock was
+        set back, that is no time at all until the clock has caught up.
+        """
+        now = time.monotonic()
+        _, _, newest, consumers = command(self.client, "XPENDING", stream, GROUP)
+        names = {name for name, _ in consumers or ()}
+        for known in [key for key in self._watched if key[0] == stream and key[1] not in names]:
+            del self._watched[known]
+        found: list[Any] = []
+        for name in names:
+            since, upto = self._watched.setdefault((stream, name), (now, newest))
+            if not (now - since) * 1000 >= min_idle_ms > 0:
+                continue
+            rows = command(self.client, "XPENDING", stream, GROUP, "-", upto, count, name)
+            found += rows
+            if len(rows) < count:
+                self._watched[stream, name] = now, newest
+        return found
 
     def orphans(self, min_age_ms: int, count: int) -> list[Delivery]:
         """Up to ``count`` entries of each stream that the group has passed, older than
@@ -193,7 +250,8 @@ class Group:
         """
         found: list[Delivery] = []
         for stream in self.streams:
-            found.extend(self._orphans_of(stream, min_age_ms, count))
+            if size_of(found) < READ_BYTES:
+                found.extend(self._orphans_of(stream, min_age_ms, count))
         return found
 
     def _orphans_of(self, stream: str, min_age_ms: int, count: int) -> list[Delivery]:
@@ -219,8 +277,8 @@ class Group:
             upto = rows[-1][0].decode() if len(rows) == _PENDING_PAGE else end
             for page in pages(self.client, stream, start=start, end=upto):
                 orphans.extend(d for d in page if d.stream_id not in pending)
-                if len(orphans) >= count:
-                    break
+                if len(orphans) >= count or size_of(orphans) >= READ_BYTES:
+                    return orphans[:count]
             if upto == end:
                 break
             start = f"({upto}"
@@ -239,7 +297,7 @@ class Group:
                 arguments += stream_id, entry_id
             with mapped():
                 keys = [stream, applied_key(stream)]
-                removed += int(self._acknowledge(keys=keys, args=arguments))
+                removed += int(self._scripts["acknowledge"](keys=keys, args=arguments))
         return removed
 
     def idle_consumers(self, idle_ms: int) -> list[str]:
@@ -266,38 +324,11 @@ class Group:
         gone = True
         for stream in self.streams:
             with mapped():
-                reply = self._delete_consumer(
+                reply = self._scripts["delete_consumer"](
                     keys=[stream], args=[GROUP, consumer or self.consumer]
                 )
             gone = gone and bool(reply)
         return gone
-
-
-def pages(
-    client: redis.Redis, stream: str, *, start: str = "-", end: str = "+", size: int = _PAGE
-) -> Iterator[list[Delivery]]:
-    """The entries of ``stream`` from the stream id ``start`` to ``end``, in pages of at most
-    ``size``.
-
-    Raises:
-        StreamError: Redis did not answer.
-    """
-    while True:
-        reply = command(client, "XRANGE", stream, start, end, "COUNT", size)
-        page = list(_deliveries(stream, reply))
-        if page:
-            yield page
-        if len(page) < size:
-            return
-        start = f"({page[-1].stream_id}"
-
-
-def _deliveries(stream: str, entries: Iterable[Any]) -> Iterator[Delivery]:
-    for entry in entries:
-        if entry is None or entry[1] is None:
-            continue
-        stream_id, flat = entry
-        yield Delivery(stream, stream_id.decode(), tuple(zip(flat[::2], flat[1::2], strict=True)))
 
 
 def _text(value: bytes | str) -> str:

@@ -5,16 +5,15 @@ the first entry need not be the one that was sent first: all of them are looked 
 """
 
 from collections.abc import Callable, Iterable
-from importlib.resources import files
 from typing import Final
 
 import redis
 
-from countersink.stream.connection import command, mapped
+from countersink.stream.connection import mapped
+from countersink.stream.delivery import ends, script
 
 PAGE: Final = 20
 """Entries that Redis looks at per call, which keeps it for about 2 ms if they are full flushes."""
-_OLDEST = (files("countersink.stream") / "scripts" / "oldest.lua").read_text("utf-8")
 
 
 class Interrupted(Exception):
@@ -44,7 +43,7 @@ def first_sent(
         Interrupted: ``stop`` said so.
         StreamError: Redis did not do its part.
     """
-    script = client.register_script(_OLDEST)
+    look = client.register_script(script("oldest"))
     oldest: int | None = None
     for stream in streams:
         start = "-"
@@ -53,7 +52,7 @@ def first_sent(
             if stop():
                 raise Interrupted("stopped while looking for the oldest entry")
             with mapped():
-                reply = script(keys=[stream], args=[start, page])
+                reply = look(keys=[stream], args=[start, page])
             found = int(reply[0])
             if found:
                 sent = int(reply[1])
@@ -71,7 +70,6 @@ def first_arrived(client: redis.Redis, streams: Iterable[str]) -> int | None:
     """
     arrived = []
     for stream in streams:
-        reply = command(client, "XRANGE", stream, "-", "+", "COUNT", 1)
-        if reply:
-            arrived.append(int(reply[0][0].partition(b"-")[0]))
+        if found := ends(client, stream):
+            arrived.append(int(found[0].partition("-")[0]))
     return min(arrived, default=None)

@@ -10,7 +10,9 @@ from typing import Final
 
 import redis
 
-from countersink.stream.connection import command, mapped
+from countersink.stream.connection import mapped
+from countersink.stream.delivery import ends as stream_ends
+from countersink.stream.epoch import order
 from countersink.stream.partitions import stream_keys
 
 POLL_S: Final = 0.05
@@ -39,9 +41,8 @@ def ends(client: redis.Redis) -> Ends:
     """
     found: Ends = {}
     for stream in stream_keys(client):
-        newest = command(client, "XREVRANGE", stream, "+", "-", "COUNT", 1)
-        if newest:
-            found[stream] = newest[0][0].decode()
+        if there := stream_ends(client, stream):
+            found[stream] = there[1]
     return found
 
 
@@ -54,7 +55,7 @@ def left(client: redis.Redis, upto: Ends) -> Ends:
     return {
         stream: end
         for stream, end in upto.items()
-        if command(client, "XRANGE", stream, "-", end, "COUNT", 1)
+        if (there := stream_ends(client, stream)) and order(there[0]) <= order(end)
     }
 
 

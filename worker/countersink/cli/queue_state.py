@@ -5,7 +5,8 @@ from typing import Any
 
 import redis
 
-from countersink.stream.connection import command, mapped
+from countersink.stream.connection import mapped
+from countersink.stream.delivery import ends
 from countersink.stream.names import GROUP, WORKER_KEY_PREFIX
 from countersink.stream.partitions import stream_keys
 
@@ -89,12 +90,12 @@ def _stream(client: redis.Redis, key: str) -> StreamState:
         groups: Any = client.xinfo_groups(key) if client.exists(key) else []
         size: Any = client.memory_usage(key)
     ours = next((g for g in groups if _text(g["name"]) == GROUP), None)
-    first = command(client, "XRANGE", key, "-", "+", "COUNT", 1)
+    found = ends(client, key)
     return StreamState(
         stream=key,
         entries=entries,
         pending=int(ours["pending"]) if ours else 0,
-        oldest=int(_text(first[0][0]).partition("-")[0]) if first else None,
+        oldest=int(found[0].partition("-")[0]) if found else None,
         bytes=None if size is None else int(size),
         group=ours is not None,
     )

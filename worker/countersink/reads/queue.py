@@ -12,8 +12,8 @@ import redis
 from countersink.reads.wanted import Folding, Queued
 from countersink.stream.connection import command, mapped
 from countersink.stream.decode import MAX_AT, decode
+from countersink.stream.delivery import ends, pages
 from countersink.stream.errors import StreamError
-from countersink.stream.group import pages
 from countersink.stream.partitions import stream_keys
 
 _PAGE: Final = 100
@@ -87,8 +87,8 @@ def look(client: redis.Redis) -> Queue:
     """
     queue = Queue(_now(client))
     for stream in stream_keys(client):
-        for stream_id, _ in command(client, "XRANGE", stream, "-", "+", "COUNT", 1):
-            _note(queue, stream_id.decode())
+        if found := ends(client, stream):
+            _note(queue, found[0])
     return queue
 
 
@@ -108,11 +108,10 @@ def read(client: redis.Redis, folding: Folding, bounds: Bounds = UNBOUNDED) -> Q
     entries = rows = 0
     for stream in streams:
         # Up to what is there now: a fast producer would otherwise keep this reading for ever.
-        newest = command(client, "XREVRANGE", stream, "+", "-", "COUNT", 1)
-        if not newest:
+        found = ends(client, stream)
+        if found is None:
             continue
-        end = newest[0][0].decode()
-        for page in pages(client, stream, end=end, size=_PAGE):
+        for page in pages(client, stream, end=found[1], size=_PAGE):
             if bounds.stop():
                 raise Stopped("the queue was not read to its end")
             entries += len(page)

@@ -7,7 +7,7 @@ import logging
 from countersink.store.dead import WHOLE_ENTRY, DeadRow
 from countersink.store.merge import Incoming
 from countersink.stream.decode import decode, entry_id_of
-from countersink.stream.group import Delivery
+from countersink.stream.delivery import Delivery
 from countersink.worker.logs import Action, Log
 
 INTERNAL_ERROR = "internal_error"

@@ -9,8 +9,9 @@ from typing import Final
 import redis
 
 from countersink.stream.connection import command, mapped
+from countersink.stream.delivery import Delivery
 from countersink.stream.errors import StreamError
-from countersink.stream.group import Delivery, Group
+from countersink.stream.group import Group
 from countersink.stream.names import GROUP
 from countersink.stream.partitions import stream_keys
 from countersink.worker.logs import Action, Log, error_text

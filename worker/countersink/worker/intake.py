@@ -4,10 +4,11 @@ Reading the next batch on a second thread while MySQL works on this one was meas
 share Python's lock, and what reading no longer took, applying took more.
 """
 
-from collections import Counter, deque
+from collections import deque
 from typing import Final
 
-from countersink.stream.group import Delivery, Group
+from countersink.stream.delivery import Delivery
+from countersink.stream.group import Group
 from countersink.worker.batch import Batch
 from countersink.worker.decoding import incoming
 from countersink.worker.housekeeping import Housekeeping, is_empty
@@ -15,11 +16,6 @@ from countersink.worker.logs import Log
 from countersink.worker.options import WorkerOptions
 
 _DRAIN_CLAIM_EVERY_S: Final = 1.0
-_FIRST_COUNT: Final = 32
-_READ_BYTES: Final = 4 * 1024 * 1024
-"""Undecoded bytes after which no more is read for a batch: with :attr:`WorkerOptions.batch_rows`
-this bounds memory.
-"""
 
 
 class Intake:
@@ -73,19 +69,8 @@ class Intake:
 
     def _read(self) -> None:
         """Take what is there, up to a batch; wait only when nothing is."""
-        streams = len(self._group.streams)
-        count = max(1, min(_FIRST_COUNT, self._options.batch_entries // streams))
-        wait_ms, size = self._options.batch_wait_ms, 0
-        while True:
-            got = self._group.read(count, wait_ms)
-            self._raw.extend(got)
-            size += sum(len(value) for delivery in got for _, value in delivery.fields)
-            left = self._options.batch_entries - len(self._raw)
-            more = count in Counter(delivery.stream for delivery in got).values()
-            if not more or left <= 0 or size >= _READ_BYTES:
-                return
-            count = max(1, min(2 * count, left // streams))
-            wait_ms = 0
+        count = max(1, self._options.batch_entries // len(self._group.streams))
+        self._raw.extend(self._group.read(count, self._options.batch_wait_ms))
 
     def _decode(self) -> Batch:
         batch = Batch()

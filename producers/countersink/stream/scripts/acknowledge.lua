@@ -5,21 +5,13 @@
 -- ARGV[1]   the consumer group
 -- ARGV[2…]  pairs: stream id, our entry id (32 hex digits; see entry.py, derived_id, for entries that came without)
 -- Returns   how many entries were removed.
-local function derived(stream_id, fields)
-  local parts = { #KEYS[1] .. ':' .. KEYS[1], #stream_id .. ':' .. stream_id }
-  for i = 1, #fields do
-    parts[#parts + 1] = #fields[i] .. ':' .. fields[i]
-  end
-  return string.sub(redis.sha1hex(table.concat(parts)), 1, 32)
-end
-
 local function is_ours(stream_id, fields, ours)
   for i = 1, #fields, 2 do
     if fields[i] == 'id' and string.lower(fields[i + 1]) == ours then
       return true
     end
   end
-  return derived(stream_id, fields) == ours
+  return derived(KEYS[1], stream_id, fields) == ours
 end
 
 local removed = 0

@@ -6,9 +6,15 @@
 -- Returns  entries found, Unix ms, the last one's stream id; the last two only where an entry was found.
 --          The time is the field 'at' or the stream id's time, whichever is earlier: a reader who can make nothing of
 --          the entry goes by the latter.
-local entries = redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])
-local oldest
-for _, entry in ipairs(entries) do
+local oldest, last
+local found, start = 0, ARGV[1]
+while found < tonumber(ARGV[2]) do
+  -- One by one: what a script has in hand comes on top of Redis's memory.
+  local entry = redis.call('XRANGE', KEYS[1], start, '+', 'COUNT', 1)[1]
+  if not entry then
+    break
+  end
+  found, last, start = found + 1, entry[1], '(' .. entry[1]
   local fields = entry[2]
   local time = tonumber(string.match(entry[1], '^%d+'))
   for i = 1, #fields, 2 do
@@ -24,7 +30,7 @@ for _, entry in ipairs(entries) do
     oldest = time
   end
 end
-if #entries == 0 then
+if found == 0 then
   return { 0 }
 end
-return { #entries, oldest, entries[#entries][1] }
+return { found, oldest, last }

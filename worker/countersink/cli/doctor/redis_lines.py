@@ -26,7 +26,7 @@ _HASH: Final = worker_key("doctor")
 _NEEDED: Final[tuple[tuple[str, ...], ...]] = (
     ("XADD", _STREAM, "*", "f", "v"),
     ("XREADGROUP", "GROUP", GROUP, "c", "STREAMS", _STREAM, ">"),
-    ("XAUTOCLAIM", _STREAM, GROUP, "c", "0", "0-0"),
+    ("XCLAIM", _STREAM, GROUP, "c", "0", "0-0"),
     ("XACK", _STREAM, GROUP, "0-0"),
     ("XDEL", _STREAM, "0-0"),
     ("XGROUP", "CREATE", _STREAM, GROUP, "0"),
@@ -88,7 +88,7 @@ def _version(info: Mapping[str, Any]) -> Line:
         return Line("fail", "redis", f"{found}, a cluster", "use a single Redis (with replicas)")
     if numbers < MINIMUM:
         least = ".".join(map(str, MINIMUM))
-        return Line("fail", "redis", found, f"upgrade to Redis {least} or newer (XAUTOCLAIM)")
+        return Line("fail", "redis", found, f"upgrade to Redis {least} or newer (XPENDING … IDLE)")
     return Line("ok", "redis", found)
 
 
