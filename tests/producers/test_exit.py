@@ -20,13 +20,16 @@ from countersink.producers import Producer
 {before}
 producer = Producer(sys.argv[1], flush_interval=3600)
 producer.increment("first")  # it is sent at once; what follows waits for the interval
-producer.flush(1)
+assert producer.flush(20)
 for _ in range(100):
     producer.increment("hits")
 print("{{}}", flush=True)
 """
 FAST_EXIT = """
 Producer.__init__.__kwdefaults__["exit_timeout"] = 0.5
+"""
+EXIT_WHEN_ASKED = """
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))
 """
 FOR_EVER = """
 while True:
@@ -120,9 +123,9 @@ def test_a_second_sigterm_does_not_cut_the_flush_short(
 
 def test_sigterm_ends_the_process_even_if_redis_is_frozen(own_redis_server: RedisFactory) -> None:
     server = own_redis_server()
-    server.freeze()
     with Children() as children:
         child = start(children, server.url, before=FAST_EXIT)
+        server.freeze()
         child.terminate()
         assert child.wait() == -signal.SIGTERM
 
@@ -377,16 +380,16 @@ os._exit(7)
 
 def test_os_exit_ends_the_process_even_if_redis_is_frozen(own_redis_server: RedisFactory) -> None:
     server = own_redis_server()
-    server.freeze()
     with Children() as children:
-        child = start(children, server.url, before=FAST_EXIT, then="os._exit(7)", ready=False)
+        child = start(children, server.url, before=FAST_EXIT + EXIT_WHEN_ASKED)
+        server.freeze()
+        child.send(signal.SIGUSR1)
         assert child.wait() == 7
 
 
 def test_signals_do_not_cut_the_flush_of_os_exit_short(own_redis_server: RedisFactory) -> None:
     server = own_redis_server()
-    server.freeze()
-    before = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))"
+    before = EXIT_WHEN_ASKED + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))"
     then = """
 def watch():
     from countersink.producers import end_signals
@@ -394,16 +397,17 @@ def watch():
         time.sleep(0.001)
     print([], flush=True)
 threading.Thread(target=watch).start()
-os._exit(7)
 """
     with Children() as children:
-        child = start(children, server.url, before=before, then=then)
+        child = start(children, server.url, before=before, then=then + FOR_EVER)
+        server.freeze()
+        child.send(signal.SIGUSR1)
         eventually(lambda: len(said(child)) == 2, message=child.output)
         child.terminate()
         server.thaw()
         assert child.wait() == 7
     with redis.Redis.from_url(server.url) as client:
-        assert client.xlen("{countersink:0}:events") == 1
+        assert client.xlen("{countersink:0}:events") == 2
 
 
 def test_a_child_that_counts_nothing_leaves_at_once(
@@ -494,21 +498,25 @@ def test_a_default_that_came_back_before_the_first_increment_flushes(
 ) -> None:
     """As RQ sets it in its work horses."""
     then = """
+read_end, write_end = os.pipe()
 pid = os.fork()
 if pid == 0:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     producer.increment("child")
-    os.kill(os.getppid(), signal.SIGTERM)
+    producer.flush(20)
+    producer.increment("child")
+    os.write(write_end, b"!")
     while True:
         signal.pause()
-signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
+os.read(read_end, 1)
+os.kill(pid, signal.SIGTERM)
 status = os.waitpid(pid, 0)[1]
 assert os.WTERMSIG(status) == signal.SIGTERM, status
 """
     with Children() as children:
         child = start(children, redis_url, then=then, ready=False)
         assert child.wait() == 0, child.output()
-    assert total(redis_client, "child") == 1
+    assert total(redis_client, "child") == 2
 
 
 def test_a_producer_made_in_a_thread_handles_signals_once_the_main_thread_counts(
