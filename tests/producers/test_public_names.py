@@ -51,7 +51,9 @@ def test_public_names_are_pinned() -> None:
         "spool",
         "start_over",
         "stats",
+        "stop_counting",
         "trail",
+        "unused",
     ]
     assert [field.name for field in dataclasses.fields(Stats)] == [
         "accepted",
