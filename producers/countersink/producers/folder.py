@@ -189,7 +189,7 @@ class Folder(Thread):
             intake.switch(Mode.CROWDED)
         elif mode is Mode.FULL or (mode in (Mode.CROWDED, Mode.ALONE) and waiting < MAX_RAW // 4):
             intake.switch(Mode.HOT)
-        return ALL_CHUNK if mode is Mode.FULL else max(ALL_CHUNK, waiting)
+        return max(ALL_CHUNK, intake.buffer.certain)  # no more, or it could overflow at once
 
     def _allowed(self) -> int:
         """How many events of a flush may be folded now; waits until there are some."""
