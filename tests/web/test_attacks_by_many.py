@@ -6,13 +6,17 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from http.cookies import SimpleCookie
 
 import pytest
 import requests
 
+from countersink.store import api_keys
+from countersink.store.tables import open_tables
+from countersink.web.live_feed import MAX_LISTENERS, MAX_PER_ADDRESS, MAX_PER_KEY
 from tests.support.waiting import eventually
-from tests.web.attacks.asking import from_address
+from tests.web.attacks.asking import ask, from_address
 from tests.web.attacks.crowd import crowd, drip, hung_up
 from tests.web.attacks.floods import flood, flooded, slow_and_deaf_clients
 from tests.web.attacks.target import CONNECTIONS, FAILURES, Target
@@ -63,13 +67,28 @@ def test_requests_without_end_on_one_connection(target: Target) -> None:
 
 
 def test_listeners_by_the_hundred(target: Target) -> None:
-    key = f"X-API-Key: {target.key}\r\n".encode()
-    with crowd(target, 250) as listeners:
-        drip(
-            listeners, b"GET /v1/live?counter=live HTTP/1.1\r\nHost: localhost\r\n" + key + b"\r\n"
-        )
-        told = Counter(status(each.recv(65_536)) for each in listeners)
-        assert told == {200: 100, 503: 150}
+    with open_tables(target.mysql_url) as session:
+        keys = [api_keys.create(session, f"listener {number}", ["read"])[1] for number in range(7)]
+    for each in keys:
+        assert ask(target, "GET", "/v1/whoami", headers={"X-API-Key": each}).status_code == 200
+    with ExitStack() as held:
+
+        def told(key: str, address: str, number: int) -> Counter[int]:
+            listeners = held.enter_context(crowd(target, number, address=address))
+            asked = f"GET /v1/live HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n\r\n"
+            drip(listeners, asked.encode())
+            return Counter(status(each.recv(65_536)) for each in listeners)
+
+        # One key, whatever address it comes from; one address, whatever keys it has; and all.
+        assert told(keys[0], "127.0.0.1", 100) == {200: MAX_PER_KEY, 429: 100 - MAX_PER_KEY}
+        assert told(keys[0], "127.0.0.2", 20) == {429: 20}
+        left = MAX_PER_ADDRESS - MAX_PER_KEY
+        assert told(keys[1], "127.0.0.1", left) == {200: left}
+        assert told(keys[2], "127.0.0.1", 20) == {429: 20}
+        left = MAX_LISTENERS - MAX_PER_ADDRESS
+        for number in range(left):
+            assert told(keys[3 + number % 4], f"127.0.0.{3 + number % 4}", 1) == {200: 1}
+        assert told(keys[2], "127.0.0.9", 20) == {503: 20}
     eventually(lambda: requests.get(f"{target.url}/livez", timeout=20).status_code == 200)
 
 

@@ -175,6 +175,18 @@ def test_trailers_are_no_headers_and_are_bounded(guarded: Web) -> None:
     assert status(reply) in (200, 413)
 
 
+@pytest.mark.parametrize("name", [b"Connection", b"Proxy-Connection"])
+def test_no_trailer_ends_the_connection_while_it_seems_to_go_on(small: Web, name: bytes) -> None:
+    # Behind a proxy the next request on it is somebody else's, who would get no answer.
+    request = POST.replace(b"close", b"keep-alive") + b"Transfer-Encoding: chunked\r\n\r\n"
+    request += b"2\r\nhi\r\n0\r\n" + name + b": close\r\n\r\n"
+    with connected(small.url) as connection:
+        connection.sendall(request)
+        said = answer(connection)
+    assert status(said) == 400
+    assert said.count(b"HTTP/1.1") == 1
+
+
 def test_bytes_on_the_wire_are_bounded_however_they_are_cut(small: Web) -> None:
     head = POST.replace(b"close", b"keep-alive") + b"Transfer-Encoding: chunked\r\n\r\n"
     extended = b"1;" + b"e" * 100_000 + b"\r\nx\r\n"

@@ -15,7 +15,7 @@ WINDOW_BYTES = 4_096
 
 @contextmanager
 def crowd(
-    target: Target, number: int, *, window: int | None = None
+    target: Target, number: int, *, window: int | None = None, address: str = "127.0.0.1"
 ) -> Iterator[list[socket.socket]]:
     """So many connections, until the end of the block.
 
@@ -23,6 +23,7 @@ def crowd(
         target: to whom.
         number: how many.
         window: bytes that the receiving side of each keeps.
+        address: of this machine, which they come from, such as 127.0.0.9.
     """
     opened: list[socket.socket] = []
     try:
@@ -32,6 +33,7 @@ def crowd(
             if window is not None:
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
             each.settimeout(20)
+            each.bind((address, 0))
             each.connect((target.host, target.port))
         yield opened
     finally:

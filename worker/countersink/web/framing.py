@@ -82,9 +82,17 @@ class FramedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = self.parser.should_keep_alive()
 
     def on_message_complete(self) -> None:
-        """All of it is here, unless it is to be read again."""
-        if not self.parser.should_upgrade():
-            self.on_end()
+        """All of it is here, unless it is to be read again.
+
+        Raises:
+            Problem: what came after its body (its trailers) ends the connection, unlike its head:
+                the parser would read no further, and the next request get no answer.
+        """
+        if self.parser.should_upgrade():
+            return
+        if self.cycle.keep_alive and not self.parser.should_keep_alive():
+            raise no_request()
+        self.on_end()
 
     def on_head(self) -> None:
         """The head of a request is here."""
