@@ -14,7 +14,7 @@ import requests
 
 from countersink.web.bodies import MAX_MEMBERS, unpack
 from countersink.web.problem import Problem
-from countersink.web.protocol import MAX_HEAD_BYTES
+from countersink.web.protocol import MAX_HEAD_BYTES, PART_BYTES, SMALL_PARTS
 from tests.web.doors import DOORS
 from tests.web.raw import answer, connected, exchange, status
 from tests.web.serving import Web, serving
@@ -173,6 +173,22 @@ def test_trailers_are_no_headers_and_are_bounded(guarded: Web) -> None:
     many = b"".join(b"X-%d: a\r\n" % number for number in range(5_000))
     reply = exchange(guarded.url, POST + b"X-API-Key: " + key + b"\r\n" + body + many)
     assert status(reply) in (200, 413)
+
+
+def test_the_chunks_of_a_body_are_bounded(opened: Web) -> None:
+    head = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+    small = b"1\r\nx\r\n"
+    assert status(exchange(opened.url, head + small * SMALL_PARTS + b"0\r\n\r\n")) == 200
+    larger = b"40\r\n" + b"x" * PART_BYTES + b"\r\n"
+    parts = 500_000 // PART_BYTES
+    assert status(exchange(opened.url, head + larger * parts + b"0\r\n\r\n")) == 200
+    with connected(opened.url) as connection:
+        try:
+            connection.sendall(head + small * 100_000)
+        except OSError:
+            pass  # it has hung up already
+        said = answer(connection)
+    assert not said or status(said) == 413
 
 
 @pytest.mark.parametrize("name", [b"Connection", b"Proxy-Connection"])

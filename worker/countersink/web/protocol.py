@@ -38,6 +38,10 @@ MAX_PIPELINED: Final = 100
 """Requests that may wait on one connection for the answers to those before them."""
 WIRE_FACTOR: Final = 8
 """Bytes on the wire for each of a body's: it may come in chunks of one."""
+SMALL_PARTS: Final = 16_384
+"""Chunks of a body, besides one for every :data:`PART_BYTES` of it: each takes as much of the
+processor as some hundred bytes, and nobody else is answered meanwhile."""
+PART_BYTES: Final = 64
 
 
 class Limits:
@@ -84,6 +88,7 @@ class BoundedProtocol(FramedProtocol):
         self._received = 0
         self._in_head = True
         self._body_bytes = 0  # of the last request, as many as have come
+        self._parts = 0  # in which they have
         self._waiting: deque[int] = deque()  # what each request in the pipeline takes
         self._held = 0  # what is in the server's sum for this connection
         self._ending = False  # it goes on for the answer that is under way, and no longer
@@ -149,13 +154,20 @@ class BoundedProtocol(FramedProtocol):
             head = head or self._head_bytes()
             self._waiting.append(WAITING_BYTES + HEADER_BYTES * len(self.headers) + head)
         self._in_head = False
-        self._body_bytes = 0
+        self._body_bytes = self._parts = 0
         # What comes after a body in chunks (its trailers) is no header: nobody looks at it.
         self.headers = []
 
     def on_body(self, body: bytes) -> None:
-        """A part of its body is here."""
+        """A part of its body is here.
+
+        Raises:
+            Problem: there are too many, too small ones.
+        """
         self._body_bytes += len(body)
+        self._parts += 1
+        if self._parts > SMALL_PARTS + self._body_bytes // PART_BYTES:
+            raise _small_parts()
         if self._waiting:
             self._waiting[-1] += len(body)
         super().on_body(body)
@@ -337,6 +349,10 @@ def _many_headers() -> Problem:
 
 def _large() -> Problem:
     return Problem(413, "The request is too large")
+
+
+def _small_parts() -> Problem:
+    return Problem(413, f"The body comes in too many parts of less than {PART_BYTES} bytes")
 
 
 def _no_room() -> Problem:
