@@ -26,6 +26,7 @@ __all__ = [
     "get_ident",
     "greened",
     "in_main_thread",
+    "in_own_thread",
     "pause",
     "sleep",
     "start_thread",
@@ -94,6 +95,14 @@ def in_main_thread() -> bool:
     return get_ident() == threading.main_thread().ident
 
 
+_here: Final = _threads._local()  # each thread has its own attributes, as of threading.local
+
+
+def in_own_thread() -> bool:
+    """Whether this is a :class:`Thread`."""
+    return getattr(_here, "own", False)
+
+
 def _load_hub() -> None:
     """Have gevent import all that a hub consists of, before a second thread makes one.
 
@@ -129,7 +138,7 @@ class Thread:
             RuntimeError: there is no thread to be had.
         """
         if not greened():
-            self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
             return
         _load_hub()
@@ -151,8 +160,12 @@ class Thread:
         elif self._running.acquire(timeout=-1 if timeout is None else timeout):
             self._running.release()
 
+    def _run(self) -> None:
+        _here.own = True
+        self.run()
+
     def _run_unknown(self) -> None:
         try:
-            self.run()
+            self._run()
         finally:
             self._running.release()

@@ -1,19 +1,16 @@
 """The open producers of this process, and what is done with them when it ends."""
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from countersink.producers.journal import logger
-from countersink.producers.primitives import get_ident, pause, sleep, stop_switching
+from countersink.producers.primitives import get_ident, in_own_thread, pause, sleep, stop_switching
 
 GRACE_SECONDS: Final = 2.0
 """How long after a last flush a process may take to be gone."""
 POLL_SECONDS: Final = 0.005
 """Between two looks whether the producers are flushed."""
-THREADS: Final = "countersink-"
-"""How the names of our threads begin."""
 
 
 class Closable(Protocol):
@@ -122,7 +119,7 @@ def wait_for_end() -> None:
         _end.thread is None
         or _end.thread == get_ident()
         # The end waits for our own threads, which may get here by a log handler that counts.
-        or threading.current_thread().name.startswith(THREADS)
+        or in_own_thread()
     ):
         return
     while time.monotonic() < _end.until:
