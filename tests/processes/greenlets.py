@@ -5,9 +5,9 @@
 BEGINNING is a list of what is done one after the other, a letter each: p patch, i import the
 producer and make it, c count and flush, f fork (and the child goes on). It then lets ten greenlets
 count 1,000 while another one ticks, flushes and counts 500 more. END is `exit`, `busy` (an exit
-while a greenlet counts and says so), `SIGTERM` (which it sends itself), `never`, or `logged`: never,
-with a log handler that counts and then says what was logged. Each step is a line of JSON: its name,
-what it returned, and how often the other one ticked meanwhile.
+while a greenlet counts and says so), `SIGTERM` (which it sends itself), `never`, or `logged`:
+never, with a log handler that counts and then says what was logged. Each step is a line of JSON:
+its name, what it returned, and how often the other one ticked meanwhile.
 """
 
 from __future__ import annotations
