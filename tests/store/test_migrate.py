@@ -20,6 +20,7 @@ from countersink.store.migrate import (
     split_statements,
 )
 from countersink.store.settings import Settings
+from countersink.store.verify import verify
 from tests.store.helpers import together
 from tests.support.waiting import eventually
 
@@ -152,6 +153,23 @@ def test_columns_and_keys_that_an_interrupted_run_made_are_no_error(session: Ses
         module._run(session, statement)
     with pytest.raises(Refused):
         module._run(session, "ALTER TABLE control ADD COLUMN x NONSENSE")
+
+
+def test_rows_of_backfill_leave_the_slots_that_connections_have_now(
+    mysql_url: str, session: Session
+) -> None:
+    session.execute("DELETE FROM schema_version WHERE version = 6")
+    session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('views', '2026-11-21', '/', 14202, 5), ('views', '2026-11-21', '/', 700, 1)"
+    )
+    session.execute("INSERT INTO counter_ledger VALUES ('views', 14202, 5), ('views', 700, 1)")
+    assert migrate(mysql_url) == ["0006_own_slots"]
+    assert session.query("SELECT slot, amount FROM counter_slot ORDER BY amount") == [
+        (700, 1),
+        (640 + 14202 % 384, 5),
+    ]
+    assert [found for found in verify(session).differences if found.problem == "sum"] == []
 
 
 def test_newer_tables_are_left_alone(mysql_url: str, session: Session) -> None:

@@ -7,10 +7,11 @@ from typing import Final, TypeVar
 
 from countersink.store import adding
 from countersink.store.adding import BadCells
+from countersink.store.app_slots import FIRST_OWN
 from countersink.store.connection import Session
 from countersink.store.rerun import rerun
 
-SLOTS: Final = (adding.FIRST_SLOT + adding.SLOTS, 65_535)
+SLOTS: Final = (adding.FIRST_SLOT + adding.SLOTS, FIRST_OWN - 1)
 """Where cells go that do not fit the slot in which there may be much already."""
 _ATTEMPTS: Final = 8
 

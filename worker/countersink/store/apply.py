@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from countersink.store import dead, guards, policies
+from countersink.store.app_slots import FIRST_OWN
 from countersink.store.connection import IDLE_SECONDS, Connect, Session
 from countersink.store.control import Control, read_control
 from countersink.store.dead import TOO_OLD, WHOLE_ENTRY, DeadRow
@@ -26,7 +27,7 @@ from countersink.store.rerun import rerun
 from countersink.store.tables import open_tables
 from countersink.store.upserts import Upserts, dead_row
 
-MAX_SLOT: Final = 65_535
+MAX_SLOT: Final = FIRST_OWN - 1
 POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")
 """Where ``reached`` is called, in this order; for tests that kill the process there."""
 
