@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
+from countersink.cli.servers.ports import free_port
 from countersink.metrics import endpoint as module
 from countersink.metrics.endpoint import ASKING, AT_ONCE, MAX_HEAD, Endpoint
 from countersink.metrics.health import LIVES_WITHIN_S, Health
@@ -237,15 +238,19 @@ def is_ended(connection: socket.socket) -> bool:
 
 def test_a_forked_child_does_not_hold_the_port(told: Told) -> None:
     """A job may outlive its killed parent, whose place and port another process takes."""
-    with Endpoint("127.0.0.1", 0, told.health()) as endpoint:
-        port = urlsplit(endpoint.url).port or 0
+    port = free_port()  # the system gives it to no connection meanwhile
+    with Endpoint("127.0.0.1", port, told.health()):
         reader, writer = os.pipe()
+        begun, begins = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(writer)
+            os.write(begins, b"!")
             os.read(reader, 1)
             os._exit(0)
-        os.close(reader)
+        os.read(begun, 1)  # it may still be about to let the port go
+        for end in (reader, begun, begins):
+            os.close(end)
     try:
         with Endpoint("127.0.0.1", port, told.health()) as again:
             assert requests.get(f"{again.url}/livez", timeout=60).ok
