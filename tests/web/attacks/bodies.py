@@ -7,6 +7,7 @@ import zlib
 from typing import Final
 
 MEGABYTE: Final = 1 << 20
+MEMBERS: Final = b",".join(b'"%x":1' % number for number in range(100_000))
 
 
 def bomb(megabytes: int, *, gzip: bool) -> bytes:
@@ -51,6 +52,7 @@ JSON: Final[tuple[tuple[str, bytes, int], ...]] = (
     ("a counter of a megabyte", increment(counter="c" * 1_000_000), 422),
     ("an id of a megabyte", increment(id="i" * 1_000_000), 422),
     ("a member of a megabyte", b'{"counter":"public","' + b"x" * 1_000_000 + b'":1}', 422),
+    ("members without end, one of them twice", b'{%b,"1869f":1}' % MEMBERS, 422),
     ("half a surrogate pair", b'{"counter":"public","key":"\\ud800"}', 400),
     ("half of one in an id", b'{"counter":"public","id":"\\udfff"}', 400),
     ("no UTF-8", b'{"counter":"public","key":"\xff\xfe"}', 400),

@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -104,8 +105,7 @@ def read_json(body: bytes) -> Any:
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(members)
     if len(found) < len(members):
-        names = [name for name, _ in members]
-        twice = next(name for name in names if names.count(name) > 1)
+        ((twice, _),) = Counter(name for name, _ in members).most_common(1)
         raise Problem(422, f"The body has the member {twice[:80]!r} twice in one object")
     return found
 
