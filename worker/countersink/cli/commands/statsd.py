@@ -16,6 +16,7 @@ from countersink.cli.failures import Failure, Misuse
 from countersink.cli.metrics_statsd import health
 from countersink.cli.producer_settings import options_for, producer_for
 from countersink.cli.signal_queue import SignalQueue, queued
+from countersink.cli.types import ParamType
 from countersink.producers import Producer
 from countersink.producers.statsd import (
     CannotListen,
@@ -36,7 +37,7 @@ SWITCH_SECONDS: Final = 0.0005
 Python's default, in which thousands of packets arrive."""
 
 
-class _Mode(click.ParamType[int]):
+class _Mode(ParamType):
     """Permissions as an octal number."""
 
     name = "octal"
