@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from pathlib import Path
 
 import pytest
 import redis
 
+from countersink.producers import Producer
 from tests.producers.helpers import run_script, said, total
 from tests.support.factories import RedisFactory
 from tests.support.processes import Child, Children
@@ -442,6 +444,35 @@ os.execlp("true", "true")
     assert total(redis_client) == 101
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        'os.execlp("true", "true")',
+        """
+    threading.Thread(target=producer.close, args=(3600,), daemon=True).start()
+    while producer._closing.acquire(blocking=False):
+        producer._closing.release()
+    os._exit(0)
+""",
+    ],
+    ids=["exec", "closing"],
+)
+def test_what_other_ends_do_not_store_is_said_too(own_redis_server: RedisFactory, end: str) -> None:
+    server = own_redis_server()
+    before = f"""
+import logging; logging.basicConfig()
+def end(*_):
+    {end}
+signal.signal(signal.SIGUSR1, end)
+"""
+    with Children() as children:
+        child = start(children, server.url, before=before + FAST_EXIT)
+        server.freeze()
+        child.send(signal.SIGUSR1)
+        assert child.wait() == 0
+        assert "100 increments are not stored" in child.output()
+
+
 def test_hooks_are_there_as_long_as_a_producer_is_open_and_wants_them(redis_url: str) -> None:
     before = """
 functions = os._exit, os.execv, os.execve, os.kill, signal.raise_signal
@@ -472,6 +503,32 @@ os._exit(6)
     with Children() as children:
         child = start(children, redis_url, before=before, then=then, ready=False)
         assert child.wait() == 7, child.output()
+
+
+def test_functions_with_hooks_can_be_pickled(redis_url: str) -> None:
+    with Producer(redis_url):
+        for function in (os._exit, os.execv, os.execve, os.kill, signal.raise_signal):
+            assert pickle.loads(pickle.dumps(function)) is function
+
+
+def test_no_thread_of_ours_takes_a_signal_that_the_app_blocks(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    then = """
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
+for number in signal.SIGUSR1, signal.SIGTERM:
+    os.kill(os.getpid(), number)
+    producer.increment("hits")
+assert producer.flush()
+assert signal.sigwait({signal.SIGTERM}) == signal.SIGTERM
+assert signal.sigwait({signal.SIGUSR1}) == signal.SIGUSR1
+producer.increment("hits")
+sys.exit(9)
+"""
+    with Children() as children:
+        child = start(children, redis_url, then=then, ready=False)
+        assert child.wait() == 9, child.output()
+    assert total(redis_client) == 103
 
 
 def test_misused_functions_complain_as_ever(redis_url: str) -> None:

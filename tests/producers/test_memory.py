@@ -119,6 +119,44 @@ def test_increment_many_is_all_or_none(bound: dict[str, int]) -> None:
         producer.close(timeout=0.05)
 
 
+@pytest.mark.parametrize("amount", [1, 2])
+def test_a_flush_is_over_when_calls_of_increment_many_that_waited_for_room_are_stored(
+    redis_url: str, redis_client: redis.Redis, amount: int
+) -> None:
+    with Producer(redis_url, max_bytes_in_memory=10 << 20, flush_interval=3600) as producer:
+        for call in range(8):  # 6 MB each
+            producer.increment_many("hits", {f"{call}/{key:010d}": amount for key in range(20_000)})
+            if call % 4 == 3:
+                assert producer.flush(60)
+                assert producer.stats().stored == 20_000 * (call + 1)
+    assert total(redis_client) == 160_000 * amount
+
+
+def test_a_call_of_increment_many_that_never_finds_room_is_not_waited_for(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url, max_bytes_in_memory=10 << 20) as producer:
+        producer.increment("hits")
+        assert producer.flush(60)
+        producer.increment_many("hits", {f"{key:010d}": 1 for key in range(80_000)})
+        assert not producer.flush(60)
+        assert producer.stats().dropped == 80_000
+    assert total(redis_client) == 1
+
+
+@pytest.mark.parametrize("spool", [False, True])
+def test_a_burst_of_many_times_what_memory_holds_loses_nothing(
+    redis_url: str, tmp_path: Path, spool: bool
+) -> None:
+    producer = Producer(redis_url, max_bytes_in_memory=10 << 20, spool=tmp_path if spool else None)
+    with producer:
+        producer.increment("hits")
+        assert producer.flush(60)
+        for number in range(100_000):
+            producer.increment(f"hits-{number % 8_000}", f"{number:0200d}")
+        assert producer.flush(60), producer.stats()
+
+
 def test_a_spool_takes_a_burst_that_memory_does_not_hold(
     own_redis_server: RedisFactory, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def test_public_names_are_pinned() -> None:
         "start_over",
         "stats",
         "stop_counting",
+        "tell_of_loss",
         "trail",
         "unused",
     ]

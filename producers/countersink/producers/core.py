@@ -132,6 +132,8 @@ class Core:
             self._folder.wake()
 
     def _rows_waiting(self) -> None:
+        if self.intake.mode is Mode.FULL:
+            self._sender.flush_now()
         self._sender.rows_waiting()
         if self._spooler is not None:
             self._spooler.rows_waiting()
@@ -269,7 +271,6 @@ class Core:
                 self._spool_rest()
             self._ending = True
         self._stop_threads()
-        before = self._outbox.lost
         lost = self._folder.ask(self._outbox.give_up, ANSWER_SECONDS)
         self._folder.stop()
         if self._folder.is_alive():
@@ -280,12 +281,12 @@ class Core:
                 "left_over",
                 "what was not stored is lost, and not counted: the folder did not answer",
             )
-        elif lost > before:
+        elif unsaid := self._sender.unsaid():
             self._journal.say(
                 logging.ERROR,
                 "left_over",
                 "%d increments could be stored neither in Redis nor on disk and are lost",
-                lost,
+                unsaid,
             )
         self._link.close()
         if self._spool is not None:
@@ -312,6 +313,17 @@ class Core:
         self._journal.seldom(
             logging.WARNING, "dropped", "counted after the flush at exit, and so dropped"
         )
+
+    def tell_of_loss(self) -> None:
+        """Say how much is in this process's memory alone, which ends."""
+        figures = self.stats()
+        if left := figures.accepted - figures.stored - figures.spooled:
+            self._journal.say(
+                logging.ERROR,
+                "left_over",
+                "%d increments are not stored, and lost as the process ends now",
+                left,
+            )
 
     def _stop_threads(self) -> None:
         self._sender.stop()

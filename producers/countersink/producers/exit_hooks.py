@@ -43,6 +43,7 @@ class _Hook:
                 logger.exception("at the end of the process:", extra={"action": "internal_error"})
             return original(*args, **named)
 
+        hooked.__module__ = self._module.__name__  # where pickle finds it, as it does the original
         self._original, self._function = original, hooked
         setattr(self._module, self._name, hooked)
 
@@ -64,7 +65,7 @@ def _close(*ignored: object, **named: object) -> None:
 
 
 def _flush(*ignored: object, **named: object) -> None:
-    process_end.flush_used()  # the process goes on if there is no such program
+    process_end.flush_before_exec()
 
 
 def _raise(*numbers: int) -> None:

@@ -104,6 +104,7 @@ class Folder(Thread):
             if not bell.wait_in_app(min(left, ALIVE_SECONDS)) and left <= 0:
                 return None
         if not answers:
+            self._intake.patient = False  # nobody is there to judge
             self._intake.fold_all()
             answers.append(question())
         return answers[0]
@@ -175,16 +176,19 @@ class Folder(Thread):
         """Let callers go on, or wait a little; how many events may be folded now: as long as rows
         leave a memory that is nearly full, as many as find room for certain.
         """
-        intake, now = self._intake, time.monotonic()
+        intake, buffer, now = self._intake, self._intake.buffer, time.monotonic()
         mode = intake.mode
-        if not intake.buffer.above(SLOW_TO if mode is Mode.FULL else SLOW_FROM, waiting):
+        certain = buffer.certain
+        part = SLOW_TO if mode is Mode.FULL else SLOW_FROM
+        if certain and not intake.refused and not buffer.above(part, waiting):
             self._pressed = None
         elif self._pressed is None:
             self._pressed = now
-        intake.patient = self._pressed is not None and self._draining(self._pressed)
-        if intake.patient:
+        pressed = self._pressed
+        intake.patient = not buffer.closed and (pressed is None or self._draining(pressed))
+        if intake.patient and pressed is not None:
             intake.switch(Mode.FULL)
-            return intake.buffer.certain
+            return certain
         if waiting > MAX_RAW:
             intake.switch(Mode.CROWDED)
         elif mode is Mode.FULL or (mode in (Mode.CROWDED, Mode.ALONE) and waiting < MAX_RAW // 4):

@@ -71,6 +71,7 @@ class Intake:
             came in between would wait for the folder, and this one for the lock.
         accepted: increments folded into rows; ``dropped``: those that found no room.
         patient: what finds no room is to wait for some.
+        refused: the last fold has left something that does so.
         largest_refused: keys in the largest call of ``increment_many`` among the latter.
     """
 
@@ -84,6 +85,7 @@ class Intake:
         self.dropped = 0
         self.largest_refused = 0
         self.patient = False
+        self.refused = False
         self.mode = Mode.IDLE
         self._closed = False
         self._folding = False
@@ -269,16 +271,18 @@ class Intake:
             while left > 0:
                 room = room if room > 0 else allowed()
                 with self.lock:
+                    self.refused = False
                     folded = self._guarded(fold, min(left, room))
-                if not folded:
-                    break
+                if not folded and not self.refused:
+                    break  # others have folded the rest
                 left -= folded
-                room -= folded
+                room = room - folded if folded else 0
         with self.lock:
             while self._late:
                 self.dropped += self._late.pop()
 
     def _fold_chunk(self, limit: int) -> int:
+        self.refused = False
         # Kinds that come seldom have a limit of their own, or a busy one could keep them waiting.
         done = self._guarded(self._fold_ones, limit)
         if self._mixed:
@@ -311,11 +315,22 @@ class Intake:
                 self.buffer.mend()
             self._folding = False
 
+    def _with_room(self, limit: int) -> int:
+        """How many events may be folded: the others wait for room, or find none."""
+        if not self.patient:
+            return limit
+        certain = self.buffer.certain
+        self.refused = self.refused or not certain
+        return min(limit, certain)
+
     def _fold_ones(self, limit: int) -> int:
         lists = self._lists
         turn = self._turn + 1
         minute = self._clock.minute()
+        limit = self._with_room(limit)
         done = 0
+        if not limit:
+            return 0
         for number in chain(range(turn, len(lists)), range(min(turn, len(lists)))):
             counter, events = lists[number]
             if events:
@@ -328,6 +343,7 @@ class Intake:
     def _fold_some(self, ones: list[tuple[str, list[str], int]], limit: int) -> int:
         """Fold of each list as many events as it says, from the last list on."""
         minute = self._clock.minute()
+        limit = self._with_room(limit)
         done = 0
         while ones and done < limit:
             counter, events, there = ones.pop()
@@ -354,7 +370,7 @@ class Intake:
 
     def _fold_mixed(self, limit: int) -> int:
         minute = self._clock.minute()
-        chunk = self._mixed[:limit]
+        chunk = self._mixed[: self._with_room(limit)]
         del self._mixed[: len(chunk)]
         dropped = 0
         add = self.buffer.add
@@ -375,7 +391,8 @@ class Intake:
         while self._many and done < limit:
             counter, at, keys, amounts = self._many.pop(0)
             dropped = self.buffer.add_many(counter, minute if at is None else at, keys, amounts)
-            if dropped and self.patient:
+            if dropped and self.patient and self.buffer.fits(keys):
+                self.refused = True
                 self._many.insert(0, (counter, at, keys, amounts))
                 break  # there will be room soon
             self.largest_refused = max(self.largest_refused, dropped)
@@ -405,7 +422,7 @@ class Intake:
 
     def _fold_named(self, limit: int) -> int:
         minute = self._clock.minute()
-        chunk = self._named[:limit]
+        chunk = self._named[: self._with_room(limit)]
         del self._named[: len(chunk)]
         dropped = 0
         for id, (counter, key, at, amount) in chunk:

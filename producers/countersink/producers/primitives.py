@@ -8,6 +8,7 @@ of gevent or eventlet that is made in such a thread gets an event loop of its ow
 """
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -49,10 +50,33 @@ _threads: Final = _copy("_thread")
 Lock: Final[Callable[[], threading.Lock]] = _threads.allocate_lock
 RLock: Final[Callable[[], threading.RLock]] = _threads.RLock
 get_ident: Final[Callable[[], int]] = _threads.get_ident
-start_thread: Final[Callable[[Callable[..., object], tuple[Any, ...]], object]] = (
-    _threads.start_new_thread
-)
 sleep: Final[Callable[[float], None]] = _copy("time").sleep
+
+_APPS_SIGNALS: Final = signal.valid_signals() - {
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+}
+"""All but those of a thread's own faults."""
+
+
+def start_thread(target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    """Start a thread that ``threading`` knows nothing of.
+
+    Raises:
+        RuntimeError: there is none to be had.
+    """
+    _threads.start_new_thread(_run, (target, arguments))
+
+
+def _run(target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    # They are the app's threads' to take: this one would take those that all of them block.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _APPS_SIGNALS)
+    target(*arguments)
 
 
 def greened() -> bool:
@@ -138,7 +162,9 @@ class Thread:
             RuntimeError: there is no thread to be had.
         """
         if not greened():
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread = threading.Thread(
+                target=_run, args=(self._run, ()), name=self._name, daemon=True
+            )
             self._thread.start()
             return
         _load_hub()

@@ -33,6 +33,9 @@ class Closable(Protocol):
     def close_at_exit(self, deadline: float) -> None:
         """Store what was accepted, and accept no more."""
 
+    def tell_of_loss(self) -> None:
+        """Say, if it is so, that what was not stored is lost now."""
+
     def start_over(self) -> None:
         """Forget everything: this is a forked child."""
 
@@ -97,6 +100,13 @@ def flush_all(everyone: list[Closable]) -> float:
 def flush_used() -> None:
     """Flush those that have counted in this process."""
     flush_all(_used())
+
+
+def flush_before_exec() -> None:
+    """The same, and say what is lost unless the process goes on, for there is no such program."""
+    flush_used()
+    for producer in _used():
+        producer.tell_of_loss()
 
 
 def any_used() -> bool:

@@ -363,6 +363,12 @@ class Producer:
                 self.close(max(0.0, deadline - time.monotonic()))
             finally:
                 self._closing.release()
+        else:
+            self.tell_of_loss()
+
+    def tell_of_loss(self) -> None:
+        """Say, if it is so, that what was not stored is lost as the process ends now."""
+        self._core.tell_of_loss()
 
     def start_over(self) -> None:
         """Begin empty: the parent of a forked child sends what it had accepted."""

@@ -115,6 +115,11 @@ class RowBuffer:
         """Rows for which there is room whatever they are."""
         return max(0, min(self.rows.free, self.memory.free // (TABLE_BYTES + MOST_ROW_BYTES)))
 
+    def fits(self, keys: list[str]) -> bool:
+        """Whether there would be room for a row with each of ``keys`` if there were no others."""
+        size = TABLE_BYTES + rows_bytes(keys)
+        return len(keys) <= self.rows.limit and size <= self.memory.limit
+
     @property
     def closed(self) -> bool:
         """Whether there is no room for anything any more."""

@@ -120,14 +120,23 @@ class Sender(Thread):
     def _report(self) -> None:
         """Tell of drops: here, where a log handler that blocks holds up nobody's memory."""
         dropped = self._intake.dropped
-        if dropped > self._reported and self._journal.seldom(
-            logging.WARNING,
-            "dropped",
-            "%d increments dropped: %s",
-            dropped - self._reported,
-            self._cause(),
+        if (
+            dropped > self._reported
+            and not self._stopping  # close() says what is left to say
+            and self._journal.seldom(
+                logging.WARNING,
+                "dropped",
+                "%d increments dropped: %s",
+                dropped - self._reported,
+                self._cause(),
+            )
         ):
             self._reported = dropped
+
+    def unsaid(self) -> int:
+        """How many increments were dropped of which the log says nothing so far; asked once."""
+        said, self._reported = self._reported, self._intake.dropped
+        return self._reported - said
 
     def _cause(self) -> str:
         """Why there was no room."""
