@@ -33,3 +33,22 @@ def test_a_long_table_is_not_laid_out_by_rich(
 
     monkeypatch.setattr(Console, "print", refuse)
     assert len(printed(capsys, 20_000)) == 20_001
+
+
+def test_rows_are_written_as_a_table_of_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"counter": False, "total": True, "": False}
+    rows = [(f"c{number % 100:03d}", f"{7 ** (number % 9):,}", "日本") for number in range(200)]
+    table = output.table(columns)
+    for row in rows:
+        table.add_row(*row)
+    output.write_table(table)
+    wanted = capsys.readouterr().out
+    output.write_rows(columns, rows)
+    assert capsys.readouterr().out == wanted
+    monkeypatch.setattr(output, "_BY_RICH", 100)
+    output.write_rows(columns, rows)
+    assert capsys.readouterr().out == wanted
+    output.write_rows(columns, [])
+    assert capsys.readouterr().out.split() == ["counter", "total"]

@@ -245,6 +245,57 @@ def test_the_number_of_statements_does_not_grow_with_counters_of_which_there_is_
     assert asked < len(names) // 2
 
 
+def reads(tables: Tables) -> int:
+    """Rows of tables that the server has read so far, for anybody."""
+    found = tables.run(
+        "SHOW GLOBAL STATUS WHERE Variable_name IN"
+        " ('Handler_read_key', 'Handler_read_next', 'Handler_read_rnd_next')"
+    )
+    return sum(int(number) for _, number in found)
+
+
+def test_rows_of_which_there_is_nothing_to_do_are_read_but_a_few_times(tables: Tables) -> None:
+    small = [(f"c{number:04d}", DAY, b"a", 0, 1) for number in range(3000)]
+    large = [("d", DAY, b"%05d" % number, 0, 1) for number in range(25_000)]
+    tables.plant((*small, *large))
+    tables.run("ANALYZE TABLE counter_slot")
+    questions = "SHOW GLOBAL STATUS LIKE 'Questions'"
+    asked, before = int(tables.run(questions)[0][1]), reads(tables)
+    done = run(tables.url)
+    assert (done.rows_before, done.finished) == (0, True)
+    # The names, the end of each group, its rows; each row of the large one is looked at by itself.
+    assert reads(tables) - before < 4 * (len(small) + len(large))
+    assert int(tables.run(questions)[0][1]) - asked < 120
+
+
+def test_a_recent_pass_reads_no_buckets_from_before(tables: Tables) -> None:
+    names = [f"c{number:02d}" for number in range(40)]
+    keys = [b"%03d" % number for number in range(250)]
+    tables.plant((name, DAY, key, 0, 1) for name in names for key in keys)
+    tables.plant((name, today(2), b"a", slot, 1) for name in names[::8] for slot in (1, 2))
+    tables.run("ANALYZE TABLE counter_slot")
+    before = reads(tables)
+    assert run(tables.url, recent_days=3).rows_before == 10
+    assert reads(tables) - before < 40 * 250 // 4
+
+
+def test_buckets_of_a_policy_that_only_others_have_are_found_among_many(tables: Tables) -> None:
+    tables.run(
+        "INSERT INTO counter_policy VALUES ('c1', 0, '1970-01-01', 'UTC', 'day', NULL),"
+        " ('c1', 1, '2010-01-01', 'UTC', 'hour', NULL), ('c3', 1, '1970-01-01', 'UTC', 'day', NULL)"
+    )
+    plain, other = DAY, DAY[:-1] + "1"
+    tables.plant(
+        (name, bucket, b"a", slot, 1)
+        for name, bucket in (("c0", plain), ("c1", plain), ("c1", other), ("c2", other))
+        for slot in (0, 3)
+    )
+    tables.plant([("c3", plain, b"a", 0, 1), ("c3", other, b"a", 0, 1), ("c4", plain, b"a", 0, 1)])
+    done = run(tables.url)
+    assert done.rows_before == 6
+    assert done.unknown == (Place("c2", LABEL + 1), Place("c3", LABEL))
+
+
 def test_the_job_looks_at_everything_once_a_day(tables: Tables) -> None:
     context = Context(
         mysql_url=tables.url,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 
 import pytest
@@ -29,6 +29,31 @@ def roll_up_to_february(session: Session, counter: str) -> None:
         "INSERT INTO counter (name, rolled_up_to, created) VALUES (%s, '2026-02-01', '2020-01-01')",
         (counter,),
     )
+
+
+def plant(session: Session, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+    """Insert rows of whole columns."""
+    row = f"({', '.join(['%s'] * len(rows[0]))})"
+    for start in range(0, len(rows), 1000):
+        part = rows[start : start + 1000]
+        session.execute(
+            f"INSERT INTO {table} VALUES {', '.join([row] * len(part))}",
+            [value for columns in part for value in columns],
+        )
+
+
+def asked(session: Session) -> int:
+    """Statements that the server has answered so far."""
+    return int(session.query("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
+
+
+def reads(session: Session) -> int:
+    """Rows of tables that were read on a session so far."""
+    found = session.query(
+        "SHOW SESSION STATUS WHERE Variable_name IN"
+        " ('Handler_read_key', 'Handler_read_next', 'Handler_read_rnd_next')"
+    )
+    return sum(int(number) for _, number in found)
 
 
 def found(session: Session) -> list[tuple[str, str, int, int, int]]:
@@ -169,6 +194,88 @@ def test_the_number_of_statements_grows_less_than_the_counters(
     assert [one.counter for one in done.differences] == ["c007", "c599"]
     # Groups are larger as long as each takes a moment only; on a slow machine they stay small.
     assert asked < 280
+
+
+def test_what_agrees_is_read_but_a_few_times_in_few_statements(
+    session: Session, verifying: Session
+) -> None:
+    names = [f"c{number:04d}" for number in range(3000)]
+    buckets = ("2026-11-20", "2026-11-21")
+    plant(session, "counter_slot", [(name, day, b"", 0, 4) for name in names for day in buckets])
+    plant(session, "counter_slot", [("d", buckets[0], b"%d" % n, 0, 1) for n in range(6000)])
+    plant(session, "counter_ledger", [(name, 1, 8) for name in names] + [("d", 3, 6000)])
+    before, questions = reads(verifying), asked(session)
+    assert verify(verifying) == Verified(counters=3001, rows=12_000)
+    # The end of each window, the sums, the ledger by each counter, the names in the ledger.
+    assert reads(verifying) - before < 4 * (12_000 + 3001)
+    assert asked(session) - questions < 120
+
+
+def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifying: Session) -> None:
+    day, odd_day = "2026-11-21", "2026-11-21 00:00:01"
+    slots = [
+        ("agrees", day, b"", 0, 5),
+        ("agrees_with_application", day, b"", 0, 5),
+        ("agrees_with_application", day, b"", 300, 7),
+        ("application_alone", day, b"", 2000, 7),
+        ("changed_policy", odd_day, b"", 1, 2),
+        ("less", day, b"", 0, 5),
+        ("more_as_much", day, b"", 600, 15),
+        ("no_ledger", day, b"", 0, 0),
+        ("odd_policy", day, b"", 0, 1),
+        ("odd_policy", odd_day, b"", 0, -1),
+        ("rolled_up", day, b"", 0, 3),
+        ("rolled_up_wrong", day, b"", 0, 3),
+    ]
+    months = [
+        (name, "2026-01-01", b"", 4)
+        for name in ("months", "months_wrong", "months_alone", "rolled_up", "rolled_up_wrong")
+    ]
+    ledger = [
+        ("agrees", 1, 3),
+        ("agrees", 2, 2),
+        ("agrees_with_application", 1, 5),
+        ("changed_policy", 1, 2),
+        ("ledger_alone", 1, 5),
+        ("ledger_alone_zero", 1, 5),
+        ("ledger_alone_zero", 2, -5),
+        ("less", 1, 10),
+        ("months", 1, 4),
+        ("months_wrong", 1, 5),
+        ("more_as_much", 1, 10),
+        ("odd_policy", 1, 0),
+        ("rolled_up", 1, 7),
+        ("rolled_up_wrong", 1, 8),
+    ]
+    plant(session, "counter_slot", slots)
+    plant(session, "counter_month", months)
+    plant(session, "counter_ledger", ledger)
+    for name in {name for name, *_ in months}:
+        roll_up_to_february(session, name)
+    session.execute(
+        "INSERT INTO counter_policy VALUES ('changed_policy', 0, '1970-01-01', 'UTC', 'day', NULL),"
+        " ('changed_policy', 1, '2020-01-01', 'UTC', 'hour', NULL)"
+    )
+    session.execute(
+        "INSERT INTO backfill_source (counter, head, options, path)"
+        " VALUES ('sourced', '', '{}', '')"
+    )
+    names = sorted({str(columns[0]) for columns in (*slots, *months, *ledger)} | {"sourced"})
+    alone = [verify(verifying, name) for name in names]
+    done = verify(verifying)
+    assert done.differences == [found for each in alone for found in each.differences]
+    assert [found.counter for found in done.differences] == [
+        "ledger_alone",
+        "less",
+        "months_alone",
+        "months_wrong",
+        "more_as_much",
+        "no_ledger",
+        "odd_policy",
+        "rolled_up_wrong",
+    ]
+    assert done.counters == len(names)
+    assert done.rows == sum(each.rows for each in alone) == len(slots) + len(months)
 
 
 def test_it_stops_between_two_groups_when_told_to(applier: Applier, verifying: Session) -> None:

@@ -7,6 +7,7 @@ found by the next.
 
 import socket
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -21,13 +22,15 @@ from countersink.schedules.pace import Pace
 from countersink.schedules.places import BUSY, OVERFLOWING, UNKNOWN, Place, mention
 from countersink.schedules.ranges import (
     Bucket,
-    all_bucket_labels,
+    bucket_labels,
     counters,
+    first_beyond,
     next_part,
     now_and_policies,
     now_and_version,
     require_counter,
     uncompacted,
+    unsettled,
 )
 from countersink.store import lease
 from countersink.store.buckets import day_label
@@ -41,11 +44,11 @@ _LAST_BEFORE: Final = date(9999, 12, 28)
 _FIRST_WINDOW: Final = 8
 _LARGEST_WINDOW: Final = 1024
 """Buckets looked through at a time."""
-_FIRST_GROUP: Final = 8
-_LARGEST_GROUP: Final = 512
-"""Counters whose buckets are asked for at a time."""
-_MANY_BUCKETS: Final = 8192
-"""Buckets of a group, above which the next one is smaller."""
+_GROUP: Final = 4096
+_RECENT_GROUP: Final = 512
+"""Counters that are looked at together; the second where each is a range of the index."""
+_GROUP_ROWS: Final = 20_000
+"""Rows that they have, at most; a counter that has more by itself is looked at by itself."""
 _QUICK_S: Final = 0.02
 _SLOW_S: Final = 0.1
 _ALL_WITHIN_S: Final = 2 * 3600.0
@@ -187,19 +190,14 @@ class _Pass:
     def run(self) -> Compacted:
         names = self._names()
         self._counters = len(names)
-        size = _FIRST_GROUP
+        size = _GROUP if self._what.recent_days is None else _RECENT_GROUP
         while self._done < len(names) and not self._pace.stopped:
-            self._group = names[self._done : self._done + size]
-            buckets = self._compact_group()
+            self._compact(self._labels(names[self._done : self._done + size]))
             self._done += len(self._group)
-            # Small counters, of which there can be many, are looked at by the hundred; of large
-            # ones no more than fit memory.
-            size = max(1, size // 2) if buckets > _MANY_BUCKETS else min(_LARGEST_GROUP, size * 2)
         return self._so_far(finished=not self._pace.stopped)
 
-    def _compact_group(self) -> int:
-        """Compact some counters; how many buckets they have."""
-        labels = self._labels()
+    def _compact(self, labels: dict[str, list[int]]) -> None:
+        """Compact these buckets of the counters at hand."""
         # Asked again, after the buckets: whoever made one went by a policy that is there by now.
         self._now, version = self._mover.run(now_and_version)
         if version != self._policies.version:
@@ -215,7 +213,6 @@ class _Pass:
             for name, label in self._uncompacted(places, above):
                 self._bucket(name, label, above=above)
         self._rest()
-        return self._all
 
     def _names(self) -> list[str]:
         name = self._what.counter
@@ -224,16 +221,24 @@ class _Pass:
         self._mover.run(lambda session: require_counter(session, name))
         return [name]
 
-    def _labels(self) -> dict[str, list[int]]:
-        """The buckets of the counters at hand."""
+    def _labels(self, counters: list[str]) -> dict[str, list[int]]:
+        """Take the first of some counters in hand, as many as are small together, or a large one;
+        of small ones the buckets that may have something to do, of a large one all.
+        """
         start = end = None
         if self._what.recent_days is not None:
             start = self._now // DAY_S * DAY_S - self._what.recent_days * DAY_S
         if self._what.before is not None:
             # A bucket's label and its local day may lie a day apart.
             end = day_label(min(self._what.before, _LAST_BEFORE)) + 2 * DAY_S
-        look = partial(all_bucket_labels, counters=self._group, start=start, end=end)
-        return self._mover.run(look)
+        between = partial(partial, start=start, end=end)
+        beyond = self._mover.run(between(first_beyond, counters=counters, rows=_GROUP_ROWS))
+        small = len(counters) if beyond is None else bisect_left(counters, beyond)
+        self._group = counters[: max(1, small)]
+        if small == 0:
+            return {counters[0]: self._mover.run(between(bucket_labels, counter=counters[0]))}
+        numbers = self._policies.shared_numbers(self._group)
+        return self._mover.run(between(unsettled, counters=self._group, numbers=numbers))
 
     def _sorted(self, name: str, labels: list[int]) -> tuple[list[int], list[int]]:
         """The buckets to compact whole, and those to look through for crowded keys."""

@@ -4,7 +4,7 @@ Every query goes by the primary key (counter, bucket, counter_key, slot), and pa
 key", so that what lies before costs nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from countersink.schedules.moving import Month, Part
@@ -47,36 +47,86 @@ def bucket_labels(
     session: Session, counter: str, *, start: int | None = None, end: int | None = None
 ) -> list[int]:
     """The labels of a counter's buckets in order, from ``start`` to before ``end``."""
-    where = "counter = %s"
-    values: list[object] = [counter]
-    for comparison, label in ((">=", start), ("<", end)):
-        if label is not None:
-            where += f" AND bucket {comparison} %s"
-            values.append(label_time(label))
-    # A loose scan too: not a row of a bucket but its first is looked at.
-    found = session.query(f"SELECT DISTINCT counter, bucket FROM {_ROWS} WHERE {where}", values)
+    within, values = _within(start, end)
+    # A loose scan: not a row of a bucket but its first is looked at.
+    found = session.query(
+        f"SELECT DISTINCT counter, bucket FROM {_ROWS} WHERE counter = %s{within}",
+        (counter, *values),
+    )
     return sorted(label_of(bucket) for _, bucket in found)
 
 
-def all_bucket_labels(
+def first_beyond(
     session: Session,
     counters: Sequence[str],
+    rows: int,
+    *,
+    start: int | None = None,
+    end: int | None = None,
+) -> str | None:
+    """The counter in which the first ``rows`` rows of some counters are exceeded; None: in none.
+
+    Args:
+        session: outside a transaction.
+        counters: neighbours in the order of the table.
+        rows: so many are read, and one more.
+        start, end: as for :func:`bucket_labels`.
+    """
+    where, values = _of(counters, start, end)
+    found = session.query(
+        f"SELECT counter FROM {_ROWS} WHERE {where}"
+        f" ORDER BY counter, bucket, counter_key, slot LIMIT 1 OFFSET {rows:d}",
+        values,
+    )
+    return found[0][0] if found else None
+
+
+def unsettled(
+    session: Session,
+    counters: Sequence[str],
+    numbers: Collection[int],
     *,
     start: int | None = None,
     end: int | None = None,
 ) -> dict[str, list[int]]:
-    """The labels of the buckets of some counters, as :func:`bucket_labels` has those of one."""
-    where, values = _inside(counters), list[object](counters)
+    """The buckets of some counters in which there may be something to do: those with rows in other
+    slots than 0, and those of other policies. All rows of these counters are read.
+
+    Args:
+        session: outside a transaction.
+        counters: neighbours in the order of the table.
+        numbers: of policies that each of them has had.
+        start, end: as for :func:`bucket_labels`.
+    """
+    where, values = _of(counters, start, end)
+    other = f"SECOND(bucket) NOT IN ({', '.join(map(str, numbers))})" if numbers else "TRUE"
+    found: dict[str, list[int]] = {}
+    for name, bucket in session.query(
+        f"SELECT DISTINCT counter, bucket FROM {_ROWS} WHERE {where} AND (slot > 0 OR {other})"
+        " ORDER BY counter, bucket",
+        values,
+    ):
+        found.setdefault(name, []).append(label_of(bucket))
+    return found
+
+
+def _of(counters: Sequence[str], start: int | None, end: int | None) -> tuple[str, list[object]]:
+    """The condition for rows of neighbours, from one label to before another."""
+    within, values = _within(start, end)
+    if start is None:
+        return f"counter BETWEEN %s AND %s{within}", [counters[0], counters[-1], *values]
+    # A range of the index for each: what they have from before is not read.
+    return f"{_inside(counters)}{within}", [*counters, *values]
+
+
+def _within(start: int | None, end: int | None) -> tuple[str, list[object]]:
+    """The condition for buckets from ``start`` to before ``end``."""
+    where, values = "", list[object]()
     for comparison, label in ((">=", start), ("<", end)):
         if label is not None:
             where += f" AND bucket {comparison} %s"
             values.append(label_time(label))
-    found: dict[str, list[int]] = {name: [] for name in counters}
-    for name, bucket in session.query(
-        f"SELECT DISTINCT counter, bucket FROM {_ROWS} WHERE {where}", values
-    ):
-        found[name].append(label_of(bucket))
-    return {name: sorted(labels) for name, labels in found.items()}
+    return where, values
 
 
 def uncompacted(session: Session, places: Sequence[Bucket], *, above: int = 0) -> list[Bucket]:

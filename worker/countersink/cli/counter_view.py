@@ -1,6 +1,7 @@
 """How ``countersink counter`` shows counters."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
@@ -8,6 +9,19 @@ from countersink.cli import output
 from countersink.reads.counter_document import begins
 from countersink.store.counters import Counter
 from countersink.store.overflow import OVERFLOW
+
+_COLUMNS: Final = {
+    "counter": False,
+    "time zone": False,
+    "resolution": False,
+    "keep days": True,
+    "max keys": True,
+    "overflown": True,
+    "app slots": True,
+    "rolled up to": False,
+    "made": False,
+    "to come": False,
+}
 
 
 def print_one(counter: Counter) -> None:
@@ -48,37 +62,25 @@ def print_list(counters: Sequence[Counter]) -> None:
     if not counters:
         click.echo("There are no counters.")
         return
-    table = output.table(
-        {
-            "counter": False,
-            "time zone": False,
-            "resolution": False,
-            "keep days": True,
-            "max keys": True,
-            "overflown": True,
-            "app slots": True,
-            "rolled up to": False,
-            "made": False,
-            "to come": False,
-        }
+    output.write_rows(_COLUMNS, [_cells(counter) for counter in counters])
+
+
+def _cells(counter: Counter) -> tuple[str, ...]:
+    return (
+        counter.name,
+        counter.in_force.time_zone,
+        counter.in_force.resolution,
+        _kept(counter),
+        "-" if counter.most_keys is None else f"{counter.most_keys:,}",
+        f"{counter.overflown:,}",
+        str(counter.app_slots),
+        output.cell(counter.rolled_up_to),
+        output.cell(counter.made),
+        ", ".join(
+            f"{policy.time_zone} {policy.resolution} from {begins(policy)}"
+            for policy in counter.to_come
+        ),
     )
-    for counter in counters:
-        table.add_row(
-            counter.name,
-            counter.in_force.time_zone,
-            counter.in_force.resolution,
-            _kept(counter),
-            "-" if counter.most_keys is None else f"{counter.most_keys:,}",
-            f"{counter.overflown:,}",
-            str(counter.app_slots),
-            output.cell(counter.rolled_up_to),
-            output.cell(counter.made),
-            ", ".join(
-                f"{policy.time_zone} {policy.resolution} from {begins(policy)}"
-                for policy in counter.to_come
-            ),
-        )
-    output.write_table(table)
 
 
 def _kept(counter: Counter) -> str:

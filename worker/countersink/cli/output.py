@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -32,7 +32,8 @@ def write_json(document: object) -> None:
 def write_json_list(document: Row, name: str, rows: Iterable[Row]) -> None:
     """The same, with ``rows`` as its last member: they are read one by one, for they may be
     millions."""
-    click.echo(f"{json.dumps(document)[:-1]}, {json.dumps(name)}: [", nl=False)
+    before = json.dumps(document)[:-1] + (", " if document else "")
+    click.echo(f"{before}{json.dumps(name)}: [", nl=False)
     each = (json.dumps(row) for row in rows)
     first = True
     while some := list(islice(each, _AT_ONCE)):
@@ -82,10 +83,34 @@ def write_table(table: "Table") -> None:
     if table.row_count <= _BY_RICH:
         console().print(table)
         return
-    cells = [[str(column.header), *map(str, column.cells)] for column in table.columns]
-    widths = [max(map(_width, column)) for column in cells]
-    left = [column.justify != "right" for column in table.columns]
-    lines = ("  ".join(map(_padded, row, widths, left)) for row in zip(*cells, strict=True))
+    columns = {str(column.header): column.justify == "right" for column in table.columns}
+    _write_long(columns, [list(map(str, column.cells)) for column in table.columns])
+
+
+def write_rows(columns: Mapping[str, bool], rows: Sequence[Sequence[str]]) -> None:
+    """A table of these rows on stdout; ``columns`` as for :func:`table`, as many as each row has.
+
+    For tables that can be long: rich would take hundreds of bytes and some microseconds for each
+    row that it is only told of.
+    """
+    if len(rows) > _BY_RICH:
+        _write_long(columns, list(zip(*rows, strict=True)))
+        return
+    made = table(columns)
+    for row in rows:
+        made.add_row(*row)
+    write_table(made)
+
+
+def _write_long(columns: Mapping[str, bool], cells: Sequence[Sequence[str]]) -> None:
+    """A table, column by column: most have few different values, each of which is padded once."""
+    padded = []
+    for (header, numeric), values in zip(columns.items(), cells, strict=True):
+        different = {header, *values}
+        width = max(map(_width, different))
+        pads = {text: _padded(text, width, not numeric) for text in different}
+        padded.append(map(pads.__getitem__, chain((header,), values)))
+    lines = map("  ".join, zip(*padded, strict=True))
     while some := list(islice(lines, _AT_ONCE)):
         click.echo("\n".join(some))
 

@@ -14,6 +14,7 @@ from countersink.store.policies import Policy, load
 from countersink.store.shapes import counter_names
 
 DEFAULT_APP_SLOTS: Final = 16
+_NOT_MADE: Final = (None, None, DEFAULT_APP_SLOTS, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class Counter:
     @property
     def to_come(self) -> tuple[Policy, ...]:
         """The policies that begin later than now."""
+        if len(self.policies) == 1:
+            return ()
         return tuple(p for p in self.policies if p.valid_from > self.in_force.valid_from)
 
 
@@ -87,12 +90,10 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
         )
     }
     overflown = overflow.by_day(session, since=_utc_day(minute) - ONE_DAY, counter=name)
-    names = {name} if name is not None else counter_names(session)
+    overflowing = {each for each, _ in overflown}
     found = []
-    for each in sorted(names):
-        keep_days, max_keys, app_slots, rolled_up_to = made.get(
-            each, (None, None, DEFAULT_APP_SLOTS, None)
-        )
+    for each in [name] if name is not None else counter_names(session):
+        keep_days, max_keys, app_slots, rolled_up_to = made.get(each, _NOT_MADE)
         in_force = policies.at(each, minute)
         found.append(
             Counter(
@@ -102,7 +103,9 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
                 keep_days=keep_days,
                 max_keys=max_keys,
                 most_keys=policies.cap(each),
-                overflown=overflown.get((each, _today(in_force, minute)), 0),
+                overflown=(
+                    overflown.get((each, _today(in_force, minute)), 0) if each in overflowing else 0
+                ),
                 app_slots=app_slots,
                 rolled_up_to=rolled_up_to,
                 made=each in made,

@@ -6,7 +6,7 @@ that nobody has said anything about counts days in UTC.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Final, cast
@@ -158,6 +158,16 @@ class Policies:
                 return policy
         raise LookupError(
             f"{counter!r} has a bucket {buckets.label_text(label)}, but no policy {number}"
+        )
+
+    def shared_numbers(self, counters: Collection[str] | None = None) -> frozenset[int]:
+        """The numbers of policies that each of some counters has had; None: each there could be."""
+        if counters is None:
+            own = set(self._by_counter.values()) | {(DEFAULT,)}
+        else:
+            own = {self.of(counter) for counter in counters}
+        return frozenset.intersection(
+            *(frozenset(policy.number for policy in policies) for policies in own)
         )
 
     def bucket(self, counter: str, minute: int) -> int:

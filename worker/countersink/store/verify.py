@@ -13,13 +13,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final, Literal
 
 from countersink.store import buckets
-from countersink.store.app_slots import APP_ROWS
 from countersink.store.backfilled import mismatches
+from countersink.store.balance import OUTSIDE, Window, balance, window
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownCounter
 from countersink.store.keys import is_name
@@ -32,16 +32,16 @@ from countersink.store.tracked.names import find
 
 READ_SECONDS: Final = 3600.0
 """How long the sums of one group may take."""
-_GROUP: Final = 20
-"""Counters of the first snapshot, and of each as long as they are large: the server keeps what
-others change while a snapshot is open."""
-_LARGEST_GROUP: Final = 1000
-"""Counters of a snapshot where that takes a moment only."""
+_FIRST_ROWS: Final = 20
+"""Rows of the first snapshot's counters, and of each as long as reading is slow: the server keeps
+what others change while a snapshot is open."""
+_LARGEST_ROWS: Final = 50_000
+"""Rows of a snapshot's counters, of all but one, which may be large by itself."""
+_AT_ONCE: Final = 1000
+"""Counters that are looked at together."""
 _QUICK_S: Final = 0.25
 
 Problem = Literal["sum", "no_ledger", "no_policy", "no_rollup", "backfill"]
-
-_OUTSIDE: Final = f"NOT {APP_ROWS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,31 +145,18 @@ def verify(
     tracked = read_all(session)
     if table is not None:
         tracked = _tracked_as(session, tracked, table)
-        names = [each.counter for each in tracked]
+    elif counter is not None:
+        _require(session, counter)
+        tracked = [each for each in tracked if each.counter == counter]
+    if table is None and counter is None:
+        done = _verify_all(session, stop, looking)
+    elif stop():
+        return Verified(finished=False)
     else:
-        names = _names(session, counter)
-        tracked = [each for each in tracked if counter in (None, each.counter)]
-    done, rows, differences, size = 0, 0, list[Difference](), _GROUP
-    policies: Policies | None = None
-    while done < len(names):
-        if stop():
-            return Verified(done, rows, differences, finished=False)
-        looking(f"{done:,} of {len(names):,} counters")
-        part = names[done : done + size]
-        begun = time.monotonic()
-        with session.transaction(snapshot=True):
-            policies = _policies(session, policies)
-            for name, sums in _sums(session, part).items():
-                rows += sums.rows
-                had = {policy.number for policy in policies.of(name)}
-                differences += _differences(session, name, sums, had)
-            differences += [
-                Difference(one.counter, "backfill", one.written_down, one.in_ledger, one.detail)
-                for one in mismatches(session, part)
-            ]
-        done += len(part)
-        took = time.monotonic() - begun
-        size = min(_LARGEST_GROUP, size * 2) if took < _QUICK_S else max(_GROUP, size // 2)
+        names = [counter] if counter is not None else [each.counter for each in tracked]
+        done = _verify_some(session, names)
+    if not done.finished:
+        return done
     tables, row_differences = 0, list[RowDifference]()
     for each in tracked:
         if stop():
@@ -177,7 +164,63 @@ def verify(
         looking(f"{tables:,} of {len(tracked):,} tracked tables, the rows of {each.name}")
         row_differences += check(session, each)
         tables += 1
-    return Verified(done, rows, differences, tables == len(tracked), tables, row_differences)
+    return replace(
+        done,
+        finished=tables == len(tracked),
+        tables=tables,
+        row_differences=row_differences,
+    )
+
+
+def _verify_all(
+    session: Session, stop: Callable[[], bool], looking: Callable[[str], object]
+) -> Verified:
+    """Look at every counter, at one window of them after the other."""
+    counters, rows, differences, size = 0, 0, list[Difference](), _FIRST_ROWS
+    policies: Policies | None = None
+    part: Window | None = None
+    while part is None or part.last is not None:
+        if stop():
+            return Verified(counters, rows, differences, finished=False)
+        looking(f"{counters:,} counters so far")
+        begun = time.monotonic()
+        part = window(session, None if part is None else part.last, size)
+        with session.transaction(snapshot=True):
+            policies = _policies(session, policies)
+            found = balance(session, part, policies.shared_numbers())
+            differences += _wrong(session, policies, found.suspects, found.backfilled)[1]
+        counters += found.counters
+        rows += found.rows
+        if time.monotonic() - begun < _QUICK_S:
+            size = min(_LARGEST_ROWS, size * 8)
+    return Verified(counters, rows, differences)
+
+
+def _verify_some(session: Session, names: Sequence[str]) -> Verified:
+    """Look at some counters, in one snapshot."""
+    with session.transaction(snapshot=True):
+        rows, differences = _wrong(session, load(session), names, names)
+    return Verified(len(names), rows, differences)
+
+
+def _wrong(
+    session: Session, policies: Policies, names: Sequence[str], backfilled: Sequence[str]
+) -> tuple[int, list[Difference]]:
+    """The rows of some counters, and what is wrong with them, and with what others' backfills wrote
+    down; in the snapshot that the caller began.
+    """
+    rows, differences = 0, list[Difference]()
+    for start in range(0, len(names), _AT_ONCE):
+        for name, sums in _sums(session, names[start : start + _AT_ONCE]).items():
+            rows += sums.rows
+            had = {policy.number for policy in policies.of(name)}
+            differences += _differences(session, name, sums, had)
+    for start in range(0, len(backfilled), _AT_ONCE):
+        differences += [
+            Difference(one.counter, "backfill", one.written_down, one.in_ledger, one.detail)
+            for one in mismatches(session, backfilled[start : start + _AT_ONCE])
+        ]
+    return rows, differences
 
 
 def _policies(session: Session, known: Policies | None) -> Policies:
@@ -198,13 +241,8 @@ def _tracked_as(
     return found
 
 
-def _names(session: Session, counter: str | None) -> list[str]:
+def _require(session: Session, counter: str) -> None:
     tables = ("counter_ledger", "counter_slot", "counter_month", "backfill_source")
-    if counter is None:
-        found = session.query(
-            " UNION ".join(f"SELECT DISTINCT counter FROM {table}" for table in tables)
-        )
-        return sorted(name for (name,) in found)
     if is_name(counter):
         ((there,),) = session.query(
             "SELECT "
@@ -213,7 +251,7 @@ def _names(session: Session, counter: str | None) -> list[str]:
             (counter,) * 5,
         )
         if there:
-            return [counter]
+            return
     raise UnknownCounter(f"there is no counter {counter!r}: it was neither made nor ever counted")
 
 
@@ -222,8 +260,8 @@ def _sums(session: Session, names: Sequence[str]) -> dict[str, _Sums]:
     found: defaultdict[str, _Sums] = defaultdict(_Sums)
     marks = ", ".join(["%s"] * len(names))
     for name, number, rows, outside_rows, amount in session.query(
-        f"SELECT counter, SECOND(bucket) AS number, COUNT(*), SUM({_OUTSIDE}),"
-        f" SUM(IF({_OUTSIDE}, amount, 0)) FROM counter_slot FORCE INDEX (PRIMARY)"
+        f"SELECT counter, SECOND(bucket) AS number, COUNT(*), SUM({OUTSIDE}),"
+        f" SUM(IF({OUTSIDE}, amount, 0)) FROM counter_slot FORCE INDEX (PRIMARY)"
         f" WHERE counter IN ({marks}) GROUP BY counter, number",
         names,
     ):

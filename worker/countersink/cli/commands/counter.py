@@ -90,7 +90,7 @@ def list_command(format: str, mysql_url: str | None) -> None:
     with _store(mysql_url) as store:
         counters = store.counters.list()
     if format == "json":
-        output.write_json({"counters": [document(one) for one in counters]})
+        output.write_json_list({}, "counters", map(document, counters))
     else:
         counter_view.print_list(counters)
 
