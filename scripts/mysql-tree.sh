@@ -17,9 +17,10 @@ cannot() { echo "MySQL 9 could not be set up: $1 (or name one: COUNTERSINK_MYSQL
 [ -n "${COUNTERSINK_MYSQLD:-}" ] && exit 0
 [ -x "$tree/usr/sbin/mysqld" ] && exit 0
 
-for tool in apt-get dpkg-deb gpgv; do
+for tool in apt-get dpkg-deb; do
     have "$tool" || cannot "$tool is missing, and the packages come from Debian"
 done
+have sqv || have gpgv || cannot "apt has neither sqv nor gpgv to verify the packages with"
 [ -r "$keyring" ] || cannot "the package debian-archive-keyring is missing"
 mirror=$(debian_mirror)
 [ -n "$mirror" ] || cannot "the machine's apt sources name no Debian mirror"
