@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from countersink.producers import Producer
-from countersink.producers.applied import Mark, Trail
+from countersink.producers.applied import StoredMark, Trail
 from countersink.producers.journal import Journal
 from countersink.stream.connection import command, connect
 from countersink.stream.decode import entry_id_of
@@ -50,7 +50,7 @@ def test_a_mark_is_applied_when_all_up_to_it_is_acknowledged(redis_client: redis
         redis_client.xadd(stream, {"x": "1"}, id=id)
         trail.stored(stream, id)
         marks.append(trail.mark(0))
-    assert trail.applied(redis_client, [*marks, Mark({}, 0)]) == [False, False, False, True]
+    assert trail.applied(redis_client, [*marks, StoredMark({}, 0)]) == [False, False, False, True]
     first, second, third = sorted(group.read(9, 0), key=lambda d: (d.stream, len(d.stream_id)))
     group.acknowledge([(first.stream, first.stream_id, entry_id_of(first))])
     assert trail.applied(redis_client, marks) == [True, False, False]
@@ -58,7 +58,7 @@ def test_a_mark_is_applied_when_all_up_to_it_is_acknowledged(redis_client: redis
     assert trail.applied(redis_client, marks) == [True, True, False]
     group.acknowledge([(second.stream, second.stream_id, entry_id_of(second))])
     assert trail.applied(redis_client, marks) == [True, True, True]
-    assert trail.mark(0) == Mark({}, 0), "nothing is left to be waited for"
+    assert trail.mark(0) == StoredMark({}, 0), "nothing is left to be waited for"
 
     added = redis_client.xadd("c", {"x": "1"})
     assert isinstance(added, bytes)

@@ -51,7 +51,7 @@ producer.stats()
 before = rss()
 full, number = False, 0
 while not full:
-    for number in range(number, number + 2000):
+    for number in range(number, number + 200):
         full = way(producer, number) is False
     full = full or producer.stats().dropped > 0
 print(json.dumps({"took": rss() - before, "rows": producer.stats().pending_rows}), flush=True)

@@ -12,7 +12,7 @@ import pytest
 from countersink.store import Store
 from countersink.store.cancellation import Cancellation
 from countersink.store.connection import Session, connect
-from countersink.store.errors import Interrupted
+from countersink.store.errors import ReadInterrupted
 from tests.support.waiting import eventually
 
 QUICK = "SELECT COUNT(*) FROM counter"
@@ -41,7 +41,7 @@ def outcome(store: Store, cancellation: Cancellation, work: Callable[[Session], 
     with cancellation.applied():
         try:
             return store.snapshot(work)
-        except Interrupted:
+        except ReadInterrupted:
             return 0
 
 
@@ -53,10 +53,10 @@ def test_a_read_that_waits_in_the_server_ends_when_it_is_cancelled(
         answer = thread.submit(read, store, cancellation)
         eventually(lambda: waiting(session))
         cancellation.cancel()
-        with pytest.raises(Interrupted):
+        with pytest.raises(ReadInterrupted):
             answer.result(20)
         assert not waiting(session)  # although the lock is still there
-        with pytest.raises(Interrupted):
+        with pytest.raises(ReadInterrupted):
             read(store, cancellation)
 
 
@@ -91,6 +91,6 @@ def test_the_server_gives_up_what_takes_longer_than_a_statement_may(mysql_url: s
         " information_schema.columns AS c, information_schema.columns AS d"
     )
     with Store(mysql_url, statement_seconds=0.2) as store:
-        with pytest.raises(Interrupted):
+        with pytest.raises(ReadInterrupted):
             store.snapshot(lambda session: session.query(slow))
         assert store.snapshot(lambda session: session.query(QUICK)) == [(0,)]

@@ -13,7 +13,7 @@ import pytest
 from countersink.cli.servers import MySQLServer
 from countersink.store import dead, series, shapes, totals_sql
 from countersink.store.connection import Session, connect
-from countersink.store.groups import Group, grouped
+from countersink.store.groups import CounterGroup, grouped
 from countersink.store.migrate import migrate
 from tests.store.helpers import minute
 from tests.store.policy_rows import put_policies
@@ -177,7 +177,7 @@ def test_no_query_is_a_full_scan(filled: Session) -> None:
         """A session that notes what it is asked."""
 
         dialect = filled.dialect
-        group: Group | None = None
+        group: CounterGroup | None = None
 
         def query(self, sql: str, args: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
             seen.append((sql, tuple(args)))

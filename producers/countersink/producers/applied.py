@@ -18,7 +18,7 @@ from countersink.stream.errors import StreamError, StreamMisconfigured
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StoredMark:
     """Where what a process has stored ended at some moment.
 
     Attributes:
@@ -97,7 +97,7 @@ class Trail:
         """An entry was stored."""
         self._ends[stream] = stream_id
 
-    def mark(self, since: int) -> Mark:
+    def mark(self, since: int) -> StoredMark:
         """Where what was stored ends now; ``since``: :attr:`breaks` or :attr:`told`, before it was
         stored.
         """
@@ -106,9 +106,9 @@ class Trail:
             for stream, end in self._ends.copy().items()
             if end != self._applied.get(stream)
         }
-        return Mark(ends, since)
+        return StoredMark(ends, since)
 
-    def applied(self, client: redis.Redis, marks: Sequence[Mark]) -> list[bool | None]:
+    def applied(self, client: redis.Redis, marks: Sequence[StoredMark]) -> list[bool | None]:
         """For each mark whether all up to it is applied; None: that is not known, and will not be.
 
         False as long as something is not, and where Redis does not tell.
@@ -135,7 +135,7 @@ class Trail:
         return (None, None) if now is None else (now.epoch, now.first)
 
     def _verdict(
-        self, mark: Mark, found: Mapping[str, tuple[Epoch | None, str | None] | None]
+        self, mark: StoredMark, found: Mapping[str, tuple[Epoch | None, str | None] | None]
     ) -> bool | None:
         verdict: bool | None = True
         for stream, (end, epoch) in mark.ends.items():

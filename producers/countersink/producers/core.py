@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from countersink.producers import lifecycle
-from countersink.producers.applied import Mark, Trail
+from countersink.producers.applied import StoredMark, Trail
 from countersink.producers.clock import RedisClock
 from countersink.producers.flush import POLL_SECONDS, Flush
 from countersink.producers.folder import Folder, breathe
@@ -29,7 +29,9 @@ JOIN_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 5.0
 """How long the folder is waited for by callers that have no time-out of their own."""
 DRAINING_SECONDS: Final = 2.0
-"""Rows leave memory if some were stored so long ago at most."""
+"""Rows leave memory if some were stored so long ago at most, or ``socket_timeout`` if that is more:
+as long as a silent Redis may still answer.
+"""
 RESTART_SECONDS: Final = 1.0
 """Between two attempts to start the threads."""
 
@@ -142,8 +144,9 @@ class Core:
         """Whether somebody takes rows out of memory, as it seems."""
         link, spooler = self._link, self._spooler
         tries = link.usable or not link.failures or (spooler is not None and not spooler.failing)
+        patience = max(DRAINING_SECONDS, self._options.socket_timeout)
         last = max(full_since, self._outbox.settled_at)
-        return tries and time.monotonic() - last < DRAINING_SECONDS
+        return tries and not self._sender.stopping and time.monotonic() - last < patience
 
     # --- flushing ----------------------------------------------------------------------------
 
@@ -202,7 +205,7 @@ class Core:
         """What became of all that this process has stored."""
         return self._link.trail
 
-    def mark(self, since: int) -> Mark | None:
+    def mark(self, since: int) -> StoredMark | None:
         """Where what this process has stored ends; ``None``: some of that is in its spool."""
         return None if self._spool and self._spool.waiting else self.trail.mark(since)
 
@@ -215,7 +218,7 @@ class Core:
         patience = POLL_SECONDS
         client = connect(self._url, socket_timeout=self._options.socket_timeout)
         try:
-            mark: Mark | None = None
+            mark: StoredMark | None = None
             while True:
                 if mark is None:
                     mark = self.mark(since)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, NoReturn, Self
 
 from countersink.producers import lifecycle
-from countersink.producers.applied import Mark, Trail
+from countersink.producers.applied import StoredMark, Trail
 from countersink.producers.core import Core
 from countersink.producers.increments import Asked, check_batch, check_id
 from countersink.producers.intake import Mode
@@ -265,7 +265,7 @@ class Producer:
         """What became of all that this process has stored; tells of a :meth:`mark`."""
         return self._core.trail
 
-    def mark(self, since: int = 0) -> Mark | None:
+    def mark(self, since: int = 0) -> StoredMark | None:
         """Where all that this process has stored by now ends in the streams, to be asked for with
         :meth:`countersink.producers.applied.Trail.applied`; None as long as some of it is in its
         spool.

@@ -22,7 +22,11 @@ ADOPT_SECONDS: Final = 10.0
 
 
 class Sender(Thread):
-    """Flushes at intervals, early when many rows wait, and at once when asked to."""
+    """Flushes at intervals, early when many rows wait, and at once when asked to.
+
+    Attributes:
+        stopping: it is to end soon.
+    """
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class Sender(Thread):
         self._bell = Bell()
         self._urgent = False
         self._idle = False
-        self._stopping = False
+        self.stopping = False
         self._next_flush = 0.0
         self._next_adoption = 0.0
         # For callers that work themselves when no thread is to be had. A signal handler that
@@ -80,12 +84,12 @@ class Sender(Thread):
 
     def stop(self) -> None:
         """End as soon as the command being sent has ended."""
-        self._stopping = True
+        self.stopping = True
         self._bell.ring()
 
     def run(self) -> None:
         """The thread."""
-        while not self._stopping:
+        while not self.stopping:
             try:
                 self._bell.wait(self._patience())
                 if self._urgent or time.monotonic() >= self._next_flush:
@@ -122,7 +126,7 @@ class Sender(Thread):
         dropped = self._intake.dropped
         if (
             dropped > self._reported
-            and not self._stopping  # close() says what is left to say
+            and not self.stopping  # close() says what is left to say
             and self._journal.seldom(
                 logging.WARNING,
                 "dropped",
@@ -172,7 +176,7 @@ class Sender(Thread):
 
     def _send(self, upto: int) -> bool:
         """Send the outbox and the rows up to generation ``upto``; whether Redis has taken all."""
-        while not self._stopping:
+        while not self.stopping:
             if len(self._outbox):
                 parcels = self._outbox.stamp(PARCELS_AT_A_TIME)
                 self._outbox.settle(self._link.send(parcels))
@@ -194,7 +198,7 @@ class Sender(Thread):
         if spool is None:
             return True
         backlog = spool.backlog
-        while not self._stopping:
+        while not self.stopping:
             try:
                 spool.roll()
                 looking = not len(backlog) and time.monotonic() >= self._next_adoption

@@ -24,7 +24,7 @@ _MONTHS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class CounterWindow:
     """All counters of which the name comes after one and is at most another.
 
     Attributes:
@@ -62,7 +62,7 @@ class Balance:
     backfilled: list[str]
 
 
-def window(session: Session, after: str | None, rows: int) -> Window:
+def window(session: Session, after: str | None, rows: int) -> CounterWindow:
     """The next counters, as many as have so many rows in one of the tables.
 
     Args:
@@ -70,7 +70,7 @@ def window(session: Session, after: str | None, rows: int) -> Window:
         after: the last name of the window before; None: begin.
         rows: of all counters but the last, which may have any number.
     """
-    where, args = Window(after, None).where()
+    where, args = CounterWindow(after, None).where()
     ends = [
         name
         for table, order in _ORDER.items()
@@ -80,10 +80,10 @@ def window(session: Session, after: str | None, rows: int) -> Window:
             args,
         )
     ]
-    return Window(after, min(ends, default=None))
+    return CounterWindow(after, min(ends, default=None))
 
 
-def balance(session: Session, window: Window, numbers: Collection[int]) -> Balance:
+def balance(session: Session, window: CounterWindow, numbers: Collection[int]) -> Balance:
     """Hold the sides of a window's counters against each other.
 
     Args:

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from countersink.store.connection import Session
-from countersink.store.errors import Interrupted
+from countersink.store.errors import ReadInterrupted
 
 _AGAIN_S: Final = 0.1
 """Seconds until the next KILL QUERY: one that comes between two statements ends none."""
@@ -57,11 +57,11 @@ class Cancellation:
         """A session that reads within the block.
 
         Raises:
-            Interrupted: it was cancelled before.
+            ReadInterrupted: it was cancelled before.
         """
         with self._lock:
             if self.cancelled:
-                raise Interrupted("the read was cancelled")
+                raise ReadInterrupted("the read was cancelled")
             self._session = session
         try:
             yield

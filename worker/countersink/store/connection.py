@@ -19,8 +19,8 @@ from pymysql.cursors import SSCursor
 
 from countersink.store.dialect import Dialect, parse_version
 from countersink.store.errors import (
-    Interrupted,
     Misconfigured,
+    ReadInterrupted,
     Refused,
     StoreError,
     Unavailable,
@@ -29,7 +29,7 @@ from countersink.store.errors import (
 from countersink.store.settings import Settings
 
 if TYPE_CHECKING:
-    from countersink.store.groups import Group
+    from countersink.store.groups import CounterGroup
 
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 Connect = Callable[[], "Session"]
@@ -92,7 +92,7 @@ class Session:
         self.dialect = dialect
         self.max_allowed_packet = max_allowed_packet
         self.snapshot_isolation = snapshot_isolation
-        self.group: Group | None = None
+        self.group: CounterGroup | None = None
 
     @property
     def closed(self) -> bool:
@@ -202,8 +202,8 @@ class Session:
                 return  # not connected any more
 
     def interrupt(self) -> None:
-        """From another thread, have the statement under way end with Interrupted, and whatever is
-        asked next. Never raises.
+        """From another thread, have the statement under way, and all that follow, end with
+        ReadInterrupted. Never raises.
 
         As its own user, so it needs no right. What comes between two statements may end none:
         until the session is closed, call it again.
@@ -227,13 +227,13 @@ class Session:
     @contextmanager
     def _translated(self) -> Iterator[None]:
         if self.interrupted:
-            raise Interrupted("the session was interrupted")
+            raise ReadInterrupted("the session was interrupted")
         try:
             yield
         except Exception as error:
             ours = translate(error)
             if self.interrupted:
-                raise Interrupted(str(ours), code=ours.code) from error
+                raise ReadInterrupted(str(ours), code=ours.code) from error
             if isinstance(ours, Unavailable):
                 self.close(hard=True)
             raise ours from error

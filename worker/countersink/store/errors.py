@@ -6,7 +6,7 @@
     ├── Unavailable      no server to talk to (refused, lost, frozen, shutting down, read-only):
     │                    connect again, rerun
     ├── Conflict         another transaction was in the way: roll back, rerun
-    │   └── Interrupted  by KILL QUERY, or after max_statement_time: rerun, if there is time
+    │   └── ReadInterrupted  by KILL QUERY, or after max_statement_time: rerun, if there is time
     ├── BadData          a value that no attempt will ever store: isolate it
     ├── DuplicateKey     the row is there already
     ├── Refused          everything else (disk full, revoked grant, bad password): say so, wait,
@@ -58,7 +58,7 @@ class Conflict(StoreError):
     """A deadlock, a lock wait, a lost race: roll back and rerun the whole transaction."""
 
 
-class Interrupted(Conflict):
+class ReadInterrupted(Conflict):
     """The statement was cut off: by KILL QUERY, or by a limit of time."""
 
 
@@ -250,7 +250,7 @@ def _from_driver(error: driver.MySQLError) -> StoreError:
     if code in DUPLICATE_KEY:
         return DuplicateKey(described, code=code)
     if code in CONFLICT:
-        return (Interrupted if code in INTERRUPTED else Conflict)(described, code=code)
+        return (ReadInterrupted if code in INTERRUPTED else Conflict)(described, code=code)
     if code in UNAVAILABLE:
         return Unavailable(described, code=code)
     if code in (UNKNOWN_DATABASE, NO_SUCH_TABLE):

@@ -27,7 +27,7 @@ _RANGES_PER_QUERY: Final = 2_000
 Rows = list[tuple[Any, ...]]
 
 
-class Group:
+class CounterGroup:
     """Some counters, in one snapshot.
 
     Args:
@@ -165,7 +165,7 @@ def grouped(session: Session, names: Sequence[str]) -> Iterator[None]:
         session: in a snapshot, to the end of the block.
         names: theirs, each a valid one, in order of bytes, in which they will be asked.
     """
-    before, session.group = session.group, Group(session, names)
+    before, session.group = session.group, CounterGroup(session, names)
     try:
         yield
     finally:

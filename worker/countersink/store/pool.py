@@ -35,7 +35,7 @@ class Pool:
         ``work`` only reads.
 
         Raises:
-            Interrupted: it took too long, or :mod:`countersink.store.cancellation` has ended it.
+            ReadInterrupted: it took too long, or :mod:`countersink.store.cancellation` ended it.
         """
         kept = self._take()
         if kept is not None:

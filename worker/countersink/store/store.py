@@ -55,8 +55,8 @@ class Store:
 
         Args:
             url: the database.
-            statement_seconds: after which the server gives up a query that reads, with Interrupted;
-                None: it does not.
+            statement_seconds: after which the server gives up a query that reads, with
+                ReadInterrupted; None: it does not.
 
         Raises:
             Misconfigured: the URL cannot be used.

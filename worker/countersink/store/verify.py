@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from countersink.store import buckets
 from countersink.store.backfilled import mismatches
-from countersink.store.balance import OUTSIDE, Window, balance, window
+from countersink.store.balance import OUTSIDE, CounterWindow, balance, window
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownCounter
 from countersink.store.keys import is_name
@@ -178,7 +178,7 @@ def _verify_all(
     """Look at every counter, at one window of them after the other."""
     counters, rows, differences, size = 0, 0, list[Difference](), _FIRST_ROWS
     policies: Policies | None = None
-    part: Window | None = None
+    part: CounterWindow | None = None
     while part is None or part.last is not None:
         if stop():
             return Verified(counters, rows, differences, finished=False)

@@ -7,7 +7,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from countersink.store.errors import Conflict, Interrupted, Unavailable
+from countersink.store.errors import Conflict, ReadInterrupted, Unavailable
 from countersink.stream.errors import StreamUnavailable
 from countersink.web.problem import Problem
 
@@ -21,7 +21,7 @@ def answer_of(error: Exception) -> Response:
         return error.response()
     if isinstance(error, ClientDisconnect):
         return Response(status_code=400)  # nobody is there to read it
-    if isinstance(error, Interrupted):
+    if isinstance(error, ReadInterrupted):
         LOGGER.warning("a read took too long: %s", error, extra={"action": "too_slow"})
         return Problem(
             503,

@@ -9,7 +9,7 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 
 from countersink.store.cancellation import Cancellation
-from countersink.store.errors import Interrupted
+from countersink.store.errors import ReadInterrupted
 from countersink.web.problem import Problem
 from countersink.web.read_places import Kind
 from countersink.web.services import Services
@@ -59,7 +59,7 @@ class ReadCall(Generic[T]):
             if gone.done():
                 raise ClientDisconnect
             raise _too_slow(seconds)
-        except Interrupted as error:  # the server has looked at the clock
+        except ReadInterrupted as error:  # the server has looked at the clock
             raise _too_slow(seconds) from error
         finally:
             gone.cancel()

@@ -14,7 +14,7 @@ import anyio
 import redis
 
 from countersink.producers import Producer
-from countersink.producers.applied import Mark
+from countersink.producers.applied import StoredMark
 from countersink.web.memory import OnePer
 
 ROUND_S: Final = 2.0
@@ -113,7 +113,7 @@ class Applied(Waiting):
         self._producer = producer
         self._client = client
         self._since: dict[Waiter, int] = {}
-        self._marks: dict[Waiter, Mark] = {}
+        self._marks: dict[Waiter, StoredMark] = {}
 
     async def reached(self, seconds: float) -> bool | None:
         """Wait until all that was accepted so far has got there; False after so many seconds, None
