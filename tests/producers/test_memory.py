@@ -132,6 +132,20 @@ def test_a_flush_is_over_when_calls_of_increment_many_that_waited_for_room_are_s
     assert total(redis_client) == 160_000 * amount
 
 
+def test_a_flush_makes_room_for_the_call_of_increment_many_that_waits_for_it(
+    redis_url: str,
+) -> None:
+    options = {"max_bytes_in_memory": 10 << 20, "flush_interval": 3600, "max_rows": 1 << 20}
+    with Producer(redis_url, **options) as producer:  # type: ignore[arg-type]
+        producer.increment("hits")
+        assert producer.flush(60)  # the next one is an hour away
+        producer.increment_many("hits", {f"a/{key:010d}": 1 for key in range(20_000)})  # 6 MB
+        assert producer.stats().accepted == 20_001
+        producer.increment_many("hits", {f"b/{key:010d}": 1 for key in range(20_000)})
+        assert producer.flush(60)
+        assert producer.stats().stored == 40_001
+
+
 def test_a_call_of_increment_many_that_never_finds_room_is_not_waited_for(
     redis_url: str, redis_client: redis.Redis
 ) -> None:

@@ -29,9 +29,7 @@ JOIN_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 5.0
 """How long the folder is waited for by callers that have no time-out of their own."""
 DRAINING_SECONDS: Final = 2.0
-"""Rows leave memory if some were stored so long ago at most, or ``socket_timeout`` if that is more:
-as long as a silent Redis may still answer.
-"""
+"""Rows leave memory if some were stored so long ago at most."""
 RESTART_SECONDS: Final = 1.0
 """Between two attempts to start the threads."""
 
@@ -144,9 +142,8 @@ class Core:
         """Whether somebody takes rows out of memory, as it seems."""
         link, spooler = self._link, self._spooler
         tries = link.usable or not link.failures or (spooler is not None and not spooler.failing)
-        patience = max(DRAINING_SECONDS, self._options.socket_timeout)
         last = max(full_since, self._outbox.settled_at)
-        return tries and not self._sender.stopping and time.monotonic() - last < patience
+        return tries and not self._sender.stopping and time.monotonic() - last < DRAINING_SECONDS
 
     # --- flushing ----------------------------------------------------------------------------
 

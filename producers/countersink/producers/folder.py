@@ -197,11 +197,11 @@ class Folder(Thread):
 
     def _allowed(self) -> int:
         """How many events of a flush may be folded now; waits until there are some."""
-        breathe()
-        while not (room := min(ALL_CHUNK, self._judge(self._intake.raw()))):
-            self._tell()
+        while True:
             breathe()
-        return room
+            self._tell()  # also where there is room, but not for the call that waits for some
+            if room := min(ALL_CHUNK, self._judge(self._intake.raw())):
+                return room
 
     def _tell(self) -> None:
         told, self._told = self._told, self._intake.dropped
