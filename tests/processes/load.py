@@ -12,11 +12,13 @@ from typing import Self
 CLIENTS = 8
 PAUSE_SECONDS = 0.01
 """Until a client that was refused tries again."""
+KEPT = 50
+"""Requests over one connection: the next one may be another process's."""
 
 
 class Load:
-    """Clients that ask one after the other, over connections that they keep, until the end of the
-    block.
+    """Clients that ask one after the other, over connections that they keep for a while, until the
+    end of the block.
 
     Attributes:
         answered: process → requests that it answered.
@@ -79,6 +81,8 @@ class Load:
                 if response.status != 200:  # by a server that is ending, in the app's place
                     raise HTTPException(response.status)
                 answered[int(body)] += 1
+                if answered.total() % KEPT == 0:
+                    connection.close()
             except (OSError, HTTPException, ValueError):
                 failed.append(1)
                 connection.close()

@@ -7,6 +7,7 @@ holds both against the servers.
 from __future__ import annotations
 
 import sys
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -74,6 +75,12 @@ class Server:
     max_requests: str = ""
     reload: str = ""
     last: str = "SIGTERM"
+
+    @property
+    def processes(self) -> int:
+        """How many of them answer requests."""
+        told = re.search(r" (?:-w|--workers|--processes) (\d)\b", self.command)
+        return int(told[1]) if told else 1
 
     def arguments(self, port: int, app: str, file: Path, end: str) -> list[str]:
         """The command line."""
