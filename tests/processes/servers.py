@@ -6,8 +6,8 @@ holds both against the servers.
 
 from __future__ import annotations
 
-import sys
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
