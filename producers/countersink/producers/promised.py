@@ -13,8 +13,10 @@ def batch_bytes(batch: Batch) -> int:
     """What its rows take in memory at most: as if none of them were there."""
     tables = {(counter, at) for counter, _, at, _ in batch.plain}
     plain = rows_bytes([event[1] for event in batch.plain])
-    named = sum(named_bytes(names, events) for names, events in batch.named)
-    return len(tables) * TABLE_BYTES + plain + named
+    size = len(tables) * TABLE_BYTES + plain
+    for names, events in batch.named:
+        size += named_bytes(names, events)
+    return size
 
 
 def add_batches(buffer: RowBuffer, batches: Sequence[Batch], minute: int) -> None:

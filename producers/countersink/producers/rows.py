@@ -151,7 +151,8 @@ class RowBuffer:
     @property
     def much_promised(self) -> bool:
         """Whether an eighth of the room is promised to what has not come yet."""
-        return any(room.reserved * 8 > room.limit for room in (self.rows, self.memory))
+        rows, memory = self.rows, self.memory
+        return rows.reserved * 8 > rows.limit or memory.reserved * 8 > memory.limit
 
     def recount(self) -> None:
         """Find out how much room there is. To be called before adding rows, and after adding some

@@ -5,12 +5,13 @@ the end of one at different places, what one visitor sends as a body would run a
 request. So what is not clear is refused, and the connection ends.
 """
 
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import httptools
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from countersink.web.heads import MAX_HEADERS
 from countersink.web.problem import Problem
 
 _OLD: Final = "1.0"
@@ -51,8 +52,10 @@ class FramedProtocol(HttpToolsProtocol):
         """A header, or what came after a body in chunks.
 
         Raises:
-            Problem: it leaves open where the request ends.
+            Problem: there are too many, or it leaves open where the request ends.
         """
+        if len(self.headers) >= MAX_HEADERS:
+            self.on_many_headers()
         name = name.lower()
         if name == b"expect":
             self.expect_100_continue = value.lower() == b"100-continue"
@@ -94,13 +97,17 @@ class FramedProtocol(HttpToolsProtocol):
             raise no_request()
         self.on_end()
 
-    def on_head(self) -> None:
-        """The head of a request is here."""
-        super().on_headers_complete()
+    # What to do, once it is clear that a head, or all of a request, is here.
+    on_head = HttpToolsProtocol.on_headers_complete
+    on_end = HttpToolsProtocol.on_message_complete
 
-    def on_end(self) -> None:
-        """All of a request is here."""
-        super().on_message_complete()
+    def on_many_headers(self) -> NoReturn:
+        """There are more headers than a request has.
+
+        Raises:
+            Problem: always.
+        """
+        raise no_request()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if cycle.waiting_for_100_continue or cycle.scope["http_version"] == _OLD:

@@ -7,7 +7,7 @@ connections there are, nor what they hold in memory.
 import asyncio
 from collections import deque
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import httptools
 from uvicorn.config import Config
@@ -126,15 +126,13 @@ class BoundedProtocol(FramedProtocol):
         elif self._waiting or self._body_bytes > FREE_BYTES:
             self._hold()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or what came after a body in chunks.
+    def on_many_headers(self) -> NoReturn:
+        """There are too many headers, or too many come after a body in chunks.
 
         Raises:
-            Problem: there are too many, or it leaves open where the request ends.
+            Problem: always.
         """
-        if len(self.headers) >= MAX_HEADERS:
-            raise _many_headers() if self._in_head else _large()
-        super().on_header(name, value)
+        raise _many_headers() if self._in_head else _large()
 
     def on_head(self) -> None:
         """Its head is here.
