@@ -167,8 +167,28 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     second.wait_for(r"countersink is up\.", times=2)
     assert second.urls() == urls  # the same ports and passwords
     assert total(urls) == 3
+    another_is_refused(second)
     assert second.stop(signal.SIGINT) == 0
     assert not any(map(alive, second.server_pids()))
+    passwords_are_kept(second, urls)
+
+
+def another_is_refused(up: Up) -> None:
+    """A second one on the same data ends, and the first goes on."""
+    second = countersink("up", "--data", str(up.data))
+    assert second.returncode == 1
+    assert f"process {up.process.pid}) is using {up.data}" in second.stderr
+    assert all(map(alive, up.server_pids()))
+
+
+def passwords_are_kept(up: Up, urls: dict[str, str]) -> None:
+    """They are in a file that nobody else can read, and in no output."""
+    assert stat.S_IMODE(up.data.stat().st_mode) == 0o700
+    assert stat.S_IMODE((up.data / "environment.sh").stat().st_mode) == 0o600
+    passwords = [url.split("@")[0].rpartition(":")[2] for url in urls.values()]
+    assert len(passwords) == 2
+    for password in passwords:
+        assert password not in up.output()
 
 
 def front_doors_count(up: Up, urls: dict[str, str]) -> None:
@@ -201,7 +221,7 @@ def total(urls: dict[str, str]) -> int | None:
 
 
 @MARIADB_ONLY
-def test_what_dies_is_started_again_and_it_says_so(start_up: Start) -> None:
+def test_what_dies_is_started_again_and_all_end_when_it_is_killed(start_up: Start) -> None:
     up = start_up()
     up.wait_for(r"countersink is up\.")
     for name, starts in STARTS.items():
@@ -218,37 +238,12 @@ def test_what_dies_is_started_again_and_it_says_so(start_up: Start) -> None:
     os.kill(redis_pid, signal.SIGKILL)
     up.wait_for(r"the redis was killed by SIGKILL; starting it again")
     up.wait_for(r"the redis runs again")
-    assert up.stop() == 0
 
-
-@MARIADB_ONLY
-def test_a_second_up_is_refused_and_passwords_are_kept(start_up: Start, tmp_path: Path) -> None:
-    first = start_up()
-    first.wait_for(r"countersink is up\.")
-    second = countersink("up", "--data", str(tmp_path / "data"))
-    assert second.returncode == 1
-    assert f"process {first.process.pid}) is using {tmp_path / 'data'}" in second.stderr
-    assert all(map(alive, first.server_pids()))
-
-    for starts in STARTS.values():
-        first.wait_for(starts)
-    assert stat.S_IMODE(first.data.stat().st_mode) == 0o700
-    assert stat.S_IMODE((first.data / "environment.sh").stat().st_mode) == 0o600
-    passwords = [url.split("@")[0].rpartition(":")[2] for url in first.urls().values()]
-    assert len(passwords) == 2
-    first.stop()
-    for password in passwords:
-        assert password not in first.output()
-
-
-@MARIADB_ONLY
-def test_when_it_is_killed_its_servers_and_its_processes_end_too(start_up: Start) -> None:
-    up = start_up()
-    up.wait_for(r"countersink is up\.")
-    pids = [*up.server_pids(), *(int(up.wait_for(starts)) for starts in STARTS.values())]
+    again = [int(up.wait_for(starts, times=2)) for starts in STARTS.values()]
     listeners = [process_of(up.process.pid, name) for name in LISTENERS]
-    pids += [pid for pid in listeners if pid is not None]
+    pids = [*up.server_pids(), *again, *(pid for pid in listeners if pid is not None)]
     assert len(pids) == 2 + len(STARTS) + len(LISTENERS)
+    assert all(map(alive, pids))
     up.process.kill()
     up.process.wait()
     eventually(lambda: not any(map(alive, pids)))

@@ -255,8 +255,8 @@ def reads(tables: Tables) -> int:
 
 
 def test_rows_of_which_there_is_nothing_to_do_are_read_but_a_few_times(tables: Tables) -> None:
-    small = [(f"c{number:04d}", DAY, b"a", 0, 1) for number in range(3000)]
-    large = [("d", DAY, b"%05d" % number, 0, 1) for number in range(25_000)]
+    small = [(f"c{number:04d}", DAY, b"a", 0, 1) for number in range(1500)]
+    large = [("d", DAY, b"%05d" % number, 0, 1) for number in range(12_000)]
     tables.plant((*small, *large))
     tables.run("ANALYZE TABLE counter_slot")
     questions = "SHOW GLOBAL STATUS LIKE 'Questions'"

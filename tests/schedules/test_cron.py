@@ -163,7 +163,7 @@ def local_dates(zone: ZoneInfo, start: datetime, days: int) -> set[date]:
     return {(start + n * quarter).astimezone(zone).date() for n in range(days * 96)}
 
 
-@pytest.mark.parametrize("year", [2011, 2017, 2026])
+@pytest.mark.parametrize("year", [pytest.param(2011, marks=pytest.mark.long), 2017, 2026])
 def test_midnight_comes_once_on_every_date_that_exists_in_every_zone(year: int) -> None:
     start, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
     days = {date(year, 1, 3) + timedelta(days=n) for n in range(360)}

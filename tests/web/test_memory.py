@@ -113,7 +113,9 @@ def peak(process: WebProcess, pipelined: bytes) -> int:
         return resident(process, "VmHWM")
 
 
-@pytest.mark.parametrize("sent", BODIES)
+@pytest.mark.parametrize(
+    "sent", [pytest.param("a body", marks=pytest.mark.long), *list(BODIES)[1:]]
+)
 def test_bodies_that_wait_in_pipelines_are_bounded_and_given_back(
     process: WebProcess, before: int, sent: str
 ) -> None:
@@ -121,7 +123,9 @@ def test_bodies_that_wait_in_pipelines_are_bounded_and_given_back(
     eventually(lambda: resident(process) - before < MAX_HELD)
 
 
-@pytest.mark.parametrize("sent", HEADS)
+@pytest.mark.parametrize(
+    "sent", [pytest.param("many requests", marks=pytest.mark.long), *list(HEADS)[1:]]
+)
 def test_requests_that_wait_in_pipelines_are_bounded(
     process: WebProcess, before: int, sent: str
 ) -> None:
