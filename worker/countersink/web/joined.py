@@ -1,6 +1,7 @@
 """The head of an answer and its body in one packet, and in one system call."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 _GO_ON: Final = b"HTTP/1.1 100"
@@ -15,14 +16,21 @@ class Joined:
     Args:
         transport: what sends.
         loop: the event loop.
+        hang_up: ends the connection, once all of the last answer is written.
 
     Attributes:
         is_closing: as the transport's.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        hang_up: Callable[[], object],
+    ) -> None:
         self._transport = transport
         self._loop = loop
+        self._hang_up = hang_up
         self._held = b""
         self._head_is_due = False
         self._later: asyncio.Handle | None = None
@@ -54,4 +62,4 @@ class Joined:
     def close(self) -> None:
         """Send what is held back, and hang up."""
         self.flush()
-        self._transport.close()
+        self._hang_up()

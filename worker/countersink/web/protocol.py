@@ -91,7 +91,7 @@ class BoundedProtocol(FramedProtocol):
         self._parts = 0  # in which they have
         self._waiting: deque[int] = deque()  # what each request in the pipeline takes
         self._held = 0  # what is in the server's sum for this connection
-        self._ending = False  # it goes on for the answer that is under way, and no longer
+        self._ending = False  # it goes on for the last answer alone: what still comes is dropped
         self._working: RequestResponseCycle | None = None
         self._unsent = 0  # bytes that the client has not taken, when they were looked at last
         self._unsent_since = 0.0  # since when it has not taken any of them
@@ -100,7 +100,7 @@ class BoundedProtocol(FramedProtocol):
         """Begin; where there are too many, one whose client does nothing makes room, or this one
         ends."""
         super().connection_made(transport)
-        self._answers = Joined(transport, self.loop)
+        self._answers = Joined(transport, self.loop, self._hang_up)
         self._since = self.loop.time()
         if len(self.connections) > self._limits.connections and not self._make_room():
             self._end(_full())
@@ -181,10 +181,7 @@ class BoundedProtocol(FramedProtocol):
         """Tell the handler that works, which is not that of the last request where some wait."""
         self._drop_waiting()
         self._body_bytes = 0
-        if self._working is not None and not self._working.response_complete:
-            self._working.disconnected = True
-            self._working.body.clear()
-            self._working.message_event.set()
+        self._abandon()
         super().connection_lost(exc)
         self._working = None
         self._count()
@@ -222,6 +219,9 @@ class BoundedProtocol(FramedProtocol):
             return
         if self.pipeline:
             return  # it waits for the answers to those before it, and so do we
+        if self._ending:
+            self.transport.close()  # its answer has had time to arrive
+            return
         self._end(Problem(408, f"The request did not arrive within {self._limits.seconds:g} s"))
 
     def _hold(self) -> None:
@@ -278,10 +278,10 @@ class BoundedProtocol(FramedProtocol):
         longest = min(waiting, key=BoundedProtocol._waits_since)
         if longest._is_deaf():
             longest.transport.abort()
-        elif longest._received:
-            longest._end(_full())
         else:
-            longest.transport.close()  # an answer that nobody asked for could be taken for another
+            if longest._received:  # an answer that nobody asked for could be taken for another
+                longest._end(_full())
+            longest.transport.close()
         return True
 
     def _waits(self) -> bool:
@@ -331,6 +331,28 @@ class BoundedProtocol(FramedProtocol):
         if free:
             self.transport.write(_wire(problem))
         self._answers.close()
+
+    def _hang_up(self) -> None:
+        """Close; while a request is arriving, only what we send, and drop the rest of it.
+
+        With something unread the close would be a reset: whoever sends on gets that, and not the
+        answer.
+        """
+        if self._since is None or not self._received or self.transport.is_closing():
+            self.transport.close()
+            return
+        self._ending = True
+        self._abandon()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+
+    def _abandon(self) -> None:
+        """Let the handler that works end: nobody is there for its answer."""
+        working = self._working
+        if working is not None and not working.response_complete:
+            working.disconnected = True
+            working.body.clear()
+            working.message_event.set()
 
 
 def _full() -> Problem:
