@@ -200,6 +200,47 @@ def test_a_replica_that_missed_entries_takes_over(
         not_known(producer, caplog, "another server took over")
 
 
+def test_a_replica_that_lags_behind_and_is_not_promoted_yet(
+    own_redis_server: RedisFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has the replication id of its primary."""
+    primary, replica = own_redis_server(), own_redis_server()
+    with (
+        connect(replica.url) as lagging,
+        RedisProxy.to(primary.url) as proxy,
+        Producer(proxy.url(primary.url), flush_interval=3600) as producer,
+    ):
+        lagging.config_set("masterauth", primary.password)
+        lagging.config_set("requirepass", primary.password)
+        command(lagging, "REPLICAOF", "127.0.0.1", primary.port)
+        eventually(lambda: lagging.info("replication")["master_link_status"] == "up")
+        stored(producer)
+        with connect(primary.url) as old:
+            Worker(old).work()
+            assert producer.flush(timeout=30, applied=True)
+            eventually(lambda: lagging.xlen(STREAM) == 0)
+        command(lagging, "REPLICAOF", "127.0.0.1", 1)  # it hears no more
+        stored(producer)
+        proxy.upstream = ("127.0.0.1", replica.port)
+        proxy.cut_all()
+        not_known(producer, caplog, "lags behind")
+
+
+def test_a_stream_that_was_put_back_as_it_was_before(
+    producer: Producer, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored(producer)
+    Worker(redis_client).work()
+    assert producer.flush(timeout=30, applied=True)
+    before = command(redis_client, "DUMP", STREAM)
+    stored(producer)
+    command(redis_client, "RESTORE", STREAM, 0, before, "REPLACE")
+    not_known(producer, caplog, "put back")
+    stored(producer)
+    Worker(redis_client).work()
+    assert producer.flush(timeout=30, applied=True)
+
+
 def test_without_the_rights_it_is_not_known_and_everything_is_stored(
     own_redis_server: RedisFactory, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,12 +9,17 @@ from then on is followed anew.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import redis
 
 from countersink.producers.journal import Journal
 from countersink.stream.epoch import Epoch, look, order
 from countersink.stream.errors import StreamError, StreamMisconfigured
+
+_OLDER: Final = (
+    "Redis is older than what was stored there: a replica that lags behind, or a copy put back"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +86,17 @@ class Trail:
         end = self._ends.get(stream)
         before = self._epochs.get(stream)
         epoch: Epoch | None = None
+        reached = False
         try:
-            epoch = look(client, stream, make=True).epoch
-            why = "it was not known at first" if before is None else before.end(epoch)
+            now = look(client, stream, make=True)
+            epoch, reached = now.epoch, now.reaches(end)
+            why = "it was not known at first"
+            if before is not None:
+                why = _OLDER if epoch == before else before.end(epoch)
         except StreamMisconfigured as error:
             why = f"{error}; the rights that are needed are in ops/redis/users.acl"
         if end is not None and end != self._applied.get(stream):
-            if epoch is not None and epoch == before:
+            if reached and epoch == before:
                 return
             self._breaks.append(why)  # before the new epoch can be seen
             self._applied[stream] = end  # or lost: what comes after it is followed
@@ -123,12 +132,13 @@ class Trail:
 
     def _first(self, client: redis.Redis, stream: str) -> tuple[Epoch | None, str | None] | None:
         """The epoch and the first entry's id; None: Redis does not tell."""
+        end = self._ends.get(stream)
         try:
             try:
                 now = look(client, stream)
             except StreamMisconfigured:
                 now = None
-            if now is None or now.epoch != self._epochs.get(stream):
+            if now is None or now.epoch != self._epochs.get(stream) or not now.reaches(end):
                 self.follow(client, stream)
         except StreamError:
             return None

@@ -4,7 +4,8 @@ That an entry is no longer in its stream does not say that a worker has applied 
 come back empty, or somebody trimmed the stream. So the acknowledging script counts, in a hash
 beside the stream, and Redis counts what was ever added. As long as the same server holds the same
 group on the stream, and what was added is what is there and what was acknowledged, nothing got
-lost: that is one epoch, and two of them are equal or something happened in between.
+lost: that is one epoch, and two of them are equal or something happened in between. A server that
+is older than an entry says nothing of it: see :meth:`Look.reaches`.
 
 Redis before 7.0 does not count what was added: there a trimmed stream goes unnoticed.
 """
@@ -53,10 +54,18 @@ class Look:
     Attributes:
         epoch: at that moment.
         first: the stream id of the first entry; None if it is empty.
+        last: the last stream id that was given there.
     """
 
     epoch: Epoch
     first: str | None
+    last: str
+
+    def reaches(self, stream_id: str | None) -> bool:
+        """Whether the stream has ever got as far as ``stream_id``. A replica that lags behind, of
+        the same replication id as its primary, has not, nor has an older stream put back.
+        """
+        return stream_id is None or order(stream_id) <= order(self.last)
 
 
 def look(client: redis.Redis, stream: str, *, make: bool = False) -> Look:
@@ -75,9 +84,9 @@ def look(client: redis.Redis, stream: str, *, make: bool = False) -> Look:
     arguments = [GROUP, os.urandom(8).hex() if make else ""]
     with mapped():
         reply = look_there(keys=[stream, applied_key(stream)], args=arguments)
-    server, group, unaccounted, first = reply
+    server, group, unaccounted, first, last = reply
     epoch = Epoch(server.decode(), group.decode(), int(unaccounted))
-    return Look(epoch, None if first is None else first.decode())
+    return Look(epoch, None if first is None else first.decode(), last.decode())
 
 
 def order(stream_id: str) -> tuple[int, int]:

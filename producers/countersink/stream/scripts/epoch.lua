@@ -4,7 +4,8 @@
 -- ARGV[1]  the consumer group
 -- ARGV[2]  '', or a random text: then a missing group is made, at 0, and the text is noted as its name
 -- Returns  the server's replication id (another one after each restart and failover); the name of the group's life,
---          '' if there is none; entries that left the stream otherwise; the first entry's stream id, or false.
+--          '' if there is none; entries that left the stream otherwise; the first entry's stream id, or false; the
+--          last stream id that was ever given.
 local function field(flat, name)
   for i = 1, #flat, 2 do
     if flat[i] == name then
@@ -40,10 +41,11 @@ if not there or type(life) ~= 'string' then
 end
 
 local stream = redis.pcall('XINFO', 'STREAM', KEYS[1])
-local lost, first = 0, false
+local lost, first, last = 0, false, '0-0'
 if not stream.err then
   local entry = field(stream, 'first-entry')
   first = entry and entry[1] or false
+  last = field(stream, 'last-generated-id')
   local added = field(stream, 'entries-added')
   if added then -- from Redis 7.0 on
     local count = redis.pcall('HGET', KEYS[2], 'count')
@@ -51,4 +53,4 @@ if not stream.err then
   end
 end
 local server = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
-return { server or '', life, lost, first }
+return { server or '', life, lost, first, last }
