@@ -67,6 +67,8 @@ class Server:
         interface: of the app.
         max_requests: what is added so that a process ends after 100 requests.
         reload: what is added so that it is loaded anew when the app's program changes.
+        idle: a signal that replaces its processes when each is done with its request.
+        kills: its first process kills the one that answers, where these are two.
         last: the signal that ends it.
     """
 
@@ -74,6 +76,8 @@ class Server:
     interface: str
     max_requests: str = ""
     reload: str = ""
+    idle: str = ""
+    kills: bool = False
     last: str = "SIGTERM"
 
     @property
@@ -118,6 +122,7 @@ def _uwsgi(extra: str) -> Server:
         "wsgi",
         max_requests="--max-requests 100",
         reload="--touch-reload {file}",
+        idle="SIGHUP",
         last="SIGINT",
     )
 
@@ -160,5 +165,7 @@ SERVERS: Final = {
     "granian": _granian("--workers 2"),
     "granian --interface wsgi": _granian("--workers 2", "wsgi"),
     "daphne": Server("{bin}/daphne {app} -b 127.0.0.1 -p {port}", "asgi"),
-    "flask run": Server("{bin}/flask --app {app} run --port {port}", "flask", reload="--reload"),
+    "flask run": Server(
+        "{bin}/flask --app {app} run --port {port}", "flask", reload="--reload", kills=True
+    ),
 }
