@@ -17,6 +17,7 @@ from countersink.producers.spool.directory import new_segment_path, segment_path
 from countersink.producers.spool.errors import SpoolFull
 from countersink.producers.spool.record import (
     FILE_HEADER_SIZE,
+    FILE_MAGIC,
     SYNCED_MARK_OFFSET,
     file_header,
     pack_slot,
@@ -229,6 +230,33 @@ def test_a_header_that_is_cut_in_the_midst_of_its_marks_had_records_behind_it(
     with pytest.raises(SpoolError, match="not a spool segment"):
         Segment.adopt(path)
     assert path.exists(), "kept"
+
+
+@pytest.mark.parametrize("size", [1, len(FILE_MAGIC), FILE_HEADER_SIZE])
+def test_records_behind_a_damaged_header_are_replayed_and_the_file_is_kept(
+    tmp_path: Path, size: int
+) -> None:
+    parcels = [parcel(number) for number in range(1, 4)]
+    path = written(tmp_path, parcels)
+    path.write_bytes(bytes(size) + path.read_bytes()[size:])
+    (info,) = list_segments(tmp_path)
+    assert (info.state, info.entries, info.damaged_bytes) == ("waiting", 3, FILE_HEADER_SIZE)
+    backlog = Backlog(Journal())
+    backlog.add(adopt(path))
+    first = backlog.next(1, lambda: NOW)
+    backlog.delivered(first)
+    backlog.close()
+    sent, backlog = replayed(path)
+    assert facts(first + sent) == facts(parcels), "what was done is noted in a header made anew"
+    assert [kept.name for kept in backlog.kept] == [path.name + ".damaged"]
+    assert [each.state for each in list_segments(tmp_path)] == ["damaged"]
+
+
+def test_a_segment_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = written(tmp_path, [parcel(1)])
+    path.write_bytes(b"csspool2" + path.read_bytes()[8:])
+    with pytest.raises(SpoolError, match="not a spool segment"):
+        Segment.adopt(path)
 
 
 def test_damage_is_remembered_by_a_replay_that_is_interrupted(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from countersink.producers.spool import descriptors
 from countersink.producers.spool.directory import files, made_ms
 from countersink.producers.spool.errors import SpoolError
 from countersink.producers.spool.reading import Records
-from countersink.producers.spool.record import FILE_HEADER_SIZE, read_file_header
 from countersink.producers.spool.segment import DAMAGED_SUFFIX
 
 
@@ -76,7 +75,8 @@ def list_segments(directory: str | os.PathLike[str]) -> list[SegmentInfo]:
 
 def _look(path: Path, size: int, *, damaged: bool) -> SegmentInfo:
     with _opened(path) as fd:
-        header = read_file_header(os.pread(fd, FILE_HEADER_SIZE, 0), size)
+        records = Records(path, fd)
+        header = records.file_header(size)
         if header is None:
             raise SpoolError("it is not a spool segment")
         if damaged:  # what could be read of it was sent
@@ -84,8 +84,9 @@ def _look(path: Path, size: int, *, damaged: bool) -> SegmentInfo:
         held = _is_held(fd)
         # Only now: before, its writer may have been in the midst of a record.
         size = os.fstat(fd).st_size
-        records, offset = Records(path, fd), header.done
-        entries = increments = passed_over = 0
+        offset = header.done
+        entries = increments = 0
+        passed_over = header.done if header.lost else 0
         while (record := records.at_or_after(offset, size)) is not None:
             passed_over += record.offset - offset
             offset = record.end

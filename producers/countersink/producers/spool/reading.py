@@ -6,12 +6,16 @@ from typing import Final
 
 from countersink.producers.spool.errors import SpoolError
 from countersink.producers.spool.record import (
+    FILE_HEADER_SIZE,
+    FILE_MAGIC,
     MAX_BODY,
     RECORD_HEADER_SIZE,
     RECORD_MAGIC,
+    FileHeader,
     Record,
     body_length,
     checks,
+    read_file_header,
     unpack,
 )
 
@@ -32,6 +36,21 @@ class Records:
     def __init__(self, path: Path, fd: int) -> None:
         self._path = path
         self._fd = fd
+
+    def file_header(self, size: int) -> FileHeader | None:
+        """The header of the file, which has ``size`` bytes; ``None``: it is no segment of ours, or
+        of a newer version. One that is damaged is known by the records behind it.
+
+        Raises:
+            SpoolError: the file cannot be read.
+        """
+        start = self._read(0, FILE_HEADER_SIZE)
+        header = read_file_header(start, size)
+        if header is not None or start.startswith(FILE_MAGIC[:-1]):
+            return header
+        if self.at_or_after(FILE_HEADER_SIZE, size) is None:
+            return None
+        return FileHeader(FILE_HEADER_SIZE, damaged=True, lost=True)
 
     def at_or_after(self, offset: int, end: int) -> Record | None:
         """The first record at or after ``offset`` and before ``end``; ``None``: no more. What lies

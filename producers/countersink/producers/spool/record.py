@@ -55,12 +55,13 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class FileHeader:
     """What a segment begins with: how far it is done, whether damage was seen, and how many of its
-    bytes are known to have been fsynced (0: none).
+    bytes are known to have been fsynced (0: none). ``lost``: nothing of it could be read.
     """
 
     done: int
     damaged: bool = False
     synced: int = 0
+    lost: bool = False
 
 
 def pack_slot(value: int) -> bytes:
@@ -86,9 +87,10 @@ def _unpack_mark(raw: bytes) -> int:
     return int(value) if check == crc32(raw[:4]) else 0
 
 
-def file_header() -> bytes:
-    """The beginning of a new segment."""
-    return FILE_MAGIC.ljust(FILE_HEADER_SIZE, b"\0")
+def file_header(*, damaged: bool = False) -> bytes:
+    """The beginning of a new segment, or of one in which damage was seen and nothing is done."""
+    start = FILE_MAGIC.ljust(DAMAGED_FLAG_OFFSET, b"\0")
+    return (start + DAMAGED_FLAG * damaged).ljust(FILE_HEADER_SIZE, b"\0")
 
 
 def read_file_header(start: bytes, size: int) -> FileHeader | None:

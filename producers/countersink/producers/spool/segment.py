@@ -22,7 +22,6 @@ from countersink.producers.spool.record import (
     pack,
     pack_mark,
     pack_slot,
-    read_file_header,
 )
 
 DAMAGED_SUFFIX: Final = ".damaged"
@@ -90,14 +89,20 @@ class Segment:
             segment = cls._lock(path, os.O_RDWR)
             if segment is None:
                 return None
-            start = os.pread(segment._fd, FILE_HEADER_SIZE, 0)
+            header = segment._records.file_header(segment.end)
+            if header is not None and header.lost:
+                # Before a slot is written into what is no header.
+                segment._write(0, [file_header(damaged=True)])
         except FileNotFoundError:
             return None
         except OSError as error:
             if segment is not None:
                 segment.close()
             raise SpoolError(f"{path}: {error.strerror}") from error
-        header = read_file_header(start, segment.end)
+        except SpoolError:
+            if segment is not None:
+                segment.close()
+            raise
         if header is None:
             segment.close()
             raise SpoolError(f"{path} is not a spool segment")
