@@ -6,8 +6,11 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -22,7 +25,7 @@ from countersink.producers.statsd.receiving import BATCH, LARGEST
 from countersink.producers.statsd.sockets import lost, widen
 from countersink.producers.statsd.streams import LONGEST
 from countersink.producers.testing import RecordingProducer
-from tests.producers.statsd.listening import listening
+from tests.producers.statsd.listening import Listener, listening
 from tests.support.waiting import eventually
 
 
@@ -31,6 +34,26 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: paths of unix sockets are short."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+class Held(RecordingProducer):
+    """Keeps its callers until they may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = Event()
+        self.calls = 0
+
+    def increment_many(
+        self,
+        counter: str,
+        amounts: Mapping[str, int],
+        *,
+        at: datetime | None = None,
+    ) -> None:
+        self.calls += 1
+        assert self.go_on.wait(20)
+        super().increment_many(counter, amounts, at=at)
 
 
 def unix(kind: socket.SocketKind, path: str) -> socket.socket:
@@ -165,6 +188,19 @@ def test_idle_connections_keep_nobody_out() -> None:
                 listener.has_lines(4)
                 assert (listener.figures.connections, listener.figures.refused) == (2, 2)
     assert listener.producer.count("a") == 5
+
+
+def test_who_comes_while_others_send_does_not_wait_for_a_turn_each() -> None:
+    producer = Held()
+    with Server(StatsdOptions(port=0, tcp=True), producer) as server, ExitStack() as stack:
+        listener = Listener(server, producer)
+        for number in range(50):
+            stack.enter_context(listener.connection()).sendall(b"a:1|c\n")
+            if not number:
+                eventually(lambda: producer.calls)
+        producer.go_on.set()
+        listener.has_lines(50)
+        assert producer.calls < 10
 
 
 def test_lines_that_come_byte_by_byte_keep_nobody_out() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 _AT_ONCE: Final = 1000
 """Rows that are written at once."""
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA: Final = tuple("=+-@\t\r\n")
 _MARK: Final = "'"
 
 

@@ -17,7 +17,7 @@ READ: Final = 65_536
 LONGEST: Final = 65_535
 """Bytes of a line; a connection that sends a longer one is closed."""
 ROUND: Final = 128
-"""Connections read before what they sent is counted."""
+"""Connections read before what they sent is counted, and accepted before others have their turn."""
 PAUSE_SECONDS: Final = 0.1
 """Before connections are accepted again when there was no descriptor for one."""
 
@@ -128,15 +128,20 @@ class Streams(Thread):
 
     def _accept(self, listener: object) -> None:
         assert isinstance(listener, socket.socket)
-        try:
-            connection, _ = listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as error:
-            # No descriptor is left, say: whoever connects waits in the backlog.
-            self._journal.seldom(Action.REFUSED, f"cannot accept a connection: {error.strerror}")
-            time.sleep(PAUSE_SECONDS)
-            return
+        for _ in range(ROUND):  # not one alone: a turn of those that send much takes long
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # No descriptor is left, say: whoever connects waits in the backlog.
+                reason = f"cannot accept a connection: {error.strerror}"
+                self._journal.seldom(Action.REFUSED, reason)
+                time.sleep(PAUSE_SECONDS)
+                return
+            self._begin(connection)
+
+    def _begin(self, connection: socket.socket) -> None:
         if len(self._open) >= self._most:
             self._make_room()
         connection.setblocking(False)
