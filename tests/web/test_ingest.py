@@ -196,8 +196,10 @@ def test_a_whole_number_is_one_however_it_is_written(web: Web) -> None:
     assert send(web, b'{"counter":"c","amount":-0.0}')["accepted"] == 1
     for wrong in ("1.5", "9007199254740993.0", "1" * 25, "true"):
         send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 422)
-    for wrong in ("NaN", "1e400", "1" * 5_000):
-        send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 400)
+    send(web, b'{"counter":"c","amount":NaN}', 400)
+    for wrong in ("1e400", "1" * 5_000):
+        said = send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 422)
+        assert "out of range" in said["detail"]
     assert "twice" in send(web, b'{"counter":"c","amount":1.0,"amount":2.0}', 422)["detail"]
     web.apply()
     assert web.store.totals.total("c") == 844

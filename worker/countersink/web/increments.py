@@ -186,6 +186,8 @@ def _items_one_by_one(body: bytes, most: int) -> Sequence[_Item]:
     """The same, slowly, when some are not valid, to tell which, or have whole numbers as floats."""
     try:
         found = read_json(body)
+    except msgspec.ValidationError as error:  # a number that is too large, or too long
+        raise Problem(422, f"The body is not valid: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _no_json() from None
     each = found if isinstance(found, list) else [found]
