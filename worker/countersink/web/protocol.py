@@ -43,6 +43,9 @@ SMALL_PARTS: Final = 16_384
 processor as some hundred bytes, and nobody else is answered meanwhile."""
 PART_BYTES: Final = 64
 
+DROP_S: Final = 0.01
+"""Between two reads of what is dropped."""
+
 
 class Limits:
     """The bounds of every connection of a server.
@@ -107,7 +110,12 @@ class BoundedProtocol(FramedProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what has come."""
-        if self._ending or self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._ending:
+            # Dropped, but not as fast as it comes: others have their turn meanwhile.
+            self.flow.pause_reading()
+            self.loop.call_later(DROP_S, self._read_on)
             return
         self._unset_keepalive_if_required()
         if self._since is None:
@@ -338,13 +346,22 @@ class BoundedProtocol(FramedProtocol):
         With something unread the close would be a reset: whoever sends on gets that, and not the
         answer.
         """
-        if self._since is None or not self._received or self.transport.is_closing():
+        arrives = self._ending or (self._since is not None and self._received > 0)
+        if not arrives or self.transport.is_closing():
             self.transport.close()
             return
         self._ending = True
+        if self._since is None:
+            self._since = self.loop.time()
         self._abandon()
+        self._body_bytes = 0
+        self._count()
         self.flow.resume_reading()
         self.transport.write_eof()
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def _abandon(self) -> None:
         """Let the handler that works end: nobody is there for its answer."""
