@@ -73,6 +73,8 @@ def connect(
             # eventlet takes select.poll away, which the parser in C calls if redis was imported
             # before that.
             **({} if hasattr(select, "poll") else {"parser_class": _RESP2Parser}),
+            # redis-py before 6 looks at the certificate and not at the name in it.
+            **({"ssl_check_hostname": True} if scheme == "rediss" else {}),
         )
     except (ValueError, TypeError) as error:
         raise StreamMisconfigured(f"the Redis URL {redact(url)!r} is malformed") from error
