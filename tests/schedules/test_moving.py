@@ -348,8 +348,6 @@ def test_every_statement_goes_by_the_primary_key(tables: Tables, mysql_url: str)
         for number in range(40):
             tables.plant(spread([b"%03d" % number], (1, 2, 3), f"2020-03-{day:02d} 00:00:00"))
     tables.plant(spread([b"a"], (1, 2, 3), "9000-01-01 00:00:00"))
-    # Others' rows: what is looked for must not be nearly all there is.
-    tables.plant(("w", "9000-01-01 00:00:00", b"%04d" % number, 0, 1) for number in range(1000))
     tables.run("INSERT INTO counter (name, keep_days, created) VALUES ('v', 30, '2020-01-01')")
     tables.run("ANALYZE TABLE counter_slot")
     proxy = MySQLProxy.to(mysql_url)
@@ -360,6 +358,9 @@ def test_every_statement_goes_by_the_primary_key(tables: Tables, mysql_url: str)
         texts = [request.text for request in proxy.seen if "counter_slot" in request.text]
     finally:
         proxy.close()
+    # Others' rows: what is looked for must not be nearly all there is.
+    tables.plant(("a", "9000-01-01 00:00:00", b"%04d" % number, 0, 1) for number in range(1000))
+    tables.run("ANALYZE TABLE counter_slot")
     explained = {
         re.sub(r"'[^']*'|[0-9]+", "?", text): text
         for text in texts
