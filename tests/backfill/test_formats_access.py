@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 
@@ -286,10 +287,10 @@ def test_a_reader_asks_again_where_other_buckets_hold() -> None:
 def test_a_range_of_minutes_leaves_out_every_line_with_another_time(lines: list[bytes]) -> None:
     parser, expected = Parser("status"), 0
     for each in lines:
-        try:
-            expected += parser.parse(each.strip(b"\0 \t\r"))[1] != MINUTE
-        except Malformed:
-            pass
+        for read_as in (each, each.strip(b"\0 \t\r")):  # a NUL may be the host as well
+            with suppress(Malformed):
+                expected += parser.parse(read_as)[1] != MINUTE
+                break
     tally = read(Recipe(), lines, minutes=(MINUTE, MINUTE + 1))
     assert tally.filtered == expected
     assert {minute for _, minute in tally.counts} <= {MINUTE}
