@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import pytest
 import redis
@@ -212,6 +212,13 @@ def test_an_unknown_counter_fails(filled: Servers) -> None:
         assert "nothing was ever counted as 'nothing'" in one_sentence(failed)
 
 
+def no_such_day(text: str) -> str:
+    """What this version of Python says of it."""
+    with pytest.raises(ValueError) as told:
+        date.fromisoformat(text)
+    return str(told.value)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -221,7 +228,7 @@ def test_an_unknown_counter_fails(filled: Servers) -> None:
         (["views", "--top", "0"], "0 is not in the range"),
         (["views", "--from", "2026-11-21", "--to", "2026-11-20"], "ends (2026-11-20) before"),
         (["views", "--from", "20261121"], "is not a day such as"),
-        (["views", "--from", "2026-02-30"], "day is out of range"),
+        (["views", "--from", "2026-02-30"], no_such_day("2026-02-30")),
         (["views", "--from", "today"], "is not a day such as"),
         (["views", "--from", "0001-01-01", "--to", "9999-12-31"], "at most 100,000"),
         (["a b"], "use 1 to 64 characters"),
