@@ -85,13 +85,13 @@ def bring_to(
         )
         with Load(port) as load, none_left(load):
             few = FEW // 4 if end == "max requests" else FEW
-            eventually(lambda: load.answered.total() >= few, timeout=SECONDS, message=child.output)
-            if end.startswith("SIG"):  # which a process that is just being started may miss
-                eventually(
-                    lambda: len(load.answered) >= server.processes,
-                    timeout=SECONDS,
-                    message=child.output,
-                )
+            # A process that is just being started may miss a signal.
+            processes = server.processes if end.startswith("SIG") else 1
+            eventually(
+                lambda: load.answered.total() >= few and len(load.answered) >= processes,
+                timeout=SECONDS,
+                message=child.output,
+            )
             if expected == INTERVAL:
                 eventually(lambda: total(client) > 0)
             before = total(client)

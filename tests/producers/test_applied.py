@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Thread
 
 import pytest
@@ -30,6 +31,36 @@ def stored(producer: Producer, entries: int = 1) -> None:
     for number in range(entries):
         producer.increment("hits", str(number))
         assert producer.flush()
+
+
+@contextmanager
+def with_replica(
+    start: RedisFactory,
+) -> Iterator[tuple[Producer, redis.Redis, Callable[[], None]]]:
+    """A producer of whose entries the first is applied, a client of the replica that has heard of
+    it, and what puts the replica in the primary's place.
+    """
+    primary, replica = start(), start()
+    with (
+        connect(replica.url) as client,
+        RedisProxy.to(primary.url) as proxy,
+        Producer(proxy.url(primary.url), flush_interval=3600) as producer,
+    ):
+        client.config_set("masterauth", primary.password)
+        client.config_set("requirepass", primary.password)
+        command(client, "REPLICAOF", "127.0.0.1", primary.port)
+        eventually(lambda: client.info("replication")["master_link_status"] == "up")
+        stored(producer)
+        with connect(primary.url) as old:
+            Worker(old).work()
+            assert producer.flush(timeout=30, applied=True)
+            eventually(lambda: client.xlen(STREAM) == 0)
+
+        def take_over() -> None:
+            proxy.upstream = ("127.0.0.1", replica.port)
+            proxy.cut_all()
+
+        yield producer, client, take_over
 
 
 def not_known(producer: Producer, caplog: pytest.LogCaptureFixture, why: str) -> None:
@@ -176,25 +207,10 @@ def test_a_restart_that_may_have_lost_something_is_not_called_applied(
 def test_a_replica_that_missed_entries_takes_over(
     own_redis_server: RedisFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    primary, replica = own_redis_server(), own_redis_server()
-    with (
-        connect(replica.url) as new,
-        RedisProxy.to(primary.url) as proxy,
-        Producer(proxy.url(primary.url), flush_interval=3600) as producer,
-    ):
-        new.config_set("masterauth", primary.password)
-        new.config_set("requirepass", primary.password)
-        command(new, "REPLICAOF", "127.0.0.1", primary.port)
-        eventually(lambda: new.info("replication")["master_link_status"] == "up")
-        stored(producer)
-        with connect(primary.url) as old:
-            Worker(old).work()
-            assert producer.flush(timeout=30, applied=True)
-            eventually(lambda: new.xlen(STREAM) == 0)
+    with with_replica(own_redis_server) as (producer, new, take_over):
         command(new, "REPLICAOF", "NO", "ONE")
         stored(producer)  # the new primary never heard of this one
-        proxy.upstream = ("127.0.0.1", replica.port)
-        proxy.cut_all()
+        take_over()
         new.xadd(STREAM, {"rows": "[]"})  # as many as were lost, and later
         Worker(new).work()
         not_known(producer, caplog, "another server took over")
@@ -204,25 +220,10 @@ def test_a_replica_that_lags_behind_and_is_not_promoted_yet(
     own_redis_server: RedisFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It has the replication id of its primary."""
-    primary, replica = own_redis_server(), own_redis_server()
-    with (
-        connect(replica.url) as lagging,
-        RedisProxy.to(primary.url) as proxy,
-        Producer(proxy.url(primary.url), flush_interval=3600) as producer,
-    ):
-        lagging.config_set("masterauth", primary.password)
-        lagging.config_set("requirepass", primary.password)
-        command(lagging, "REPLICAOF", "127.0.0.1", primary.port)
-        eventually(lambda: lagging.info("replication")["master_link_status"] == "up")
-        stored(producer)
-        with connect(primary.url) as old:
-            Worker(old).work()
-            assert producer.flush(timeout=30, applied=True)
-            eventually(lambda: lagging.xlen(STREAM) == 0)
+    with with_replica(own_redis_server) as (producer, lagging, take_over):
         command(lagging, "REPLICAOF", "127.0.0.1", 1)  # it hears no more
         stored(producer)
-        proxy.upstream = ("127.0.0.1", replica.port)
-        proxy.cut_all()
+        take_over()
         not_known(producer, caplog, "lags behind")
 
 

@@ -67,6 +67,16 @@ def replayed(path: Path, *, journal: Journal | None = None) -> tuple[list[Parcel
     return sent, backlog
 
 
+def first_replayed(path: Path) -> list[Parcel]:
+    """Replay the first entry of a segment, then break off."""
+    backlog = Backlog(Journal())
+    backlog.add(adopt(path))
+    first = backlog.next(1, lambda: NOW)
+    backlog.delivered(first)
+    backlog.close()
+    return first
+
+
 def facts(parcels: list[Parcel]) -> list[tuple[str, bytes, int, int]]:
     return [(each.id, each.rows, each.row_count, each.increments) for each in parcels]
 
@@ -241,11 +251,7 @@ def test_records_behind_a_damaged_header_are_replayed_and_the_file_is_kept(
     path.write_bytes(bytes(size) + path.read_bytes()[size:])
     (info,) = list_segments(tmp_path)
     assert (info.state, info.entries, info.damaged_bytes) == ("waiting", 3, FILE_HEADER_SIZE)
-    backlog = Backlog(Journal())
-    backlog.add(adopt(path))
-    first = backlog.next(1, lambda: NOW)
-    backlog.delivered(first)
-    backlog.close()
+    first = first_replayed(path)
     sent, backlog = replayed(path)
     assert facts(first + sent) == facts(parcels), "what was done is noted in a header made anew"
     assert [kept.name for kept in backlog.kept] == [path.name + ".damaged"]
@@ -265,11 +271,7 @@ def test_damage_is_remembered_by_a_replay_that_is_interrupted(tmp_path: Path) ->
     content = bytearray(path.read_bytes())
     content[FILE_HEADER_SIZE + 30] ^= 0xFF  # in the first record
     path.write_bytes(content)
-    backlog = Backlog(Journal())
-    backlog.add(adopt(path))
-    first = backlog.next(1, lambda: NOW)
-    backlog.delivered(first)
-    backlog.close()
+    first = first_replayed(path)
     sent, _ = replayed(path)
     assert facts(first + sent) == facts(parcels[1:])
     assert path.with_name(path.name + ".damaged").exists()

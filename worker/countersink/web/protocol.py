@@ -42,7 +42,6 @@ SMALL_PARTS: Final = 16_384
 """Chunks of a body, besides one for every :data:`PART_BYTES` of it: each takes as much of the
 processor as some hundred bytes, and nobody else is answered meanwhile."""
 PART_BYTES: Final = 64
-
 DROP_S: Final = 0.01
 """Between two reads of what is dropped."""
 
