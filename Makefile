@@ -7,27 +7,27 @@ BIN := .venv/bin
 # compiled modules are kept: tests and demo start Python a thousand times
 unexport PYTHONDONTWRITEBYTECODE
 # more than cores: many tests wait for servers
-JOBS ?= 4
+JOBS ?= 6
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # what can be run on MySQL, too: `make test-mysql`
-MYSQL_TESTS := $(wildcard $(foreach part,store store/sequences store/tracked backfill,tests/$(part)/test_*.py)) \
-	tests/drivers tests/worker tests/reads tests/end_to_end \
+MYSQL_TESTS := $(wildcard $(foreach part,store store/sequences store/tracked backfill reads,tests/$(part)/test_*.py)) \
+	tests/drivers tests/worker tests/end_to_end \
 	$(filter-out %/test_frozen_redis.py %/test_schedulers.py,$(wildcard tests/faults/test_*.py)) \
-	$(foreach part,compaction moving planning pruning retention runs,tests/schedules/test_$(part).py) \
+	$(foreach part,compaction move planner pruning retention attempts,tests/schedules/test_$(part).py) \
 	tests/cli/test_real_log.py tests/setup/test_rights.py
 
 # what of it `make test` leaves out, to be done in ten minutes: it is about Redis, arithmetic of
 # dates and processes rather than about how MySQL reads, locks and refuses
-NOT_SHORT := tests/worker tests/drivers tests/end_to_end tests/setup/test_rights.py \
+NOT_SHORT := tests/worker tests/drivers tests/end_to_end tests/reads/test_groups.py tests/setup/test_rights.py \
 	$(foreach part,answers backfill server_deaths worker_deaths state_machine tracked bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
-	$(foreach part,contents deleted_counters formats_access formats_csv formats_json head identity inputs jobs listing \
-		policies recipes reconcile_run rejects rejects_file set_days spans template times unfinished_lines,tests/backfill/test_$(part).py) \
-	$(foreach part,buckets counters ends_of_time keys key_match lease policy_totals ranges settings shapes store strict \
+	$(foreach part,content coverage dates deleted_counters formats_access formats_alike formats_csv formats_json head identity files history jobs \
+		overlap policies recipes reconcile_run rejects rejects_file set_days spans unfinished_lines,tests/backfill/test_$(part).py) \
+	$(foreach part,buckets counters ends_of_time keys lease policy_totals ranges selection settings shapes store strict \
 		tls zones,tests/store/test_$(part).py) \
 	$(foreach part,boundaries midnight periods,tests/store/sequences/test_$(part).py) \
-	$(foreach part,encoding names patience planning,tests/store/tracked/test_$(part).py) \
-	$(foreach part,compaction planning pruning runs,tests/schedules/test_$(part).py)
+	$(foreach part,definitions encoding plan trigger_locks,tests/store/tracked/test_$(part).py) \
+	$(foreach part,compaction planner pruning attempts,tests/schedules/test_$(part).py)
 
 # `make soak`
 SECONDS ?= 300

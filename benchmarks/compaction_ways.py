@@ -11,9 +11,9 @@ from typing import Final, Literal
 from benchmarks.database import Connected, Isolation, connect
 from benchmarks.peers import textbook
 from benchmarks.workload import COUNTER
-from countersink.schedules.compaction import Selection, compact
-from countersink.schedules.context import JobOptions
-from countersink.schedules.mover import open_tables
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.options import JobOptions
 
 Way = Literal["scheduled", "nonstop", "peer_rc", "peer_rr"]
 """Ours at the pace of the scheduled job; ours, and the textbook's, without pauses."""
@@ -63,7 +63,7 @@ def _ours(url: str, way: Way, stop: Callable[[], bool]) -> Pass:
     options = JobOptions()
     done = compact(
         partial(open_tables, url),
-        Selection(
+        CompactOptions(
             counter=COUNTER,
             grace_s=options.compact_grace_s,
             threshold=options.compact_threshold,

@@ -21,7 +21,7 @@ from benchmarks.processes import Child
 from benchmarks.site import Site
 from countersink.store import Store, api_keys
 from countersink.store.migrate import migrate
-from countersink.store.tables import open_tables
+from countersink.store.sessions import open_tables
 from countersink.stream.names import stream_key
 
 NAMES: Final = ("http_bare", "http_batch_1", "http_batch_100")

@@ -14,7 +14,8 @@ import redis
 
 from benchmarks.database import connect, server_version
 from benchmarks.processes import PROJECT
-from countersink.cli.servers import Kind, MySQLServer, RedisServer, ServerMissing, programs
+from countersink.cli.servers import Kind, MySQLServer, RedisServer, ServerMissing
+from countersink.cli.servers.base import mariadbd, mysqld
 
 MYSQL_OPTIONS: Final = (
     "--innodb-flush-log-at-trx-commit=1",
@@ -92,7 +93,7 @@ class Site:
 
 def why_unavailable(kind: Kind) -> str | None:
     """Why a server cannot be started here; None if it can. Gets MySQL where it can be had."""
-    program = programs.mysqld if kind == "mysql" else programs.mariadbd
+    program = mysqld if kind == "mysql" else mariadbd
     if kind == "mysql":
         done = subprocess.run(
             [PROJECT / "scripts" / "mysql-tree.sh"],

@@ -50,6 +50,8 @@ class Stage:
         return {
             **ours,
             "PYTHONUNBUFFERED": "1",
+            # How far a log was counted is gone with these servers, too.
+            "XDG_STATE_HOME": str(self.directory / "state"),
             "COUNTERSINK_REDIS_URL": self.redis.url,
             "COUNTERSINK_MYSQL_URL": self.mysql_url,
         }

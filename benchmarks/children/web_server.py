@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from benchmarks.processes import answer, first_message, next_message
 from countersink.producers import Producer
-from countersink.web.app import create_app
+from countersink.web.app import Application
 from countersink.web.options import WebOptions
-from countersink.web.server import listen, make_server
+from countersink.web.server.process import listen, make_server
 
 NO_LIMIT = 1e9
 """Requests per second: one client of the benchmark sends more than any should."""
@@ -56,7 +56,7 @@ def main() -> None:
             rate_per_address=NO_LIMIT,
         )
         producer = partial(Producer, options.redis_url, handle_sigterm=False)
-        server = make_server(create_app(options, producer=producer, system=dict), options)
+        server = make_server(Application(options, producer=producer, system=dict), options)
         listener = listen(options)
     answer({"port": listener.getsockname()[1]})
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
-from countersink.backfill.formats import Tally, make_reader
-from countersink.backfill.recipe import Condition, Operator, Recipe
-from countersink.backfill.records import split
-from countersink.backfill.spans import Window
+from countersink.backfill.formats import RecordTally, make_reader
+from countersink.backfill.formats.reader import LONGEST_REASON
+from countersink.backfill.input.spans import Window, split
+from countersink.backfill.options import Recipe
+from countersink.producers.access_log import Parser
+from countersink.producers.access_log.template import Condition, Operator
 
 Cells = dict[tuple[str, int], int]
-MINUTES = Tally().bucket
+MINUTES = RecordTally().bucket
 """Each is a bucket of its own."""
 
 
@@ -32,7 +34,7 @@ def read(
     minutes: tuple[int, int] | None = None,
     sizes: Sequence[int] = (),
     bucket: Callable[[int], int] = MINUTES,
-) -> Tally:
+) -> RecordTally:
     """What the whole content, or the lines, come to.
 
     Args:
@@ -45,7 +47,7 @@ def read(
     if not isinstance(data, bytes):
         lines = [line.encode() if isinstance(line, str) else line for line in data]
         data = b"".join(line + b"\n" for line in lines)
-    reader, tally = make_reader(recipe, data[: 64 * 1024], minutes), Tally(bucket)
+    reader, tally = make_reader(recipe, data[: 64 * 1024], minutes), RecordTally(bucket)
     records, number, first = split(data, quoted=reader.quoted), 1, 0
     for size in (*sizes, len(records)):
         window: list[bytes] = records[first : first + size]
@@ -58,6 +60,28 @@ def read(
     return tally
 
 
-def reasons(tally: Tally) -> dict[int, str]:
+def reasons(tally: RecordTally) -> dict[int, str]:
     """Line to reason of what was rejected."""
     return {each.line: each.reason for each in tally.rejected}
+
+
+def both(recipe: Recipe, lines: Sequence[str | bytes]) -> tuple[Cells, dict[int, str]]:
+    """What lines come to and why others are rejected, which `tail` and `backfill` agree on."""
+    raw = [line.encode() if isinstance(line, str) else line for line in lines]
+    counts: Cells = {}
+    parser = Parser(
+        recipe.key or "path",
+        recipe.where,
+        input_format=recipe.input_format,
+        log_format=recipe.log_format,
+        envelope=recipe.envelope,
+        time_zone=recipe.time_zone,
+    )
+    rejected = {each.line: each.reason for each in parser.count(raw, 1, counts)}
+    tally = read(recipe, raw)
+    assert tally.counts == counts
+    shown = LONGEST_REASON - 1  # `backfill` keeps them, so it cuts them
+    assert {line: reason[:shown] for line, reason in reasons(tally).items()} == {
+        line: reason[:shown] for line, reason in rejected.items()
+    }
+    return counts, rejected

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import re
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersink.backfill import pace, watch
-from countersink.backfill.options import Options, Report
-from countersink.backfill.recipe import Recipe
+from countersink.backfill.count import task
+from countersink.backfill.options import BackfillOptions, BackfillReport, Recipe
 from countersink.backfill.run import backfill
-from countersink.store.keys import key_text
-from countersink.store.tables import open_tables
+from countersink.runtime.limits import key_text
+from countersink.store.sessions import open_tables
 from countersink.store.verify import open_session, verify
 
 COUNTER = "views"
@@ -71,15 +71,29 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-def options(*sources: Path | str, **given: Any) -> Options:
-    """Options for a backfill; those of the recipe may be given as they are."""
+def options(*sources: Path | str, **given: Any) -> BackfillOptions:
+    """Options for a backfill; those of the recipe may be given as they are. A reconcile is one of
+    all days that its sources have lines of, unless ``start`` or ``end`` are given."""
     own = {name: given.pop(name) for name in list(given) if name in Recipe.__dataclass_fields__}
+    if given.get("mode") == "reconcile" and "recipe" not in given and not {"start", "end"} & {*own}:
+        own |= days_of(*sources)
     given.setdefault("counter", COUNTER)
     given.setdefault("recipe", Recipe(**own))
-    return Options(sources=tuple(map(str, sources)), **given)
+    return BackfillOptions(sources=tuple(map(str, sources)), **given)
 
 
-def add(mysql_url: str, *sources: Path | str, **given: Any) -> Report:
+def days_of(*sources: Path | str) -> dict[str, date]:
+    """The first and the last day of some logs, as options."""
+    found = [
+        datetime.strptime(day.decode(), "%d/%b/%Y").replace(tzinfo=UTC).date()
+        for source in map(Path, sources)
+        if source.is_file()
+        for day in re.findall(rb"\[(\d\d/\w{3}/\d{4}):", source.read_bytes())
+    ]
+    return {"start": min(found), "end": max(found)} if found else {}
+
+
+def add(mysql_url: str, *sources: Path | str, **given: Any) -> BackfillReport:
     """Add sources; rejected lines go beside the first, or where ``rejects`` says."""
     if sources and "rejects" not in given and not given.get("dry_run"):
         given["rejects"] = Path(str(sources[0]) + ".rejects")
@@ -115,12 +129,12 @@ def rejected(mysql_url: str) -> list[tuple[int, str, bytes]]:
     return [(int(number), reason, bytes(text)) for number, reason, text in found]
 
 
-def outcomes(report: Report) -> list[str]:
+def outcomes(report: BackfillReport) -> list[str]:
     """What became of each source."""
     return [source.outcome for source in report.sources]
 
 
-def details(report: Report) -> str:
+def details(report: BackfillReport) -> str:
     """What is said of the sources."""
     return "\n".join(source.detail for source in report.sources)
 
@@ -133,5 +147,5 @@ def require_verified(mysql_url: str) -> None:
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, lines: int = 100) -> None:
     """Let chunks end after so many lines, so that a short file has several; all are reported."""
-    monkeypatch.setattr(pace, "LINES", lines)
-    monkeypatch.setattr(watch, "INTERVAL", 0.0)
+    monkeypatch.setattr(task, "LINES", lines)
+    monkeypatch.setattr(task, "INTERVAL", 0.0)

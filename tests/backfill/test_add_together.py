@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill import undo as undoing
-from countersink.backfill.options import BackfillError, Progress
-from countersink.store.apply import Applier
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.options import Progress
+from countersink.store.apply.apply import Applier
 from countersink.store.errors import Unavailable
-from countersink.store.tables import open_tables
+from countersink.store.sessions import open_tables
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
@@ -83,7 +84,7 @@ def test_two_at_once_of_files_that_begin_alike_are_two_sources(
     small_chunks(monkeypatch, 20)
     head = log(*["/head"] * 100)
     files = [write(tmp_path / key, head + log(f"/{key}") * 50) for key in ("a", "b")]
-    together(*(partial(add, mysql_url, file) for file in files))
+    together(*(partial(add, mysql_url, file, count_repeats=True) for file in files))
     assert totals(mysql_url) == {(DAY, "/head"): 200, (DAY, "/a"): 50, (DAY, "/b"): 50}
     assert query(mysql_url, "SELECT COUNT(*) FROM backfill_source") == [(2,)]
 
@@ -106,7 +107,7 @@ def test_a_shorter_file_that_begins_alike_is_not_taken_for_a_copy_of_what_anothe
 
     with MySQLProxy.to(mysql_url) as proxy:
         proxy.when("commit_other", Phase.AFTER, Deed.PASS, times=0, call=other)
-        report = add(proxy.url(mysql_url), shorter)
+        report = add(proxy.url(mysql_url), shorter, count_repeats=True)
     assert others
     found = totals(mysql_url)
     if lines > 100:  # more than is known of how it begins
@@ -266,11 +267,17 @@ def test_a_chunk_that_another_has_at_hand_is_waited_for(
     file = write(tmp_path / "a.log", long_log(300))
     first = add(mysql_url, file)
     assert first.run is not None
-    # Still there when it is undone, as chunks of another run are.
-    query(mysql_url, "UPDATE backfill_chunk SET run = 0 WHERE start_at = 0")
-    query(mysql_url, "UPDATE backfill_run SET lines_read = 200, counted = 200, amount = 200")
+    # Still there when it is undone, as chunks of another run are. Without seals, as rows of before.
+    query(mysql_url, "UPDATE backfill_chunk SET run = 0, seal = NULL WHERE start_at = 0")
+    query(
+        mysql_url,
+        "UPDATE backfill_run SET lines_read = 200, counted = 200, amount = 200, seal = NULL",
+    )
     undoing.undo(mysql_url, first.run)
-    query(mysql_url, "UPDATE backfill_chunk SET state = 'pending' WHERE state = 'undone'")
+    query(
+        mysql_url,
+        "UPDATE backfill_chunk SET state = 'pending', seal = NULL WHERE state = 'undone'",
+    )
     looked = threading.Event()
     with MySQLProxy.to(mysql_url) as proxy, open_tables(mysql_url) as other:
         proxy.when(

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill import pace
-from countersink.backfill.options import BackfillError
+from countersink.backfill.count import task
+from countersink.backfill.errors import BackfillError
 from countersink.backfill.run import backfill
 from countersink.backfill.undo import undo
-from countersink.store import Store, backfill_deletion
+from countersink.store import Store
 from countersink.store.connection import Session, connect
-from countersink.store.deletion import delete_counter
+from countersink.store.counters import deletion_sql
+from countersink.store.counters.deletion import delete_counter
 from countersink.store.verify import verify
 from tests.backfill.helpers import (
     COUNTER,
@@ -30,6 +31,7 @@ from tests.backfill.helpers import (
 )
 from tests.backfill.truths import new_run
 from tests.store.helpers import together
+from tests.support.ledger import post_planted
 
 TABLES = ("source", "chunk", "journal", "reject", "truth", "drift")
 
@@ -43,8 +45,8 @@ def deleting(mysql_url: str) -> Iterator[Session]:
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 lines a chunk, and two chunks a transaction of the deletion."""
-    monkeypatch.setattr(pace, "LINES", 100)
-    monkeypatch.setattr(backfill_deletion, "_ROWS_PER_CHUNK", 500)
+    monkeypatch.setattr(task, "LINES", 100)
+    monkeypatch.setattr(deletion_sql, "_ROWS_PER_CHUNK", 500)
 
 
 def everything(mysql_url: str, counter: str) -> dict[str, int]:
@@ -71,7 +73,8 @@ def fill(mysql_url: str, tmp_path: Path) -> None:
     with connect(mysql_url) as session:
         run = new_run(session)
         session.execute(
-            "INSERT INTO backfill_drift VALUES (%s, '2026-03-14', '/0', 0, 10),"
+            "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be)"
+            " VALUES (%s, '2026-03-14', '/0', 0, 10),"
             " (%s, '2026-03-14', '/1', 5, 1)",
             (run, run),
         )
@@ -79,7 +82,9 @@ def fill(mysql_url: str, tmp_path: Path) -> None:
         session.execute(
             "INSERT INTO counter_slot VALUES (%s, '2026-03-14', '/', 600, 6)", (COUNTER,)
         )
-        session.execute("INSERT INTO counter_ledger VALUES (%s, 700, 6)", (COUNTER,))
+        # On the row of the ledger that a backfill would have posted it to.
+        session.execute("INSERT INTO counter_ledger VALUES (%s, 700, 6, 0, 0)", (COUNTER,))
+        post_planted(session)
         session.execute(
             "INSERT INTO reconciled_bucket VALUES (%s, '2026-03-14', %s, 1),"
             " ('other', '2026-03-14', 1, 1)",

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from countersink.backfill.contents import open_content
-from countersink.backfill.head import head_of
-from countersink.backfill.inputs import Input
-from countersink.backfill.options import Unreadable
+from countersink.backfill.errors import Unreadable
+from countersink.backfill.input.content import head_of, open_content
+from countersink.backfill.input.files import Input
 from tests.backfill.helpers import add, details, keys_of, long_log, outcomes, totals, write
 
 
@@ -43,3 +42,31 @@ def test_where_nothing_can_be_read_it_is_said(
     path = write(tmp_path / "source", pack(long_log(300))[:20])
     with open_content(Input("source", path, None)) as source, pytest.raises(Unreadable):
         head_of(source)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("nuls", [64 * 1024 - 10, 65 * 1024])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"time_iso8601":"2026-03-14T12:00:00Z","request":"GET /a HTTP/1.1"}\n',
+        b"#Fields: date time cs-uri-stem\n2026-03-14 12:00:00 /a\n",
+    ],
+)
+def test_a_log_that_was_truncated_under_its_writer_tells_its_format(
+    mysql_url: str, tmp_path: Path, content: bytes, nuls: int, dry_run: bool
+) -> None:
+    source = write(tmp_path / "access.log", b"\0" * nuls + content)
+    report = add(mysql_url, source, input_format="auto", dry_run=dry_run)
+    assert (report.counted, report.rejected) == (1, 0)
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"])
+@pytest.mark.parametrize("lines", [1, 500])
+def test_a_wide_encoding_is_called_by_its_name(
+    mysql_url: str, tmp_path: Path, encoding: str, lines: int
+) -> None:
+    content = long_log(lines).decode().encode(encoding)
+    source = write(tmp_path / "access.log", content)
+    report = add(mysql_url, source, input_format="auto", dry_run=True)
+    assert details(report).startswith(f"it is {encoding}; convert it first")

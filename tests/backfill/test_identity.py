@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill.recipe import Recipe
+from countersink.backfill.options import Recipe
 from countersink.backfill.undo import undo
 from tests.backfill.helpers import (
     DAY,
@@ -164,7 +164,7 @@ def test_files_that_begin_alike_and_then_differ_are_both_counted(
     small_chunks(monkeypatch, lines=20)
     head = log(*["/head"] * 60)
     files = [write(tmp_path / key, head + log(f"/{key}") * 20) for key in ("a", "b")]
-    reports = [add(mysql_url, file) for file in files]
+    reports = [add(mysql_url, file, count_repeats=True) for file in files]
     assert [outcomes(report) for report in reports] == [["counted"], ["counted"]]
     assert "another source" in details(reports[1])
     expected = {(DAY, "/head"): 120, (DAY, "/a"): 20, (DAY, "/b"): 20}

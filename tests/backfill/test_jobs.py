@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill import job, pace, together
-from countersink.backfill.options import BackfillError, Progress, Report
+from countersink.backfill.count import job, parallel, task
+from countersink.backfill.count.task import JobTerms, Team
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.options import BackfillReport, Progress
 from countersink.backfill.run import backfill
-from countersink.backfill.team import Team
 from countersink.backfill.undo import undo
-from countersink.schedules.pieces import Pieces
-from countersink.schedules.queue import PIECES, make_queue
+from countersink.schedules.runner.backfill_jobs import BackfillJobs
+from countersink.schedules.runner.rq import PIECES, make_queue
 from countersink.stream.connection import connect as connect_redis
 from tests.backfill.helpers import (
     add,
@@ -43,9 +44,9 @@ CHUNK = 200
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 200 lines; jobs are asked for, whatever the size."""
-    monkeypatch.setattr(pace, "LINES", CHUNK)
-    monkeypatch.setattr(together, "LEAST_BYTES", 1)
-    monkeypatch.setattr(together, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(task, "LINES", CHUNK)
+    monkeypatch.setattr(parallel, "LEAST_BYTES", 1)
+    monkeypatch.setattr(parallel, "PATIENCE_S", 1.0)
 
 
 @pytest.fixture
@@ -55,15 +56,17 @@ def children() -> Iterator[Children]:
 
 
 @pytest.fixture
-def team(redis_url: str) -> Iterator[Pieces]:
-    with Pieces(redis_url) as made:
+def team(redis_url: str) -> Iterator[BackfillJobs]:
+    with BackfillJobs(redis_url) as made:
         yield made
 
 
 class Ground:
     """Job processes on the test's servers."""
 
-    def __init__(self, children: Children, team: Pieces, mysql_url: str, redis_url: str) -> None:
+    def __init__(
+        self, children: Children, team: BackfillJobs, mysql_url: str, redis_url: str
+    ) -> None:
         self.children = children
         self.team = team
         self.mysql_url = mysql_url
@@ -97,7 +100,7 @@ class Ground:
         stop: Callable[[], bool] = lambda: False,
         team: Team | None = None,
         **given: object,
-    ) -> Report:
+    ) -> BackfillReport:
         """Add sources together with the job processes."""
         given = {"jobs": 2, "rejects": Path(f"{sources[0]}.rejects"), **given}
         return backfill(
@@ -131,16 +134,10 @@ class Threads:
     def processes(self) -> int:
         return 2
 
-    def enqueue(self, run: int, number: int, rate: float | None, max_rejects: int | None) -> None:
-        work = partial(
-            job.work,
-            self._mysql_url,
-            run,
-            rate=rate,
-            max_rejects=max_rejects,
-            stop=lambda: self.between() is not None,
-        )
-        self._jobs.append(self._pool.submit(work))
+    def enqueue(self, run: int, number: int, terms: JobTerms) -> None:
+        stop = lambda: self.between() is not None  # noqa: E731
+        task = partial(job.work, self._mysql_url, run, **terms, stop=stop)
+        self._jobs.append(self._pool.submit(task))
 
     def alive(self, run: int) -> int:
         return sum(not one.done() for one in self._jobs)
@@ -156,7 +153,7 @@ def threads(mysql_url: str) -> Iterator[Threads]:
 
 
 @pytest.fixture
-def ground(children: Children, team: Pieces, mysql_url: str, redis_url: str) -> Ground:
+def ground(children: Children, team: BackfillJobs, mysql_url: str, redis_url: str) -> Ground:
     return Ground(children, team, mysql_url, redis_url)
 
 
@@ -182,7 +179,9 @@ def test_two_job_processes_count_all_of_it_and_once(ground: Ground, tmp_path: Pa
     report = ground.add(source, on_progress=seen.append)
     assert all(child.running for child in started)
     assert report.state == "done"
-    assert [notice.split(" in ")[0] for notice in report.notices] == ["the rejected lines are"]
+    why, where = report.notices
+    assert why.startswith("1 line was rejected: ")
+    assert where.startswith("the rejected lines are in ")
     assert (report.lines, report.counted, report.rejected) == (LINES + 2, LINES + 1, 1)
     assert max(one.jobs for one in seen) == 2
     wanted = keys_of(LINES)
@@ -211,7 +210,7 @@ def test_without_a_job_process_it_is_counted_here(ground: Ground, tmp_path: Path
 
 def test_without_redis_it_is_counted_here(ground: Ground, tmp_path: Path) -> None:
     source = write(tmp_path / "a.log", long_log(LINES))
-    with Pieces("redis://127.0.0.1:1/0") as nobody:
+    with BackfillJobs("redis://127.0.0.1:1/0") as nobody:
         report = ground.add(source, team=nobody)
     (notice,) = report.notices
     assert "the queue of the job processes does not serve" in notice
@@ -329,7 +328,7 @@ def test_two_commands_at_once_share_the_work(
 ) -> None:
     source = write(tmp_path / "a.log", long_log(LINES))
 
-    def run() -> Report:
+    def run() -> BackfillReport:
         with Threads(mysql_url) as team:
             return ground.add(source, team=team)
 
@@ -366,7 +365,7 @@ def test_jobs_count_nothing_behind_a_reconcile(
     ground: Ground, threads: Threads, redis_url: str, tmp_path: Path
 ) -> None:
     source = write(tmp_path / "a.log", long_log(LINES))
-    corrected: list[Report] = []
+    corrected: list[BackfillReport] = []
     over = threading.Event()
 
     def between() -> None:

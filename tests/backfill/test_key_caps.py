@@ -9,11 +9,11 @@ import pytest
 
 from countersink.backfill import reconcile
 from countersink.backfill import undo as undoing
-from countersink.backfill.options import BackfillError
+from countersink.backfill.errors import BackfillError
 from countersink.store import Store
-from countersink.store.apply import Applier
+from countersink.store.apply.apply import Applier
+from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
-from countersink.store.overflow import OVERFLOW
 from tests.backfill import helpers
 from tests.backfill.helpers import add, keys_of, log, long_log, query, small_chunks, write
 from tests.backfill.truths import DAY, NEXT, count, hour_ago, on_days, options, said_by, totals

@@ -8,7 +8,7 @@ import pytest
 
 from countersink.backfill.undo import undo
 from countersink.store.errors import Refused
-from countersink.store.tables import open_tables
+from countersink.store.sessions import open_tables
 from tests.backfill.helpers import COUNTER, NOON, add, line, log, long_log, query, totals, write
 from tests.store.policy_rows import put_policies
 from tests.support.proxies import Deed, MySQLProxy, Phase

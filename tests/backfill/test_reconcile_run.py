@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.backfill import correcting, listing, reconcile, whole
-from countersink.backfill.options import BackfillError, Progress, Report
-from countersink.backfill.run import backfill
+from countersink.backfill import history, reconcile
+from countersink.backfill import run as running
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.options import BackfillReport, Progress
+from countersink.backfill.reconcile import correction
+from countersink.backfill.run import BackfillRun, backfill
 from countersink.backfill.undo import undo
-from countersink.backfill.whole import Whole
 from countersink.store import Store
-from countersink.store.apply import Applier
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
-from countersink.store.merge import Incoming
+from tests.backfill.format_helpers import where
 from tests.backfill.helpers import NOON, line, log, options, write
 from tests.backfill.truths import DAY, count, on_days, totals
 from tests.store.helpers import entry, minute, now_ms
@@ -27,7 +30,7 @@ NO_PID = 2**22 + 1
 TABLES = ("run", "source", "chunk", "truth", "drift", "journal", "reject")
 
 
-def run(url: str, redis_url: str, *sources: Path, **given: Any) -> Report:
+def run(url: str, redis_url: str, *sources: Path, **given: Any) -> BackfillReport:
     asked = options(*sources, mode="reconcile", **given)
     return backfill(url, asked, redis_url=redis_url)
 
@@ -101,7 +104,7 @@ def test_killed_while_correcting_it_is_run_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = correcting.correct_bucket
+    original = correction.correct_bucket
     days = [line("/", at=NOON + timedelta(days=number)) for number in range(4)]
     source = write(tmp_path / "a.log", b"".join(days))
     count(applier, {(DAY, "/"): 5})
@@ -111,7 +114,7 @@ def test_killed_while_correcting_it_is_run_again(
             raise Killed
         return original(keeper, work, label, **others)
 
-    monkeypatch.setattr(correcting, "correct_bucket", dies)
+    monkeypatch.setattr(correction, "correct_bucket", dies)
     with pytest.raises(Killed):
         run(mysql_url, redis_url, source)
     assert sorted(totals(session).values()) == [1, 1]
@@ -201,6 +204,39 @@ def test_what_was_rejected_deletes_nothing(
     assert totals(session) == on_days({(DAY, "/"): 2, (DAY, "/gone"): 0})
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(
+    ("content", "given"),
+    [
+        (b"", {}),
+        (b"\n\n", {}),
+        (log("/"), {"where": (where("path", "=", "/misspelt"),)}),
+    ],
+)
+def test_sources_of_which_nothing_counts_delete_nothing(
+    store: Store,
+    session: Session,
+    applier: Applier,
+    mysql_url: str,
+    redis_url: str,
+    tmp_path: Path,
+    content: bytes,
+    given: dict[str, Any],
+    dry_run: bool,
+) -> None:
+    """As an export is whose program has failed."""
+    count(applier, {(DAY, "/"): 5})
+    source = write(tmp_path / "a.log", content)
+    asked = {"input_format": "combined", "start": DAY, "end": DAY, "delete_missing": True, **given}
+    done = run(mysql_url, redis_url, source, dry_run=dry_run, **asked)
+    assert (done.state, done.corrections) == ("failed", 0)
+    assert any("written whole" in notice for notice in done.notices)
+    assert totals(session) == on_days({(DAY, "/"): 5})
+    # It may be one of several.
+    other = write(tmp_path / "b.log", log("/misspelt"))
+    assert run(mysql_url, redis_url, source, other, dry_run=dry_run, **asked).state == "done"
+
+
 def test_dates_that_are_too_far_apart_are_refused_before_anything_is_read(
     store: Store, session: Session, mysql_url: str, redis_url: str, tmp_path: Path
 ) -> None:
@@ -210,18 +246,6 @@ def test_dates_that_are_too_far_apart_are_refused_before_anything_is_read(
     with pytest.raises(BackfillError, match="reconcile fewer days at a time"):
         backfill(mysql_url, asked, redis_url=redis_url, on_progress=seen.append)
     assert (rows(session), seen) == ({}, [])
-
-
-def test_what_the_sources_are_taken_for_is_said_where_it_matters(
-    store: Store, session: Session, mysql_url: str, redis_url: str, tmp_path: Path
-) -> None:
-    source = write(tmp_path / "a.log", log("/"))
-    (said, _) = run(mysql_url, redis_url, source, dry_run=True).notices
-    assert said.endswith("in the midst of a day, give --from and --to")
-    assert run(mysql_url, redis_url, source, start=DAY).notices == ()
-    (said,) = run(mysql_url, redis_url, write(source, log("/", "/"))).notices
-    assert said.endswith("in the midst of a day, undo this and give --from and --to")
-    assert run(mysql_url, redis_url, source).notices == ()
 
 
 @pytest.mark.parametrize("mode", ["add", "reconcile"])
@@ -237,7 +261,7 @@ def test_a_run_that_breaks_down_is_failed(
     def breaks(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(whole, "count_source", breaks)
+    monkeypatch.setattr(running, "count_source", breaks)
     source = write(tmp_path / "a.log", log("/"))
     with pytest.raises(KeyboardInterrupt):
         backfill(mysql_url, options(source, mode=mode), redis_url=redis_url)
@@ -252,8 +276,8 @@ def test_a_run_that_breaks_down_is_failed(
 def killed(url: str, redis_url: str, source: Path, **given: Any) -> int:
     """A reconcile whose process was killed when it had read its sources; its number."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Whole, "_correct", dies)
-        patch.setattr(Whole, "_failed", lambda *_: None)
+        patch.setattr(BackfillRun, "_correct", dies)
+        patch.setattr(BackfillRun, "_failed", lambda *_: None)
         with pytest.raises(Killed):
             run(url, redis_url, source, **given)
     with connect(url) as opened:
@@ -267,7 +291,7 @@ def test_a_dry_run_that_was_killed_is_known_and_cleared_away(
 ) -> None:
     source = write(tmp_path / "a.log", log("/"))
     number = killed(mysql_url, redis_url, source, dry_run=True)
-    (listed,) = listing.runs(session)
+    (listed,) = history.runs(session)
     assert (listed.id, listed.mode, listed.state) == (number, "dry-run", "running")
     with pytest.raises(BackfillError, match="was a dry run: it has changed nothing"):
         undo(mysql_url, number)
@@ -280,7 +304,7 @@ def test_a_dry_run_that_was_killed_is_known_and_cleared_away(
     )
     done = backfill(mysql_url, options(source, mode=mode), redis_url=redis_url)
     assert (done.state, done.amount) == ("done", 1)
-    assert [one.id for one in listing.runs(session)] == [done.run]
+    assert [one.id for one in history.runs(session)] == [done.run]
     assert session.query("SELECT DISTINCT run FROM backfill_chunk") == [(done.run,)]
     assert session.query("SELECT COUNT(*) FROM backfill_truth") == [(0,)]
 
@@ -294,7 +318,7 @@ def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(
         "UPDATE backfill_run SET seen = seen - INTERVAL 61 MINUTE WHERE id = %s", (gone,)
     )
     assert run(mysql_url, redis_url, source).state == "done"
-    states = {one.id: one.state for one in listing.runs(session)}
+    states = {one.id: one.state for one in history.runs(session)}
     assert (states[gone], states[lives]) == ("failed", "running")
     assert session.query("SELECT DISTINCT run FROM backfill_truth") == [(lives,)]
     assert session.query("SELECT 1 FROM backfill_source WHERE truth_of = %s", (gone,)) == []

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from countersink.backfill import correcting, keeping, reconcile
-from countersink.backfill.options import BackfillError, Options
-from countersink.schedules.compaction import Selection, compact
-from countersink.schedules.mover import open_tables
-from countersink.store import Store
-from countersink.store.apply import Applier
+from countersink.backfill import reconcile
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.options import BackfillOptions
+from countersink.backfill.reconcile import correction
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.store import Store, sessions
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict, Unavailable
 from countersink.stream.entry import new_entry_id
@@ -40,8 +42,8 @@ from tests.support.proxies.rules import Deed, Phase, Request
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "_RECONNECT_PAUSE_S", 0.0)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "PATIENCE_S", 0.5)
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def proxy(mysql_url: str) -> Iterator[MySQLProxy]:
     made.close()
 
 
-def correct(url: str, run: int, t0: int | None = None, asked: Options | None = None) -> Any:
+def correct(url: str, run: int, t0: int | None = None, asked: BackfillOptions | None = None) -> Any:
     return reconcile.correct(url, run, asked or options(), hour_ago() if t0 is None else t0)
 
 
@@ -73,7 +75,7 @@ def test_two_at_once_towards_the_same_truth_correct_once(
     monkeypatch: pytest.MonkeyPatch,
     rows: int,
 ) -> None:
-    monkeypatch.setattr(correcting, "ROWS", rows)
+    monkeypatch.setattr(correction, "ROWS", rows)
     said = {(day, f"/{number}"): 10 + number for day in (DAY, NEXT) for number in range(9)}
     # Of the second day nothing is there at all: there both find gaps.
     count(applier, {(DAY, f"/{number}"): number for number in range(0, 9, 2)})
@@ -132,7 +134,7 @@ def beside(*works: Callable[[], object]) -> Iterator[None]:
 def test_workers_and_compaction_beside_it_lose_and_double_nothing(
     store: Store, session: Session, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(correcting, "ROWS", 3)
+    monkeypatch.setattr(correction, "ROWS", 3)
     t0 = hour_ago()
     sent = [0, 0]
 
@@ -154,7 +156,7 @@ def test_workers_and_compaction_beside_it_lose_and_double_nothing(
         return work
 
     def squeeze() -> None:
-        compact(lambda: open_tables(mysql_url), Selection(grace_s=0.0, rows=7))
+        compact(lambda: open_tables(mysql_url), CompactOptions(grace_s=0.0, rows=7))
 
     said = {(DAY, f"/{n}"): 1000 + n for n in range(0, 15, 2)}
     with beside(count_in(1), count_in(2), squeeze):
@@ -210,7 +212,7 @@ def test_days_rolled_up_meanwhile_are_left_as_they_are(
     )
     done = correct(proxy.url(mysql_url), run)
     assert totals(session) == on_days({(DAY, "/"): 1, (NEXT, "/"): 10})
-    assert f"rolled up to months: {DAY}" in done.notices[1]
+    assert f"rolled up to months: {DAY}" in done.notices[0]
 
 
 @pytest.mark.parametrize("skip", [0, 1, 2])
@@ -225,7 +227,7 @@ def test_a_commit_of_unknown_outcome_is_looked_for_before_it_is_tried_again(
     skip: int,
     phase: Phase,
 ) -> None:
-    monkeypatch.setattr(correcting, "ROWS", 2)
+    monkeypatch.setattr(correction, "ROWS", 2)
     count(applier, {(DAY, "/a"): 1, (DAY, "/c"): 3})
     run = said_by(session, {(DAY, "/a"): 10, (DAY, "/b"): 20, (DAY, "/c"): 30})
 
@@ -274,7 +276,7 @@ def test_killed_in_the_midst_it_is_made_right_by_another_run(
     proxy: MySQLProxy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(correcting, "ROWS", 1)
+    monkeypatch.setattr(correction, "ROWS", 1)
     said = {(day, key): 10 for day in (DAY, NEXT) for key in ("/a", "/b", "/c")}
     count(applier, {(DAY, "/a"): 3, (DAY, "/gone"): 1, (NEXT, "/c"): 11})
     dead_run = said_by(session, said)
@@ -295,7 +297,7 @@ def test_who_holds_rows_for_ever_is_named_in_the_end(
     mysql_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(correcting, "ATTEMPTS", 1)
+    monkeypatch.setattr(correction, "ATTEMPTS", 1)
     count(applier, {(DAY, "/"): 3})
     run = said_by(session, {(DAY, "/"): 10})
     with connect(mysql_url) as other, other.transaction():

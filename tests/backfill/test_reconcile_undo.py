@@ -7,17 +7,18 @@ from functools import partial
 
 import pytest
 
-from countersink.backfill import keeping, reconcile, retracting
-from countersink.backfill.options import BackfillError
+from countersink.backfill import reconcile, retraction
+from countersink.backfill.errors import BackfillError
 from countersink.backfill.undo import undo
-from countersink.schedules.compaction import Selection, compact
-from countersink.schedules.mover import open_tables as open_moving
-from countersink.schedules.retention import roll_up
-from countersink.store import Store, adding
-from countersink.store.amounts import Amounts
-from countersink.store.apply import Applier
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables as open_moving
+from countersink.schedules.jobs.retention import roll_up
+from countersink.store import Store
+from countersink.store.apply import cells
+from countersink.store.apply.amounts import Amounts
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
-from countersink.store.tables import open_tables
+from countersink.store.sessions import open_tables
 from countersink.stream.entry import new_entry_id
 from tests.backfill.truths import (
     DAY,
@@ -84,7 +85,7 @@ def test_what_came_late_counts_again_from_then_on(
 def test_after_compaction_and_roll_up(
     store: Store, session: Session, mysql_url: str, run: int
 ) -> None:
-    compact(lambda: open_moving(mysql_url), Selection(grace_s=0.0))
+    compact(lambda: open_moving(mysql_url), CompactOptions(grace_s=0.0))
     store.counters.set("views", keep_days=30)
     roll_up(lambda: open_moving(mysql_url))
     assert totals(session) == {}
@@ -103,10 +104,10 @@ def test_two_at_once_take_it_back_once(
     run: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retracting, "ROWS", 1)
+    monkeypatch.setattr(retraction, "ROWS", 1)
     session.execute("UPDATE backfill_run SET state = 'undoing'")
     opened = partial(open_tables, mysql_url)
-    done = together(*(partial(reconcile.undo, opened, run) for _ in range(2)))
+    done = together(*(partial(retraction.take_corrections_back, opened, run) for _ in range(2)))
     assert sum(one.cells for one in done) == 4
     assert totals(session) == on_days({**BEFORE, (DAY, "/b"): 0})
 
@@ -122,13 +123,12 @@ def test_a_lost_commit_is_no_matter(
     phase: Phase,
     skip: int,
 ) -> None:
-    monkeypatch.setattr(retracting, "ROWS", 1)
-    monkeypatch.setattr(keeping, "_RECONNECT_PAUSE_S", 0.0)
+    monkeypatch.setattr(retraction, "ROWS", 1)
     session.execute("UPDATE backfill_run SET state = 'undoing'")
     proxy = MySQLProxy.to(mysql_url)
     try:
         rule = proxy.when("commit_other", phase, Deed.CUT, skip=skip, times=1)
-        done = reconcile.undo(partial(open_tables, proxy.url(mysql_url)), run)
+        done = retraction.take_corrections_back(partial(open_tables, proxy.url(mysql_url)), run)
     finally:
         proxy.close()
     assert rule.acted == 1
@@ -143,17 +143,17 @@ def test_stopped_it_goes_on_where_it_was(
     run: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retracting, "ROWS", 1)
+    monkeypatch.setattr(retraction, "ROWS", 1)
     told: list[tuple[int, int]] = []
     session.execute("UPDATE backfill_run SET state = 'undoing'")
     opened = partial(open_tables, mysql_url)
-    first = reconcile.undo(
+    first = retraction.take_corrections_back(
         opened, run, on_progress=lambda *done: told.append(done), stop=lambda: len(told) == 3
     )
     assert (first.ranges, first.cells, first.finished) == (3, 3, False)
     assert told == [(1, 4), (2, 4), (3, 4)]
     assert marks(session, run)
-    second = reconcile.undo(opened, run)
+    second = retraction.take_corrections_back(opened, run)
     assert (second.ranges, second.finished) == (1, True)
     assert first.amount + second.amount == 2
     assert totals(session) == on_days({**BEFORE, (DAY, "/b"): 0})
@@ -182,14 +182,14 @@ def test_what_does_not_fit_one_slot_goes_to_another(
     reconcile.correct(mysql_url, run, options(), hour_ago())
     one = Amounts()
     one.add("views", minute(DAY, 0) * 60, "/", MAX)
-    for slot in range(adding.FIRST_SLOT, adding.FIRST_SLOT + adding.SLOTS):
+    for slot in range(cells.FIRST_SLOT, cells.FIRST_SLOT + cells.SLOTS):
         with session.transaction():
-            adding.add(session, slot, one)
+            cells.add(session, slot, one)
     # Where the correction is, 0 is left.
-    assert totals(session) == on_days({(DAY, "/"): MAX * adding.SLOTS})
+    assert totals(session) == on_days({(DAY, "/"): MAX * cells.SLOTS})
     undo(mysql_url, run)
-    assert totals(session) == on_days({(DAY, "/"): MAX * (adding.SLOTS + 1)})
-    assert ledger(session) == {"views": MAX * (adding.SLOTS + 1)}
+    assert totals(session) == on_days({(DAY, "/"): MAX * (cells.SLOTS + 1)})
+    assert ledger(session) == {"views": MAX * (cells.SLOTS + 1)}
 
 
 def test_a_counter_that_is_a_tables_by_now_is_left_alone(

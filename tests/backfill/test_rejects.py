@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from countersink.backfill import listing, options
+from countersink.backfill import history, options
 from countersink.backfill.undo import undo
-from countersink.store.tables import open_tables
+from countersink.store.sessions import open_tables
 from tests.backfill.helpers import (
     add,
     day,
@@ -53,7 +53,7 @@ def test_rejected_lines_are_kept_and_written_with_number_reason_and_text(
     assert [number for number, _, _ in rejected(mysql_url)] == [2, 1, 3]
     assert report.run is not None
     with open_tables(mysql_url) as session:
-        listed = list(listing.rejects(session, report.run))
+        listed = list(history.rejects(session, report.run))
     assert [(one.source, one.line) for one in listed] == [
         (one["source"], one["line"]) for one in found
     ]
@@ -79,7 +79,8 @@ def test_a_file_that_cannot_be_written_costs_no_count(mysql_url: str, tmp_path: 
     for path in file / "no", tmp_path / "no" / "such" / "directory", Path("/dev/full"):
         report = add(mysql_url, file, rejects=path, name=str(path))
         assert (report.state, report.rejected) == ("done", 1)
-        (notice,) = [one for one in report.notices if "rejected" in one]
+        why, notice = [one for one in report.notices if "rejected" in one]
+        assert f"line 2 of {file}" in why
         assert str(path) in notice
         assert f"backfills show {report.run} --rejects" in notice
     assert totals(mysql_url) == day("/", "/", "/")
@@ -89,7 +90,8 @@ def test_too_many_rejects_end_the_run_before_their_chunk_is_counted(
     mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch)
-    content = long_log(100) + (BAD + long_log(49)) * 4
+    content = long_log(100)
+    content += b"".join(BAD + long_log(49, first=number) for number in (200, 300, 400, 500))
     files = [write(tmp_path / "a.log", content), write(tmp_path / "b.log", log("/b"))]
     out = tmp_path / "out.ndjson"
     report = add(mysql_url, *files, max_rejects=3, rejects=out)

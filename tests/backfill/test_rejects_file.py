@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill.options import WrongOption
+from countersink.backfill.errors import WrongOption
 from tests.backfill.helpers import add, log, query, totals, write
 
 BAD = b"nonsense\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from countersink.backfill.options import Progress, Report
+from countersink.backfill.options import BackfillReport, Progress
 from countersink.backfill.run import backfill
 from countersink.backfill.undo import undo
 from tests.backfill.helpers import (
@@ -34,7 +34,7 @@ NEXT = NOON + timedelta(days=1)
 NEXT_DAY = NEXT.date().isoformat()
 
 
-def reconcile(mysql_url: str, redis_url: str, *sources: Path, **given: Any) -> Report:
+def reconcile(mysql_url: str, redis_url: str, *sources: Path, **given: Any) -> BackfillReport:
     asked = options(*sources, mode="reconcile", **given)
     return backfill(mysql_url, asked, redis_url=redis_url)
 
@@ -103,7 +103,7 @@ def test_an_add_that_is_running_counts_nothing_behind_a_reconcile(
 ) -> None:
     small_chunks(monkeypatch)
     file = write(tmp_path / "a.log", long_log(300))
-    corrected: list[Report] = []
+    corrected: list[BackfillReport] = []
 
     def beside(progress: Progress) -> None:
         if progress.lines and not corrected:

@@ -12,18 +12,30 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from countersink.backfill import cutting
-from countersink.backfill.contents import Content
-from countersink.backfill.options import Unreadable
-from countersink.backfill.spans import LONGEST, Span, SpanReader, Window, digest, measure
+from countersink.backfill.errors import Unreadable
+from countersink.backfill.input import spans
+from countersink.backfill.input.content import Content
+from countersink.backfill.input.spans import (
+    LONGEST,
+    Quoting,
+    Span,
+    SpanReader,
+    Window,
+    digest,
+    measure,
+)
 
 SMALL_WINDOW, SMALL_LONGEST = 8, 20
+CSV, COMMENTED = Quoting(","), Quoting(",", "#")
 
 BYTES = st.lists(
-    st.sampled_from([b"\n", b"\n", b'"', b"a", b"b", b"\0", b"\r", b"abcdefgh", b"\0" * 9]),
+    st.sampled_from(
+        [b"\n", b"\n", b'"', b',"', b'"', b",", b"#", b"a", b"\0", b"\r", b"abcdefgh", b"\0" * 9]
+    ),
     max_size=60,
 ).map(b"".join)
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=5)
+QUOTED = st.sampled_from([None, CSV, COMMENTED])
 LIMITS = st.tuples(st.integers(1, 6), st.integers(1, 60))
 
 
@@ -61,19 +73,14 @@ class Record:
     shown_at: int = 0  # too long: where the bytes end that show it
 
 
-def records(data: bytes, longest: int, *, quoted: bool) -> Iterator[Record]:
+def records(data: bytes, longest: int, *, quoted: Quoting | None) -> Iterator[Record]:
     """The definition, byte by byte."""
     start, line = 0, 1
     while start < len(data):
         begin = start
         while data[begin : begin + 1] == b"\0":
             begin += 1
-        quotes, newline = 0, None
-        for at in range(begin, len(data)):
-            quotes += data[at] == ord('"')
-            if data[at] == ord("\n") and not (quoted and quotes % 2):
-                newline = at
-                break
+        newline = record_end(data, begin, quoted)
         stop = len(data) if newline is None else newline
         end = len(data) if newline is None else newline + 1
         if stop - begin > longest:
@@ -86,7 +93,28 @@ def records(data: bytes, longest: int, *, quoted: bool) -> Iterator[Record]:
         start = end
 
 
-def expected(data: bytes, longest: int, limits: tuple[int, int], *, quoted: bool) -> list[Span]:
+def record_end(data: bytes, begin: int, quoted: Quoting | None) -> int | None:
+    """Where the newline of the record stands that begins there."""
+    comment = quoted is COMMENTED and data[begin : begin + 1] == b"#"
+    state = "start"  # of a field; else it is "plain", "quoted", or "closed" by a quote
+    for at in range(begin, len(data)):
+        byte = data[at : at + 1]
+        if byte == b"\n" and state != "quoted":
+            return at
+        if quoted is None or comment:
+            continue
+        if state == "quoted":
+            state = "closed" if byte == b'"' else state
+        elif byte == b'"' and state in ("start", "closed"):
+            state = "quoted"
+        else:
+            state = "start" if byte == b"," else "plain"
+    return None
+
+
+def expected(
+    data: bytes, longest: int, limits: tuple[int, int], *, quoted: Quoting | None
+) -> list[Span]:
     """Which spans ``data`` is cut into."""
     spans: list[Span] = []
     held: list[Record] = []
@@ -112,13 +140,13 @@ def expected(data: bytes, longest: int, limits: tuple[int, int], *, quoted: bool
 def small() -> Iterator[None]:
     """Windows and lines at a size that examples reach."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cutting, "WINDOW", SMALL_WINDOW)
-        patch.setattr(cutting, "LONGEST", SMALL_LONGEST)
+        patch.setattr(spans, "WINDOW", SMALL_WINDOW)
+        patch.setattr(spans, "LONGEST", SMALL_LONGEST)
         yield
 
 
 def read(
-    content: Content, limits: tuple[int, int], *, quoted: bool
+    content: Content, limits: tuple[int, int], *, quoted: Quoting | None
 ) -> tuple[list[Span], list[list[Window]]]:
     """All spans of a content with their windows."""
     spans: list[Span] = []
@@ -151,13 +179,13 @@ def texts(windows: list[Window]) -> list[tuple[int, bytes | None]]:
     return found
 
 
-@given(data=BYTES, sizes=SIZES, limits=LIMITS, quoted=st.booleans())
-@example(data=b'a,"b\nc\n' + b"d\n" * 12, sizes=[30], limits=(6, 60), quoted=True)
-@example(data=b"a" * 30 + b"\nb\n" + b"c" * 40, sizes=[3], limits=(6, 60), quoted=False)
-@example(data=b"a\n" + b"\0" * 50 + b"b\n" + b"\0" * 9, sizes=[30], limits=(6, 60), quoted=True)
+@given(data=BYTES, sizes=SIZES, limits=LIMITS, quoted=QUOTED)
+@example(data=b'a,"b\nc\n' + b"d\n" * 12, sizes=[30], limits=(6, 60), quoted=CSV)
+@example(data=b"a" * 30 + b"\nb\n" + b"c" * 40, sizes=[3], limits=(6, 60), quoted=None)
+@example(data=b"a\n" + b"\0" * 50 + b"b\n" + b"\0" * 9, sizes=[30], limits=(6, 60), quoted=CSV)
 @settings(max_examples=300, deadline=None)
 def test_spans_and_their_lines_are_those_of_the_definition(
-    data: bytes, sizes: list[int], limits: tuple[int, int], quoted: bool
+    data: bytes, sizes: list[int], limits: tuple[int, int], quoted: Quoting | None
 ) -> None:
     with small():
         spans, windows = read(Bytes(data, sizes), limits, quoted=quoted)
@@ -175,22 +203,28 @@ def test_spans_and_their_lines_are_those_of_the_definition(
     assert sum(span.end - span.start for span in spans) == len(data)
 
 
-@given(data=BYTES, sizes=SIZES, others=SIZES, limits=LIMITS, quoted=st.booleans())
+@given(data=BYTES, sizes=SIZES, others=SIZES, limits=LIMITS, quoted=QUOTED)
 @settings(max_examples=200, deadline=None)
 def test_measuring_cuts_where_reading_does_and_a_known_span_is_read_alike(
-    data: bytes, sizes: list[int], others: list[int], limits: tuple[int, int], quoted: bool
+    data: bytes,
+    sizes: list[int],
+    others: list[int],
+    limits: tuple[int, int],
+    quoted: Quoting | None,
 ) -> None:
     with small():
         spans, windows = read(Bytes(data, sizes), limits, quoted=quoted)
         content = Bytes(data, others)
         for span, lines in zip(spans, windows, strict=True):
             measured = measure(
-                content,
-                span.start,
-                span.first_line,
-                quoted=quoted,
-                max_lines=limits[0],
-                max_bytes=limits[1],
+                SpanReader(
+                    content,
+                    span.start,
+                    span.first_line,
+                    quoted=quoted,
+                    max_lines=limits[0],
+                    max_bytes=limits[1],
+                )
             )
             assert measured == span
             # As a job reads it: the file may have grown since.
@@ -199,14 +233,14 @@ def test_measuring_cuts_where_reading_does_and_a_known_span_is_read_alike(
             assert texts(list(again)) == texts(lines)
             assert again.span == span
             assert digest(content, span.start, span.end) == span.digest
-        assert measure(content, len(data), 1, quoted=quoted) is None
+        assert measure(SpanReader(content, len(data), 1, quoted=quoted)) is None
 
 
-@given(data=BYTES, at=st.integers(0, 200), sizes=SIZES, limits=LIMITS, quoted=st.booleans())
-@example(data=b'a,"bcdefgh\nijk\nlmnopq\nrst\nu', at=16, sizes=[30], limits=(6, 60), quoted=True)
+@given(data=BYTES, at=st.integers(0, 200), sizes=SIZES, limits=LIMITS, quoted=QUOTED)
+@example(data=b'a,"bcdefgh\nijk\nlmnopq\nrst\nu', at=16, sizes=[30], limits=(6, 60), quoted=CSV)
 @settings(max_examples=300, deadline=None)
 def test_what_is_added_to_a_file_adds_what_reading_it_at_once_does(
-    data: bytes, at: int, sizes: list[int], limits: tuple[int, int], quoted: bool
+    data: bytes, at: int, sizes: list[int], limits: tuple[int, int], quoted: Quoting | None
 ) -> None:
     counted: Counter[tuple[int, bytes | None]] = Counter()
     at = min(at, len(data))
@@ -219,8 +253,16 @@ def test_what_is_added_to_a_file_adds_what_reading_it_at_once_does(
         open_at = spans[-1].open_at if spans else None
         assert end == at
         while True:
-            options = {"quoted": quoted, "reads_from": open_at}
-            sure = measure(after, end, line, max_lines=limits[0], max_bytes=limits[1], **options)  # type: ignore[arg-type]
+            spans_from = SpanReader(
+                after,
+                end,
+                line,
+                quoted=quoted,
+                reads_from=open_at,
+                max_lines=limits[0],
+                max_bytes=limits[1],
+            )
+            sure = measure(spans_from)
             reader = SpanReader(
                 after,
                 end,
@@ -248,10 +290,10 @@ def test_what_is_added_to_a_file_adds_what_reading_it_at_once_does(
     )
 
 
-@given(data=BYTES, sizes=SIZES, limits=LIMITS, quoted=st.booleans())
+@given(data=BYTES, sizes=SIZES, limits=LIMITS, quoted=QUOTED)
 @settings(deadline=None)
 def test_lines_before_damage_are_read_and_then_it_is_told(
-    data: bytes, sizes: list[int], limits: tuple[int, int], quoted: bool
+    data: bytes, sizes: list[int], limits: tuple[int, int], quoted: Quoting | None
 ) -> None:
     content = Bytes(data, sizes, broken=True)
     whole = [record for record in records(data, SMALL_LONGEST, quoted=quoted) if not record.open]
@@ -272,7 +314,7 @@ def test_lines_before_damage_are_read_and_then_it_is_told(
             found += texts(windows)
             at, line = reader.span.end, reader.span.next_line
         with pytest.raises(Unreadable, match="damaged"):
-            measure(content, at, line, quoted=quoted)
+            measure(SpanReader(content, at, line, quoted=quoted))
     told = [(record.line, record.text) for record in whole]
     if quoted and any(text is None for _, text in told):
         # A span does not end among the bytes that show a record to be too long.
@@ -282,23 +324,25 @@ def test_lines_before_damage_are_read_and_then_it_is_told(
         assert at == (whole[-1].end if whole else 0)
 
 
-@pytest.mark.parametrize("quoted", [False, True])
+@pytest.mark.parametrize("quoted", [None, CSV])
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_the_longest_line_is_read_and_a_longer_one_is_not(quoted: bool, beyond: int) -> None:
+def test_the_longest_line_is_read_and_a_longer_one_is_not(
+    quoted: Quoting | None, beyond: int
+) -> None:
     data = b"a\n" + b"x" * (LONGEST + beyond) + b"\r\n"[1:] + b"b\n"
     reader = SpanReader(Bytes(data, [100_000]), 0, 1, quoted=quoted)
     found = dict(texts(list(reader)))
     assert found[1] == b"a"
     assert found[3] == b"b"
     assert (found[2] is None) == bool(beyond)
-    assert reader.span == measure(Bytes(data, [1 << 20]), 0, 1, quoted=quoted)
+    assert reader.span == measure(SpanReader(Bytes(data, [1 << 20]), 0, 1, quoted=quoted))
 
 
 def test_a_quote_that_is_never_closed_costs_its_line_and_no_other() -> None:
     lines = [b"%d,ok\n" % number for number in range(300_000)]
     lines[10] = b'10,"bad\n'
     data = b"".join(lines)
-    spans, windows = read(Bytes(data, [1 << 20]), (65_536, 1 << 24), quoted=True)
+    spans, windows = read(Bytes(data, [1 << 20]), (65_536, 1 << 24), quoted=CSV)
     found = [one for some in windows for one in texts(some)]
     assert found == [
         (number + 1, None if number == 10 else line[:-1]) for number, line in enumerate(lines)
@@ -321,7 +365,7 @@ def test_a_long_line_is_named_and_the_next_lines_keep_their_numbers() -> None:
 def test_many_newlines_inside_of_a_quote_are_one_record() -> None:
     inside = b"\n" * 600_000
     data = b'a\n"' + inside + b'",1\nb\n' + b'c,"open' + inside
-    spans, windows = read(Bytes(data, [1 << 20]), (65_536, 1 << 24), quoted=True)
+    spans, windows = read(Bytes(data, [1 << 20]), (65_536, 1 << 24), quoted=CSV)
     found = [one for some in windows for one in texts(some)]
     assert found == [
         (1, b"a"),
@@ -338,7 +382,7 @@ def test_a_span_that_is_no_longer_there_is_refused() -> None:
     with pytest.raises(Unreadable, match="ends at byte 4, before byte 9"):
         list(SpanReader(Bytes(b"a\nb\n", [9]), 0, 1, end=9))
     with pytest.raises(Unreadable, match="ends at byte 4, before byte 9"):
-        measure(Bytes(b"a\nb\n", [9]), 7, 1, end=9)
+        measure(SpanReader(Bytes(b"a\nb\n", [9]), 7, 1, end=9))
     assert digest(Bytes(b"a\nb\n", [9]), 0, 9) is None
     assert digest(Bytes(b"a\nb\n", [9]), 5, 9) is None
     assert digest(Bytes(b"a\nb\n", [9]), 4, 4) == hashlib.sha256().digest()
@@ -346,17 +390,37 @@ def test_a_span_that_is_no_longer_there_is_refused() -> None:
 
 def test_what_cannot_be_asked_for_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one line"):
-        measure(Bytes(b"", [1]), 0, 1, max_lines=0)
+        measure(SpanReader(Bytes(b"", [1]), 0, 1, max_lines=0))
     with pytest.raises(ValueError, match="begins after"):
-        measure(Bytes(b"", [1]), 0, 1, reads_from=1)
+        measure(SpanReader(Bytes(b"", [1]), 0, 1, reads_from=1))
 
 
 def test_at_full_size_spans_cover_a_big_content_once() -> None:
     random_lines = random.Random(5)
     lines = [b"x" * random_lines.choice([0, 1, 80, 200, 3_000]) for _ in range(70_000)]
     data = b"\n".join(lines)
-    spans, windows = read(Bytes(data, [300_000, 7, 65_536]), (65_536, 1 << 24), quoted=False)
+    spans, windows = read(Bytes(data, [300_000, 7, 65_536]), (65_536, 1 << 24), quoted=None)
     assert [text for some in windows for _, text in texts(some)] == lines
     assert b"".join(data[span.start : span.end] for span in spans) == data
     assert all(span.lines <= 65_536 for span in spans)
     assert all(span.end - span.start < (1 << 24) + 3_001 for span in spans)
+
+
+@pytest.mark.parametrize("quoted", [None, CSV])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_byte_order_mark_is_not_of_the_first_line(quoted: Quoting | None, whole: bool) -> None:
+    data = b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n" if whole else b"\xef\xbb\xbfa"
+    reader = SpanReader(Bytes(data, [100]), 0, 1, quoted=quoted, split=quoted is None)
+    lines, ended = zip(*[(window.lines, list(window.ended)) for window in reader], strict=True)
+    assert lines == ([b"a", b"\xef\xbb\xbfb"],) if whole else ([b"a"],)
+    assert ended == ([b"a\n", b"\xef\xbb\xbfb\n"],) if whole else ([b"a\n"],)
+    assert reader.span is not None
+    assert reader.span.digest == hashlib.sha256(data).digest()
+
+
+def test_a_byte_order_mark_is_not_of_the_first_field_or_comment() -> None:
+    data = b'\xef\xbb\xbf# "why\n"a\nb",1\n'
+    (window,) = SpanReader(Bytes(data, [100]), 0, 1, quoted=COMMENTED)
+    assert window.lines == [b'# "why', b'"a\nb",1']
+    (window,) = SpanReader(Bytes(b'\xef\xbb\xbf"a\nb",1\nc\n', [100]), 0, 1, quoted=CSV)
+    assert window.lines == [b'"a\nb",1', b"c"]

@@ -13,20 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill import pace
-from countersink.backfill.options import BackfillError
+from countersink.backfill.count import task
+from countersink.backfill.errors import BackfillError, RunEnded
 from countersink.backfill.run import backfill
-from countersink.backfill.runs import RunEnded
 from countersink.backfill.undo import Undone, UndoProgress, undo
-from countersink.schedules.compaction import Selection, compact
-from countersink.schedules.mover import open_tables as open_mover
-from countersink.schedules.retention import roll_up
-from countersink.store import Store, buckets
-from countersink.store.apply import Applier
-from countersink.store.buckets import label_of
+from countersink.runtime.limits import key_text
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables as open_mover
+from countersink.schedules.jobs.retention import roll_up
+from countersink.store import Store
+from countersink.store.apply.amounts import Row
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
-from countersink.store.keys import key_text
-from countersink.store.merge import Row
+from countersink.store.counters import buckets
+from countersink.store.counters.buckets import label_of
+from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
@@ -55,7 +56,7 @@ TABLES = ("source", "chunk", "journal", "reject", "truth", "drift")
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 lines a chunk."""
-    monkeypatch.setattr(pace, "LINES", 100)
+    monkeypatch.setattr(task, "LINES", 100)
 
 
 def live(applier: Applier, *hits: tuple[datetime, str, int]) -> None:
@@ -87,6 +88,13 @@ def left_behind(mysql_url: str) -> dict[str, int]:
 
 def state(mysql_url: str, run: int) -> str:
     return str(query(mysql_url, "SELECT state FROM backfill_run WHERE id = %s", run)[0][0])
+
+
+def require_reported(mysql_url: str, what: str) -> None:
+    """Verify says that nothing is wrong but this."""
+    with open_session(mysql_url) as verifying:
+        (found,) = verify(verifying).differences
+    assert (found.problem, what in found.detail) == ("backfill", True), found
 
 
 def run_of(mysql_url: str, *sources: Path, **given: object) -> int:
@@ -127,7 +135,7 @@ def test_exactly_the_live_traffic_stays_after_compaction_roll_up_and_another_pol
     )
     run = run_of(mysql_url, source)
     live(applier, (NOON, "/0", 7), (NOON, "/live", 1))
-    compact(partial(open_mover, mysql_url), Selection())
+    compact(partial(open_mover, mysql_url), CompactOptions())
     assert query(mysql_url, "SELECT COUNT(*) FROM counter_slot WHERE slot >= 512") == [(0,)]
     store.counters.set(COUNTER, keep_days=60)
     assert roll_up(partial(open_mover, mysql_url)).rows > 0
@@ -139,7 +147,7 @@ def test_exactly_the_live_traffic_stays_after_compaction_roll_up_and_another_pol
     undo(mysql_url, run)
     wanted = {"/0": 15, "/1": 13, "/2": 11, "/live": 1}
     assert by_key(mysql_url) == wanted
-    compact(partial(open_mover, mysql_url), Selection())
+    compact(partial(open_mover, mysql_url), CompactOptions())
     roll_up(partial(open_mover, mysql_url))
     assert by_key(mysql_url) == wanted
     # Bucket by bucket: nothing of it is left in a day that live traffic is not in.
@@ -268,7 +276,7 @@ def test_what_cannot_be_undone_is_refused(store: Store, mysql_url: str, tmp_path
     source = write(tmp_path / "a.log", log("/a"))
     first = run_of(mysql_url, source)
     undo(mysql_url, first)
-    with pytest.raises(BackfillError, match=f"backfill {first} was undone at 20"):
+    with pytest.raises(BackfillError, match=f"backfill {first} was undone already, at 20"):
         undo(mysql_url, first)
     second = run_of(mysql_url, source)
     with pytest.raises(BackfillError, match="was undone"):
@@ -346,9 +354,12 @@ def test_a_damaged_journal_is_said_and_nothing_of_its_chunk_is_touched(
 ) -> None:
     source = write(tmp_path / "a.log", log("/a", "/b"))
     run = run_of(mysql_url, source)
+    session.execute("CREATE TABLE kept AS SELECT * FROM backfill_journal")
     session.execute("DELETE FROM backfill_journal")
+    require_reported(mysql_url, "the journal of the chunk of source")
     with pytest.raises(BackfillError, match="says 0 where 2 was added: it is damaged"):
         undo(mysql_url, run)
+    session.execute("INSERT INTO backfill_journal SELECT * FROM kept")
     assert totals(mysql_url) == day("/a", "/b")
 
 
@@ -360,9 +371,12 @@ def test_a_journal_that_cannot_be_read_is_said(
     mysql_url: str, session: Session, tmp_path: Path, piece: bytes
 ) -> None:
     run = run_of(mysql_url, write(tmp_path / "a.log", log("/a", "/b")))
+    session.execute("CREATE TABLE kept AS SELECT * FROM backfill_journal")
     session.execute("UPDATE backfill_journal SET cells = %s", (piece,))
+    require_reported(mysql_url, "the journal of source")
     with pytest.raises(BackfillError, match=r"cannot be read .* restore table backfill_journal"):
         undo(mysql_url, run)
+    session.execute("UPDATE backfill_journal SET cells = (SELECT cells FROM kept)")
     assert totals(mysql_url) == day("/a", "/b")
 
 
@@ -384,7 +398,7 @@ def test_the_largest_amounts_are_taken_back_too(
     )
     assert totals(mysql_url) == {(DAY, "low"): MIN, (DAY, "high"): MAX}
     live(applier, (NOON, "low", 1), (NOON, "high", -2))
-    compact(partial(open_mover, mysql_url), Selection())
+    compact(partial(open_mover, mysql_url), CompactOptions())
     undo(mysql_url, run)
     assert totals(mysql_url) == {(DAY, "low"): 1, (DAY, "high"): -2}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill.undo import undo
-from countersink.store import adding
+from countersink.store.apply import cells
 from tests.backfill.helpers import (
     DAY,
     add,
@@ -34,7 +34,7 @@ def row(key: str, amount: object = 1) -> str:
 @pytest.fixture
 def one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the connection, one row takes all of a cell."""
-    monkeypatch.setattr(adding, "slot_of", lambda session: adding.FIRST_SLOT)
+    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
 
 
 def test_a_bad_line_is_said_beside_one_that_is_not_bad_any_more(

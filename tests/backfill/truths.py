@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Any
 
-from countersink.backfill.options import Options
-from countersink.backfill.recipe import Recipe
-from countersink.backfill.truth import TruthTarget
-from countersink.store.amounts import Amounts
-from countersink.store.apply import Applier
-from countersink.store.buckets import label_of
+from countersink.backfill.count.targets import TruthTarget
+from countersink.backfill.options import BackfillOptions, Recipe
+from countersink.store.apply.amounts import Amounts
+from countersink.store.apply.apply import Applier
+from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
-from countersink.store.control import read_control
-from countersink.store.policies import load
+from countersink.store.counters.buckets import label_of
+from countersink.store.counters.policies import load
 from tests.store.helpers import entry, minute, now_ms
 
 DAY = date(2026, 3, 14)
@@ -24,9 +23,9 @@ Said = Mapping[tuple[date, str], int] | Mapping[tuple[int, str], int]
 """(day or Unix minute, key) → amount."""
 
 
-def options(start: date | None = None, end: date | None = None, **others: Any) -> Options:
+def options(start: date | None = None, end: date | None = None, **others: Any) -> BackfillOptions:
     """What is asked for."""
-    return Options(
+    return BackfillOptions(
         counter=others.pop("counter", "views"),
         sources=("access.log",),
         mode="reconcile",

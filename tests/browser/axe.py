@@ -11,12 +11,20 @@ from tests.browser.filled import spoil
 from tests.web.serving import Web
 
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-VIEWS = ("/", "/#/counter/page_views?compare=1", "/#/system", "/login?wrong=1")
+VIEWS = (
+    "/",
+    "/#/counter/page_views?compare=1",
+    "/#/counter/signups?with=page_views&with=orders&exclude_key=app",
+    "/#/system",
+    "/login?wrong=1",
+)
 
 
 def faults(page: Page, scheme: str) -> list[str]:
     """What axe-core complains of, each with the first element that it is about."""
     page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    # What asks the server once it is open is there.
+    expect(page.locator("details.hours[open]:not([hidden]) > div:empty")).to_have_count(0)
     # In the dark only the colours differ.
     rules = TAGS if scheme == "light" else ["color-contrast"]
     found = Axe().run(page, options={"runOnly": rules}).response["violations"]

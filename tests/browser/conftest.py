@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, BrowserContext, ViewportSize, expect
 
 from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
-from countersink.web import live, live_feed
+from countersink.web.endpoints import live
 from tests.browser.chromium import NAMES, TIMEOUT_MS, Look, looking_in, program, running
 from tests.browser.filled import fill
 from tests.support.databases import dropped, new_name
@@ -38,7 +38,7 @@ def browser() -> Iterator[Browser]:
 def quick() -> Iterator[None]:
     """Live numbers come more often than to others: nobody is to wait for them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live_feed, "EVERY_S", 0.2)
+        patch.setattr(live, "EVERY_S", 0.2)
         patch.setattr(live, "RECONNECT_MS", 200)
         yield
 

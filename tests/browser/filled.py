@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import redis
 
-from countersink.store.dead import DeadRow, insert
-from countersink.store.tables import open_tables
+from countersink.store.apply.dead import DeadRow, insert
+from countersink.store.sessions import open_tables
 from countersink.stream.connection import connect
 from countersink.stream.entry import new_entry_id
 from countersink.stream.names import stream_key
@@ -72,7 +72,7 @@ def spoil(web: Web) -> None:
     """Bring three dead letters about: two that stay, and one of a newer version."""
     minute = int(datetime.now(UTC).timestamp()) // 60
     with connect(web.options.redis_url) as client:
-        send(client, [["orders", "k" * 300, minute, 1], ["orders", "a", -5, 1]])
+        send(client, [["orders", "\ud800", minute, 1], ["orders", "a", -5, 1]])
         send(client, [["orders", "newer", minute, 7]], version=2)
     web.apply()
 

@@ -18,6 +18,7 @@ from tests.support.templates import SMALL, template
 from tests.web.serving import Web, serving
 
 DESK: Final = {"viewport": {"width": 1120, "height": 760}}
+TALL: Final = {"viewport": {"width": 1120, "height": 860}}
 PHONE: Final = {
     "viewport": {"width": 360, "height": 740},
     "is_mobile": True,
@@ -26,7 +27,8 @@ PHONE: Final = {
 }
 PICTURES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "counters": ("/", DESK),
-    "counter": ("/#/counter/page_views?compare=1", DESK),
+    "counter": ("/#/counter/page_views?compare=1", TALL),
+    "comparison": ("/#/counter/page_views?with=mail.sent&with=votes&range=90", TALL),
     "system-dark": ("/#/system", {**DESK, "color_scheme": "dark"}),
     "counter-phone": ("/#/counter/page_views?range=7", PHONE),
 }
@@ -74,6 +76,7 @@ def take(page: Page, web: Web, place: str) -> None:
         expect(page.locator("td.all", has_text="…")).to_have_count(0)
     else:
         expect(page.locator(".keys li").first).to_be_visible()
+        expect(page.locator(".panel:not([aria-busy]) .u-over").first).to_be_attached()
     page.wait_for_load_state("load")
 
 

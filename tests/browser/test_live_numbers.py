@@ -239,3 +239,15 @@ def test_a_view_that_was_left_asks_for_nothing_more(look: Look) -> None:
     with page.expect_response("**/v1/system"):
         page.get_by_role("link", name="System").click()
     assert not [one for one in look.requests if "/counters/signups" in one]
+
+
+def test_lines_beside_each_other_follow_what_is_counted(look: Look, filled: Web) -> None:
+    page = look.page
+    page.goto("/#/counter/signups?with=votes")
+    totals = page.locator(".lines .number")
+    expect(totals).to_have_count(2)
+    expect(page.locator("#fresh.good")).to_be_visible()
+    signups, votes = (int(one.replace(",", "")) for one in totals.all_inner_texts())
+    filled.producer.increment("votes", "a", 1_000)
+    filled.apply()
+    expect(totals).to_have_text([f"{signups:,}", f"{votes + 1_000:,}"])

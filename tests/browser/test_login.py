@@ -9,7 +9,7 @@ import requests
 from playwright.sync_api import Browser, Error, Route, expect
 
 from countersink.store import api_keys
-from countersink.store.tables import open_tables
+from countersink.store.sessions import open_tables
 from tests.browser.chromium import Look, looking
 from tests.browser.filled import set_aside
 from tests.web.serving import Web

@@ -38,8 +38,8 @@ def test_numbers_and_days(look: Look) -> None:
             Intl.DateTimeFormat = function (locale, options) {
                 return new Own(String(locale).startsWith("en-CA") ? "en-US" : locale, options);
             };
-            const app = document.querySelector("script[src$='app.js']").src;
-            const { today, whole } = await import(app.replace("app.js", "format.js?anew"));
+            const own = document.querySelector("script[src$='dashboard.js']").src;
+            const { today, whole } = await import(own.replace("dashboard.js", "format.js?anew"));
             const day = () => new Date().toISOString().slice(0, 10);
             const before = day();
             const said = today("UTC");

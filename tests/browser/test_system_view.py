@@ -7,8 +7,8 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from countersink.store.apply.dead import count
 from countersink.store.connection import connect
-from countersink.store.dead import count
 from tests.browser.chromium import looking
 from tests.browser.filled import set_aside, spoil
 from tests.support.processes import Children
@@ -41,9 +41,9 @@ def test_dead_letters_are_retried_and_dropped(browser: Browser, web: Web) -> Non
         expect(page.get_by_text("Counted 2 rows; 3 failed again and stay.").last).to_be_visible()
         expect(letters).to_have_count(3)
         assert web.store.totals.total("orders") == 21
-        page.get_by_role("button", name="bad_key 1").click()
+        page.get_by_role("button", name="No key can be like this 1").click()
         expect(letters).to_have_count(1)
-        expect(letters).to_contain_text("the key is 300 characters long")
+        expect(letters).to_contain_text("lone surrogate")
         button(page, "Drop…")
         page.get_by_role("button", name="Cancel").click()
         assert dead(web) == {"bad_key": 1, "bad_minute": 1, "newer_version": 1}
@@ -67,17 +67,17 @@ def test_a_late_answer_does_not_replace_what_was_chosen_after_it(
         expect(letters).to_have_count(4)
         page.route("**/v1/dead?reason=bad_amount*", lambda route: held.append(route))
         with page.expect_request("**/v1/dead?reason=bad_amount*"):
-            button(page, "bad_amount 1")
+            button(page, "The amount is none 1")
         # Until there is an answer nothing is chosen that could be acted on.
         expect(page.get_by_role("button", name="Retry all 4")).to_be_disabled()
-        button(page, "bad_counter 3")
+        button(page, "No counter can have this name 3")
         expect(letters).to_have_count(3)
         with page.expect_event("requestfinished", lambda one: one == held[0].request):
             held[0].continue_()
         page.evaluate("fetch('/v1/whoami').then((one) => one.json())")  # it has been read by then
-        expect(page.get_by_role("button", name="bad_counter 3")).to_have_attribute(
-            "aria-pressed", "true"
-        )
+        expect(
+            page.get_by_role("button", name="No counter can have this name 3")
+        ).to_have_attribute("aria-pressed", "true")
         assert {ref for ref in chosen if letters.filter(has_text=ref).count()} == set(chosen)
         expect(letters).to_have_count(3)
 
@@ -89,7 +89,7 @@ def test_what_comes_while_the_question_is_asked_is_not_dropped(browser: Browser,
     with looking(browser, web.url) as look:
         page = look.page
         page.goto("/#/system")
-        button(page, "bad_counter 3")
+        button(page, "No counter can have this name 3")
         expect(page.locator(".letters li")).to_have_count(3)
         button(page, "Drop…")
         dialog = page.get_by_role("dialog")

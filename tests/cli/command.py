@@ -64,7 +64,7 @@ def call(*arguments: str, **variables: str) -> Result:
     kept = dict(os.environ)
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
     os.environ.clear()
-    os.environ.update(environment(**variables))
+    os.environ.update(environment(**{"XDG_STATE_HOME": kept["XDG_STATE_HOME"], **variables}))
     try:
         with redirect_stdout(out), redirect_stderr(err):
             status = run(list(arguments))

@@ -19,6 +19,8 @@ from tests.support.waiting import eventually
 
 COUNTER = "page_views"
 
+RECONCILE = ("--mode", "reconcile", "--grace", "0", "--from", "2026-11-20", "--to", "2026-11-21")
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
@@ -260,6 +262,14 @@ def test_without_job_processes_it_is_done_here(servers: Servers, log: Path) -> N
     assert totals(servers) == {"/a": 1, "/b": 2}
 
 
+@pytest.mark.parametrize("more", [(), ("--format", "json"), ("--dry-run",)])
+def test_days_that_are_left_out_are_said_once(
+    servers: Servers, log: Path, more: tuple[str, ...]
+) -> None:
+    done = backfill(servers, str(log), "--mode", "reconcile", "--grace", "0", *more)
+    assert done.err.count("left out, as the sources have no lines before and after them") == 1
+
+
 def test_reconcile_sets_what_was_lost_and_shows_it(servers: Servers, log: Path) -> None:
     """Of what is in the log, live traffic has lost one, and counted one too many."""
     for path, amount in (("/a", 2), ("/b", 1), ("/only-live", 5)):
@@ -341,7 +351,7 @@ def test_corrections_of_quarters_tell_which(servers: Servers, log: Path) -> None
     servers.call(
         "counter", "set", COUNTER, "--resolution", "quarter", "--time-zone", "Asia/Kolkata"
     )
-    done = backfill(servers, str(log), "--mode", "reconcile", "--grace", "0")
+    done = backfill(servers, str(log), *RECONCILE)
     shown = [each.split() for each in done.out.splitlines()]
     assert ["day", "bucket", "(UTC)", "key", "had", "should", "be", "delta"] in shown
     assert ["2026-11-21", "2026-11-20T22:00", "/b", "0", "2", "+2"] in shown
@@ -358,9 +368,14 @@ def test_corrections_of_quarters_tell_which(servers: Servers, log: Path) -> None
         (("--from", "2026-05-02", "--to", "2026-05-01"), "--from 2026-05-02 is after"),
         (("--from", "May"), "'May' is not a day"),
         (("--where", "status"), "'status' is not a condition such as status=200"),
-        (("--where", "colour=red"), "no field 'colour'; they have: host, ident"),
+        (
+            ("--where", "colour=red", "--input-format", "combined"),
+            "no field 'colour'; they have: host, ident",
+        ),
         (("--key", "{path"), "{path"),
-        (("--key", "{colour}"), "no field 'colour'"),
+        (("--key", "{colour}", "--input-format", "combined"), "no field 'colour'"),
+        (("--key", ""), "an empty --key names no field"),
+        (("--log-format", "%h %t"), "no field 'path'"),
         (("--key-column", "page"), "--key-column is for csv"),
         (("--delimiter", ";"), "--delimiter is for CSV"),
         (("--input-format", "csv", "--delimiter", "ab"), "is not one character"),
@@ -467,3 +482,66 @@ def test_the_counter_of_a_tracked_table_is_refused(
     assert done.status == 2
     assert "triggers" in done.err
     assert servers.call("untrack", f"{schema}.orders").status == 0
+
+
+@pytest.mark.parametrize(
+    ("allowed", "status"),
+    [(None, 3), ("1", 3), ("2", 0), ("49%", 3), ("50%", 0), ("100%", 0)],
+)
+def test_some_lines_may_be_rejected(
+    servers: Servers, tmp_path: Path, allowed: str | None, status: int
+) -> None:
+    """Two of four, for `backfill` and `tail` alike, by option and by setting."""
+    log = tmp_path / "access.log"
+    write(log, "/a", "/b")
+    log.write_bytes(log.read_bytes() + b"nonsense\nmore nonsense\n")
+    given = () if allowed is None else ("--allow-rejects", allowed)
+    if allowed is not None:
+        settings = {"COUNTERSINK_BACKFILL_ALLOW_REJECTS": allowed}
+        assert backfill(servers, str(log), "--dry-run", **settings).status == status
+        settings = {"COUNTERSINK_TAIL_ALLOW_REJECTS": allowed}
+        set_so = servers.call("tail", str(log), "--counter", "set_so", **settings)
+        assert set_so.status == status, set_so.err
+    for arguments in (("--dry-run",), ("--rejects", str(tmp_path / "rejects"))):
+        done = backfill(servers, str(log), *arguments, *given)
+        assert done.status == status
+        assert "2 lines were rejected: " in done.err
+    tailed = servers.call("tail", str(log), "--counter", "tailed", *given)
+    assert tailed.status == status, tailed.err
+
+
+@pytest.mark.parametrize("allowed", ["50", "100%"])
+def test_a_run_that_rejected_lines_have_ended_is_not_done(
+    servers: Servers, tmp_path: Path, allowed: str
+) -> None:
+    """However many may be rejected: what comes after them was not read."""
+    log = tmp_path / "access.log"
+    write(log, "/a", "/b")
+    log.write_bytes(log.read_bytes() + b"nonsense\n" * 2)
+    given = "--max-rejects", "1", "--allow-rejects", allowed
+    for arguments in (("--dry-run",), ("--rejects", str(tmp_path / "rejects"))):
+        done = backfill(servers, str(log), *given, *arguments)
+        assert done.status == 3
+        assert "more than 1 lines" in done.err
+
+
+def test_what_was_rejected_altogether_is_not_counted(servers: Servers, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_bytes(b"nonsense\n" * 3)
+    for arguments in (("--dry-run",), ("--rejects", str(tmp_path / "rejects"))):
+        done = backfill(
+            servers, str(log), "--input-format", "combined", "--format", "json", *arguments
+        )
+        assert done.status == 3
+        assert [one["outcome"] for one in done.json["sources"]] == ["rejected"]
+        assert any("line 1 of" in notice for notice in done.json["notices"])
+
+
+@pytest.mark.parametrize("wrong", ["-1", "x", "101%", "1.5", "%"])
+def test_how_many_lines_may_be_rejected_is_a_number_or_a_part(
+    servers: Servers, log: Path, wrong: str
+) -> None:
+    for command in ("backfill", "tail"):
+        done = servers.call(command, str(log), "--counter", COUNTER, f"--allow-rejects={wrong}")
+        assert done.status == 2
+        assert "such as 1%" in done.err

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from countersink.backfill.options import Progress
-from countersink.cli import backfill_progress
+from countersink.cli import progress
 
 HALF = Progress(doing="reading", source="a.log", done=50, size=100, lines=1000, rejected=2, jobs=3)
 
@@ -15,11 +15,11 @@ HALF = Progress(doing="reading", source="a.log", done=50, size=100, lines=1000, 
 def test_without_a_terminal_it_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with backfill_progress.shown(as_json=False) as show:
+    with progress.backfill(as_json=False) as show:
         show(HALF)  # nothing: ten seconds have not passed
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr(backfill_progress, "LINE_EVERY_S", 0.0)
-    with backfill_progress.shown(as_json=False) as show:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    with progress.backfill(as_json=False) as show:
         show(Progress(doing="waiting"))
         show(Progress(doing="reading", source="-"))
         show(HALF)
@@ -37,7 +37,7 @@ def test_without_a_terminal_it_is_a_line_now_and_then(
 
 
 def test_as_json_it_is_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with backfill_progress.shown(as_json=True) as show:
+    with progress.backfill(as_json=True) as show:
         show(HALF)
         show(HALF)  # too soon after the first
     out, err = capsys.readouterr()
@@ -65,10 +65,10 @@ def test_on_a_terminal_it_is_a_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setattr(backfill_progress, "REDRAW_EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "REDRAW_EVERY_S", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "150")
-    with backfill_progress.shown(as_json=False) as show:
+    with progress.backfill(as_json=False) as show:
         show(Progress(doing="waiting"))
         show(Progress(doing="reading", source="-", lines=7))
         show(HALF)

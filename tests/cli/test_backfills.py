@@ -10,6 +10,8 @@ from tests.cli.command import Servers, one_sentence
 from tests.cli.test_backfill import COUNTER, backfill, totals
 from tests.producers.tailing import append, line, write
 
+RECONCILE = ("--mode", "reconcile", "--grace", "0", "--from", "2026-11-20", "--to", "2026-11-21")
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
@@ -54,7 +56,7 @@ def test_runs_are_listed_the_last_one_first(servers: Servers, log: Path) -> None
         "amount": 3,
         "corrections": 0,
         "error": None,
-        "options": {"strip_query": True},
+        "options": {"input_format": "auto", "strip_query": True},
         "sources": [str(log)],
     }
     assert servers.call("backfills", "list", "--counter", "other").out.startswith("There was no")
@@ -93,7 +95,7 @@ def test_undo_takes_exactly_that_run_back(servers: Servers, log: Path) -> None:
     assert servers.call("verify").status == 0
     again = servers.call("backfills", "undo", run)
     assert again.status == 1
-    assert "undone" in one_sentence(again)
+    assert "was undone already, at" in one_sentence(again)
     assert backfill(servers, str(log), "--format", "json").json["amount"] == 3
     assert totals(servers) == {"/a": 11, "/b": 2}
 
@@ -101,9 +103,7 @@ def test_undo_takes_exactly_that_run_back(servers: Servers, log: Path) -> None:
 def test_undo_as_json_and_of_a_reconcile(servers: Servers, log: Path) -> None:
     servers.call("increment", COUNTER, "/a", "--amount", "4", "--at", "2026-11-20T22:00Z")
     servers.apply()
-    run = backfill(
-        servers, str(log), "--mode", "reconcile", "--grace", "0", "--format", "json"
-    ).json["run"]
+    run = backfill(servers, str(log), *RECONCILE, "--format", "json").json["run"]
     assert totals(servers) == {"/a": 1, "/b": 2}
     done = servers.call("backfills", "undo", str(run), "--format", "json")
     assert done.status == 0
@@ -115,9 +115,7 @@ def test_undo_as_json_and_of_a_reconcile(servers: Servers, log: Path) -> None:
 def test_undo_of_what_was_set_over_says_so(servers: Servers, log: Path) -> None:
     first = str(backfill(servers, str(log), "--format", "json").json["run"])
     write(log, "/a")
-    later = backfill(
-        servers, str(log), "--mode", "reconcile", "--grace", "0", "--format", "json"
-    ).json["run"]
+    later = backfill(servers, str(log), *RECONCILE, "--format", "json").json["run"]
     done = servers.call("backfills", "undo", first, "--format", "json")
     assert done.status == 0
     assert done.err == f"countersink backfills: {done.json['notices'][0]}\n"

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from countersink.cli.servers.ports import free_port
+from countersink.cli.servers.base import free_port
 from tests.cli.command import Result, Servers, call, one_sentence
 from tests.support.factories import MySQLFactory, RedisFactory
 

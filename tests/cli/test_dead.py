@@ -7,8 +7,8 @@ import json
 import pytest
 import redis
 
+from countersink.store.apply.dead import DeadRow, insert
 from countersink.store.connection import connect
-from countersink.store.dead import DeadRow, insert
 from countersink.stream.entry import new_entry_id
 from countersink.stream.names import stream_key
 from tests.cli.command import Servers, one_sentence
@@ -32,7 +32,7 @@ def dead(servers: Servers, redis_client: redis.Redis) -> dict[str, str]:
     """Three dead rows: refs by reason."""
     mixed = send(
         redis_client,
-        [["c", "good", MINUTE, 1], ["c", "\x1b[2J" + "k" * 300, MINUTE, 1], ["c", "k", -5, 1]],
+        [["c", "good", MINUTE, 1], ["c", "\x1b[2J\ud800", MINUTE, 1], ["c", "k", -5, 1]],
     )
     newer = send(redis_client, [["c", "newer", MINUTE, 7]], version=2)
     servers.apply()

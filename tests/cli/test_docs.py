@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli import exits
-from countersink.producers.access_log import KEY_KINDS
+from countersink.cli.errors import Exit
+from countersink.producers.access_log.formats.line_format import COMBINED
 from tests.cli.command import countersink
 from tests.cli.reference import PAGES, commands, page, settings_of
 from tests.support.processes import PROJECT
@@ -57,15 +57,15 @@ def test_every_variable_that_the_code_reads_is_documented() -> None:
 
 
 def test_the_exit_statuses_are_documented() -> None:
-    statuses = {value for name, value in vars(exits).items() if name.isupper()}
+    statuses = set(Exit)
     rows = re.findall(r"^\| ([\d, ]+) \|", CLI, re.MULTILINE)
     documented = {int(number) for row in rows for number in row.split(",")}
     assert documented == statuses
 
 
-def test_every_kind_of_key_is_documented() -> None:
-    for kind in KEY_KINDS:
-        assert f"`{kind}`" in CLI or f"--key {kind}" in CLI
+def test_every_field_of_the_combined_format_is_documented() -> None:
+    for kind in COMBINED:
+        assert f"`{kind}`" in CLI
 
 
 @pytest.mark.parametrize("path", list(PAGES.values()), ids=lambda path: path.name)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from countersink.cli.doctor.redis_lines import clock
+from countersink.cli.commands.repair.doctor_redis import clock
 from countersink.store.connection import connect as connect_mysql
 from countersink.stream.connection import command, connect
 from tests.cli.command import Result, Servers, call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,19 +12,22 @@ from pathlib import Path
 import click
 import pytest
 
-from countersink.cli.app import COMMANDS, app
+from countersink.cli.app import GROUPS, app
 from countersink.cli.entry import SERVER_MODULES
 from tests.cli.command import Servers, call, countersink, environment, one_sentence
 from tests.producers.tailing import write
 from tests.support.processes import COUNTERSINK
 
+COMMANDS = {name: text for _, commands in GROUPS.values() for name, text in commands.items()}
+"""With the line of each."""
+
 
 def test_help_names_every_command_and_imports_none_of_them() -> None:
     shown = countersink("--help")
     assert shown.status == 0
-    for name, lazy in COMMANDS.items():
+    for name, text in COMMANDS.items():
         assert f"\n  {name} " in shown.out
-        assert lazy.help.split()[0] in shown.out
+        assert text.split()[0] in shown.out
     script = (
         "import sys\nfrom countersink.cli.app import run\nrun(['--help'])\n"
         "heavy = {'redis', 'pymysql', 'msgspec', 'rich', 'countersink.store'} & set(sys.modules)\n"
@@ -35,6 +39,17 @@ def test_help_names_every_command_and_imports_none_of_them() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_help_lists_the_commands_under_what_they_are_for() -> None:
+    _, _, listed = countersink("--help").out.partition("  -h, --help")
+    found: dict[str, list[str]] = {}
+    for heading, text in re.findall(r"^(\w.*):\n((?:  .*\n)+)", listed, re.MULTILINE):
+        found[heading] = re.findall(r"^  (\S+)", text, re.MULTILINE)
+    assert found == {heading: list(commands) for heading, (_, commands) in GROUPS.items()}
+    assert list(found) == ["Run", "Count", "Read", "Check and repair", "Look after"]
+    assert "totals" in found["Read"]
+    assert sum(map(len, found.values())) == len(COMMANDS)
+
+
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_the_list_of_commands_says_what_each_ones_help_says(name: str) -> None:
     command = app.get_command(click.Context(app), name)
@@ -44,7 +59,7 @@ def test_the_list_of_commands_says_what_each_ones_help_says(name: str) -> None:
         (command.help or "")
         .split("\n\n")[0]
         .replace("\n", " ")
-        .startswith(COMMANDS[name].help.removesuffix("."))
+        .startswith(COMMANDS[name].removesuffix("."))
     ), command.help
 
 
@@ -65,7 +80,7 @@ def test_no_command_is_wrong_usage_and_shows_the_help() -> None:
     shown = countersink()
     assert shown.status == 2
     assert shown.out == ""
-    assert "Commands:" in shown.err
+    assert all(f"\n{heading}:\n" in shown.err for heading in GROUPS)
 
 
 @pytest.mark.parametrize("module", SERVER_MODULES)
@@ -212,3 +227,10 @@ def test_debug_shows_the_traceback_without_the_password() -> None:
     assert loud.err.splitlines()[-1] == quiet.err.strip()
     for secret in ("pass%23word", "pass#word"):
         assert secret not in loud.err + quiet.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["sequence"]])
+def test_without_a_command_the_help_is_shown_as_it_is(arguments: list[str]) -> None:
+    shown = call(*arguments)
+    assert (shown.status, shown.out) == (2, "")
+    assert shown.err == call(*arguments, "--help").out

@@ -7,7 +7,7 @@ import io
 import re
 from datetime import UTC, datetime, timedelta
 
-from countersink.store.tables import open_tables
+from countersink.store.sessions import open_tables
 from tests.cli.command import Servers, one_sentence
 
 KEY = re.compile(r"ck_[a-z0-9]{10}_[A-Za-z0-9_-]{43}")
@@ -97,5 +97,6 @@ def test_an_expired_key_is_shown_as_one(servers: Servers) -> None:
 
 def test_a_name_cannot_do_anything_to_the_terminal_or_a_spreadsheet(servers: Servers) -> None:
     servers.call("key", "create", "=HYPERLINK('x')", "--scope", "read")
-    rows = list(csv.DictReader(io.StringIO(servers.call("key", "list", "--format", "csv").out)))
+    shown = servers.call("key", "list", "--format", "csv", "--spreadsheet").out
+    rows = list(csv.DictReader(io.StringIO(shown)))
     assert rows[0]["name"] == "'=HYPERLINK('x')"

@@ -9,10 +9,13 @@ from countersink.cli import output
 
 
 def printed(capsys: pytest.CaptureFixture[str], rows: int) -> list[str]:
-    table = output.table({"counter": False, "total": True, "größe": False, "": False})
-    for number in range(rows):
-        table.add_row(f"c{number % 100:03d}", f"{7 ** (number % 9):,}", "日本" * (number % 3), "▏")
-    output.write_table(table)
+    output.write_rows(
+        ("counter", ">total", "größe", ""),
+        (
+            (f"c{number % 100:03d}", 7 ** (number % 9), "日本" * (number % 3), "▏")
+            for number in range(rows)
+        ),
+    )
     return capsys.readouterr().out.splitlines()
 
 
@@ -38,12 +41,12 @@ def test_a_long_table_is_not_laid_out_by_rich(
 def test_rows_are_written_as_a_table_of_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns = {"counter": False, "total": True, "": False}
-    rows = [(f"c{number % 100:03d}", f"{7 ** (number % 9):,}", "日本") for number in range(200)]
+    columns = ("counter", ">total", "")
+    rows = [(f"c{number % 100:03d}", 7 ** (number % 9), "日本") for number in range(200)]
     table = output.table(columns)
-    for row in rows:
-        table.add_row(*row)
-    output.write_table(table)
+    for counter, total, text in rows:
+        table.add_row(counter, f"{total:,}", text)
+    output.console().print(table)
     wanted = capsys.readouterr().out
     output.write_rows(columns, rows)
     assert capsys.readouterr().out == wanted

@@ -13,16 +13,15 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from countersink.cli.metrics_worker import health
+from countersink.cli.commands.run.worker import health
 from countersink.metrics import health as health_module
 from countersink.metrics.endpoint import Endpoint
 from countersink.metrics.table import METRICS
 from countersink.producers import Producer
-from countersink.schedules.jobs import run as run_jobs
 from countersink.schedules.options import JobsOptions, SchedulerOptions
-from countersink.schedules.scheduler import run as run_scheduler
-from countersink.schedules.stopping import Stop as SchedulingStop
-from countersink.schedules.vitals import Vitals as SchedulingVitals
+from countersink.schedules.report import ProcessVitals
+from countersink.schedules.runner.process import run as run_jobs
+from countersink.schedules.scheduler.process import run as run_scheduler
 from countersink.worker import Stop, Vitals, WorkerOptions, run
 from tests.cli.command import Servers, call, one_sentence
 from tests.support.factories import MySQLFactory, RedisFactory
@@ -268,7 +267,7 @@ CLOSED = "redis://127.0.0.1:1/0", "mysql://nobody@127.0.0.1:1/nothing"
 def test_waiting_for_servers_is_living() -> None:
     """A scheduler and a job process without servers go on moving, and say that they wait."""
     redis_url, mysql_url = CLOSED
-    of_scheduler, of_jobs, stop = SchedulingVitals(), SchedulingVitals(), SchedulingStop()
+    of_scheduler, of_jobs, stop = ProcessVitals(), ProcessVitals(), Stop()
     runs = [
         partial(
             run_scheduler,

@@ -12,7 +12,7 @@ from tests.support.processes import PROJECT
 LOG = (PROJECT.parent / "shared" / "data" / "apache_access.log").resolve()
 DAILY = [
     {"day": "2015-05-17", "total": 1632},
-    {"day": "2015-05-18", "total": 2892},
+    {"day": "2015-05-18", "total": 2893},
     {"day": "2015-05-19", "total": 2896},
     {"day": "2015-05-20", "total": 2578},
 ]
@@ -40,8 +40,7 @@ def log() -> Path:
 def test_the_totals_of_a_real_log_are_the_known_ones(servers: Servers, log: Path) -> None:
     done = servers.run("tail", str(log), "--counter", "page_views")
     assert done.status == 3
-    assert done.out == "page_views: counted 9,998, rejected 2\n"
-    assert f"{log} line 3029: the key is 595 characters long" in done.err
+    assert done.out == "page_views: counted 9,999, rejected 1\n"
     assert f"{log} line 8899: the line is cut off" in done.err
     again = servers.run("tail", str(log), "--counter", "page_views")
     assert (again.status, again.out) == (0, "page_views: counted 0, rejected 0\n")
@@ -53,7 +52,7 @@ def test_the_totals_of_a_real_log_are_the_known_ones(servers: Servers, log: Path
     assert totals.json["counter"] == "page_views"
     assert totals.json["rows"] == DAILY
     keys = servers.call("totals", "page_views", "--by", "key", "--format", "json").json["rows"]
-    assert len(keys) == 1367
+    assert len(keys) == 1368
     assert {row["key"]: row["total"] for row in keys[:10]} == TOP
     busiest = servers.call(
         *("totals", "page_views", "--top", "1", "--format", "json"),
@@ -69,4 +68,4 @@ def test_the_totals_of_a_real_log_are_the_known_ones(servers: Servers, log: Path
         )
         for day in DAILY
     )
-    assert pairs == 2354
+    assert pairs == 2355

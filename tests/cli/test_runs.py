@@ -28,6 +28,10 @@ def test_nothing_so_far(servers: Servers) -> None:
     shown = servers.call("runs")
     assert shown.status == 0
     assert "No run so far" in shown.out
+    assert servers.call("runs", "--job", "verify").status == 0
+    unknown = servers.call("runs", "--job", "nope")
+    assert unknown.status == 2
+    assert "no job 'nope': there are compact, retention, prune, verify" in one_sentence(unknown)
     assert "start countersink scheduler" in shown.out
     assert servers.call("runs", "--format", "json").json == {"runs": [], "next": []}
 
@@ -60,7 +64,7 @@ def test_the_last_runs_in_every_format(servers: Servers) -> None:
     }
     one = servers.call("runs", "--job", "verify", "--limit", "1", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(one.out)))
-    assert [row["error"] for row in rows] == ["'=it broke: ñ"]
+    assert [row["error"] for row in rows] == ["=it broke: ñ"]
     shown = servers.call("runs").out
     assert "12 rows to 3" in shown
     assert "it broke: ñ" in shown

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.cli.servers.ports import free_port
+from countersink.cli.servers.base import free_port
 from countersink.store.connection import connect
 from tests.cli.command import Result, Servers, call, countersink, environment, one_sentence
 from tests.support.processes import COUNTERSINK, PROJECT

@@ -24,9 +24,9 @@ from countersink.cli.servers import (
     RedisServer,
     ServerFailed,
     ServerMissing,
-    programs,
+    base,
 )
-from countersink.cli.servers.ports import free_port
+from countersink.cli.servers.base import free_port
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.templates import template
 from tests.support.waiting import eventually
@@ -296,7 +296,7 @@ def test_a_killed_process_leaves_no_server_behind(
 def test_a_missing_program_is_one_line_that_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(programs, "find", lambda program: None)
+    monkeypatch.setattr(base, "find_program", lambda program: None)
     monkeypatch.delenv("COUNTERSINK_REDIS_SERVER", raising=False)
     with pytest.raises(ServerMissing, match="install the package redis-server"):
         RedisServer(tmp_path / "r").start()
@@ -315,19 +315,19 @@ def test_the_program_named_in_the_environment_is_used_for_mysql(
     wrapper.write_text("#!/bin/sh\nexit 3\n")
     wrapper.chmod(0o755)
     monkeypatch.setenv("COUNTERSINK_MYSQLD", str(wrapper))
-    assert programs.mysqld() == [str(wrapper)]
+    assert base.mysqld() == [str(wrapper)]
     with pytest.raises(ServerFailed, match="could not make the data directory"):
         MySQLServer(tmp_path / "y", kind="mysql").start()
     monkeypatch.setenv("COUNTERSINK_MYSQLD", str(tmp_path / "absent"))
     with pytest.raises(ServerMissing, match="not a program"):
-        programs.mysqld()
+        base.mysqld()
 
 
 def test_the_program_named_in_the_environment_is_used_for_redis(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrapper = tmp_path / "another-server"
-    program = programs.redis_server()[0]
+    program = base.redis_server()[0]
     wrapper.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\nexec {program} "$@"\n')
     wrapper.chmod(0o755)
     monkeypatch.setenv("COUNTERSINK_REDIS_SERVER", str(wrapper))

@@ -9,7 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from countersink.cli.commands.spool import COLUMNS
+from countersink.cli.commands.repair.spool import COLUMNS
 from countersink.producers import Producer
 from countersink.producers.spool import list_segments
 from countersink.producers.spool.record import FILE_HEADER_SIZE
@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 AWAY = "redis://127.0.0.1:1/0"
 HOST = """
 import json, sys, time
-from countersink.cli.commands.spool import COLUMNS
+from countersink.cli.commands.repair.spool import COLUMNS
 from countersink.producers import Producer
 producer = Producer(sys.argv[1], spool=sys.argv[2], flush_interval=0.01)
 for number in range(int(sys.argv[3])):
@@ -59,7 +59,7 @@ def test_list_shows_what_is_held_and_what_is_waiting(tmp_path: Path) -> None:
         done = call("spool", "list", str(tmp_path))
         assert (done.status, done.err) == (0, "")
         head, *rows, last = done.out.splitlines()
-        assert head.split() == [*COLUMNS]
+        assert head.split() == [name.lstrip(">") for name in COLUMNS]
         assert [row.split()[1] for row in rows] == ["waiting", "held"]
         assert [row.split()[4:] for row in rows] == [["2", "2"], ["1", "5"]]
         assert last == "1 to be replayed, with 2 increments."
@@ -124,7 +124,11 @@ def test_what_was_reconciled_meanwhile_is_not_counted_on_top(
         producer.increment("page_views", "/a", at=FIRST)
         assert producer.flush(20)
     write(log, "/a", "/b")
-    reconcile = ("backfill", str(log), "--counter", "page_views", "--mode", "reconcile")
+    day = f"{FIRST:%Y-%m-%d}"
+    reconcile = (
+        *("backfill", str(log), "--counter", "page_views", "--mode", "reconcile"),
+        *("--from", day, "--to", day),
+    )
     done = servers.call(*reconcile, "--grace", "0", "--format", "json")
     assert done.status == 0, done.err
     assert (done.status, done.json["corrections"]) == (0, 2)

@@ -52,6 +52,34 @@ def test_a_log_is_counted_once(redis_url: str, redis_client: redis.Redis, log: P
     assert again.out == "page_views: counted 3, rejected 0\n"
 
 
+@pytest.mark.parametrize("by", ["variables", "file"])
+def test_what_lines_are_can_be_set(
+    by: str, redis_url: str, redis_client: redis.Redis, log: Path, tmp_path: Path
+) -> None:
+    log.write_text("1779000000.000;200;/a b\n1779000000.000;200;/a c\n1779000000.000;404;/a b\n")
+    given = {"log_format": "$msec;$status;$uri", "key": "{status} {path}"}
+    given["where"] = "status=200 'path=/a b'"
+    variables = {f"COUNTERSINK_TAIL_{name.upper()}": text for name, text in given.items()}
+    arguments = ["tail", str(log), "--counter", COUNTER]
+    if by == "file":
+        file = tmp_path / "settings.toml"
+        lines = [f'{name} = "{text}"' for name, text in given.items()]
+        file.write_text("\n".join(["[tail]", *lines, ""]))
+        arguments[:0] = ["--config", str(file)]
+        variables = {}
+    done = call(*arguments, COUNTERSINK_REDIS_URL=redis_url, **variables)
+    assert (done.status, done.out) == (0, "page_views: counted 1, rejected 0\n"), done.err
+    assert counted(redis_client) == {"200 /a b": 1}
+    # A format that is given as a flag goes before one that is set, in whichever words.
+    other = tmp_path / "other.log"
+    write(other, "/b")
+    variables["COUNTERSINK_REDIS_URL"] = redis_url
+    flags = ["--input-format", "combined", "--where", "path=/b"]
+    arguments[arguments.index(str(log))] = str(other)
+    done = call(*arguments, *flags, **variables)
+    assert (done.status, done.out) == (0, "page_views: counted 1, rejected 0\n"), done.err
+
+
 def test_the_same_log_by_another_name_of_its_directory(
     redis_url: str, log: Path, tmp_path: Path
 ) -> None:
@@ -258,15 +286,83 @@ def test_a_second_tail_of_the_same_log_gets_a_clear_error(
             "tail", str(log), "--counter", COUNTER, "--follow", environment=servers.variables()
         )
         eventually(lambda: counted(redis_client) == {"/a": 1})
-        child.stop()
         write(log, "/b")
-        assert tail(servers.redis_url, str(log)).status == 0
+        refused = tail(servers.redis_url, str(log))
+        assert refused.status == 1
+        assert "another countersink tail uses the position file" in one_sentence(refused)
+        eventually(lambda: counted(redis_client)["/b"] == 1)
+        # Of another user, whose file is another one:
+        child.stop()
         write(log, "/c")
+        other = tail(servers.redis_url, str(log), "--position-file", str(log.parent))
+        assert other.status == 0
+        write(log, "/d")
         child.go_on()
         assert child.wait() == 1
         assert "another countersink tail reads this log" in child.output()
     tail(servers.redis_url, str(log))
+    assert counted(redis_client) == dict.fromkeys(["/a", "/b", "/c", "/d"], 1)
+
+
+def test_an_emptied_redis_is_refused_until_told_where_to_go_on(
+    redis_url: str, redis_client: redis.Redis, log: Path, tmp_path: Path
+) -> None:
+    write(log, "/a", "/b")
+    (tmp_path / "state").mkdir()
+    for options in ([], ["--position-file", str(tmp_path / "state")]):
+        redis_client.flushall()
+        assert tail(redis_url, str(log), *options, "--begin", "start").status == 0
+        redis_client.flushall()
+        refused = tail(redis_url, str(log), *options)
+        assert (refused.status, refused.out) == (1, "")
+        assert "was counted up to line 2" in one_sentence(refused)
+        assert "--begin file goes on where it was" in refused.err
+        write(log, "/c")
+        done = tail(redis_url, str(log), *options, "--begin", "file")
+        assert (done.status, done.out) == (0, "page_views: counted 1, rejected 0\n")
+        log.write_bytes(log.read_bytes().replace(line("/c") + b"\n", b""))
     assert counted(redis_client) == {"/a": 1, "/b": 1, "/c": 1}
+
+
+def test_what_is_sent_again_to_an_emptied_redis_counts_once(
+    servers: Servers, redis_client: redis.Redis, log: Path
+) -> None:
+    """What workers had applied is left out, what they had not is counted after all."""
+
+    def run(*options: str) -> Result:
+        return servers.call("tail", str(log), "--counter", COUNTER, *options)
+
+    write(log, "/applied", "/applied")
+    assert run().status == 0
+    append(log, line("/half"))
+    assert run().status == 0
+    servers.apply()
+    append(log, b"\n" + line("/lost") + b"\n")
+    assert run().status == 0
+    redis_client.flushall()
+    write(log, "/new")
+    assert run().status == 1
+    assert run("--begin", "file").out == "page_views: counted 1, rejected 0\n"
+    servers.apply()
+    shown = servers.call("totals", COUNTER, "--by", "key", "--format", "json").json["rows"]
+    totals = {row["key"]: row["total"] for row in shown}
+    assert totals == {"/applied": 2, "/half": 1, "/lost": 1, "/new": 1}
+
+
+def test_without_a_place_for_the_position_a_first_run_says_so(
+    redis_url: str, redis_client: redis.Redis, log: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()  # no directory can be made in it
+    write(log, "/a")
+    arguments = ["tail", str(log), "--counter", COUNTER]
+    variables = {"COUNTERSINK_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path / "file")}
+    first = call(*arguments, **variables)
+    assert first.status == 0
+    assert "kept in Redis alone" in first.err
+    assert call(*arguments, **variables).err == ""
+    refused = call(*arguments, "--position-file", str(tmp_path / "no" / "file"), **variables)
+    assert refused.status == 1
+    assert "cannot use the position file" in one_sentence(refused)
 
 
 def test_redis_may_be_killed_while_following(own_redis_server: RedisFactory, log: Path) -> None:
@@ -304,7 +400,14 @@ def test_who_runs_once_is_told_at_once_that_redis_is_away(log: Path) -> None:
         (["/none/access.log"], "cannot read /none/access.log: No such file or directory", 1),
         (["."], "it is not a file", 1),
         (["-", "--from-start"], "is always read from where it is", 2),
-        (["x", "--key", "agent"], "is not one of", 2),
+        (["-", "--begin", "file"], "is always read from where it is: leave out --begin", 2),
+        (["x", "--from-start", "--begin", "end"], "is the same as --begin start", 2),
+        (["x", "--key", "{{status}}"], "names no field", 2),
+        (["x", "--key", ""], "an empty key names no field", 2),
+        (["x", "--key", "{path"], "stands alone", 2),
+        (["x", "--log-format", "%h %y %t"], "%y at character 4", 2),
+        (["x", "--log-format", "%h %t", "--input-format", "alb"], "give one", 2),
+        (["x", "--input-format", "haproxy"], "say by --time-zone", 2),
         (["x", "--max-stream-length", "0"], "is not in the range", 2),
         (["x", "--rotate-wait", "-1"], "is not in the range", 2),
     ],

@@ -170,16 +170,35 @@ def test_a_counter_that_was_only_made_has_0(servers: Servers) -> None:
     assert rows(servers, "--all") == [("made", 0)]
 
 
-def test_of_a_series_that_is_too_long_the_latest_part_is_shown_and_said(servers: Servers) -> None:
+def test_of_a_series_that_is_too_long_the_part_with_most_days_is_shown_and_said(
+    servers: Servers,
+) -> None:
     for at in ("1970-01-01T00:00Z", "2300-01-01T00:00Z"):
         servers.call("increment", "late", "/", "--at", at)
     servers.apply()
     shown = servers.call("totals", "late", "--by", "day", "--format", "csv")
     assert shown.status == 0
     assert shown.out.splitlines()[-1] == "2300-01-01,1"
-    assert "the latest part of a longer series" in shown.err
+    assert "the part with most days" in shown.err
     begins = shown.out.splitlines()[1].partition(",")[0]
     again = servers.call("totals", "late", "--by", "day", "--from", begins, "--format", "csv")
     assert (again.out, again.err) == (shown.out, "")
     whole = servers.call("totals", "late", "--by", "day", "--from", "1970-01-01")
     assert "give a range of at most 100,000" in one_sentence(whole)
+
+
+@pytest.mark.parametrize(("by", "begins"), [("day", "2026-11-20"), ("month", "2026-11")])
+def test_a_stray_event_does_not_hide_the_others(servers: Servers, by: str, begins: str) -> None:
+    for at in ("2026-11-20T00:00Z", "2026-12-01T00:00Z", "9999-12-25T00:00Z"):
+        servers.call("increment", "views", "--at", at)
+    servers.apply()
+    shown = servers.call("totals", "views", "--by", by, "--format", "json")
+    found = shown.json["rows"]
+    assert (found[0][by], sum(row["total"] for row in found)) == (begins, 2)
+    assert len(found) == (12 if by == "day" else 2)
+    assert "spans too long a time" in shown.err
+    whole = servers.call("totals", "views", "--by", "month", "--from", "0900-01-01")
+    assert (whole.status, "at most 3,600" in one_sentence(whole)) == (2, True)
+    assert servers.call("totals", "views", "--by", "total", "--format", "json").json["rows"] == [
+        {"total": 3}
+    ]

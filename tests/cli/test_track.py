@@ -133,7 +133,7 @@ def test_what_cannot_be_tracked_is_refused_in_one_sentence(servers: Servers, app
         ((f"{own}.other",), "there is no table"),
         ((f"{own}.orders", "--by", "colour"), "has no column 'colour'"),
         ((f"{own}.orders", "--by", "weight"), "FLOAT"),
-        ((f"{own}.orders", "--by", "note"), "may not fit a key of 255 bytes"),
+        ((f"{own}.orders", "--by", "note"), "may not fit the 131,072 bytes"),
         ((f"{own}.orders", "--day", "status"), "a day is taken from a DATE, DATETIME or TIMESTAMP"),
         ((f"{own}.seen",), "is a view"),
         ((f"{own}.old",), "ENGINE = InnoDB"),

@@ -19,9 +19,9 @@ import pymysql
 import pytest
 import redis
 
-from countersink.cli.up.keeper import Keeper
-from countersink.cli.up.stopping import stop_signals
-from countersink.schedules.registry import JOBS
+from countersink.cli.commands.run.up import STOP_SIGNALS, Restarter
+from countersink.runtime.process import signal_queue
+from countersink.schedules.jobs import JOBS
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.waiting import eventually
 
@@ -72,7 +72,7 @@ def process_of(parent: int, name: str) -> int | None:
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or since
         return False
 
 
@@ -273,6 +273,7 @@ def test_configured_servers_are_used_and_never_stopped(
 
 
 @MARIADB_ONLY
+@pytest.mark.long
 def test_only_what_is_not_configured_is_started(
     start_up: Start, own_redis_server: RedisFactory
 ) -> None:
@@ -287,7 +288,7 @@ def test_only_what_is_not_configured_is_started(
 
 def test_a_missing_server_program_is_one_line_that_says_what_to_install(tmp_path: Path) -> None:
     program = (
-        "from countersink.cli.servers import programs; programs.find = lambda name: None; "
+        "from countersink.cli.servers import base; base.find_program = lambda name: None; "
         "from countersink.cli.entry import main; main()"
     )
     done = subprocess.run(
@@ -325,31 +326,30 @@ def test_the_pauses_between_restarts_grow_and_shrink_after_a_steady_minute() -> 
     now = 0.0
     said: list[str] = []
     part = Fragile()
-    keeper = Keeper([part], said.append, clock=lambda: now)
+    restarter = Restarter([part], said.append, clock=lambda: now)
     pauses = []
     for _ in range(7):
         part.running = False
-        keeper.look()
+        restarter.look()
         pauses.append(float(re.findall(r"again in (\S+) s", said[-1])[0]))
         now += pauses[-1] - 0.1
-        keeper.look()
+        restarter.look()
         assert not part.running
         now += 0.1
-        keeper.look()
+        restarter.look()
         assert part.running
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
     now += 61
     part.running = False
-    keeper.look()
+    restarter.look()
     assert "again in 1 s" in said[-1]
 
 
 def test_a_stop_signal_is_heard_and_the_handlers_are_put_back() -> None:
-    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
-    with stop_signals() as stopping:
-        assert not stopping.asked()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stopping.wait(20)
-        assert stopping.asked()
-    after = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
-    assert after == before
+    before = [signal.getsignal(n) for n in STOP_SIGNALS]
+    with signal_queue(STOP_SIGNALS) as came:
+        for number in STOP_SIGNALS:
+            assert came.next(0) is None
+            os.kill(os.getpid(), number)
+            assert came.next(20) == number
+    assert [signal.getsignal(n) for n in STOP_SIGNALS] == before

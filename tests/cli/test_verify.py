@@ -36,6 +36,9 @@ def test_when_all_agrees_it_says_of_how_many(servers: Servers) -> None:
 
 def test_a_wrong_row_and_a_lost_one_are_listed(servers: Servers) -> None:
     count(servers)
+    with connect(servers.mysql_url) as session:
+        ((bucket,),) = session.query("SELECT DISTINCT bucket FROM counter_slot")
+    day = f"{bucket:%Y-%m-%d}"
     execute(servers, "UPDATE counter_slot SET amount = 7 WHERE counter = 'clicks'")
     execute(servers, "DELETE FROM counter_slot WHERE counter = 'views' AND counter_key = '/b'")
     done = servers.call("verify", "--format", "json")
@@ -44,18 +47,23 @@ def test_a_wrong_row_and_a_lost_one_are_listed(servers: Servers) -> None:
         {
             "counter": "clicks",
             "problem": "sum",
+            "day": day,
+            "key": "/a",
             "in_tables": 7,
             "in_ledger": 5,
             "difference": 2,
-            "detail": "the tables hold +2 against the ledger",
+            "detail": f"the tables hold +2 against the ledger: in key '/a' of {day}",
         },
         {
             "counter": "views",
             "problem": "sum",
+            "day": day,
+            "key": None,
             "in_tables": 5,
             "in_ledger": 10,
             "difference": -5,
-            "detail": "the tables hold -5 against the ledger",
+            "detail": f"the tables hold -5 against the ledger: in a key of {day} that is gone,"
+            " or in several",
         },
     ]
     table = servers.call("verify")

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from countersink.store.api_keys import SCOPES
-from countersink.web.heads import MAX_HEADERS
+from countersink.web.http.headers import MAX_HEADERS
 from countersink.web.options import WebOptions
-from countersink.web.protocol import MAX_HEAD_BYTES
-from countersink.web.read_places import MAX_PENDING_READS, MAX_READS
-from countersink.web.server import STOP_WITHIN_S
+from countersink.web.read_pool import MAX_PENDING_READS, MAX_READS
+from countersink.web.server.process import STOP_WITHIN_S
+from countersink.web.server.protocol import MAX_HEAD_BYTES
 from tests.clients.programs import program
 from tests.docs.console import comparable, play
 from tests.support.processes import PROJECT

@@ -1,4 +1,4 @@
-"""What docs/http.md says of sending is what the doors say of themselves."""
+"""What docs/http.md says of sending is what the routes say of themselves."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import re
 
 import pytest
 
-from countersink.web import hits, ingest, sequences
-from countersink.web.door import Door
+from countersink.web.endpoints import hits, increments, sequences
+from countersink.web.http.route import Route
 from countersink.web.options import WebOptions
 from tests.support.processes import PROJECT
 
 PAGE = (PROJECT / "docs/http.md").read_text("utf-8")
 SENDING = PAGE.partition("\n## Sending\n")[2].partition("\n## ")[0]
-DOORS = {door.operation["operationId"]: door for door in (*ingest.DOORS, *sequences.DOORS)}
+ROUTES = {
+    route.operation["operationId"]: route for route in (*increments.ROUTES, *sequences.ROUTES)
+}
 
 
 def statuses(part: str) -> set[str]:
@@ -23,7 +25,7 @@ def statuses(part: str) -> set[str]:
 
 def test_every_answer_to_increments_is_explained() -> None:
     part = SENDING.partition("\n### ")[0]
-    assert statuses(part) == set(DOORS["addIncrements"].operation["responses"])
+    assert statuses(part) == set(ROUTES["addIncrements"].operation["responses"])
 
 
 def test_the_answers_to_numbers_are_those_of_the_document() -> None:
@@ -31,19 +33,19 @@ def test_the_answers_to_numbers_are_those_of_the_document() -> None:
     told = statuses(part)
     assert told
     # How a body of JSON is refused is told above.
-    assert told == set(DOORS["nextValue"].operation["responses"]) - {"400", "413", "415"}
+    assert told == set(ROUTES["nextValue"].operation["responses"]) - {"400", "413", "415"}
 
 
 def test_every_member_is_explained() -> None:
-    content = DOORS["addIncrements"].operation["requestBody"]["content"]
+    content = ROUTES["addIncrements"].operation["requestBody"]["content"]
     one, _ = content["application/json"]["schema"]["oneOf"]
     told = re.findall(r"^\| `([a-z]+)` \|", SENDING, re.MULTILINE)
     assert told == list(one["properties"])
 
 
-@pytest.mark.parametrize("door", hits.DOORS, ids=lambda door: door.operation["operationId"])
-def test_every_way_to_count_a_visit_is_there(door: Door) -> None:
-    assert f"`{door.method} {door.path.replace(':path', '')}`" in SENDING
+@pytest.mark.parametrize("route", hits.ROUTES, ids=lambda route: route.operation["operationId"])
+def test_every_way_to_count_a_visit_is_there(route: Route) -> None:
+    assert f"`{route.method} {route.path.replace(':path', '')}`" in SENDING
 
 
 def test_limits_are_the_defaults() -> None:

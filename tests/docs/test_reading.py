@@ -1,4 +1,4 @@
-"""docs/export.md and the part "Reading" of docs/http.md are played from top to bottom."""
+"""docs/export.md, and of docs/http.md the parts "Reading" and "Notes on days", are played."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ URL = "http://127.0.0.1:8321"
 
 
 def reading() -> str:
-    """The part of docs/http.md."""
+    """The parts of docs/http.md."""
     text = (PROJECT / "docs/http.md").read_text("utf-8")
-    found = re.search(r"^## Reading\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    found = re.search(r"^## Reading\n.*?(?=^## Links\n)", text, re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[0]
 

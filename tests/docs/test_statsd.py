@@ -8,11 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from countersink.producers.statsd.figures import Figures
-from countersink.producers.statsd.journal import Journal
-from countersink.producers.statsd.mapping import Rules, load
+from countersink.producers.statsd.name_map import Rules, load
 from countersink.producers.statsd.options import StatsdOptions
-from countersink.producers.statsd.tally import Tally
+from countersink.producers.statsd.tally import StatsdTally
 from countersink.producers.testing import RecordingProducer
 from tests.cli.command import Servers
 from tests.cli.listener import listener
@@ -23,16 +21,7 @@ PAGE = (PROJECT / "docs" / "statsd.md").read_text("utf-8")
 
 def counted(line: str, rules: Rules, times: int = 1) -> dict[tuple[str, str], int]:
     producer = RecordingProducer()
-    tally = Tally(
-        producer,
-        Figures(),
-        Journal(),
-        rules,
-        max_amount=10**9,
-        max_counters=10,
-        max_ahead_s=StatsdOptions().max_ahead_s,
-        max_age_days=StatsdOptions().max_age_days,
-    )
+    tally = StatsdTally(producer, rules, StatsdOptions(max_counters=10))
     for _ in range(times):
         tally.lines([line.encode()])
     return producer.totals()

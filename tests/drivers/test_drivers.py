@@ -19,6 +19,7 @@ from tests.drivers import applications, mysqlclient
 from tests.drivers.applications import App
 from tests.store.helpers import keys
 from tests.support.databases import dropped, new_name
+from tests.support.ledger import post_planted
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -105,7 +106,7 @@ def test_with_the_business_row_or_not_at_all(
             "INSERT INTO counter_slot VALUES ('orders', '2026-11-20', X'6225', 7, 5),"
             " ('orders', '2026-11-21', X'6225', 7, 5)"
         )
-        session.execute("INSERT INTO counter_ledger VALUES ('orders', 7, 10)")
+        post_planted(session)
         store.increment(app.connection, "orders", "b%", 1, at=NOON)
         store.increment_many(app.connection, "orders", {"ä": 1, "c": 1}, at=NOON)
         store.delete(app.connection, "orders", "b%")

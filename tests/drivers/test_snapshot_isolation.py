@@ -181,7 +181,8 @@ def test_a_user_who_may_not_make_the_row_of_a_new_counter_has_it_made(
     user = f"{database}_app"[-32:]
     session.execute(f"CREATE USER '{user}'@'%' IDENTIFIED BY 'shop'")
     try:
-        session.execute(f"GRANT SELECT, INSERT, UPDATE ON {database}.counter_slot TO '{user}'@'%'")
+        for table in ("counter_slot", "app_ledger"):
+            session.execute(f"GRANT SELECT, INSERT, UPDATE ON {database}.{table} TO '{user}'@'%'")
         for table in ("app_counter", "counter_policy"):
             session.execute(f"GRANT SELECT ON {database}.{table} TO '{user}'@'%'")
         open_app = partial(applications.on_pymysql, user=user, password="shop")

@@ -18,20 +18,19 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from countersink.schedules.compaction import Selection, compact
-from countersink.schedules.mover import open_tables
-from countersink.store import dead, guards
-from countersink.store.apply import Applier
+from countersink.runtime.limits import MAX_AMOUNT
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.store.apply import dead, guards
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.apply import Applier
+from countersink.store.apply.dead import WHOLE_ENTRY, DeadRow
+from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import connect
-from countersink.store.dead import WHOLE_ENTRY, DeadRow
 from countersink.store.errors import StoreError
-from countersink.store.merge import Incoming
-from countersink.store.retry import retry
 from countersink.stream.decode import decode, decode_payload
-from countersink.stream.delivery import Delivery, pages
-from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
+from countersink.stream.entry import Delivery, Row, Sealed, encode_rows, new_entry_id, pages
 from countersink.stream.group import Group
-from countersink.stream.limits import MAX_AMOUNT
 from countersink.stream.names import GROUP
 from tests.support.oracle import Oracle
 from tests.support.proxies import Deed, MySQLProxy, Phase
@@ -272,7 +271,7 @@ class CountingMachine(RuleBasedStateMachine):
 
     def compact(self, draw: Draw) -> None:
         """Add up the rows of every key, a few or many at a time; the connection may be cut."""
-        selection = Selection(before=date.max, rows=draw(st.sampled_from((1, 3, 2000))))
+        selection = CompactOptions(before=date.max, rows=draw(st.sampled_from((1, 3, 2000))))
         kind, phase = draw(st.sampled_from(("slots", "commit_other"))), draw(phases)
         if phase is not None:
             self.ground.proxy.when(kind, phase, Deed.CUT)

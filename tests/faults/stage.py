@@ -15,12 +15,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from countersink.cli.servers import MySQLServer, RedisServer
-from countersink.schedules.compaction import Selection, compact
-from countersink.schedules.mover import open_tables
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
 from countersink.store.errors import StoreError
 from countersink.stream.connection import connect
-from countersink.stream.delivery import script
-from countersink.stream.entry import Sealed
+from countersink.stream.entry import Sealed, script
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP
 from tests.support.oracle import Oracle
@@ -148,7 +147,7 @@ class Stage:
         stopping = threading.Event()
 
         def run() -> None:
-            everything = Selection(before=date.max, rows=200, share=0.5)
+            everything = CompactOptions(before=date.max, rows=200, share=0.5)
             while not stopping.wait(0.02):
                 try:
                     compact(partial(open_tables, self.mysql_url), everything, stop=stopping.is_set)

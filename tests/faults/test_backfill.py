@@ -14,6 +14,7 @@ LINES = 70_000
 """Two chunks."""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not logs.REAL.exists(), reason=f"the real log is not at {logs.REAL}")
 def test_a_real_log_gives_its_published_figures_however_often_it_is_read(stage: Stage) -> None:
     scenarios.killed_again_and_again(stage, kills=2, book=logs.real())

@@ -17,10 +17,12 @@ def test_an_app_counts_on_through_a_freeze_of_thirty_seconds(
     scenarios.app_outlives_a_freeze(own_stage(), seconds=30)
 
 
+@pytest.mark.long
 def test_memory_is_bounded_and_what_does_not_fit_is_said(own_stage: Callable[[], Stage]) -> None:
     scenarios.memory_is_bounded(own_stage())
 
 
+@pytest.mark.long
 def test_an_app_with_a_spool_is_killed_and_another_replays(own_stage: Callable[[], Stage]) -> None:
     scenarios.app_killed_with_a_spool(own_stage(), seconds=6)
 

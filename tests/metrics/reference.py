@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from countersink.metrics.metric import Metric
-from countersink.metrics.table import METRICS
+from countersink.metrics.table import METRICS, MetricSpec
 from tests.support.processes import PROJECT
 
 PAGE: Final = PROJECT / "docs" / "metrics.md"
@@ -43,7 +42,7 @@ def _table(where: str, heading: str) -> str:
     return "\n".join([f"### {heading}\n", "| metric | type | meaning |", "|---|---|---|", *rows])
 
 
-def _row(metric: Metric) -> str:
+def _row(metric: MetricSpec) -> str:
     labels = f"{{{', '.join(metric.labels)}}}" if metric.labels else ""
     return f"| `{metric.name}{labels}` | {metric.kind} | {metric.help} |"
 

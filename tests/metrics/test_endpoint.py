@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from countersink.cli.servers.ports import free_port
+from countersink.cli.servers.base import free_port
 from countersink.metrics import endpoint as module
 from countersink.metrics.endpoint import ASKING, AT_ONCE, MAX_HEAD, Endpoint
 from countersink.metrics.health import LIVES_WITHIN_S, Health
-from countersink.metrics.metric import Sample, Samples
+from countersink.metrics.table import Sample, Samples
 
 
 @dataclass

@@ -9,8 +9,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from countersink.metrics.exposition import render
-from countersink.metrics.metric import Sample
-from countersink.metrics.table import METRICS
+from countersink.metrics.table import METRICS, Sample
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from countersink.metrics.metric import Metric
-from countersink.metrics.table import METRICS
+from countersink.metrics.table import METRICS, MetricSpec
 from tests.metrics.reference import HEADINGS, PAGE, page
 from tests.support.processes import PROJECT
 
@@ -36,7 +35,7 @@ BOUNDED = {
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
-def test_names_follow_the_conventions(metric: Metric) -> None:
+def test_names_follow_the_conventions(metric: MetricSpec) -> None:
     assert re.fullmatch(r"countersink(_[a-z]+)+", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert metric.help.endswith(".")
@@ -47,7 +46,7 @@ def test_names_follow_the_conventions(metric: Metric) -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
-def test_labels_are_bounded(metric: Metric) -> None:
+def test_labels_are_bounded(metric: MetricSpec) -> None:
     assert set(metric.labels) <= BOUNDED
     # Prometheus adds these itself, and renames ours where they meet.
     assert not {"job", "instance"} & set(metric.labels)

@@ -13,7 +13,7 @@ import redis
 
 from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
-from countersink.stream.delivery import Delivery
+from countersink.stream.entry import Delivery
 from countersink.stream.group import Group
 from tests.support.processes import Child, Children
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,15 +13,16 @@ from threading import Thread
 
 import redis
 
-from countersink.producers.access_log import KeyKind, Parser, Rejected
-from countersink.producers.log_position import Ledger
-from countersink.producers.stop import Stop
-from countersink.producers.tail import FileTail
-from countersink.producers.tail_batch import Reporter, Summary
-from countersink.producers.tail_sender import Sender
+from countersink.producers.access_log import Parser, Rejected
+from countersink.producers.access_log.lines import Hits, Reporter, Summary
+from countersink.producers.access_log.position import Ledger
+from countersink.producers.access_log.position_file import Begin, PositionFile
+from countersink.producers.access_log.sender import LogSender
+from countersink.producers.access_log.tail import FileTail
+from countersink.runtime.process import Stop
 from countersink.stream.decode import decode
-from countersink.stream.delivery import pages
-from countersink.stream.partitions import stream_keys
+from countersink.stream.entry import pages
+from countersink.stream.names import stream_keys
 
 COUNTER = "page_views"
 FIRST = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
@@ -87,17 +87,20 @@ class Tailing:
         client: redis.Redis,
         log: Path,
         *,
-        kind: KeyKind = "path",
+        kind: str = "path",
         full: int = 1_000_000,
         rotate_wait: float = 0.0,
+        file: Path | None = None,
+        log_format: str = "",
     ) -> None:
+        self.file = file
+        self.log_format = log_format
         self.client = client
         self.log = log
-        self.kind: KeyKind = kind
+        self.kind: str = kind
         self.full = full
         self.rotate_wait = rotate_wait
         self.stop = Stop()
-        weakref.finalize(self, self.stop.close)
         self.told = Recorder()
         self.source = f"{COUNTER} {kind} {log}"
 
@@ -106,37 +109,52 @@ class Tailing:
         """The log's position."""
         return Ledger(self.client, self.source)
 
-    def make(self, *, follow: bool = False, client: redis.Redis | None = None) -> FileTail:
+    def make(
+        self,
+        *,
+        follow: bool = False,
+        client: redis.Redis | None = None,
+        file: PositionFile | None = None,
+    ) -> FileTail:
         """A run that has not begun."""
         connection = client or self.client
-        sender = Sender(
+        sender = LogSender(
             connection, counter=COUNTER, full=self.full, notice=self.told.notice, stop=self.stop
         )
         return FileTail(
             sender,
             Ledger(connection, self.source),
+            Hits(Parser(self.kind, log_format=self.log_format), self.told, Summary()),
             path=str(self.log),
-            source=self.source,
-            parser=Parser(self.kind),
-            reporter=self.told,
             follow=follow,
             rotate_wait=self.rotate_wait,
-            stop=self.stop,
+            file=file,
         )
 
-    def run(self, *, from_start: bool = False, client: redis.Redis | None = None) -> Summary:
+    def run(
+        self,
+        *,
+        from_start: bool = False,
+        begin: Begin | None = None,
+        client: redis.Redis | None = None,
+    ) -> Summary:
         """One run to the end of the log."""
-        return self.make(client=client).run(from_start=from_start)
+        with ExitStack() as closing:
+            file = PositionFile(str(self.file), self.source) if self.file else None
+            if file:
+                closing.callback(file.close)
+            run = self.make(client=client, file=file)
+            return run.run(begin="start" if from_start else begin)
 
     @contextmanager
-    def following(self) -> Iterator[Thread]:
+    def following(self, begin: Begin | None = None) -> Iterator[Thread]:
         """A run with --follow, in a thread, stopped at the end."""
         run = self.make(follow=True)
         failures: list[BaseException] = []
 
         def body() -> None:
             try:
-                run.run(from_start=False)
+                run.run(begin=begin)
             except BaseException as error:
                 failures.append(error)
 
@@ -145,7 +163,7 @@ class Tailing:
         try:
             yield thread
         finally:
-            self.stop.set()
+            self.stop.request()
             thread.join(20)
         assert not thread.is_alive()
         assert not failures, failures

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.producers.clock import RedisClock
+from countersink.stream.clock import RedisClock
 from countersink.stream.connection import command, connect
 from tests.producers.helpers import entries, said
 from tests.support.factories import RedisFactory

@@ -394,8 +394,8 @@ def test_signals_do_not_cut_the_flush_of_os_exit_short(own_redis_server: RedisFa
     before = EXIT_WHEN_ASKED + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))"
     then = """
 def watch():
-    from countersink.producers import end_signals
-    while not end_signals._state.ending:
+    from countersink.producers import lifecycle
+    while not lifecycle._end.closing:
         time.sleep(0.001)
     print([], flush=True)
 threading.Thread(target=watch).start()

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from countersink.producers import Producer
-from countersink.producers.applied import StoredMark, Trail
-from countersink.producers.journal import Journal
+from countersink.producers.log import ProducerLog
+from countersink.producers.redis_link import StoredMark, Trail
 from countersink.stream.connection import command, connect
 from countersink.stream.decode import entry_id_of
 from countersink.stream.group import Group
@@ -42,7 +42,7 @@ def test_flush_is_true_when_redis_has_it(redis_url: str, redis_client: redis.Red
 
 
 def test_a_mark_is_applied_when_all_up_to_it_is_acknowledged(redis_client: redis.Redis) -> None:
-    trail, marks = Trail(Journal()), []
+    trail, marks = Trail(ProducerLog()), []
     group = Group(redis_client, ["a", "b"], "w")
     for stream in ("a", "b", "c"):
         trail.follow(redis_client, stream)
@@ -110,7 +110,7 @@ def test_a_refused_entry_is_kept_and_the_others_of_its_pipeline_are_stored(
         "XADD", Phase.BEFORE, Deed.ERROR, skip=1, error="OOM command not allowed when used memory"
     )
     with Producer(proxy.url(redis_url), flush_interval=0.01, max_rows=100_000) as producer:
-        with producer._core.intake.lock:  # one flush for all three entries
+        with producer._engine.events.lock:  # one flush for all three entries
             for number in range(3000):
                 producer.increment("hits", str(number))
         assert producer.flush(20)
@@ -353,7 +353,7 @@ def test_a_clock_a_year_off_counts_on_redis_clock(
     with Producer(redis_url) as producer:
         producer.increment("warm")
         assert producer.flush()
-        clock = producer._core._clock
+        clock = producer._engine._clock
         clock._offset_ms += year_ms
         producer.increment("hits")
         assert producer.flush()

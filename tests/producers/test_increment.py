@@ -204,8 +204,8 @@ def test_figures_are_in_increments_whatever_the_amounts(redis_url: str) -> None:
 def test_an_idle_producer_counts_again(redis_url: str, redis_client: redis.Redis) -> None:
     with Producer(redis_url, flush_interval=0.01) as producer:
         producer.increment("hits")
-        # When the folder has gone idle, callers have to wake it.
-        eventually(lambda: not producer._core.intake.fast)
+        # When the fold thread has gone idle, callers have to wake it.
+        eventually(lambda: not producer._engine.events.fast)
         producer.increment("hits")
         producer.increment("hits")
         eventually(lambda: total(redis_client) == 3)
@@ -252,7 +252,7 @@ def test_a_finalizer_and_a_signal_handler_may_count(
         counted += 1
         if number % 100 == 0:
             producer.stats()
-            producer._core.intake.switch(type(producer._core.intake.mode).IDLE)
+            producer._engine.events.switch(type(producer._engine.events.mode).IDLE)
     signal.setitimer(signal.ITIMER_REAL, 0)
     gc.set_threshold(700)
     gc.collect()

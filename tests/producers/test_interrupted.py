@@ -16,11 +16,11 @@ import pytest
 import redis
 
 from countersink.producers import Increment, Producer
-from countersink.producers.core import Core
-from countersink.producers.flush import Flush
-from countersink.producers.increments import check_batch
-from countersink.producers.intake import Intake
-from countersink.producers.rows import RowBuffer
+from countersink.producers.batch import check_batch
+from countersink.producers.buffer.events import EventBuffer
+from countersink.producers.buffer.rows import RowBuffer
+from countersink.producers.engine import Engine
+from countersink.producers.send_thread import Flush
 from tests.producers.helpers import run_script, said, total, totals
 from tests.support.processes import Children
 
@@ -69,7 +69,8 @@ def silent_redis() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "place", [RowBuffer.add_ones, Intake.fold_all, Intake._fold_list, Flush.wait, Flush.over]
+    "place",
+    [RowBuffer.add_ones, EventBuffer.fold_all, EventBuffer._fold_list, Flush.wait, Flush.over],
 )
 def test_an_exception_in_a_flush_loses_nothing(
     redis_url: str, redis_client: redis.Redis, place: Callable[..., object]
@@ -93,7 +94,7 @@ def test_an_exception_in_a_flush_loses_nothing(
 
 def test_rows_are_found_even_if_adding_them_was_interrupted() -> None:
     buffer = RowBuffer(1000)
-    with interrupting(RowBuffer._unclaim.__code__, interrupt), pytest.raises(Interrupt):
+    with interrupting(RowBuffer.recount.__code__, interrupt), pytest.raises(Interrupt):
         buffer.add_ones("c", 0, ["a", "b"])
     assert buffer.waiting == 2
     piece = buffer.take(10, buffer.generation)
@@ -120,7 +121,7 @@ def test_flush_covers_what_its_thread_has_just_counted(redis_url: str) -> None:
             for _ in range(50):
                 producer.increment("rare", "y")
                 assert producer.flush(20)
-                rare = producer._core.intake._ones.get("rare", [])
+                rare = producer._engine.events._ones.get("rare", [])
                 assert not rare
         finally:
             ended.set()
@@ -128,7 +129,7 @@ def test_flush_covers_what_its_thread_has_just_counted(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [Core.flush, Core.close, Core._stop_threads, Flush.wait, Core._spool_rest]
+    "place", [Engine.flush, Engine.close, Engine._stop_threads, Flush.wait, Engine._spool_rest]
 )
 def test_a_close_that_was_interrupted_is_made_up_for(
     silent_redis: str, tmp_path: Path, place: Callable[..., object]
@@ -166,12 +167,12 @@ def test_without_time_close_still_spools(silent_redis: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("raising", [False, True])
-@pytest.mark.parametrize("place", [Producer.increment_batch, Intake.put_batch, check_batch])
+@pytest.mark.parametrize("place", [Producer.increment_batch, EventBuffer.put_batch, check_batch])
 def test_a_signal_handler_may_count_and_flush_in_the_midst_of_a_batch(
     redis_url: str, redis_client: redis.Redis, place: Callable[..., object], raising: bool
 ) -> None:
     producer = Producer(redis_url, handle_sigterm=False, max_rows_in_memory=100)
-    assert producer.increment_batch([Increment("hits")])  # the folder runs from here on
+    assert producer.increment_batch([Increment("hits")])  # the fold thread runs from here on
     handled = 0
     inside = False
 
@@ -198,7 +199,7 @@ def test_a_signal_handler_may_count_and_flush_in_the_midst_of_a_batch(
     assert len(seen) == handled > 3
     # None of the room is lost. A bit more of it there may be, where an exception tore a batch.
     assert producer.flush(20)
-    buffer = producer._core.intake.buffer
+    buffer = producer._engine.events.buffer
     assert 100 <= buffer.rows.until - buffer.rows.promised <= (102 if raising else 100)
     assert producer.close()
     stored = totals(redis_client)
@@ -230,7 +231,7 @@ def test_a_signal_handler_may_close_in_the_midst_of_a_batch(
             if lines == turn:
                 closed.append(producer.close())
 
-        with interrupting(Intake.put_batch.__code__, close):
+        with interrupting(EventBuffer.put_batch.__code__, close):
             accepted += producer.increment_batch([Increment("hits")])
         assert closed in ([True], [])
         assert producer.close()
@@ -242,14 +243,14 @@ def test_a_signal_handler_may_close_in_the_midst_of_a_batch(
 def test_a_close_whose_folder_does_not_answer_does_not_say_that_nothing_is_lost(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("countersink.producers.core.ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr("countersink.producers.core.JOIN_SECONDS", 0.05)
+    monkeypatch.setattr("countersink.producers.engine.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("countersink.producers.engine.JOIN_SECONDS", 0.05)
     producer = Producer(redis_url, handle_sigterm=False)
     assert producer.flush(20)
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with producer._core.intake.lock:
+        with producer._engine.events.lock:
             held.set()
             release.wait(20)
 
@@ -267,7 +268,7 @@ def test_a_close_whose_folder_does_not_answer_does_not_say_that_nothing_is_lost(
 
 
 @pytest.mark.parametrize(
-    "place", [Flush.over, Flush.wait, Core.close, Core.flush, Core.start, Core.stats]
+    "place", [Flush.over, Flush.wait, Engine.close, Engine.flush, Engine.start, Engine.stats]
 )
 def test_a_signal_handler_may_flush_in_the_midst_of_a_flush(
     redis_url: str, place: Callable[..., object]

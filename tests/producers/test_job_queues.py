@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 import redis
 from rq import Queue
 
 from tests.producers.helpers import totals
 from tests.producers.job_app import DONE, app, sell
-from tests.producers.middleware.test_celery import another_database
+from tests.producers.middleware.test_celery import another_database, idle
 from tests.support.processes import Children
 
 JOBS = 4
@@ -53,6 +54,7 @@ def test_jobs_in_work_horses_of_rq_count(redis_url: str, redis_client: redis.Red
     assert totals(redis_client) == COUNTED
 
 
+@pytest.mark.long
 def test_tasks_in_a_pool_of_celery_count(redis_url: str, redis_client: redis.Redis) -> None:
     broker = another_database(redis_url)
     app.conf.broker_url = broker
@@ -67,6 +69,7 @@ def test_tasks_in_a_pool_of_celery_count(redis_url: str, redis_client: redis.Red
         worker = children.start(command, environment=environment(redis_url), name="celery")
         for _ in range(JOBS):
             assert client.blpop([DONE], SECONDS), worker.output()
+        idle(app)
         worker.terminate()
         assert worker.wait() == 0, worker.output()
     assert totals(redis_client) == COUNTED

@@ -14,12 +14,12 @@ def test_each_of_ten_thousand_counters_has_the_fast_way(redis_url: str) -> None:
     with Producer(redis_url) as producer:
         producer.increment("first")
         assert producer.flush(20)
-        intake = producer._core.intake
+        events = producer._engine.events
 
         def counted() -> bool:
             for name in names:
                 producer.increment(name)
-            return all(name in intake.fast for name in names)
+            return all(name in events.fast for name in names)
 
         eventually(counted)
 

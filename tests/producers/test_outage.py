@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from countersink.producers import Producer
-from countersink.producers import intake as intake_module
-from countersink.producers.intake import Mode
+from countersink.producers.buffer import events as events_module
+from countersink.producers.buffer.events import Mode
 from countersink.stream.connection import connect
 from tests.producers.helpers import distinct, entries, total
 from tests.support.factories import RedisFactory
@@ -29,12 +29,12 @@ def test_a_frozen_redis_is_not_noticed_by_callers(own_redis_server: RedisFactory
         asked = 300_000
         for number in range(asked):
             producer.increment("hits", f"key-{number % 2000}")
-        # The sender hangs in its command; folding goes on, and coalesces.
-        eventually(lambda: producer._core.intake.raw() == 0)
+        # The send thread hangs in its command; folding goes on, and coalesces.
+        eventually(lambda: producer._engine.events.raw() == 0)
         stats = producer.stats()
         assert (stats.accepted, stats.dropped) == (asked + 1, 0)
         assert stats.pending_rows <= 4 * 2000  # distinct rows, times the minutes that passed
-        eventually(lambda: producer._core._link.failures >= 2)
+        eventually(lambda: producer._engine._link.failures >= 2)
         assert not producer.stats().connected
         server.thaw()
         assert producer.flush(30)
@@ -117,24 +117,24 @@ def test_a_killed_and_restarted_redis_gets_everything(own_redis_server: RedisFac
 def test_callers_fold_when_the_folder_cannot_keep_up(
     monkeypatch: pytest.MonkeyPatch, redis_url: str
 ) -> None:
-    monkeypatch.setattr(intake_module, "MAX_RAW", 10_000)
+    monkeypatch.setattr(events_module, "MAX_RAW", 10_000)
     with Producer(redis_url) as producer:
-        core = producer._core
+        core = producer._engine
         producer.increment("hits")
-        core._folder.stop()
-        core._folder.join()
-        core.intake.switch(Mode.CROWDED)  # as the folder says when it sees too many events
+        core._fold_thread.stop()
+        core._fold_thread.join()
+        core.events.switch(Mode.CROWDED)  # as the fold thread says when it sees too many events
         peaks = [0, 0]
 
         def ones() -> None:
             for number in range(100_000):
                 producer.increment("hits", str(number % 10))
-                peaks[0] = max(peaks[0], core.intake.raw())
+                peaks[0] = max(peaks[0], core.events.raw())
 
         def twos() -> None:
             for _ in range(100_000):
                 producer.increment("hits", "two", 2)
-                peaks[1] = max(peaks[1], core.intake.raw())
+                peaks[1] = max(peaks[1], core.events.raw())
 
         for calls in (ones, twos):  # not in the main thread, which signal handlers interrupt
             thread = threading.Thread(target=calls)
@@ -148,14 +148,14 @@ def test_callers_fold_when_the_folder_cannot_keep_up(
 def test_the_folder_tells_callers_to_fold_and_to_stop_folding(
     monkeypatch: pytest.MonkeyPatch, redis_url: str
 ) -> None:
-    monkeypatch.setattr("countersink.producers.folder.MAX_RAW", 1000)
+    monkeypatch.setattr("countersink.producers.buffer.fold_thread.MAX_RAW", 1000)
     with Producer(redis_url) as producer:
-        intake = producer._core.intake
-        with intake.lock:  # the folder has to wait
+        events = producer._engine.events
+        with events.lock:  # the fold thread has to wait
             for _ in range(5000):
                 producer.increment("hits")
-            producer._core._folder.wake()
-        eventually(lambda: intake.raw() == 0 and intake.mode is not Mode.CROWDED)
+            producer._engine._fold_thread.wake()
+        eventually(lambda: events.raw() == 0 and events.mode is not Mode.CROWDED)
         producer.increment("hits")
         assert producer.stats().accepted == 5001
 
@@ -164,7 +164,7 @@ def test_a_bug_in_a_thread_is_logged_and_the_thread_goes_on(
     redis_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Producer(redis_url, flush_interval=0.01) as producer:
-        core = producer._core
+        core = producer._engine
         happened = threading.Event()
         original = core._outbox.stamp
 

@@ -16,10 +16,10 @@ import pytest
 import redis
 
 from countersink.producers import Producer
-from countersink.producers.clock import RedisClock
-from countersink.producers.intake import Mode
-from countersink.producers.spool.errors import SpoolError
+from countersink.producers.buffer.events import Mode
+from countersink.producers.errors import SpoolError
 from countersink.producers.spool.segment import Segment
+from countersink.stream.clock import RedisClock
 from tests.producers.helpers import run_script, total
 from tests.support.processes import Children
 from tests.support.proxies import Deed, Phase, RedisProxy
@@ -55,11 +55,11 @@ def test_the_spool_is_tried_again_though_nobody_asks(tmp_path: Path) -> None:
     producer = Producer(NOBODY, spool=directory, max_rows_in_memory=100)
     for number in range(100):
         producer.increment("hits", str(number))
-    spooler = producer._core._spooler
-    assert spooler is not None
-    eventually(lambda: spooler.last_error is not None)
+    spool_thread = producer._engine._spool_thread
+    assert spool_thread is not None
+    eventually(lambda: spool_thread.last_error is not None)
     directory.unlink()
-    eventually(lambda: producer._core._outbox.spooled > 0)
+    eventually(lambda: producer._engine._outbox.spooled > 0)
     assert producer.close(1)
 
 
@@ -79,11 +79,11 @@ def test_threads_are_tried_again(
     monkeypatch.setattr(threading.Thread, "start", seldom)
     with Producer(redis_url) as producer:
         producer.increment("hits")
-        assert producer._core.intake.mode is Mode.ALONE
+        assert producer._engine.events.mode is Mode.ALONE
 
         def counts_in_a_thread() -> bool:
             producer.increment("hits", "", 0)
-            return producer._core._started
+            return producer._engine._started
 
         eventually(counts_in_a_thread)
         assert producer.flush(20)
@@ -93,9 +93,9 @@ def test_threads_are_tried_again(
 def test_a_producer_with_nothing_to_send_rests(tmp_path: Path) -> None:
     with Producer(NOBODY, spool=tmp_path, flush_interval=0.01) as producer:
         producer.flush(0.1)
-        sender = producer._core._sender
+        sender = producer._engine._send_thread
         sender._next_adoption = 0.0
-        producer._core._link._not_before = time.monotonic() + 60
+        producer._engine._link._not_before = time.monotonic() + 60
         patience = sender._patience()
         assert patience is not None
         assert patience > 30
@@ -118,7 +118,7 @@ def test_an_unknown_length_is_an_error(redis_url: str, redis_client: redis.Redis
         with Producer(proxy.url(redis_url), flush_interval=0.01) as producer:
             producer.increment("hits")
             assert producer.flush(20)
-            eventually(lambda: producer._core._link.failures == 1)
+            eventually(lambda: producer._engine._link.failures == 1)
     assert refused.acted == 1
     assert total(redis_client) == 1
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.producers.rows import NEVER, Piece, RowBuffer
+from countersink.producers.buffer.rows import NEVER, RowBuffer, RowChunk
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 MINUTES = st.integers(0, 1)
@@ -39,7 +39,7 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
     expected: Counter[tuple[str, int]] = Counter()
     asked = dropped = 0
     exact = True  # until a step found room for a part: which is the buffer's choice
-    out: list[Piece] = []
+    out: list[RowChunk] = []
     for step in steps:
         before = buffer.held
         match step:
@@ -94,7 +94,7 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
                 for piece in out:
                     if piece.generation:
                         buffer.settle(piece.generation, len(piece.rows))
-                out = [Piece(0, piece.rows, piece.increments, piece.names) for piece in out]
+                out = [RowChunk(0, piece.rows, piece.increments, piece.names) for piece in out]
         assert buffer.held <= limit
         assert buffer.rows.until - buffer.rows.promised <= limit - buffer.held, (
             "no room is there twice"
@@ -130,14 +130,14 @@ def test_rows_with_names_leave_in_the_order_in_which_they_came_also_after_a_retu
     assert buffer.rows.until == 100
 
 
-def _drain(buffer: RowBuffer) -> list[Piece]:
+def _drain(buffer: RowBuffer) -> list[RowChunk]:
     pieces = []
     while (piece := buffer.take(2, NEVER)) is not None:
         pieces.append(piece)
     return pieces
 
 
-def _sums(pieces: list[Piece]) -> dict[tuple[str, int], int]:
+def _sums(pieces: list[RowChunk]) -> dict[tuple[str, int], int]:
     sums: Counter[tuple[str, int]] = Counter()
     for piece in pieces:
         for _, key, minute, amount in piece.rows:

@@ -108,7 +108,7 @@ def test_a_frozen_redis_makes_flush_spool(own_redis_server: RedisFactory, tmp_pa
         server.freeze()
         for _ in range(5):
             producer.increment("hits", "b")
-            assert producer.flush(1)  # though the sender hangs in its command for 5 s
+            assert producer.flush(1)  # though the send thread hangs in its command for 5 s
         assert producer.stats().spooled == 5
         server.thaw()
         eventually(lambda: producer.stats().replayed == 5)

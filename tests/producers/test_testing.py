@@ -66,7 +66,7 @@ def test_it_raises_what_the_real_one_raises() -> None:
     with pytest.raises(TypeError, match="mapping"):
         producer.increment_many("hits", ["a"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="key"):
-        producer.increment_many("hits", {"good": 1, "k" * 256: 1})
+        producer.increment_many("hits", {"good": 1, "\ud800": 1})
     producer.assert_nothing_counted()
     producer.close()
     with pytest.raises(RuntimeError, match="closed"):

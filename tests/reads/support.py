@@ -7,11 +7,10 @@ from datetime import UTC, date, datetime, time
 
 import redis
 
-from countersink.store.apply import Applier
-from countersink.store.merge import Incoming
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.apply import Applier
 from countersink.stream.decode import decode
-from countersink.stream.delivery import pages
-from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from countersink.stream.entry import Sealed, encode_rows, new_entry_id, pages
 from countersink.stream.names import stream_key
 from tests.support.traffic import now_ms, send
 

@@ -12,11 +12,12 @@ import redis
 from countersink.reads import Reads
 from countersink.reads.overview import Glance
 from countersink.reads.query import COLUMNS, Query, ask
-from countersink.store import Store, groups
-from countersink.store.buckets import label_of
+from countersink.store import Store
 from countersink.store.connection import Session
+from countersink.store.counters.buckets import label_of
 from countersink.store.errors import StoreError
-from countersink.store.key_match import KeyMatch
+from countersink.store.totals import groups
+from countersink.store.totals.selection import KeyMatch
 from tests.reads.support import DAYS
 from tests.reads.support import queue as send
 from tests.store.policy_rows import put_policies
@@ -32,6 +33,10 @@ QUESTIONS = [
     Query(counter=None, by="key", top=2, start=DAYS[1]),
     Query(counter=None, by="key", match=KeyMatch(prefix="k", contains="1")),
     Query(counter=None, by="key", keys=("k2", "k1")),
+    Query(counter=None, by="key", match=KeyMatch(prefix="k", exclude_keys=["k1"])),
+    Query(counter=None, by="day", match=KeyMatch(prefix=("k1", "k2"), exclude_prefix="k3")),
+    Query(counter=None, by="month", match=KeyMatch(exclude_prefix="k1")),
+    Query(counter=None, by="total", match=KeyMatch(exclude_keys=["k2"], contains="k")),
     Query(counter=None, by="total", keys=("k2",)),
     Query(counter=None, by="day", time_zone="Asia/Kolkata"),
 ]

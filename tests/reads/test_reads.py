@@ -14,8 +14,9 @@ import redis
 from countersink.reads import Reads
 from countersink.store import Conflict, Store, UnknownCounter
 from countersink.store.connection import Session, connect
+from countersink.store.counters.buckets import MAX_DAYS
 from countersink.store.errors import InexactZone, RolledUp
-from countersink.store.periods import MAX_DAYS
+from countersink.store.totals.selection import KeyMatch
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.entry import encode_rows, new_entry_id
 from countersink.stream.errors import StreamUnavailable
@@ -53,6 +54,13 @@ def test_pending_applied_and_acknowledged_entries_count_once_each(
     assert found.pending == 1
     assert reads.total("views", key="/", include_pending=True).value == 111
     assert reads.total("views", keys=["/a", "/b"], include_pending=True).value == 1000
+    match = KeyMatch(prefix="/", exclude_keys=["/a"])
+    assert reads.total("views", match=match).value == 11
+    assert reads.total("views", match=match, include_pending=True).value == 111
+    assert reads.daily("views", match=KeyMatch(exclude_keys=["/"]), include_pending=True).value == [
+        (DAYS[1], 1000)
+    ]
+    assert reads.by_key("views", match=match, include_pending=True).value == [("/", 111)]
     assert reads.total("views", start=DAYS[1], include_pending=True).value == 1000
     assert reads.total("views", end=DAYS[0], include_pending=True).value == 111
     assert reads.total("clicks", include_pending=True).value == 7
@@ -399,7 +407,9 @@ def test_pending_rows_of_days_that_are_rolled_up(
     for _ in range(2):
         found = reads.total("views", include_pending=True)
         assert (found.value, found.rolled_up_to) == (46, DAYS[1])
-        daily = reads.daily("views", include_pending=True).value
+        with pytest.raises(RolledUp):
+            reads.daily("views", include_pending=True)
+        daily = reads.daily("views", include_pending=True, unrolled=True).value
         assert daily[-1] == (DAYS[2], 4)
         assert sum(n for _, n in daily) == 4
         monthly = reads.monthly("views", include_pending=True).value

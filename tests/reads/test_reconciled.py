@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from countersink.reads import Reads, queue
-from countersink.reads.queue import Bounds, Queue
-from countersink.reads.wanted import Folding
-from countersink.store import Store, reconciled
+from countersink.reads import Reads
+from countersink.reads.pending import Bounds, Folding, Queue, read_queue
+from countersink.store import Store
+from countersink.store.apply.control import bump, exclusive
 from countersink.store.connection import Session
-from countersink.store.control import bump, exclusive
+from countersink.store.counters import policies
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import apply_all, minute_of
 from tests.support.traffic import now_ms, send
@@ -28,7 +28,7 @@ def mark(session: Session, sent_before: int) -> None:
     """Mark the first day."""
 
     def work(_: object) -> None:
-        reconciled.mark(session, "views", 7, sent_before, [minute_of(0) // 1440 * 86_400])
+        policies.mark_buckets(session, "views", 7, sent_before, [minute_of(0) // 1440 * 86_400])
         bump(session)
 
     exclusive(session, work)
@@ -69,7 +69,7 @@ def test_a_bucket_that_is_reconciled_while_the_queue_is_read(
     reads = Reads(store, redis_client)
     now = now_ms(redis_client)
     wait(redis_client, now - 1, ("/", 0, 1))
-    read = queue.read
+    read = read_queue
     times = 0
 
     def read_and_mark(client: redis.Redis, folding: Folding, bounds: Bounds) -> Queue:
@@ -80,6 +80,6 @@ def test_a_bucket_that_is_reconciled_while_the_queue_is_read(
             mark(session, now)
         return found
 
-    monkeypatch.setattr(queue, "read", read_and_mark)
+    monkeypatch.setattr("countersink.reads.snapshot.read_queue", read_and_mark)
     found = reads.counters(include_pending=True)
     assert (found.value, times) == ({}, 2)

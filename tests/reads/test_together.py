@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.reads import Reads, queue
+from countersink.reads import Reads, pending
+from countersink.reads.errors import QueueReadStopped, QueueTooLong
+from countersink.reads.pending import Bounds, Folding, Queue, read_queue
 from countersink.reads.query import Query, ask
-from countersink.reads.queue import Bounds, Queue, QueueTooLong, Stopped
-from countersink.reads.wanted import Folding
 from countersink.store import Store
 from countersink.store.connection import connect
 from countersink.stream.names import PARTITIONS_KEY
@@ -30,13 +30,13 @@ def store(mysql_url: str) -> Iterator[Store]:
 @pytest.fixture
 def times_read(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
     """Grows with every read of the queue."""
-    read, found = queue.read, list[Queue]()
+    read, found = read_queue, list[Queue]()
 
     def counted(client: redis.Redis, folding: Folding, bounds: Bounds) -> Queue:
         found.append(read(client, folding, bounds))
         return found[-1]
 
-    monkeypatch.setattr(queue, "read", counted)
+    monkeypatch.setattr("countersink.reads.snapshot.read_queue", counted)
     return found
 
 
@@ -126,7 +126,7 @@ def test_no_more_of_the_queue_is_read_than_may_be(store: Store, redis_client: re
 def test_reading_the_queue_ends_between_pages(
     store: Store, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "_PAGE", 2)
+    monkeypatch.setattr(pending, "_PAGE", 2)
     for _ in range(6):
         send(redis_client, ("views", "/", 0, 1))
     asked: list[bool] = []
@@ -135,6 +135,6 @@ def test_reading_the_queue_ends_between_pages(
         asked.append(len(asked) == 1)
         return asked[-1]
 
-    with pytest.raises(Stopped):
+    with pytest.raises(QueueReadStopped):
         Reads(store, redis_client, Bounds(stop=stop)).total("views", include_pending=True)
     assert asked == [False, True]

@@ -17,9 +17,9 @@ from typing import Any
 
 import apscheduler.schedulers.base
 
-from countersink.schedules import plan_sql, planning, scheduler
+from countersink.runtime.log import set_up
+from countersink.schedules.scheduler import plan_sql, planner, process
 from countersink.store.connection import Session
-from countersink.worker.logs import set_up
 from tests.support.scheduled import scheduler_options
 
 IN_TRANSACTION = 6
@@ -47,11 +47,11 @@ def play(trick: str) -> None:
             return datetime.datetime.now(tz) + ahead[0]
 
     plan_sql.in_charge = tricked
-    for module in (apscheduler.schedulers.base, planning):
+    for module in (apscheduler.schedulers.base, planner):
         vars(module)["datetime"] = Clock
 
 
 if __name__ == "__main__":
     play(sys.argv[1])
     set_up("json")
-    sys.exit(scheduler.run(scheduler_options(json.loads(sys.argv[2]))))
+    sys.exit(process.run(scheduler_options(json.loads(sys.argv[2]))))

@@ -10,17 +10,17 @@ from typing import Any
 
 import redis
 
+from countersink.runtime.log import Log
+from countersink.runtime.retry import Outage
 from countersink.schedules.cron import parse
-from countersink.schedules.leadership import LEASE
-from countersink.schedules.logs import LOGGER, Log
 from countersink.schedules.options import SchedulerOptions, Times
-from countersink.schedules.patience import Outage
-from countersink.schedules.planning import Planner
-from countersink.schedules.queue import Runs
-from countersink.schedules.sweep import Sweep
-from countersink.schedules.tables import Kept
+from countersink.schedules.report import LOGGER
+from countersink.schedules.runner.rq import RunQueue
+from countersink.schedules.scheduler.plan_sql import LEASE
+from countersink.schedules.scheduler.planner import RunPlanner, Sweep
 from countersink.store import lease
 from countersink.store.connection import Session
+from countersink.store.sessions import lease_session
 
 LONG = 60.0
 YEARS = 20 * 366 * 86_400.0
@@ -59,12 +59,12 @@ class Reign:
             },
             **options,
         )
-        log = Log(holder)
-        self.kept = Kept(mysql_url, idle_seconds=600)
+        log = Log(LOGGER, process=holder)
+        self.kept = lease_session(mysql_url, idle_seconds=600)
         self.set_clock("12:00:00")
-        runs = Runs(client)
+        runs = RunQueue(client)
         outage = Outage("Redis", log)
-        self.planner = Planner(
+        self.planner = RunPlanner(
             self.kept,
             runs,
             self.options,

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from datetime import date, datetime
 from typing import Any
 
-from countersink.store.buckets import label_of
+from countersink.store.counters.buckets import label_of
+from tests.support.ledger import checks, held, posted
 from tests.support.oracle import connect
 
 MAX = 2**63 - 1
@@ -18,7 +19,6 @@ LABEL = label_of(datetime.fromisoformat(DAY))
 
 Slotted = tuple[str, str, bytes, int, int]
 """(counter, bucket, key, slot, amount)."""
-IN_LEDGER = "slot NOT BETWEEN 256 AND 511 AND slot < 1024"
 
 
 class Tables:
@@ -37,12 +37,16 @@ class Tables:
                     "INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)",
                     (counter, bucket, key, slot, amount),
                 )
-                if not 256 <= slot <= 511 and slot < 1024:
-                    cursor.execute(
-                        "INSERT INTO counter_ledger VALUES (%s, %s, %s)"
-                        " ON DUPLICATE KEY UPDATE amount = amount + %s",
-                        (counter, slot, amount, amount),
-                    )
+                checksum, moment = checks(bucket, key, amount)
+                app = 256 <= slot <= 511 or slot >= 1024
+                where = "app_ledger (counter, bucket," if app else "counter_ledger (counter,"
+                cursor.execute(
+                    f"INSERT INTO {where} slot, amount, checksum, moment)"
+                    f" VALUES (%s, {'%s, ' if app else ''}%s, %s, %s, %s)"
+                    " ON DUPLICATE KEY UPDATE amount = amount + %s, checksum = checksum + %s,"
+                    " moment = moment + %s",
+                    (counter, *((bucket,) if app else ()), slot) + (amount, checksum, moment) * 2,
+                )
             self.connection.commit()
 
     def run(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
@@ -86,28 +90,22 @@ class Tables:
         }
 
     def ledger(self) -> dict[str, int]:
-        """The ledger's sum by counter."""
-        return {
-            counter: int(amount)
-            for counter, amount in self.run(
-                "SELECT counter, SUM(amount) FROM counter_ledger GROUP BY counter"
-            )
-        }
+        """The sum of both ledgers by counter."""
+        return {counter: one[0] for counter, one in posted(self).items()}
+
+    def query(self, sql: str, args: tuple[object, ...] = (), /) -> list[tuple[Any, ...]]:
+        """As a session's."""
+        return self.run(sql, *args)
+
+    def execute(self, sql: str, args: tuple[object, ...] = (), /) -> int:
+        """As a session's."""
+        return len(self.run(sql, *args))
 
     def check_ledger(self) -> None:
-        """Assert that slots but those of the app, and months, are equal to the ledger."""
-        found = {
-            counter: int(amount)
-            for counter, amount in self.run(
-                "SELECT counter, SUM(amount) FROM ("
-                f" SELECT counter, amount FROM counter_slot WHERE {IN_LEDGER}"
-                " UNION ALL SELECT counter, amount FROM counter_month) AS all_rows"
-                " GROUP BY counter"
-            )
-        }
-        ledger = self.ledger()
-        for counter in found.keys() | ledger.keys():
-            assert found.get(counter, 0) == ledger.get(counter, 0), counter
+        """Assert that slots and months are what was posted: amounts and checksums, row by row."""
+        there, said = held(self), posted(self)
+        for counter in there.keys() | said.keys():
+            assert there.get(counter, (0, 0, 0)) == said.get(counter, (0, 0, 0)), counter
 
     @contextmanager
     def held(self, key: bytes, *, bucket: str = DAY, slot: int = 2) -> Iterator[None]:

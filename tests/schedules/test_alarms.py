@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import redis
 
-from countersink.schedules import alarms
-from countersink.schedules.context import Context, JobOptions, Outcome
-from countersink.store import dead
+from countersink.schedules.errors import Alarm
+from countersink.schedules.jobs import Context, JobOutcome, checks
+from countersink.schedules.options import JobOptions
+from countersink.store.apply import dead
+from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import connect
-from countersink.store.dead import DeadRow
 from countersink.store.errors import Unavailable
 from tests.support.traffic import Traffic, add, now_ms
 
@@ -25,8 +26,8 @@ def context(redis_url: str, mysql_url: str) -> Context:
 
 
 def alarm(context: Context) -> str:
-    with pytest.raises(alarms.Alarm) as raised:
-        alarms.job(context)
+    with pytest.raises(Alarm) as raised:
+        checks.alarms(context)
     return str(raised.value)
 
 
@@ -64,7 +65,7 @@ def test_with_nothing_to_say_it_is_done(context: Context, redis_client: redis.Re
     wait(redis_client, 250, sent_ago_s=10**6)  # a spool replays: it has not waited here for long
     for ago in (30, 20, 10):
         plan(context, "compact", ago, "done")
-    assert alarms.job(context) == Outcome(rows=0, detail="nothing to report")
+    assert checks.alarms(context) == JobOutcome(rows=0, detail="nothing to report")
 
 
 def test_an_entry_that_waits_too_long_in_any_stream(
@@ -76,13 +77,13 @@ def test_an_entry_that_waits_too_long_in_any_stream(
     assert said.startswith("the oldest entry has waited in the queue for 3,60")
     assert "the limit is 300 s: look at countersink info" in said
     patient = replace(context, options=JobOptions(alarm_lag_s=5000))
-    assert alarms.job(patient).detail == "nothing to report"
+    assert checks.alarms(patient).detail == "nothing to report"
 
 
 def test_dead_rows_beyond_the_limit(context: Context) -> None:
     bury(context, 3)
     assert alarm(context).startswith("3 rows are dead (bad_key 3), and the limit is 0:")
-    assert alarms.job(replace(context, options=JobOptions(alarm_dead=3))).rows == 0
+    assert checks.alarms(replace(context, options=JobOptions(alarm_dead=3))).rows == 0
 
 
 def test_a_job_that_has_not_succeeded_for_a_day(context: Context) -> None:
@@ -116,4 +117,4 @@ def test_all_of_it_is_said_at_once_and_redis_may_be_away(context: Context) -> No
 
 def test_without_mysql_it_fails_as_any_job(context: Context) -> None:
     with pytest.raises(Unavailable):
-        alarms.job(replace(context, mysql_url="mysql://root:s3cret@127.0.0.1:1/nothing"))
+        checks.alarms(replace(context, mysql_url="mysql://root:s3cret@127.0.0.1:1/nothing"))

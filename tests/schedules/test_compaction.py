@@ -10,14 +10,14 @@ from functools import partial
 
 import pytest
 
-from countersink.schedules import compaction
-from countersink.schedules.compaction import Compacted, Selection, compact
-from countersink.schedules.context import Context, JobOptions
-from countersink.schedules.mover import open_tables
-from countersink.schedules.pace import Pace
-from countersink.schedules.places import Place
+from countersink.runtime.pace import Pace
+from countersink.schedules.jobs import Context, compaction
+from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.ranges import BucketKey
+from countersink.schedules.options import JobOptions
 from countersink.store import Store
-from countersink.store.apply import Applier
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import connect
 from countersink.store.errors import UnknownCounter
 from tests.schedules.tables import DAY, LABEL, MAX, Tables, spread
@@ -35,7 +35,7 @@ def tables(mysql_url: str) -> Iterator[Tables]:
 
 
 def run(url: str, **selected: object) -> Compacted:
-    return compact(partial(open_tables, url), Selection(**selected))  # type: ignore[arg-type]
+    return compact(partial(open_tables, url), CompactOptions(**selected))  # type: ignore[arg-type]
 
 
 def today(days_ago: int = 0) -> str:
@@ -143,7 +143,7 @@ def test_rows_of_an_unknown_policy_stay_and_are_named(tables: Tables) -> None:
     tables.plant(spread([b"a"], (1, 2), "2020-03-05 00:00:07"))
     tables.plant(spread([b"a"], (1, 2)))
     done = run(tables.url)
-    assert done.unknown == (Place("v", LABEL + 7),)
+    assert done.unknown == (BucketKey("v", LABEL + 7),)
     assert (done.rows_before, done.finished) == (2, True)
     assert len(tables.slots()) == 3
 
@@ -153,23 +153,23 @@ def test_overflowing_keys_stay_and_are_named_at_every_pass(tables: Tables) -> No
     tables.plant([("v", DAY, b"\xff\xfe", slot, MAX) for slot in (1, 2)])
     for before in (180, 0):
         done = run(tables.url, rows=50)
-        assert done.overflowing == (Place("v", LABEL, b"\xff\xfe"),)
+        assert done.overflowing == (BucketKey("v", LABEL, b"\xff\xfe"),)
         assert done.rows_before == before
     assert str(done.overflowing[0]) == r"v 2020-03-05 00:00:00 '\xff\xfe'"
 
 
 def test_a_place_is_one_short_line_whatever_the_key() -> None:
-    assert str(Place("v", LABEL)) == "v 2020-03-05 00:00:00"
-    assert str(Place("v", LABEL, b"a\nb")) == r"v 2020-03-05 00:00:00 'a\nb'"
-    assert str(Place("v", LABEL, "ä😀".encode())) == "v 2020-03-05 00:00:00 'ä😀'"
-    assert len(str(Place("v", LABEL, b"\xff" * 255))) < 120
+    assert str(BucketKey("v", LABEL)) == "v 2020-03-05 00:00:00"
+    assert str(BucketKey("v", LABEL, b"a\nb")) == r"v 2020-03-05 00:00:00 'a\nb'"
+    assert str(BucketKey("v", LABEL, "ä😀".encode())) == "v 2020-03-05 00:00:00 'ä😀'"
+    assert len(str(BucketKey("v", LABEL, b"\xff" * 255))) < 120
 
 
 def test_held_keys_are_left_to_the_next_pass(tables: Tables) -> None:
     tables.plant(spread(PAGES, (1, 2, 3)))
     with tables.held(PAGES[30]):
         done = run(tables.url, rows=50)
-        assert done.busy == (Place("v", LABEL, PAGES[30]),)
+        assert done.busy == (BucketKey("v", LABEL, PAGES[30]),)
         assert done.finished
     assert run(tables.url).rows_before == 3
     assert len(tables.slots()) == 60
@@ -178,7 +178,7 @@ def test_held_keys_are_left_to_the_next_pass(tables: Tables) -> None:
 def test_a_stopped_pass_leaves_the_rest_to_the_next(tables: Tables) -> None:
     tables.plant(spread(PAGES, (1, 2, 3)))
     seen: list[Compacted] = []
-    selected = Selection(rows=30)
+    selected = CompactOptions(rows=30)
     connect_to = partial(open_tables, tables.url)
     before = tables.totals()
     done = compact(connect_to, selected, stop=lambda: len(seen) > 2, progress=seen.append)
@@ -212,7 +212,7 @@ def test_compacted_buckets_cost_a_look_for_many_of_them(tables: Tables) -> None:
         tables.plant(spread([b"a"], (0,), f"{bucket:%Y-%m-%d %H:%M:%S}"))
     proxy = MySQLProxy.to(tables.url)
     try:
-        compact(partial(open_tables, proxy.url(tables.url)), Selection())
+        compact(partial(open_tables, proxy.url(tables.url)), CompactOptions())
         looks = [request for request in proxy.seen if "slot > 0" in request.text]
     finally:
         proxy.close()
@@ -293,7 +293,7 @@ def test_buckets_of_a_policy_that_only_others_have_are_found_among_many(tables: 
     tables.plant([("c3", plain, b"a", 0, 1), ("c3", other, b"a", 0, 1), ("c4", plain, b"a", 0, 1)])
     done = run(tables.url)
     assert done.rows_before == 6
-    assert done.unknown == (Place("c2", LABEL + 1), Place("c3", LABEL))
+    assert done.unknown == (BucketKey("c2", LABEL + 1), BucketKey("c3", LABEL))
 
 
 def test_the_job_looks_at_everything_once_a_day(tables: Tables) -> None:

@@ -18,15 +18,17 @@ import redis
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 
-from countersink.schedules.perform import FOUND, RunFailed, perform
-from countersink.schedules.queue import (
+from countersink.schedules.errors import RunFailed
+from countersink.schedules.runner import backfill_jobs
+from countersink.schedules.runner.rq import (
     FAILURE_TTL_S,
     FUNCTION,
     RunJob,
-    Runs,
+    RunQueue,
     make_queue,
     run_id,
 )
+from countersink.schedules.runner.run import FOUND, perform
 from countersink.store.connection import Session
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import process_key
@@ -57,7 +59,7 @@ class Ground:
         self.redis_url = redis_url
         self.mysql_url = mysql_url
         self.client = connect_redis(redis_url)
-        self.runs = Runs(self.client)
+        self.runs = RunQueue(self.client)
         self.children = Children()
         scheduled.make_table(session)
 
@@ -395,12 +397,32 @@ def test_whatever_else_is_put_into_the_queue_is_refused(ground: Ground, tmp_path
     assert "secret" not in child.output()
 
 
+def test_what_the_release_before_has_queued_still_runs(ground: Ground) -> None:
+    ground.plan("tick")
+    ground.client.flushdb()
+    make_queue(ground.client).enqueue_call(
+        "countersink.schedules.perform.perform",
+        args=("tick", f"{NINE:%Y%m%dT%H%M%SZ}", 1, LIMIT_S),
+        timeout=LIMIT_S,
+        job_id=run_id("tick", NINE),
+    )
+    child = ground.process()
+    ground.wait_state("tick", "done")
+    end(child)
+    pieces = RunJob.create(
+        "countersink.schedules.pieces.perform",
+        connection=ground.client,
+        serializer=JSONSerializer,
+    )
+    assert pieces.func is backfill_jobs.perform
+
+
 def test_a_foreign_rq_worker_says_what_is_needed_instead(
     session: Session, redis_client: redis.Redis
 ) -> None:
     with pytest.raises(RunFailed, match="countersink jobs"):
         perform("tick", "20991121T090000Z", 1, 60)
-    Runs(redis_client).enqueue("tick", NINE, 1, 60)
+    RunQueue(redis_client).enqueue("tick", NINE, 1, 60)
     SimpleWorker(
         [make_queue(redis_client)],
         connection=redis_client,

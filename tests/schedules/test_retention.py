@@ -10,14 +10,16 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.schedules import retention
-from countersink.schedules.context import Context, JobOptions
-from countersink.schedules.mover import open_tables
-from countersink.schedules.places import Place
-from countersink.schedules.retention import RolledUp, roll_up
+from countersink.reads import Reads
+from countersink.reads.frames import frame
+from countersink.schedules.jobs import Context, retention
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.ranges import BucketKey
+from countersink.schedules.jobs.retention import RetentionDone, roll_up
+from countersink.schedules.options import JobOptions
 from countersink.store import Store, errors
-from countersink.store.apply import Applier
-from countersink.store.buckets import label_of
+from countersink.store.apply.apply import Applier
+from countersink.store.counters.buckets import label_of
 from tests.schedules.tables import MAX, Tables, spread
 from tests.store.helpers import entry, minute, together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
@@ -32,7 +34,7 @@ def tables(mysql_url: str) -> Iterator[Tables]:
     made.close()
 
 
-def run(url: str, rows: int = 2000) -> RolledUp:
+def run(url: str, rows: int = 2000) -> RetentionDone:
     return roll_up(partial(open_tables, url), rows=rows)
 
 
@@ -158,7 +160,7 @@ def test_a_bucket_that_lies_in_two_months_stays_and_is_named(tables: Tables) -> 
     tables.plant(spread([b"a"], (1, 2), "2020-03-31 18:00:00"))
     tables.plant(spread([b"a"], (1, 2), "2020-03-30 18:00:00"))
     done = run(tables.url)
-    place = Place("v", label_of(datetime(2020, 3, 31, 18)))  # noqa: DTZ001 (as the table has it)
+    place = BucketKey("v", label_of(datetime(2020, 3, 31, 18)))  # noqa: DTZ001 (as the table has it)
     assert done.astride == (place,)
     assert [bucket for bucket, _, _, _ in tables.slots()] == ["2020-03-31 18:00:00"] * 2
     assert done.rows == 2
@@ -220,8 +222,8 @@ def test_held_and_overflowing_keys_stay_and_the_others_move(tables: Tables) -> N
     before = tables.totals()
     with tables.held(b"a", slot=1):
         done = run(tables.url)
-        assert done.busy == (Place("v", label_of(datetime(2020, 3, 5)), b"a"),)  # noqa: DTZ001
-        assert done.unknown == (Place("v", label_of(datetime(2020, 3, 5, 0, 0, 7))),)  # noqa: DTZ001
+        assert done.busy == (BucketKey("v", label_of(datetime(2020, 3, 5)), b"a"),)  # noqa: DTZ001
+        assert done.unknown == (BucketKey("v", label_of(datetime(2020, 3, 5, 0, 0, 7))),)  # noqa: DTZ001
         assert [place.key for place in done.overflowing] == [b"much"]
     assert tables.totals() == before
     assert sorted({key for _, key, _, _ in tables.slots()}) == [b"a", b"much", b"x"]
@@ -245,7 +247,7 @@ def test_a_day_that_is_gone_is_said_to_be_gone_and_the_whole_is_what_it_was(
         assert kept[1] == before // 3
 
 
-def roll_up_while(tables: Tables, change: Callable[[], object]) -> RolledUp:
+def roll_up_while(tables: Tables, change: Callable[[], object]) -> RetentionDone:
     """A pass, with a change right before the first of its moves."""
     proxy = MySQLProxy.to(tables.url)
     try:
@@ -451,3 +453,34 @@ def test_workers_with_a_cap_and_retention_never_wait_in_a_circle(tables: Tables)
     tables.check_ledger()
     for applier in appliers:
         applier.close()
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_series_without_a_start_leaves_nothing_out_unasked(tables: Tables, bounded: bool) -> None:
+    end = day_of(0) if bounded else None
+    keep(tables, 10)
+    tables.run(
+        "INSERT INTO counter_slot VALUES ('v', %s, 'k', 1, 20), ('v', %s, 'k', 1, 20)",
+        day_of(60),
+        day_of(1),
+    )
+    run(tables.url)
+    with Store(tables.url) as store:
+        assert store.totals.total("v") == 40
+        reads = Reads(store, None)
+        asked: list[Callable[[], object]] = [
+            lambda: store.totals.daily("v", end=end),
+            lambda: reads.daily("v", end=end),
+            *(partial(frame, store, "v", by=by, end=end) for by in ("day", "hour", "key-day")),
+            lambda: store.totals.hourly("v", end=end),
+        ]
+        for ask in asked:
+            with pytest.raises(errors.RolledUp, match="rolled up to months") as refused:
+                ask()
+            first = refused.value.rolled_up_to
+            assert first == day_of(10)
+        assert sum(total for _, total in store.totals.daily("v", start=first)) == 20
+        assert sum(frame(store, "v", by="day", start=first).total) == 20
+        assert sum(total for _, total in reads.daily("v", unrolled=True).value) == 20
+        assert sum(total for _, total in store.totals.monthly("v")) == 40
+        assert sum(frame(store, "v", by="key-month").total) == 40

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from countersink.cli import container_health
-from countersink.schedules.figures import Figures
+from countersink.schedules.report import ProcessHeartbeat
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
@@ -175,7 +175,7 @@ def test_the_health_check_finds_its_server_as_the_commands_do(
     assert container_health.main(["jobs"]) == 2
     assert "COUNTERSINK_REDIS_URL" in capsys.readouterr().err
     with connect_redis(redis_url) as client:
-        figures = Figures(client, "jobs", f"{socket.gethostname()}-1-x")
+        figures = ProcessHeartbeat(client, "jobs", f"{socket.gethostname()}-1-x")
         figures.publish("idle")
         (tmp_path / "countersink.toml").write_text(
             f'redis_url = "redis://127.0.0.1:1"\njobs_redis_url = "{redis_url}"\n'
@@ -197,7 +197,7 @@ def test_a_scheduler_in_charge_that_has_not_looked_for_long_is_unhealthy(
     monkeypatch.setenv("COUNTERSINK_REDIS_URL", redis_url)
     monkeypatch.delenv("COUNTERSINK_JOBS_REDIS_URL", raising=False)
     with connect_redis(redis_url) as client:
-        figures = Figures(client, "scheduler", f"{socket.gethostname()}-1-x")
+        figures = ProcessHeartbeat(client, "scheduler", f"{socket.gethostname()}-1-x")
         figures.publish("leading", looked=time.time() - 60)
         assert container_health.main(["scheduler"]) == 0
         figures.publish("leading again", looked=time.time() - 600)

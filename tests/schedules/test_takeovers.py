@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.schedules.leadership import idle_seconds
+from countersink.schedules.scheduler.leader import idle_seconds
 from countersink.store.connection import Session
 from tests.schedules.scheduling import queued
 from tests.support.processes import Child, Children

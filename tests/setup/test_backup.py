@@ -89,7 +89,8 @@ def count(redis_url: str, amount: int) -> None:
     ("applied_in_between", "total"),
     [
         (True, 10 + 200 + 3000),  # by the guards: not once more from the saved queue
-        (False, 10 + 200),  # what came after the saving of Redis, and was not applied, is lost
+        # What came after the saving of Redis, and was not applied, is lost.
+        pytest.param(False, 10 + 200, marks=pytest.mark.long),
     ],
 )
 def test_redis_first_then_mysql(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from countersink.cli.up.children import COMMANDS
+from countersink.cli.commands.run.up import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 

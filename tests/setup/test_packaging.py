@@ -17,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBPACKAGES = {
+    "runtime",
     "stream",
     "producers",
     "store",

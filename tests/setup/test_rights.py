@@ -15,7 +15,7 @@ import requests
 
 from countersink.cli.servers import MySQLServer
 from countersink.producers import Producer
-from countersink.schedules.registry import JOBS
+from countersink.schedules.jobs import JOBS
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
 from countersink.stream.connection import connect as connect_redis

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import random
 import sys
 import tempfile
@@ -105,6 +106,7 @@ def _round(
         tempfile.TemporaryDirectory(prefix="round-", dir=parent) as directory,
         Stage(redis_server, mysql_server, mysql_url, number, Path(directory)) as stage,
     ):
+        os.environ["XDG_STATE_HOME"] = str(stage.directory / "state")
         stage.redis.flushall()  # of the soak's own server
         try:
             with nullcontext() if acts[0].alone else stage.compacting():

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TypeVar
 
-from countersink.store.apply import Applier
+from countersink.store.apply.amounts import Incoming, Row
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
-from countersink.store.merge import Incoming, Row
 
 T = TypeVar("T")
 

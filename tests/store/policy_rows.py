@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from countersink.store.buckets import Resolution, label_of, label_time
 from countersink.store.connection import Session
-from countersink.store.policies import Policy
+from countersink.store.counters.buckets import Resolution, label_of, label_time
+from countersink.store.counters.policies import Policy
 
 Change = tuple[int, str, Resolution]
 """(Unix minute from which it is for, time zone, resolution)."""
@@ -24,6 +24,11 @@ def policies_of(changes: Sequence[Change]) -> list[Policy]:
 def put_policies(session: Session, counter: str, changes: Sequence[Change]) -> None:
     """Give a counter these policies, as changing it one by one would have."""
     policies = policies_of(changes)
+    session.execute(
+        "INSERT INTO counter (name, created) VALUES (%s, UTC_TIMESTAMP(3))"
+        " ON DUPLICATE KEY UPDATE seal = NULL",
+        (counter,),
+    )
     session.execute("DELETE FROM counter_policy WHERE counter = %s", (counter,))
     for policy, after in zip(policies, [*policies[1:], None], strict=True):
         used_to: Any = None

@@ -9,12 +9,12 @@ from datetime import date
 
 import pytest
 
-from countersink.store import dead, guards
-from countersink.store.apply import POINTS, Applied, Applier
+from countersink.store.apply import dead, guards
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.apply import POINTS, Applied, Applier
+from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import Session, connect
-from countersink.store.dead import DeadRow
 from countersink.store.errors import Conflict, Refused, SchemaMismatch, Unavailable
-from countersink.store.merge import Incoming
 from tests.store.helpers import (
     applier as new_applier,
 )

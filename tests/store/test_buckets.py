@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.store import buckets
-from countersink.store.buckets import RESOLUTIONS, Resolution
-from countersink.store.policies import DEFAULT, Policies, Policy
+from countersink.store.counters import buckets
+from countersink.store.counters.buckets import RESOLUTIONS, Resolution
+from countersink.store.counters.policies import DEFAULT, Policies, Policy
 
 ZONES = (
     "UTC",

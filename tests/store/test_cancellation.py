@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from countersink.store import Store
-from countersink.store.cancellation import Cancellation
 from countersink.store.connection import Session, connect
 from countersink.store.errors import ReadInterrupted
+from countersink.store.sessions import Cancellation
 from tests.support.waiting import eventually
 
 QUICK = "SELECT COUNT(*) FROM counter"

@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from countersink.store import Store, UnknownCounter
-from countersink.store.apply import Applier
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
-from countersink.store.policies import DEFAULT, Policy
+from countersink.store.counters.policies import DEFAULT, Policy
 from tests.store.helpers import entry, row, rows, together
 
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from countersink.store import dead, guards
-from countersink.store.apply import Applied, Applier
+from countersink.store.apply import dead, guards
+from countersink.store.apply.amounts import Incoming, Row
+from countersink.store.apply.apply import Applied, Applier
+from countersink.store.apply.dead import DeadRow, parse_ref
+from countersink.store.apply.dead_retry import Decode, Retried, Undecodable, retry
 from countersink.store.connection import Session, connect
-from countersink.store.dead import DeadRow, parse_ref
-from countersink.store.merge import Incoming, Row
-from countersink.store.retry import Decode, Retried, Undecodable, retry
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import MAX, entry, keys, ledger, minute, now_ms, rows, slots, together
 

@@ -9,14 +9,16 @@ from itertools import count
 
 import pytest
 
-from countersink.store import Store, UnknownCounter, deletion
-from countersink.store.apply import Applier
+from countersink.store import Store, UnknownCounter
+from countersink.store.apply.amounts import Row
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
-from countersink.store.deletion import Deleted, delete_counter, delete_key
+from countersink.store.counters import deletion
+from countersink.store.counters.deletion import Deleted, delete_counter, delete_key
 from countersink.store.errors import Conflict
-from countersink.store.merge import Row
 from countersink.store.verify import verify
 from tests.store.helpers import entry, keys, ledger, minute, row, slots
+from tests.support.ledger import post_planted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 TABLES = ("counter", "counter_policy", "counter_slot", "counter_month", "counter_ledger")
@@ -58,13 +60,13 @@ def fill(session: Session, applier: Applier, keys: int = 30) -> None:
             " (%s, '2026-10-01', '/1', 3)",
             (counter, counter),
         )
-        session.execute("INSERT INTO counter_ledger VALUES (%s, 999, 14)", (counter,))
         session.execute(
             "INSERT INTO counter (name, rolled_up_to, created)"
             " VALUES (%s, '2026-11-01', '2026-01-01')"
             " ON DUPLICATE KEY UPDATE rolled_up_to = '2026-11-01'",
             (counter,),
         )
+    post_planted(session)
 
 
 def left(session: Session, counter: str) -> dict[str, int]:
@@ -265,7 +267,7 @@ def test_a_row_that_an_application_holds_is_waited_for_without_holding_up_others
     pauses: list[float] = []
     with connect(mysql_url) as app:
         app.begin()
-        app.execute("UPDATE counter_slot SET amount = amount + 1 WHERE slot = 256")
+        app.execute("UPDATE counter_slot SET amount = amount + 0 WHERE slot = 256")
 
         def pause(seconds: float) -> None:
             pauses.append(seconds)
@@ -277,7 +279,7 @@ def test_a_row_that_an_application_holds_is_waited_for_without_holding_up_others
         assert delete_key(deleting, "views", "/1", pause=pause).rows >= 3 * 2 + 1 + 2
         assert len(pauses) == 1
         app.begin()
-        app.execute("UPDATE counter_slot SET amount = amount + 1 WHERE slot = 511")
+        app.execute("UPDATE counter_slot SET amount = amount + 0 WHERE slot = 511")
         with pytest.raises(Conflict, match=r"holds rows of views all the time.*run this again"):
             delete_key(deleting, "views", "/app", pause=pauses.append, attempts=1)
     assert deleting.query("SELECT @@innodb_lock_wait_timeout") == [(5,)]
@@ -289,11 +291,7 @@ def put_rows(session: Session, rows: list[tuple[object, ...]]) -> None:
     values = [value for bucket, key, slot in rows for value in (bucket, key, slot)]
     marks = ", ".join(["('views', %s, %s, %s, 1)"] * len(rows))
     session.execute(f"INSERT INTO counter_slot VALUES {marks}", values)
-    session.execute(
-        "INSERT INTO counter_ledger VALUES ('views', 3, %s)"
-        + session.dialect.upsert_add("counter_ledger", "amount"),
-        (len(rows),),
-    )
+    post_planted(session)
 
 
 def rows_read(session: Session) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from countersink.store.dialect import Dialect, parse_version
 from countersink.store.errors import Refused
+from countersink.store.sql import Dialect, parse_version
 
 
 @pytest.mark.parametrize(

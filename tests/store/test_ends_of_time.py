@@ -7,13 +7,13 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from countersink.store import Store, buckets
-from countersink.store.apply import Applier
-from countersink.store.buckets import MAX_MINUTE, RESOLUTIONS, Resolution
+from countersink.runtime import limits
+from countersink.store import Store
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
-from countersink.store.periods import date_changes
-from countersink.store.policies import Policy
-from countersink.stream import limits
+from countersink.store.counters import buckets
+from countersink.store.counters.buckets import MAX_MINUTE, RESOLUTIONS, Resolution, date_changes
+from countersink.store.counters.policies import Policy
 from tests.store.helpers import entry, minute
 from tests.store.policy_rows import put_policies
 

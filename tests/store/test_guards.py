@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from countersink.store import dead, guards
-from countersink.store.apply import POINTS, Applied, Applier
+from countersink.store.apply import dead, guards
+from countersink.store.apply.apply import POINTS, Applied, Applier
+from countersink.store.apply.control import read_control
 from countersink.store.connection import Session, connect
-from countersink.store.control import read_control
 from countersink.store.errors import Conflict, Refused
 from tests.store.helpers import entry, guard_count, keys, now_ms, rows
 

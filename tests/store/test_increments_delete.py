@@ -10,11 +10,12 @@ import pymysql
 import pytest
 
 from countersink.store import Store
-from countersink.store.app_deletion import ROWS_PER_STATEMENT
-from countersink.store.apply import Applier
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
+from countersink.store.in_app.increments import DELETED_PER_STATEMENT
 from tests.store.app import Connection, open_app, run
-from tests.store.helpers import entry, keys, ledger, row, rows, together
+from tests.store.helpers import entry, keys, row, rows, together
+from tests.support.ledger import held, post_planted, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -31,7 +32,7 @@ def fill(session: Session, store: Store, app: Connection, applier: Applier) -> N
             f" VALUES ('orders', '2026-01-01', 'a', {values}100),"
             f" ('orders', '2026-01-01', 'b', {values}1)"
         )
-    session.execute("INSERT INTO counter_ledger VALUES ('orders', 0, 202)")
+    post_planted(session)
     session.execute(
         "INSERT INTO counter (name, rolled_up_to, created)"
         " VALUES ('orders', '2026-02-01', '2020-01-01')"
@@ -52,7 +53,7 @@ def test_all_of_the_keys_rows_go_and_nothing_else(
     app.commit()
     assert store.totals.total("orders", key="a") == 0
     assert store.totals.total("orders") == before - 1210 == 6
-    assert ledger(session) == {"orders": 5}
+    assert posted(session) == held(session)
     assert keys(session, "orders") == {b"A": 1, b"a ": 1, "á".encode(): 1, b"b": 2}
 
 
@@ -90,7 +91,6 @@ def test_what_others_count_meanwhile_stays(
                     "INSERT INTO counter_slot VALUES ('orders', '2026-11-20', 'a', 77, 5),"
                     " ('orders', '2026-11-22', 'a', 77, 5)"
                 )
-                other.execute("INSERT INTO counter_ledger VALUES ('orders', 77, 10)")
                 late.append(True)
             except Exception:
                 late.append(False)
@@ -106,6 +106,7 @@ def test_what_others_count_meanwhile_stays(
         )
         store.delete(slow, "orders", "a")
         slow.commit()
+    post_planted(session)
     # At READ COMMITTED the gaps between the rows are nobody's.
     assert late == [level == "READ COMMITTED"]
     assert store.totals.total("orders", key="a") == (10 if late[0] else 0)
@@ -156,7 +157,13 @@ def test_who_commits_after_an_error_keeps_no_half_of_it(
         open_app(proxy.url(mysql_url), autocommit=autocommit) as slow,
     ):
         store.increment(slow, "orders", "c")
-        proxy.when("ledger", Phase.BEFORE, Deed.ERROR, error=1205)
+        proxy.when(
+            "*",
+            Phase.BEFORE,
+            Deed.ERROR,
+            error=1205,
+            where=lambda request, _: "app_ledger" in request.text,
+        )
         with pytest.raises(pymysql.err.OperationalError, match="1205"):
             store.delete(slow, "orders", "a")
         slow.commit()
@@ -185,18 +192,18 @@ def test_a_transaction_that_was_begun_by_hand_goes_on(
 
 def test_a_key_of_very_many_buckets(store: Store, app: Connection, session: Session) -> None:
     store.counters.set("orders", resolution="quarter")
-    number = 2 * ROWS_PER_STATEMENT + 7
+    number = 2 * DELETED_PER_STATEMENT + 7
     values = ", ".join(
         f"('orders', '{NOON.replace(tzinfo=None) + timedelta(minutes=15 * n)}', X'FF', 7, 2)"
         for n in range(number)
     )
     session.execute(f"INSERT INTO counter_slot VALUES {values}".replace("X'FF'", "'a'"))
-    session.execute("INSERT INTO counter_ledger VALUES ('orders', 7, %s)", (2 * number,))
+    post_planted(session)
     run(app, "SET SESSION sql_select_limit = 3")
     store.delete(app, "orders", "a")
     app.commit()
     assert keys(session, "orders") == {}
-    assert ledger(session) == {"orders": 0}
+    assert posted(session) == {"orders": (0, 0, 0)}
 
 
 def test_beside_workers_and_other_transactions(store: Store, mysql_url: str) -> None:

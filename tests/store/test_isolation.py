@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from countersink.store import dead
-from countersink.store.apply import Applied, Applier
+from countersink.store.apply import dead
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.apply import Applied, Applier
 from countersink.store.connection import Session
-from countersink.store.merge import Incoming
 from tests.store.helpers import MAX, MIN, entry, keys, ledger, minute, rows, slots
 
 

@@ -11,14 +11,15 @@ from functools import partial
 
 import pytest
 
-from countersink.store import Store, dead, overflow
-from countersink.store.apply import POINTS, Applied, Applier
+from countersink.store import Store
+from countersink.store.apply import dead, key_caps
+from countersink.store.apply.amounts import Incoming, Row
+from countersink.store.apply.apply import POINTS, Applied, Applier
+from countersink.store.apply.dead_retry import retry
+from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session, connect
+from countersink.store.counters.policies import KeyMemory
 from countersink.store.errors import Unavailable
-from countersink.store.key_memory import KeyMemory
-from countersink.store.merge import Incoming, Row
-from countersink.store.overflow import OVERFLOW
-from countersink.store.retry import retry
 from countersink.store.verify import open_session, verify
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import MAX, entry, keys, ledger, minute, row, rows, together
@@ -414,14 +415,14 @@ def test_records_of_old_days_are_forgotten_and_made_again(
     for days in (0, 8, 50):
         day = today - timedelta(days=days)
         applier.apply([entry(at(day, ("a", 1), ("b", 1), ("c", 1)))])
-    assert overflow.prune(session, 40) == (2, True)
-    assert overflow.prune(session, 40, stop=lambda: True) == (0, True)
+    assert key_caps.prune_overflown(session, 40) == (2, True)
+    assert key_caps.prune_overflown(session, 40, stop=lambda: True) == (0, True)
     left = {day for (day,) in session.query("SELECT DISTINCT day FROM counter_keys")}
     assert left == {today, today - timedelta(days=8)}
     applier.apply([entry(at(today - timedelta(days=50), ("d", 1), ("a", 1)))])
     assert number_of_keys(session) == 2
-    assert overflow.by_counter(session) == {"views": 1}
-    assert overflow.by_day(session, since=today - timedelta(days=8)) == {
+    assert key_caps.overflown_by_counter(session) == {"views": 1}
+    assert key_caps.overflown_by_day(session, since=today - timedelta(days=8)) == {
         ("views", today): 1,
         ("views", today - timedelta(days=8)): 1,
     }

@@ -7,9 +7,10 @@ import unicodedata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from countersink.store import totals_sql
-from countersink.store.apply import Applier
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
+from countersink.store.totals import groups, sums
+from countersink.store.totals.selection import Selection
 from tests.store.helpers import entry, keys, rows
 
 LOOKALIKES = [
@@ -63,23 +64,23 @@ def test_keys_that_look_alike_are_counted_apart(session: Session, applier: Appli
     applier.apply([entry(rows(*counted.items()))])
     assert keys(session) == {key.encode(): 2 * amount for key, amount in counted.items()}
     doubled = {key: 2 * amount for key, amount in counted.items()}
-    assert totals_sql.many(session, "views", LOOKALIKES) == doubled
-    assert dict(totals_sql.by_key(session, "views")) == doubled
+    assert sums.many(session, Selection("views", keys=LOOKALIKES)) == doubled
+    assert dict(sums.by_key(session, Selection("views"))) == doubled
     for key, amount in doubled.items():
-        assert totals_sql.total(session, "views", keys=[key]) == amount, repr(key)
+        assert sums.total(session, Selection("views", keys=[key])) == amount, repr(key)
 
 
 def test_undecodable_bytes_come_back_as_they_are(session: Session, applier: Applier) -> None:
     applier.apply([entry(rows(("\ufffd", 1)))])
     session.execute("UPDATE counter_slot SET counter_key = %s", (b"\xff\xfe",))
-    ((key, amount),) = totals_sql.by_key(session, "views")
+    ((key, amount),) = sums.by_key(session, Selection("views"))
     assert (key, amount) == ("\udcff\udcfe", 1)
-    assert totals_sql.many(session, "views", [key]) == {key: 1}
+    assert sums.many(session, Selection("views", keys=[key])) == {key: 1}
 
 
 def test_names_are_case_sensitive(session: Session, applier: Applier) -> None:
     applier.apply([entry(rows(("k", 1))), entry(rows(("k", 2), counter="Views"))])
-    assert totals_sql.counters(session) == {"Views": 2, "views": 1}
+    assert groups.counters(session, Selection()) == {"Views": 2, "views": 1}
 
 
 @settings(max_examples=40)
@@ -88,4 +89,4 @@ def test_any_text_is_a_key(session: Session, applier: Applier, chosen: set[str])
     counter = f"c{session.query('SELECT COUNT(*) FROM applied_entry')[0][0]}"
     content = dict.fromkeys(chosen, 3)
     applier.apply([entry(rows(*content.items(), counter=counter))])
-    assert dict(totals_sql.by_key(session, counter)) == content
+    assert dict(sums.by_key(session, Selection(counter))) == content

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from countersink.store import dead, guards
-from countersink.store.apply import Applied, Applier
+from countersink.store.apply import dead, guards
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.apply import Applied, Applier
+from countersink.store.apply.dead import DeadRow
+from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import connect
-from countersink.store.dead import DeadRow
-from countersink.store.merge import Incoming
 from countersink.store.migrate import migrate
-from countersink.store.retry import retry
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import entry, keys, minute, now_ms, rows
 from tests.support.factories import MySQLFactory

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from countersink.store import Store, periods
-from countersink.store.apply import Applier
-from countersink.store.buckets import RESOLUTIONS
+from countersink.store import Store
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
+from countersink.store.counters import buckets
+from countersink.store.counters.buckets import RESOLUTIONS
 from countersink.store.errors import InexactZone, Refused
-from countersink.store.totals import Totals
+from countersink.store.totals.totals import Totals
 from tests.store.helpers import entry, minute
 from tests.store.policy_rows import Change, brute_policy, put_policies
 
@@ -345,10 +346,10 @@ def test_too_many_hours_are_refused_before_anybody_looks_at_each_day(
 ) -> None:
     put_policies(session, "c", [(0, "UTC", "hour")])
     applier.apply([entry([(0, "c", "k", 0, 1), (1, "c", "k", minute(date(9990, 1, 1)), 1)])])
-    before = periods._clock_changes.cache_info().misses
+    before = buckets._clock_changes.cache_info().misses
     with pytest.raises(ValueError, match="at most 100,000"):
         totals.hourly("c", time_zone="Asia/Kolkata")
-    assert periods._clock_changes.cache_info().misses == before
+    assert buckets._clock_changes.cache_info().misses == before
 
 
 def test_what_is_counted_ahead_of_a_change_is_of_the_bucket_it_was_counted_in(

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from countersink.cli.servers import MySQLServer
-from countersink.store import dead, series, shapes, totals_sql
+from countersink.store.apply import dead
 from countersink.store.connection import Session, connect
-from countersink.store.groups import CounterGroup, grouped
 from countersink.store.migrate import migrate
+from countersink.store.totals import groups, series, shapes, sums
+from countersink.store.totals.groups import CounterGroup, grouped
+from countersink.store.totals.selection import KeyMatch, Selection
 from tests.store.helpers import minute
 from tests.store.policy_rows import put_policies
 
@@ -42,7 +44,7 @@ def _fill(session: Session) -> None:
     one that has months.
     """
     for counter in ("a", "b", "b1", "b2", "c"):
-        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0)", (counter,))
+        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, 0)", (counter,))
         for index in range(DAYS):
             values: list[object] = []
             for number in range(KEYS):
@@ -94,66 +96,102 @@ ONE_KEY = DAYS * SLOTS
 ALL = DAYS * KEYS * SLOTS
 
 QUESTIONS: dict[str, tuple[Ask, int]] = {
-    "a day's total": (lambda s: totals_sql.total(s, "b", start=DAY, end=DAY), ONE_DAY),
-    "three days": (lambda s: series.daily(s, "b", start=DAY, end=LATER), 3 * ONE_DAY),
-    "one key, all days": (lambda s: totals_sql.total(s, "b", keys=["k07"]), ONE_KEY),
-    "one key's series": (lambda s: series.daily(s, "b", keys=["k07"]), ONE_KEY),
+    "a day's total": (lambda s: sums.total(s, Selection("b", start=DAY, end=DAY)), ONE_DAY),
+    "three days": (lambda s: series.daily(s, Selection("b", start=DAY, end=LATER)), 3 * ONE_DAY),
+    "one key, all days": (lambda s: sums.total(s, Selection("b", keys=["k07"])), ONE_KEY),
+    "one key's series": (lambda s: series.daily(s, Selection("b", keys=["k07"])), ONE_KEY),
     "one key, one day": (
-        lambda s: totals_sql.total(s, "b", keys=["k07"], start=DAY, end=DAY),
+        lambda s: sums.total(s, Selection("b", keys=["k07"], start=DAY, end=DAY)),
         SLOTS,
     ),
     "two keys, three days": (
-        lambda s: totals_sql.many(s, "b", ["k07", "k30"], start=DAY, end=LATER),
+        lambda s: sums.many(s, Selection("b", keys=["k07", "k30"], start=DAY, end=LATER)),
         6 * SLOTS,
     ),
-    "a day's top": (lambda s: totals_sql.by_key(s, "b", start=DAY, end=DAY, limit=3), ONE_DAY),
-    "the counter's total": (lambda s: totals_sql.total(s, "b"), ALL),
+    "a day's top": (lambda s: sums.by_key(s, Selection("b", start=DAY, end=DAY), limit=3), ONE_DAY),
+    "the counter's total": (lambda s: sums.total(s, Selection("b")), ALL),
     "all counters, one day": (
-        lambda s: totals_sql.counters(s, start=DAY, end=DAY),
+        lambda s: groups.counters(s, Selection(start=DAY, end=DAY)),
         6 * ONE_DAY,
     ),
-    "the span": (lambda s: totals_sql.span(s, "b"), 2),
-    "a key's span": (lambda s: totals_sql.span(s, "b", keys=["k07"]), 2),
-    "an absent key": (lambda s: totals_sql.total(s, "b", keys=["nobody"]), 0),
+    "the span": (lambda s: sums.span(s, Selection("b")), 2),
+    "a key's span": (lambda s: sums.span(s, Selection("b", keys=["k07"])), 2),
+    "an absent key": (lambda s: sums.total(s, Selection("b", keys=["nobody"])), 0),
     "names": (lambda s: shapes.counter_names(s), 10),
-    "whether it is known": (lambda s: totals_sql.require_counter(s, "b"), 0),
+    "whether it is known": (lambda s: shapes.known_shape(s, "b"), 0),
     "after a change, a day's total": (
-        lambda s: totals_sql.total(s, "b2", start=LATER, end=LATER),
+        lambda s: sums.total(s, Selection("b2", start=LATER, end=LATER)),
         ONE_DAY,
     ),
     "after a change, a day's top": (
-        lambda s: totals_sql.by_key(s, "b2", start=DAY, end=DAY, limit=3),
+        lambda s: sums.by_key(s, Selection("b2", start=DAY, end=DAY), limit=3),
         2 * ONE_DAY,  # the day of the change
     ),
     "after a change, one key, all days": (
-        lambda s: series.daily(s, "b2", keys=["k07"]),
+        lambda s: series.daily(s, Selection("b2", keys=["k07"])),
         ONE_KEY + SLOTS,
     ),
     "after a change, two keys, three days": (
-        lambda s: totals_sql.many(s, "b2", ["k07", "k30"], start=DAY, end=LATER),
+        lambda s: sums.many(s, Selection("b2", keys=["k07", "k30"], start=DAY, end=LATER)),
         8 * SLOTS,
     ),
-    "after a change, the span": (lambda s: totals_sql.span(s, "b2"), 4),
-    "months too, one key": (lambda s: series.monthly(s, "b1", keys=["k07"]), ONE_KEY + 2),
+    "after a change, the span": (lambda s: sums.span(s, Selection("b2")), 4),
+    "months too, one key": (
+        lambda s: series.monthly(s, Selection("b1", keys=["k07"])),
+        ONE_KEY + 2,
+    ),
     "months too, the total of one": (
-        lambda s: totals_sql.total(s, "b1", start=date(2025, 12, 1), end=date(2025, 12, 31)),
+        lambda s: sums.total(s, Selection("b1", start=date(2025, 12, 1), end=date(2025, 12, 31))),
         KEYS,
     ),
     "months too, a month's top": (
-        lambda s: totals_sql.by_key(s, "b1", start=date(2025, 12, 1), end=FIRST, limit=3),
+        lambda s: sums.by_key(s, Selection("b1", start=date(2025, 12, 1), end=FIRST), limit=3),
         KEYS + ONE_DAY + 2 * KEYS,  # and the sums of both in between
     ),
     "how far days are rolled up": (lambda s: shapes.rolled_up_to(s), 10),
     "together, a day of three": (
-        lambda s: _together(s, lambda name: series.daily(s, name, start=DAY, end=DAY)),
+        lambda s: _together(s, lambda name: series.daily(s, Selection(name, start=DAY, end=DAY))),
         3 * ONE_DAY,
     ),
     "together, one key of three": (
-        lambda s: _together(s, lambda name: series.daily(s, name, keys=["k07"])),
+        lambda s: _together(s, lambda name: series.daily(s, Selection(name, keys=["k07"]))),
         3 * ONE_KEY,
     ),
+    "one key by prefix, all days": (
+        lambda s: sums.total(s, Selection("b", keys=KeyMatch(prefix="k07"))),
+        ONE_KEY,
+    ),
+    "a series of two prefixes without a key": (
+        lambda s: series.daily(
+            s,
+            Selection(
+                "b", keys=KeyMatch(prefix=["k07", "k30"], exclude_keys=["k30"], contains="k")
+            ),
+        ),
+        2 * ONE_KEY,
+    ),
+    "a day without a key": (
+        lambda s: sums.total(
+            s, Selection("b", keys=KeyMatch(exclude_keys=["k07"]), start=DAY, end=DAY)
+        ),
+        ONE_DAY,
+    ),
+    "a day's keys by prefix": (
+        lambda s: sums.by_key(s, Selection("b", start=DAY, end=DAY, keys=KeyMatch(prefix="k0"))),
+        10 * SLOTS,
+    ),
+    "months too, by prefix": (
+        lambda s: series.monthly(s, Selection("b1", keys=KeyMatch(prefix="k07"))),
+        ONE_KEY + 2,
+    ),
+    "together, a prefix of three": (
+        lambda s: _together(
+            s, lambda name: series.daily(s, Selection(name, keys=KeyMatch(prefix="k07")))
+        ),
+        3 * ONE_KEY + 2 * DAYS,  # and the sums
+    ),
     "together, a day's top of three": (
-        lambda s: _together(s, lambda name: totals_sql.by_key(s, name, start=DAY, end=DAY)),
+        lambda s: _together(s, lambda name: sums.by_key(s, Selection(name, start=DAY, end=DAY))),
         3 * (ONE_DAY + 2 * KEYS),  # and the sums
     ),
 }
@@ -186,7 +224,7 @@ def test_no_query_is_a_full_scan(filled: Session) -> None:
     recording: Any = Recording()
     for ask, _ in QUESTIONS.values():
         ask(recording)
-    series.daily(recording, "b")
+    series.daily(recording, Selection("b"))
     checked = 0
     for sql, args in seen:
         for line in _explain(filled, sql, args):

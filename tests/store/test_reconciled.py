@@ -8,12 +8,14 @@ from datetime import date
 
 import pytest
 
-from countersink.store import Store, dead, policies, reconciled
-from countersink.store.apply import Applied, Applier
+from countersink.store import Store
+from countersink.store.apply import dead
+from countersink.store.apply.apply import Applied, Applier
+from countersink.store.apply.control import bump, exclusive
+from countersink.store.apply.dead_retry import Retried, retry
 from countersink.store.connection import Session
-from countersink.store.control import bump, exclusive
-from countersink.store.reconciled import KEPT_UNSENT_MS, Mark, accepted
-from countersink.store.retry import Retried, retry
+from countersink.store.counters import policies
+from countersink.store.counters.policies import KEPT_UNSENT_MS, Mark, accepted
 from countersink.stream.decode import decode_payload
 from countersink.stream.entry import new_entry_id
 from tests.store.helpers import entry, keys, ledger, minute, now_ms
@@ -29,7 +31,7 @@ def mark(
     """Mark buckets as a reconcile does."""
 
     def work(_: object) -> None:
-        reconciled.mark(session, counter, run, sent_before, labels or (LABEL,))
+        policies.mark_buckets(session, counter, run, sent_before, labels or (LABEL,))
         bump(session)
 
     exclusive(session, work)
@@ -37,7 +39,7 @@ def mark(
 
 def unmark(session: Session, run: int = 7) -> None:
     def work(_: object) -> None:
-        assert reconciled.unmark(session, "views", run)
+        assert policies.unmark_buckets(session, "views", run)
         bump(session)
 
     exclusive(session, work)
@@ -144,7 +146,7 @@ def test_marks_that_only_too_old_entries_could_meet_are_not_read_by_workers(
     now = now_ms()
     mark(session, now - KEPT_UNSENT_MS, run=1)
     mark(session, now - KEPT_UNSENT_MS + 1, LABEL + 86_400, run=2)
-    assert reconciled.load(session) == {
+    assert policies.load_marks(session) == {
         "views": {
             LABEL: Mark(now - KEPT_UNSENT_MS, 1),
             LABEL + 86_400: Mark(now - KEPT_UNSENT_MS + 1, 2),

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from countersink.store import Store
-from countersink.store.apply import Applier
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.errors import InexactZone, RolledUp
-from countersink.store.totals import Totals
+from countersink.store.totals.totals import Totals
 from tests.store.helpers import entry, minute
 from tests.store.policy_rows import put_policies
 
@@ -201,7 +201,7 @@ def test_whole_months_and_the_days_since_are_there(rolled: Session, totals: Tota
         (march, 1100),
         (date(2026, 4, 1), 0),
     ]
-    assert totals.daily("c") == [(date(2026, 3, 10), 1000)]
+    assert totals.daily("c", start=date(2026, 3, 10)) == [(date(2026, 3, 10), 1000)]
     assert totals.span("c") == (january, date(2026, 3, 10))
     assert totals.span("c", key="none") is None
 
@@ -245,7 +245,7 @@ def test_months_are_those_of_the_counter_s_own_zone(
     assert totals.total("c", time_zone=other, start=date(2026, 1, 1)) == 1105
     assert totals.total("c", time_zone=other, start=date(2026, 3, 11)) == 1100
     assert totals.total("c", time_zone=other, end=date(2026, 3, 15)) == 105
-    assert totals.daily("c", time_zone=other) == [
+    assert totals.daily("c", time_zone=other, start=date(2026, 3, 15)) == [
         (date(2026, 3, 15), 100),
         (date(2026, 3, 16), 1000),
     ]

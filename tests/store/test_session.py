@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from countersink.store import dead, guards
-from countersink.store.apply import Applier
+from countersink.store.apply import dead, guards
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import (
     BadData,
@@ -55,7 +55,7 @@ def test_the_settings_on_which_exactness_depends(session: Session) -> None:
 def test_a_server_set_otherwise_counts_just_as_well(own_mysql_server: MySQLFactory) -> None:
     """Not strict it would clip a sum at 2**63 - 1 and say nothing."""
     url = own_mysql_server(fast=True, extra=LAX).url_for("counts")
-    assert migrate(url)[-1] == "0006_own_slots"
+    assert migrate(url)[-1] == "0011_backfill_seals"
     applier = Applier(url, 3)
     applier.apply([entry(rows(('it\'s \\ "x"', MAX)))])
     applier.apply([entry(rows(('it\'s \\ "x"', 1), ("/b", 2)))])

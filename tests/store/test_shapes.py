@@ -8,11 +8,11 @@ from datetime import date
 import pytest
 
 from countersink.store import Store
-from countersink.store.apply import Applier
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.errors import RolledUp
-from countersink.store.shapes import rolled_up_to
-from countersink.store.totals import Totals
+from countersink.store.totals.shapes import rolled_up_to
+from countersink.store.totals.totals import Totals
 from tests.store.helpers import entry, minute
 
 AFTER = date(2026, 3, 1)
@@ -45,7 +45,7 @@ def planted(request: pytest.FixtureRequest, session: Session, applier: Applier) 
     )
     session.execute("INSERT INTO counter_month VALUES ('c', '2026-01-01', 'a', 3)")
     session.execute("INSERT INTO counter_month VALUES ('c', '2026-02-01', 'b', 40)")
-    session.execute("INSERT INTO counter_ledger VALUES ('c', 99, 43)")
+    session.execute("INSERT INTO counter_ledger VALUES ('c', 99, 43, 0, 0)")
 
 
 @pytest.mark.usefixtures("planted")

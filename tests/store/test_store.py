@@ -9,7 +9,7 @@ import pytest
 
 import countersink.store
 from countersink.store import Misconfigured, Store, StoreError
-from countersink.store.apply import Applier
+from countersink.store.apply.apply import Applier
 from tests.store.helpers import entry, rows
 
 
@@ -38,7 +38,7 @@ def test_the_public_names() -> None:
 
 def test_from_migrating_to_a_total(empty_mysql_url: str) -> None:
     with Store(empty_mysql_url) as store:
-        assert store.migrate()[-1] == "0006_own_slots"
+        assert store.migrate()[-1] == "0011_backfill_seals"
         applier = Applier(empty_mysql_url, 1)
         applier.apply([entry(rows(("/home", 7)))])
         applier.close()

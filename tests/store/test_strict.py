@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from countersink.store import Store, dead
-from countersink.store.apply import Applied, Applier
+from countersink.store import Store
+from countersink.store.apply import dead
+from countersink.store.apply.apply import Applied, Applier
+from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import Session
-from countersink.store.retry import retry
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import entry, ledger, row
 

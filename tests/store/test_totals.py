@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from countersink.store import Store, UnknownCounter, series, totals_sql
-from countersink.store.apply import Applier
+from countersink.store import Store, UnknownCounter
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch
-from countersink.store.pool import Pool
-from countersink.store.totals import Totals
+from countersink.store.sessions import Pool
+from countersink.store.totals import groups, series, sums
+from countersink.store.totals.selection import Selection
+from countersink.store.totals.totals import Totals
 from tests.store.helpers import MAX, entry, minute, rows
 
 BASE = date(2026, 2, 25)
@@ -38,7 +40,9 @@ def _put(session: Session, cells: Cells, counters: tuple[str, ...] = ("c", "d"))
     session.execute("DELETE FROM counter_slot")
     session.execute("DELETE FROM counter_ledger")
     for counter in counters:
-        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0), (%s, 2, 0)", (counter,) * 2)
+        session.execute(
+            "INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, 0), (%s, 2, 0, 0, 0)", (counter,) * 2
+        )
     for (counter, day, key), amount in cells.items():
         for slot, part in ((0, amount + 7), (3, -10), (300, 3)):
             session.execute(
@@ -84,7 +88,7 @@ def test_every_question_against_brute_force(
         for (day, key), amount in mine.items()
         if (start is None or day >= start) and (end is None or day <= end)
     }
-    found = totals_sql.total(session, "c", keys=chosen, start=start, end=end)
+    found = sums.total(session, Selection("c", keys=chosen, start=start, end=end))
     assert found == sum(within.values())
 
     first = start or min((day for day, _ in mine), default=None)
@@ -97,18 +101,20 @@ def test_every_question_against_brute_force(
         while first <= last:
             expected.append((first, by_day[first]))
             first += timedelta(days=1)
-    assert series.daily(session, "c", keys=chosen, start=start, end=end) == expected
+    assert series.daily(session, Selection("c", keys=chosen, start=start, end=end)) == expected
 
     days = [day for day, _ in mine]
-    assert totals_sql.span(session, "c", keys=chosen) == ((min(days), max(days)) if days else None)
+    assert sums.span(session, Selection("c", keys=chosen)) == (
+        (min(days), max(days)) if days else None
+    )
 
     if chosen is None:
         by_key = Counter[str]()
         for (_, key), amount in within.items():
             by_key[key] += amount
         ranked = sorted(by_key.items(), key=lambda pair: (-pair[1], pair[0].encode()))
-        assert totals_sql.by_key(session, "c", start=start, end=end) == ranked
-        assert totals_sql.by_key(session, "c", start=start, end=end, limit=n) == ranked[:n]
+        assert sums.by_key(session, Selection("c", start=start, end=end)) == ranked
+        assert sums.by_key(session, Selection("c", start=start, end=end), limit=n) == ranked[:n]
         everything = {
             name: sum(
                 amount
@@ -119,16 +125,16 @@ def test_every_question_against_brute_force(
             )
             for name in ("c", "d")
         }
-        assert totals_sql.counters(session, start=start, end=end) == everything
+        assert groups.counters(session, Selection(start=start, end=end)) == everything
     else:
         asked = {key: sum(a for (_, k), a in within.items() if k == key) for key in chosen}
-        found_many = totals_sql.many(session, "c", chosen, start=start, end=end)
+        found_many = sums.many(session, Selection("c", keys=chosen, start=start, end=end))
         assert found_many == asked
         assert list(found_many) == list(asked)
 
 
 def test_sums_beyond_bigint_are_exact(session: Session, totals: Totals) -> None:
-    session.execute("INSERT INTO counter_ledger VALUES ('c', 1, 0)")
+    session.execute("INSERT INTO counter_ledger VALUES ('c', 1, 0, 0, 0)")
     session.execute(
         "INSERT INTO counter_slot VALUES ('c', '2026-11-21', 'k', 1, %s),"
         " ('c', '2026-11-21', 'k', 2, %s)",
@@ -150,7 +156,7 @@ def test_more_keys_than_fit_one_query(session: Session, totals: Totals, applier:
 
 def test_many_counters(session: Session, totals: Totals) -> None:
     for number in range(450):
-        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0)", (f"c{number}",))
+        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, 0)", (f"c{number}",))
         session.execute(
             "INSERT INTO counter_slot VALUES (%s, '2026-11-21', '', 1, %s)", (f"c{number}", number)
         )

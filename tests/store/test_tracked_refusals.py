@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-from countersink.store import Store, dead
-from countersink.store.apply import Applied, Applier
+from countersink.store import Store
+from countersink.store.apply import dead
+from countersink.store.apply.apply import Applied, Applier
+from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import Session, connect
-from countersink.store.retry import retry
 from countersink.store.settings import Settings
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import entry, guard_count, ledger, row, slots

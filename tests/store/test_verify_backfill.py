@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill import pace
+from countersink.backfill.count import task
 from countersink.backfill.undo import undo
 from countersink.store.connection import Session
 from countersink.store.verify import Difference, open_session, verify
 from tests.backfill.helpers import COUNTER, add, log, long_log, write
 from tests.backfill.truths import new_run
+from tests.support.ledger import post_planted
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def verifying(mysql_url: str) -> Iterator[Session]:
 @pytest.fixture
 def added(mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """A run of five chunks, of 100 lines each."""
-    monkeypatch.setattr(pace, "LINES", 100)
+    monkeypatch.setattr(task, "LINES", 100)
     run = add(mysql_url, write(tmp_path / "a.log", long_log(500))).run
     assert run is not None
     return run
@@ -58,6 +59,11 @@ WRONG = {
         "UPDATE backfill_chunk SET start_at = 1 WHERE start_at = 0",
         (500, 500),
     ),
+    "a lost run": ("DELETE FROM backfill_run", (500, 500)),
+    "a chunk of no run": ("UPDATE backfill_chunk SET run = run + 1 LIMIT 1", (500, 500)),
+    "a run of another counter": ("UPDATE backfill_run SET counter = 'other'", (500, 500)),
+    "a run of another mode": ("UPDATE backfill_run SET mode = 'reconcile'", (500, 500)),
+    "a run that was not undone": ("UPDATE backfill_run SET state = 'undone'", (500, 500)),
 }
 
 
@@ -81,7 +87,9 @@ def test_it_is_said_what_is_wrong(added: int, session: Session, verifying: Sessi
             490,
             500,
             "the ledger of slots 512 and up holds +10 against what backfills wrote down; the chunks"
-            f" of 1 sources, such as {source}, do not cover what was read of them",
+            f" of 1 sources, such as {source}, do not cover what was read of them; source {source}"
+            f" was changed by hand; the chunk of source {source} from byte 0 on was changed by"
+            " hand",
         )
     ]
 
@@ -89,12 +97,13 @@ def test_it_is_said_what_is_wrong(added: int, session: Session, verifying: Sessi
 def test_corrections_belong_to_the_ledger_too(session: Session, verifying: Session) -> None:
     run = new_run(session)
     session.execute(
-        "INSERT INTO backfill_drift VALUES (%s, '2026-03-14', '/a', 3, 10),"
+        "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be)"
+        " VALUES (%s, '2026-03-14', '/a', 3, 10),"
         " (%s, '2026-03-14', '/b', 5, 1)",
         (run, run),
     )
     assert found(verifying) == []  # of a counter that was never counted
-    session.execute("INSERT INTO counter_ledger VALUES (%s, 600, 4)", (COUNTER,))
+    session.execute("INSERT INTO counter_ledger VALUES (%s, 600, 4, 0, 0)", (COUNTER,))
     assert found(verifying) == [("backfill", 3, 4), ("sum", 0, 4)][::-1]
     session.execute("UPDATE counter_ledger SET amount = 3")
     assert [problem for problem, _, _ in found(verifying)] == ["sum"]
@@ -104,7 +113,7 @@ def test_slots_of_a_counter_without_backfills_are_not_looked_at(
     session: Session, verifying: Session
 ) -> None:
     session.execute("INSERT INTO counter_slot VALUES ('old', '2026-03-14', '', 700, 2)")
-    session.execute("INSERT INTO counter_ledger VALUES ('old', 700, 2)")
+    post_planted(session)
     assert found(verifying) == []
 
 
@@ -121,7 +130,7 @@ def test_a_source_of_which_nothing_was_counted_is_right(
 def test_there_is_no_false_alarm_beside_backfills_and_undoing(
     mysql_url: str, verifying: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "LINES", 20)
+    monkeypatch.setattr(task, "LINES", 20)
     stop = threading.Event()
     rounds = [0, 0]
 

@@ -13,13 +13,13 @@ import pytest
 
 from countersink.cli.servers import MySQLServer
 from countersink.store import Store
-from countersink.store.apply import Applier
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import connect
+from countersink.store.counters.policies import Policy
 from countersink.store.errors import InexactZone
 from countersink.store.migrate import migrate
-from countersink.store.policies import Policy
-from countersink.store.totals import Totals
-from countersink.store.views import View
+from countersink.store.totals.totals import Totals
+from countersink.store.totals.views import View
 from tests.store.helpers import EPOCH, entry
 from tests.store.policy_rows import put_policies
 

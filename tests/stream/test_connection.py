@@ -9,8 +9,7 @@ import redis
 from countersink.stream.clock import offset_ms
 from countersink.stream.connection import command, connect, mapped, redact
 from countersink.stream.errors import StreamMisconfigured, StreamUnavailable
-from countersink.stream.names import PARTITIONS_KEY, stream_key
-from countersink.stream.partitions import note_use, partitions, stream_keys
+from countersink.stream.names import PARTITIONS_KEY, note_use, partitions, stream_key, stream_keys
 
 
 def test_a_command_whose_reply_is_lost_is_sent_once() -> None:

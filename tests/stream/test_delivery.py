@@ -10,8 +10,7 @@ import redis
 
 from countersink.stream.connection import command, connect
 from countersink.stream.decode import MAX_ROWS_BYTES, decode, entry_id_of
-from countersink.stream.delivery import PAGE_BYTES, Delivery, ends, fit, pages, size_of
-from countersink.stream.entry import derived_id
+from countersink.stream.entry import PAGE_BYTES, Delivery, derived_id, ends, fit, pages, size_of
 from countersink.stream.group import READ_BYTES, Group
 from countersink.stream.names import stream_key
 

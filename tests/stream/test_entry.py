@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from countersink.runtime.limits import MAX_AMOUNT, MAX_MINUTE, MIN_AMOUNT
 from countersink.stream.decode import WHOLE_ENTRY, Decoded, decode, decode_payload, decode_rows
-from countersink.stream.delivery import Delivery
-from countersink.stream.entry import Sealed, encode_rows, id_for, new_entry_id
-from countersink.stream.limits import MAX_AMOUNT, MAX_MINUTE, MIN_AMOUNT
+from countersink.stream.entry import Delivery, Sealed, encode_rows, id_for, new_entry_id
 
 STREAM = "{countersink:0}:events"
 

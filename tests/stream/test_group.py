@@ -7,8 +7,7 @@ import redis
 
 from countersink.stream.connection import command, connect
 from countersink.stream.decode import decode
-from countersink.stream.delivery import Delivery, pages
-from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id, pages
 from countersink.stream.errors import StreamMisconfigured, StreamUnavailable
 from countersink.stream.group import Group
 from countersink.stream.names import GROUP, stream_key

@@ -12,9 +12,9 @@ from datetime import date
 from functools import partial
 from itertools import count
 
-from countersink.schedules.compaction import Selection, compact
-from countersink.schedules.mover import open_tables
-from countersink.schedules.retention import roll_up
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.retention import roll_up
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
         if plan["what"] == "retention":
             roll_up(connect, rows=rows)
         else:
-            compact(connect, Selection(before=date.max, rows=rows))
+            compact(connect, CompactOptions(before=date.max, rows=rows))
     return 0
 
 

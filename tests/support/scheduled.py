@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from rq import get_current_job
 
-from countersink.schedules import jobs, scheduler
-from countersink.schedules.context import Context, Outcome
+from countersink.runtime.log import set_up
 from countersink.schedules.cron import parse
-from countersink.schedules.failure import Failed
+from countersink.schedules.errors import JobFailed
+from countersink.schedules.jobs import Context, JobOutcome, Kind, Registry
 from countersink.schedules.options import JobsOptions, SchedulerOptions, Times
-from countersink.schedules.registry import Kind, Registry
+from countersink.schedules.runner.process import run as run_jobs
+from countersink.schedules.scheduler.process import run as run_scheduler
 from countersink.store.connection import Session, connect
-from countersink.worker.logs import set_up
 
 TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS test_start (id BIGINT AUTO_INCREMENT PRIMARY KEY,"
@@ -50,14 +50,14 @@ def _start(session: Session) -> None:
     )
 
 
-def tick(context: Context) -> Outcome:
+def tick(context: Context) -> JobOutcome:
     """Record the start; nothing else."""
     with connect(context.mysql_url) as session:
         _start(session)
-    return Outcome(1, "ticked")
+    return JobOutcome(1, "ticked")
 
 
-def breaks(context: Context) -> Outcome:
+def breaks(context: Context) -> JobOutcome:
     """Record the start, and fail."""
     with connect(context.mysql_url) as session:
         _start(session)
@@ -65,41 +65,41 @@ def breaks(context: Context) -> Outcome:
     raise RuntimeError(" ".join(("it", "broke:", "¡ñandú!", "x" * 3000)))
 
 
-def finds(context: Context) -> Outcome:
+def finds(context: Context) -> JobOutcome:
     """Record the start, and fail by what was found."""
     with connect(context.mysql_url) as session:
         _start(session)
-    raise Failed("one thing differs")
+    raise JobFailed("one thing differs")
 
 
-def until_told(context: Context) -> Outcome:
+def until_told(context: Context) -> JobOutcome:
     """Record the start, and go on until told to stop."""
     with connect(context.mysql_url) as session:
         _start(session)
     begun = time.monotonic()
     while not context.stop():
         if time.monotonic() - begun > PATIENCE_S:
-            return Outcome(0, "nobody said anything")
+            return JobOutcome(0, "nobody said anything")
         time.sleep(PAUSE_S)
-    return Outcome(7, "told to stop", finished=False)
+    return JobOutcome(7, "told to stop", finished=False)
 
 
-def deaf(context: Context) -> Outcome:
+def deaf(context: Context) -> JobOutcome:
     """Record the start, and go on whatever is said."""
     with connect(context.mysql_url) as session:
         _start(session)
     time.sleep(PATIENCE_S)
-    return Outcome(0, "nobody said anything")
+    return JobOutcome(0, "nobody said anything")
 
 
-def once_deaf(context: Context) -> Outcome:
+def once_deaf(context: Context) -> JobOutcome:
     """The first start goes on for ever; later ones end at once."""
     with connect(context.mysql_url) as session:
         _start(session)
         if len(starts(session)) > 1:
-            return Outcome(2, "the second time")
+            return JobOutcome(2, "the second time")
     time.sleep(PATIENCE_S)
-    return Outcome(0, "nobody said anything")
+    return JobOutcome(0, "nobody said anything")
 
 
 NAMES: Final = ("tick", "breaks", "finds", "until_told", "deaf", "once_deaf")
@@ -128,8 +128,8 @@ def main() -> int:
     plan = json.loads(sys.argv[2])
     set_up("json")
     if sys.argv[1] == "scheduler":
-        return scheduler.run(scheduler_options(plan))
-    return jobs.run(JobsOptions(**plan), registry=registry())
+        return run_scheduler(scheduler_options(plan))
+    return run_jobs(JobsOptions(**plan), registry=registry())
 
 
 if __name__ == "__main__":

@@ -109,19 +109,6 @@ class Snapshot:
             if rows[day, key] != sums[day, key]
         ]
 
-    def outside_ledger(self, counter: str) -> int:
-        """What the slots below 256 and from 512 on hold beyond the ledger: to be 0."""
-        ((slots,),) = self._rows(
-            "SELECT CAST(COALESCE(SUM(amount), 0) AS CHAR) FROM counter_slot"
-            " WHERE counter = %s AND NOT slot BETWEEN 256 AND 511 AND slot < 1024",
-            counter,
-        )
-        ((ledger,),) = self._rows(
-            "SELECT CAST(COALESCE(SUM(amount), 0) AS CHAR) FROM counter_ledger WHERE counter = %s",
-            counter,
-        )
-        return int(slots) - int(ledger)
-
     def _rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         self._cursor.execute(sql, args or None)
         return list(self._cursor.fetchall())

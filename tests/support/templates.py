@@ -12,7 +12,7 @@ from pathlib import Path
 
 from countersink.cli.servers import FAST, Kind, MySQLServer
 from countersink.cli.servers import mysql as recipe
-from countersink.cli.servers.programs import mariadbd, mysqld
+from countersink.cli.servers.base import mariadbd, mysqld
 
 SMALL: dict[Kind, tuple[str, ...]] = {
     # small redo logs: less to copy and to write; tests never fill them

@@ -13,8 +13,8 @@ from countersink.store.migrate import migrate
 from tests.support.databases import dropped, new_name
 from tests.support.processes import Children
 from tests.web.attacks.target import Target
-from tests.web.doors import DOORS
 from tests.web.process import StartWeb, WebProcess
+from tests.web.routes import ROUTES
 from tests.web.serving import Web, serving
 
 
@@ -27,22 +27,22 @@ def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
 
 @pytest.fixture(scope="session")
 def opened(redis_server: RedisServer, mysql_server: MySQLServer) -> Iterator[Web]:
-    """A server with the doors of tests that all tests share, for which nobody ever makes a key."""
+    """A server with the routes of tests that all tests share, for which nobody ever makes a key."""
     with dropped(mysql_server, new_name()) as url:
         migrate(url)
-        with serving(redis_server.url, url, doors=DOORS) as served:
+        with serving(redis_server.url, url, routes=ROUTES) as served:
             yield served
 
 
 @pytest.fixture(scope="session")
 def guarded(redis_server: RedisServer, mysql_server: MySQLServer) -> Iterator[Web]:
-    """A server with the doors of tests that all tests share, and that takes keys alone."""
+    """A server with the routes of tests that all tests share, and that takes keys alone."""
     with dropped(mysql_server, new_name()) as url:
         migrate(url)
         with serving(
             redis_server.url,
             url,
-            doors=DOORS,
+            routes=ROUTES,
             failures_per_minute=100_000,
             trusted_proxies=("127.0.0.2",),
         ) as served:

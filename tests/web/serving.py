@@ -14,17 +14,16 @@ from typing import Any
 
 import uvloop
 
-from countersink.cli.commands.info import found
+from countersink.cli.commands.maintain.info import found
 from countersink.producers import Producer
 from countersink.store import Store, api_keys
 from countersink.store.api_keys import SCOPES
-from countersink.store.tables import open_tables
+from countersink.store.sessions import open_tables
 from countersink.stream.connection import connect
-from countersink.web.app import DOORS, create_app
-from countersink.web.application import Application
-from countersink.web.door import Door
+from countersink.web.app import ROUTES, Application
+from countersink.web.http.route import Route
 from countersink.web.options import WebOptions
-from countersink.web.server import Server, listen, make_server, url_of
+from countersink.web.server.process import WebServer, listen, make_server, url_of
 from countersink.web.services import Services
 from countersink.worker import WorkerOptions, run
 from tests.support.waiting import eventually
@@ -96,7 +95,7 @@ def serving(
     redis_url: str,
     mysql_url: str,
     *,
-    doors: Sequence[Door] = DOORS,
+    routes: Sequence[Route] = ROUTES,
     producer: dict[str, Any] | None = None,
     **options: Any,
 ) -> Iterator[Web]:
@@ -104,17 +103,17 @@ def serving(
 
     Args:
         redis_url, mysql_url: the servers behind it.
-        doors: what there is; default: everything.
+        routes: what there is; default: everything.
         producer: arguments of the Producer.
         options: fields of :class:`~countersink.web.options.WebOptions`.
     """
     chosen = WebOptions(redis_url=redis_url, mysql_url=mysql_url, **{"port": 0, **options})
     with connect(redis_url) as client:
-        application = create_app(
+        application = Application(
             chosen,
             producer=partial(Producer, redis_url, handle_sigterm=False, **(producer or {})),
             system=partial(found, client, mysql_url),
-            doors=doors,
+            routes=routes,
         )
         with listen(chosen) as listener:
             server = make_server(application, chosen)
@@ -131,7 +130,7 @@ def serving(
                 assert not thread.is_alive(), "the server did not end"
 
 
-def _serve(loop: asyncio.AbstractEventLoop, server: Server, listener: socket.socket) -> None:
+def _serve(loop: asyncio.AbstractEventLoop, server: WebServer, listener: socket.socket) -> None:
     try:
         loop.run_until_complete(server.serve(sockets=[listener]))
     finally:

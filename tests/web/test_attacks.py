@@ -123,8 +123,10 @@ def test_questions_whose_answers_would_have_no_end(target: Target) -> None:
             assert told.status_code == 422, asked
             assert "100,000" in told.text, asked
     told = ask(target, "GET", f"{counter}/hourly").json()
-    assert (told["truncated"], 99_900 <= len(told["rows"]) <= 100_000) == (True, True)
-    assert len(ask(target, "GET", f"{counter}/totals?by=month").json()["rows"]) == 8_029 * 12 + 1
+    assert (told["truncated"], sum(row["total"] for row in told["rows"])) == (True, 1)
+    assert len(told["rows"]) <= 24
+    told = ask(target, "GET", f"{counter}/totals?by=month").json()
+    assert (told["truncated"], told["rows"]) == (True, [{"month": "9999-12", "total": 1}])
     for query in (
         "top?n=10001",
         "top?n=0",
@@ -136,7 +138,6 @@ def test_questions_whose_answers_would_have_no_end(target: Target) -> None:
         "daily?time_zone=/etc/passwd",
         f"daily?time_zone={'A' * 10_000}",
         "daily?" + "key=a&" * 501,
-        "daily?key=" + "k" * 256,
         "daily?format=xml",
     ):
         assert ask(target, "GET", f"{counter}/{query}").status_code == 422, query

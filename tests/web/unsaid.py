@@ -16,6 +16,7 @@ UNSAID: Final = re.compile(
             # of two parameters or members
             "the range ends .* before it begins",
             "it goes with by=key",
+            "it goes with format=csv",
             "give key or top, not both",
             "it has an id, and so has the batch",
             "that could be more than 10,000 samples",

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from countersink.worker import Stop, WorkerOptions, run
-from countersink.worker.logs import LOGGER
+from countersink.worker.report import LOGGER
 
 
 class Running:

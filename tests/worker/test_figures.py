@@ -9,7 +9,8 @@ import redis
 
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
-from countersink.worker.figures import TTL_S, Figures, Publisher
+from countersink.stream.heartbeat import TTL_S
+from countersink.worker.report import WorkerFigures, heartbeat
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
@@ -40,7 +41,7 @@ def test_a_worker_publishes_what_it_does_and_takes_it_back_at_the_end(
     assert int(found["started"]) <= int(found["last_batch"]) <= int(found["updated"])
     assert found["state"] in ("idle", "applying")
     assert float(found["rate"]) >= 0
-    assert set(found) == {"pid", "host", "rate", "updated", *Figures.__slots__}
+    assert set(found) == {"pid", "host", "rate", "updated", *WorkerFigures.__slots__}
     assert redis_client.keys("countersink:worker:*") == []
 
 
@@ -59,7 +60,7 @@ def test_a_worker_that_waits_for_mysql_says_so(
 def test_publishing_never_raises(own_redis_server: RedisFactory) -> None:
     server = own_redis_server()
     client = connect_redis(server.url)
-    publisher = Publisher(client, "c", Figures())
+    publisher = heartbeat(client, "c", WorkerFigures())
     server.kill()
     publisher.publish(now=True)
     publisher.withdraw()
@@ -67,8 +68,8 @@ def test_publishing_never_raises(own_redis_server: RedisFactory) -> None:
 
 
 def test_figures_are_published_at_most_once_a_second(redis_client: redis.Redis) -> None:
-    figures = Figures()
-    publisher = Publisher(redis_client, "c", figures)
+    figures = WorkerFigures()
+    publisher = heartbeat(redis_client, "c", figures)
     publisher.publish()
     figures.entries = 1
     publisher.publish()

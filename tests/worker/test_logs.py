@@ -9,8 +9,9 @@ import logging
 import pytest
 import redis
 
+from countersink.runtime.log import Log, code_lines, set_up, take_down
 from countersink.stream.entry import encode_rows
-from countersink.worker.logs import LOGGER, Action, Log, code_lines, set_up, take_down
+from countersink.worker.report import LOGGER, WorkerAction
 from tests.support.traffic import FIRST_MINUTE, Traffic, add, now_ms, send
 from tests.worker.running import Records, drain
 
@@ -23,7 +24,7 @@ ACTIONS = {
 
 
 def test_the_set_of_actions_is_what_people_alert_on() -> None:
-    assert {str(action) for action in Action} == ACTIONS
+    assert {str(action) for action in WorkerAction} == ACTIONS
 
 
 def test_a_run_logs_its_steps(redis_url: str, redis_client: redis.Redis, mysql_url: str) -> None:
@@ -49,7 +50,9 @@ def stream() -> io.StringIO:
 def test_json_has_one_object_per_line(stream: io.StringIO) -> None:
     handler = set_up("json", stream)
     try:
-        Log("host-1-ab")(Action.WAITING, "MySQL does not serve", for_s=31, error='a "b"\nc')
+        Log(LOGGER, consumer="host-1-ab")(
+            WorkerAction.WAITING, "MySQL does not serve", for_s=31, error='a "b"\nc'
+        )
         LOGGER.warning("from elsewhere")
     finally:
         take_down(handler)
@@ -69,7 +72,9 @@ def test_json_has_one_object_per_line(stream: io.StringIO) -> None:
 def test_text_has_one_line_per_record(stream: io.StringIO) -> None:
     handler = set_up("text", stream)
     try:
-        Log("host-1-ab")(Action.SLOT, "lost", level=logging.WARNING, slot=7, error="two words")
+        Log(LOGGER, consumer="host-1-ab")(
+            WorkerAction.SLOT, "lost", level=logging.WARNING, slot=7, error="two words"
+        )
     finally:
         take_down(handler)
     (line,) = stream.getvalue().splitlines()
@@ -95,7 +100,7 @@ def test_a_bug_is_shown_by_its_lines_of_code_without_its_text(
             except ValueError as cause:
                 raise KeyError(secret) from cause
         except KeyError as error:
-            Log("c")(Action.ENTRY_FAILED, "failed", bug=error)
+            Log(LOGGER, consumer="c")(WorkerAction.ENTRY_FAILED, "failed", bug=error)
             LOGGER.exception("elsewhere")
     finally:
         take_down(handler)

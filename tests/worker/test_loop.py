@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import redis
 
+from countersink.runtime.log import Log
 from countersink.store import Store
-from countersink.store.apply import Applied, Applier
-from countersink.store.merge import Incoming
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.apply import Applied, Applier
 from countersink.stream.decode import Decoded, decode
-from countersink.stream.delivery import Delivery
-from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id
 from countersink.stream.group import Group
 from countersink.stream.names import GROUP, PARTITIONS_KEY, stream_key
-from countersink.worker import applying, decoding, housekeeping
-from countersink.worker.decoding import incoming
-from countersink.worker.logs import Log
+from countersink.worker import intake, loop
+from countersink.worker.intake import incoming
+from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
 from tests.support.traffic import FIRST_MINUTE, Traffic, add, backlog, now_ms, send
 from tests.support.waiting import eventually
@@ -88,7 +88,7 @@ def test_an_entry_that_was_applied_but_not_acknowledged_is_acknowledged_only(
     send(redis_client, *entries(redis_client, traffic, 40))
     group = Group(redis_client, [stream_key(0)], "died-after-commit")
     group.ensure()
-    taken = [incoming(delivery, Log("test"))[1] for delivery in group.read(25, 0)]
+    taken = [incoming(delivery, Log(LOGGER, consumer="test"))[1] for delivery in group.read(25, 0)]
     Applier(mysql_url, 7).apply(taken[:15])
 
     with Records() as records:
@@ -126,7 +126,7 @@ def test_workers_that_take_each_others_entries_count_them_once(
 def test_a_new_partition_is_read_without_a_restart_and_a_dropped_one_to_its_end(
     redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "PARTITIONS_EVERY_S", 0.05)
+    monkeypatch.setattr(intake, "PARTITIONS_EVERY_S", 0.05)
     traffic = Traffic(6)
     with (
         Records() as records,
@@ -200,7 +200,7 @@ def test_an_entry_that_breaks_the_decoder_is_buried_and_the_others_are_counted(
             raise ZeroDivisionError(str(delivery.fields))
         return decode(delivery)
 
-    monkeypatch.setattr(decoding, "decode", breaking)
+    monkeypatch.setattr(intake, "decode", breaking)
     send(redis_client, *entries(redis_client, traffic, 10))
     add(redis_client, {"rows": poison})
     add(redis_client, {"rows": poison, "id": new_entry_id(now_ms(redis_client))})
@@ -231,7 +231,7 @@ def test_an_entry_that_breaks_the_store_is_buried_and_the_others_are_counted(
                 raise RecursionError("poison")
             return super().apply(batch)
 
-    monkeypatch.setattr(applying, "Applier", Breaking)
+    monkeypatch.setattr(loop, "Applier", Breaking)
     poison = encode_rows([("views", "poison", FIRST_MINUTE, 1)])
     send(redis_client, *entries(redis_client, traffic, 10))
     add(redis_client, {"rows": poison})

@@ -13,7 +13,7 @@ from countersink.store.settings import Settings
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import PARTITIONS_KEY
-from countersink.worker import housekeeping
+from countersink.worker import intake
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, backlog, now_ms, send
@@ -276,7 +276,7 @@ def test_a_full_redis_is_emptied_by_running_workers_and_by_new_ones(
 def test_a_full_redis_is_emptied_although_its_partitions_were_raised(
     own_redis_server: RedisFactory, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "PARTITIONS_EVERY_S", 0.01)
+    monkeypatch.setattr(intake, "PARTITIONS_EVERY_S", 0.01)
     server, traffic = own_redis_server(), Traffic(50)
     client = connect_redis(server.url)
     with (
@@ -301,7 +301,7 @@ def test_a_full_redis_is_emptied_although_its_partitions_were_raised(
 def test_a_partition_count_that_is_no_number_is_said_and_reading_goes_on(
     redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "PARTITIONS_EVERY_S", 0.01)
+    monkeypatch.setattr(intake, "PARTITIONS_EVERY_S", 0.01)
     traffic = Traffic(51)
     with (
         Oracle(mysql_url) as oracle,

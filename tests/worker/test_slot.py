@@ -7,12 +7,13 @@ from functools import partial
 import pytest
 import redis
 
+from countersink.runtime.log import Log
 from countersink.store.connection import Session, connect
+from countersink.store.errors import SchemaMismatch
 from countersink.store.lease import acquire
 from countersink.worker import process
-from countersink.worker.logs import Log
-from countersink.worker.slot import Slot
-from countersink.worker.tables import SchemaTooNew
+from countersink.worker.loop import Slot
+from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
@@ -23,7 +24,7 @@ def slot(mysql_url: str, holder: str) -> Slot:
     def opened() -> Session:
         return connect(mysql_url)
 
-    return Slot(opened, holder, Log(holder), renew_every_s=0.0)
+    return Slot(opened, holder, Log(LOGGER, consumer=holder), renew_every_s=0.0)
 
 
 def expire(oracle: Oracle) -> None:
@@ -112,6 +113,6 @@ def test_tables_migrated_by_a_newer_version_are_noticed_without_a_new_connection
     held.take()
     with Oracle(mysql_url) as oracle:
         oracle.rows("INSERT INTO schema_version VALUES (9999, 'from the future', NOW(3))")
-        with pytest.raises(SchemaTooNew):
+        with pytest.raises(SchemaMismatch):
             held.keep()
     held.release()

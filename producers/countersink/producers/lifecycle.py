@@ -1,37 +1,110 @@
-"""Forks and ends of the process, for all its producers.
+"""Forks, signals, exits: what a process does with its producers (``atexit``, SIGTERM, fork).
 
-Every end of the process that Python sees flushes every open producer: an exit by ``atexit``, and,
-since children of ``multiprocessing`` skip that, by a finalizer of ``multiprocessing`` where that
-module is in use; signals, see ``end_signals``; ``os._exit`` and the like, see ``exit_hooks``.
+Every end of the process that Python sees flushes every open producer:
+
+- an exit, by ``atexit``, and, since children of ``multiprocessing`` skip that, by a finalizer of
+  ``multiprocessing`` where that module is in use;
+- SIGTERM, beside the app's own handler, if it has one; SIGTERM, SIGHUP, SIGQUIT and SIGINT, before
+  their default action ends the process. An ignored signal stays so;
+- functions of the standard library that end the process without ``atexit``: ``os._exit``, which the
+  work horses of RQ, the pools of Celery and many forked children end by; ``os.execv`` and
+  ``os.execve``, which all of ``os.exec…`` use; ``signal.raise_signal`` and ``os.kill`` of the
+  process's own id, by which servers such as uvicorn let a signal have its default action once they
+  have shut down. Each is replaced as long as a producer is open, by a function that flushes and
+  then calls the original. A process that has counted nothing notices nothing.
+
+A forked child begins with empty producers.
 """
 
 import atexit
-import encodings.idna  # noqa: F401  (see below)
+import encodings.idna  # noqa: F401  (see the end of this module)
 import os
+import signal
 import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
-from countersink.producers import end_signals, exit_hooks
-from countersink.producers.process_end import Closable, close_all, in_child, producers
+from countersink.producers.log import logger
+from countersink.producers.threads import (
+    Bell,
+    get_ident,
+    in_main_thread,
+    in_own_thread,
+    pause,
+    sleep,
+    start_thread,
+    stop_switching,
+)
 
+if TYPE_CHECKING:
+    from countersink.producers.producer import Producer
+
+NUMBERS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
+"""The signals that are flushed at."""
+GRACE_SECONDS: Final = 2.0
+"""How long after a last flush a process may take to be gone."""
+POLL_SECONDS: Final = 0.005
+"""Between two looks whether the producers are flushed."""
+CLOSING_SECONDS: Final = 5.0
+"""How long closing at a signal may take beyond the exit timeout, before the process ends all the
+same.
+"""
+
+_kill = os.kill  # as they were before they were replaced
+_exit = os._exit
+
+
+class _End:
+    """How far this process is with its end.
+
+    Attributes:
+        thread: which thread is about to end it; ``until``: how long others wait for that.
+        flushing: a signal's flush beside the app's own handler is under way.
+        closing: the last flush is under way, and signals no longer do anything.
+        closed: it is over: signals have their default action.
+    """
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self.until = 0.0
+        self.flushing = self.closing = self.closed = False
+
+
+_end = _End()
+_producers: Final[dict[int, "Producer"]] = {}  # the open ones
+_handlers: Final[dict[int, Any]] = {}  # signal → what was there before ours
 _finalized = False
 
 
-def register(producer: Closable, *, handle_sigterm: bool, handle_os_exit: bool) -> None:
+def register(producer: "Producer", *, handle_sigterm: bool, handle_os_exit: bool) -> None:
     """Flush ``producer`` when the process ends, and empty it in forked children."""
-    producers[id(producer)] = producer
+    _producers[id(producer)] = producer
     if handle_sigterm:
-        end_signals.install()
-        exit_hooks.install(exit_hooks.SIGNALS)
+        for number in NUMBERS:
+            previous = _handler(number)
+            if previous is signal.SIG_DFL or (number == signal.SIGTERM and callable(previous)):
+                _put(number, previous)
+        for hook in _SIGNAL_HOOKS:
+            hook.install()
     if handle_os_exit:
-        exit_hooks.install(exit_hooks.EXITS)
+        for hook in _EXIT_HOOKS:
+            hook.install()
 
 
-def forget(producer: Closable) -> None:
+def forget(producer: "Producer") -> None:
     """``producer`` is closed."""
-    producers.pop(id(producer), None)
-    if not producers:
-        end_signals.uninstall()
-        exit_hooks.uninstall()
+    _producers.pop(id(producer), None)
+    if _producers:
+        return
+    if not (_end.flushing or _end.closing):
+        for number in NUMBERS:
+            if _handler(number) is _on_signal:  # else something else was installed since
+                signal.signal(number, _handlers.pop(number))
+    for hook in _EXIT_HOOKS + _SIGNAL_HOOKS:
+        hook.uninstall()
 
 
 def use_multiprocessing() -> None:
@@ -50,18 +123,296 @@ def handle_signals_anew() -> None:
     servers and of job queues, which reset them; or that could not be had in the thread that made
     it.
     """
-    end_signals.install_anew()
+    for number in NUMBERS:
+        if _handler(number) is signal.SIG_DFL:
+            _put(number, signal.SIG_DFL)
+
+
+def close_all() -> None:
+    """Store everything, all within the longest of the exit timeouts: the process ends.
+
+    Meanwhile calls of ``increment()`` by other threads wait for the end, so that none returns that
+    is not stored.
+    """
+    _close(list(_producers.values()))
+
+
+def wait_for_end() -> None:
+    """For a call that came too late to be stored: it does not return if the process is ending."""
+    if (
+        _end.thread is None
+        or _end.thread == get_ident()
+        # The end waits for our own threads, which may get here by a log handler that counts.
+        or in_own_thread()
+    ):
+        return
+    while time.monotonic() < _end.until:
+        pause(POLL_SECONDS)
+
+
+# --- flushing and closing --------------------------------------------------------------------
+
+
+def _used() -> list["Producer"]:
+    """Those that have counted in this process."""
+    return [each for each in list(_producers.values()) if not each.unused]
+
+
+def _longest_timeout(everyone: list["Producer"]) -> float:
+    """Seconds that a flush of them may take."""
+    return max((each.exit_timeout for each in everyone), default=0.0)
+
+
+def _flush(everyone: list["Producer"]) -> float:
+    """Flush the producers, all at once: none waits for another's Redis. Until when, on the
+    monotonic clock, that took at most.
+    """
+    deadline = time.monotonic() + _longest_timeout(everyone)
+    waiting = []
+    for producer in everyone:
+        try:
+            waiting.append(producer.begin_flush(deadline))
+        except Exception:
+            _complain()
+    while waiting:
+        left = []
+        for over in waiting:
+            try:
+                if not over():
+                    left.append(over)
+            except Exception:
+                _complain()
+        waiting = left
+        if waiting:
+            sleep(POLL_SECONDS)
+    return deadline
+
+
+def _close(everyone: list["Producer"]) -> None:
+    stop_switching()
+    _end.until = time.monotonic() + _longest_timeout(everyone) + GRACE_SECONDS
+    _end.thread = get_ident()
+    for producer in everyone:
+        producer.stop_counting()
+    deadline = _flush(everyone)
+    for producer in everyone:
+        try:
+            producer.close_at_exit(deadline)
+        except Exception:
+            _complain()
+    _end.until = time.monotonic() + GRACE_SECONDS
+
+
+def _complain() -> None:
+    logger.exception("at the end of the process:", extra={"action": "internal_error"})
+
+
+# --- signals ---------------------------------------------------------------------------------
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    """Runs in the main thread, between any two of its instructions: so it takes no lock."""
+    previous = _handlers.get(number)
+    if _end.closed:
+        _default(number)
+    elif callable(previous) and not _end.closing:
+        if not _end.flushing:
+            _end.flushing = True
+            if not _started(_flush_beside, number):
+                _end.flushing = False
+        previous(number, frame)
+    elif not _end.closing:
+        _end.closing = True
+        if not _started(_end_by, number):
+            _default(number)
+
+
+def _started(target: Callable[[int], None], number: int) -> bool:
+    """Start a thread; False: there is none to be had."""
+    try:
+        start_thread(target, (number,))
+    except RuntimeError:
+        return False
+    return True
+
+
+def _default(number: int) -> None:
+    """The default action, so that the parent sees a process ended by this signal."""
+    signal.signal(number, signal.SIG_DFL)
+    _kill(os.getpid(), number)
+
+
+def _flush_beside(number: int) -> None:
+    try:
+        _flush(_used())
+        _say(number)
+    finally:
+        _end.flushing = False
+
+
+def _end_by(number: int) -> None:
+    bell = Bell()
+    seconds = _longest_timeout(list(_producers.values()))
+    try:
+        try:
+            # In a thread of its own, since it logs: a log may block for ever.
+            start_thread(_close_for, (number, bell))
+        except RuntimeError:  # there is none to be had
+            _close_for(number, bell)
+        bell.wait(seconds + CLOSING_SECONDS)
+    finally:
+        _end.closed = True
+    _kill(os.getpid(), number)
+    sleep(GRACE_SECONDS)
+    # The main thread is deep in C: the status that a shell shows for this signal.
+    _exit(128 + number)
+
+
+def _close_for(number: int, bell: Bell) -> None:
+    try:
+        _close(_used())
+        _say(number)
+    finally:
+        bell.ring()
+
+
+def _say(number: int) -> None:
+    logger.info("flushed because of %s", signal.Signals(number).name, extra={"action": "sigterm"})
+
+
+def _handler(number: int) -> Any:
+    """The handler; None: it was not installed from Python, or this thread cannot change it."""
+    if not in_main_thread():
+        return None
+    handler = signal.getsignal(number)
+    return None if handler is signal.SIG_DFL and _caught_in_c(number) else handler
+
+
+def _caught_in_c(number: int) -> bool:
+    """Whether a handler is there that Python knows nothing of: of faulthandler, uWSGI, a server in
+    Rust. Only Linux tells.
+    """
+    try:
+        with open("/proc/self/status", "rb") as status:
+            caught = next(line for line in status if line.startswith(b"SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def _put(number: int, previous: Any) -> None:
+    if previous is _on_signal:
+        return
+    _handlers[number] = previous  # first: the signal may come at once
+    try:
+        signal.signal(number, _on_signal)
+    except ValueError:  # a subinterpreter's main thread
+        pass
+
+
+# --- functions that end the process ----------------------------------------------------------
+
+
+class _Hook:
+    """One function, and what is done before it."""
+
+    def __init__(self, module: ModuleType, name: str, before: Callable[..., None]) -> None:
+        self._module = module
+        self._name = name
+        self._before = before
+        self._original: Any = None
+        self._function: Any = None
+
+    def install(self) -> None:
+        """Put ours before the function that is there now, unless it is before one already."""
+        if self._function is not None:
+            return
+        original = getattr(self._module, self._name)
+        before = self._before
+
+        @wraps(original)
+        def hooked(*args: Any, **named: Any) -> Any:
+            try:
+                before(*args, **named)
+            except Exception:
+                _complain()
+            return original(*args, **named)
+
+        hooked.__module__ = self._module.__name__  # where pickle finds it, as it does the original
+        self._original, self._function = original, hooked
+        setattr(self._module, self._name, hooked)
+
+    def uninstall(self) -> None:
+        """Put the original back, unless somebody else has replaced ours."""
+        if self._function is not None and getattr(self._module, self._name) is self._function:
+            setattr(self._module, self._name, self._original)
+            self._function = None
+
+
+def _before_exit(*ignored: object, **named: object) -> None:
+    if not _used():
+        return
+    try:
+        _end.closing = True  # no signal cuts the last flush short; from now on they do nothing
+        for number in NUMBERS:
+            if _handler(number) not in (signal.SIG_IGN, None):
+                _put(number, signal.SIG_DFL)
+        _close(_used())
+    except BaseException:  # of a signal handler that raises: the process ends all the same
+        pass
+
+
+def _before_exec(*ignored: object, **named: object) -> None:
+    _flush(_used())
+    for producer in _used():  # unless the process goes on, for there is no such program
+        producer.tell_of_loss()
+
+
+def _before_raise(*numbers: int) -> None:
+    if len(numbers) == 1 and _ends_by(numbers[0]):
+        _before_exit()
+        _end.closed = True
+        if _handler(numbers[0]) is not None:
+            signal.signal(numbers[0], signal.SIG_DFL)
+
+
+def _ends_by(number: int) -> bool:
+    """Whether this signal, raised now by the process itself, ends it without any Python code."""
+    if number not in NUMBERS or number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        return False
+    handler = signal.getsignal(number)
+    if handler is _on_signal:
+        return not callable(_handlers.get(number))
+    return handler is signal.SIG_DFL and not _caught_in_c(number)
+
+
+def _before_kill(*target: int) -> None:
+    if target[:1] == (os.getpid(),):
+        _before_raise(*target[1:])
+
+
+_EXIT_HOOKS: Final = (
+    _Hook(os, "_exit", _before_exit),
+    _Hook(os, "execv", _before_exec),
+    _Hook(os, "execve", _before_exec),
+)
+_SIGNAL_HOOKS: Final = (
+    _Hook(signal, "raise_signal", _before_raise),
+    _Hook(os, "kill", _before_kill),
+)
 
 
 def _in_child() -> None:
     global _finalized
     _finalized = False  # a child of multiprocessing clears its finalizers
-    end_signals.in_child()
-    in_child()
+    _end.thread = None
+    _end.flushing = _end.closing = _end.closed = False
+    for producer in list(_producers.values()):
+        producer.start_over()
 
 
 atexit.register(close_all)
 os.register_at_fork(after_in_child=_in_child)
 
 # Why this module imports encodings.idna: looking up a host's name does so, the first time, in the
-# sender's thread. A child forked at that moment could never look up a host's name again.
+# send thread. A child forked at that moment could never look up a host's name again.

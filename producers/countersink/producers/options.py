@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from countersink.stream.limits import MAX_COUNTER_LENGTH
+from countersink.runtime.limits import MAX_COUNTER_LENGTH
 
 URL_VARIABLE: Final = "COUNTERSINK_REDIS_URL"
 PREFIX: Final = "COUNTERSINK_PRODUCER_"

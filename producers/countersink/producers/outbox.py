@@ -1,46 +1,80 @@
-"""Parcels that are sealed and not stored yet."""
+"""The outbox: rows encoded into entries that Redis or the spool has not stored yet."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from countersink.producers.bell import Bell
-from countersink.producers.clock import RedisClock
-from countersink.producers.increments import Names
-from countersink.producers.intake import Intake
-from countersink.producers.parcel import Parcel, encode_pieces
-from countersink.producers.rows import NEVER
-from countersink.stream.entry import ROWS_PER_ENTRY, Row, id_for, new_entry_id
+from countersink.producers.batch import Names
+from countersink.producers.buffer.events import EventBuffer
+from countersink.producers.buffer.rows import NEVER
+from countersink.producers.threads import Bell, breathe
+from countersink.stream.clock import RedisClock
+from countersink.stream.entry import ROWS_PER_ENTRY, Row, Sealed, encode_rows, id_for, new_entry_id
 
+PARCELS_AT_A_TIME: Final = 16
+"""Parcels sent in one round trip, or written with one fsync."""
 PIECE_ROWS: Final = 64
 """Rows encoded at a time at least: some 50 µs during which no other thread runs."""
 
 
-class Outbox:
-    """Seals rows into parcels and knows which of them are stored. For the sender and the spooler at
-    once.
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """Rows on their way to Redis. Identity, not content, tells two parcels apart.
 
     Attributes:
-        stored, spooled, resent: increments, see :class:`~countersink.producers.stats.Stats`.
+        id: 32 hex digits, given at sealing and kept for ever.
+        rows: the JSON, frozen.
+        row_count: rows in it.
+        increments: increments folded into them.
+        generation: the generation of rows that they were taken from (see ``RowBuffer``).
+        at: Unix ms on Redis's clock of the first attempt to send; ``None``: never attempted.
+        in_doubt: it was sent and the answer was lost: Redis may have it.
+        settled: it is stored, in Redis or in the spool; guarded by the producer's lock.
+    """
+
+    id: str
+    rows: bytes
+    row_count: int
+    increments: int
+    generation: int = 0
+    at: int | None = None
+    in_doubt: bool = False
+    settled: bool = False
+
+    def sealed(self) -> Sealed:
+        """The entry to send: the same bytes at every attempt.
+
+        Raises:
+            RuntimeError: ``at`` was not stamped yet.
+        """
+        if self.at is None:
+            raise RuntimeError("a parcel is stamped before it is sent")
+        return Sealed(self.id, self.at, self.rows, self.increments)
+
+
+class Outbox:
+    """Seals rows into parcels and knows which of them are stored. For the send thread and the
+    spool thread at once.
+
+    Attributes:
+        stored, spooled, resent: increments, see :class:`~countersink.producers.engine.Stats`.
         lost: increments given up.
         settled_at: the monotonic time at which rows were settled last.
         watchers: rung whenever rows were settled.
     """
 
-    def __init__(
-        self, intake: Intake, clock: RedisClock, id_scope: str, breathe: Callable[[], None]
-    ) -> None:
+    def __init__(self, events: EventBuffer, clock: RedisClock, id_scope: str) -> None:
         self.stored = 0
         self.spooled = 0
         self.resent = 0
         self.lost = 0
         self.watchers: list[Bell] = []
-        self._intake = intake
-        self._lock = intake.lock
-        self._buffer = intake.buffer
+        self._events = events
+        self._lock = events.lock
+        self._buffer = events.buffer
         self._clock = clock
         self._id_scope = id_scope
-        self._breathe = breathe
         self._parcels: list[Parcel] = []
         self._given_up = False
         self.settled_at = float("-inf")
@@ -75,7 +109,7 @@ class Outbox:
             if piece.relative:
                 absolute = self._clock.absolute
                 rows_taken = [(c, key, absolute(minute), n) for c, key, minute, n in rows_taken]
-            # By and by, see encode_pieces: a batch of the app's comes all at once.
+            # By and by, see _encode: a batch of the app's comes all at once.
             pieces += [rows_taken[at : at + limit] for at in range(0, len(rows_taken), limit)]
             count += len(piece.rows)
             increments += piece.increments
@@ -85,7 +119,7 @@ class Outbox:
                 break
         if not pieces:
             return None
-        rows = encode_pieces(pieces, self._breathe)
+        rows = _encode(pieces)
         id = id_for(self._id_scope, *names) if names else new_entry_id(self._clock.now_ms())
         return Parcel(id, rows, count, increments, generation)
 
@@ -143,7 +177,7 @@ class Outbox:
             with self._lock:
                 more = self._buffer.give_back(PIECE_ROWS)
             if more:
-                self._breathe()
+                breathe()
 
     def mark(self) -> int:
         """The generation of all that is folded by now, for :meth:`settled`."""
@@ -167,9 +201,23 @@ class Outbox:
                 self._buffer.close()  # an event that a caller leaves from now on is dropped
                 self._given_up = True
                 self._parcels.clear()
-            lost = self._intake.accepted - self.stored - self.spooled
-            self._intake.accepted -= lost
-            self._intake.dropped += lost
+            lost = self._events.accepted - self.stored - self.spooled
+            self._events.accepted -= lost
+            self._events.dropped += lost
             self.lost += lost
             self._oldest = NEVER
             return self.lost
+
+
+def _encode(pieces: Sequence[Sequence[Row]]) -> bytes:
+    """What ``encode_rows`` gives for all the rows together, encoded piece by piece.
+
+    The JSON encoder holds the interpreter lock for as long as it runs: between two pieces the
+    app's threads go on.
+    """
+    encoded = []
+    for number, piece in enumerate(pieces):
+        if number:
+            breathe()
+        encoded.append(encode_rows(piece)[1:-1])  # without the brackets of the JSON array
+    return b"[" + b",".join(encoded) + b"]"

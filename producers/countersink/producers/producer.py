@@ -9,17 +9,14 @@ from types import TracebackType
 from typing import Final, NoReturn, Self
 
 from countersink.producers import lifecycle
-from countersink.producers.applied import StoredMark, Trail
-from countersink.producers.core import Core
-from countersink.producers.increments import Asked, check_batch, check_id
-from countersink.producers.intake import Mode
+from countersink.producers.batch import Asked, check_batch, check_id
+from countersink.producers.buffer.events import Mode
+from countersink.producers.engine import Engine, Stats
+from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.options import Options, from_environment
-from countersink.producers.primitives import RLock
-from countersink.producers.process_end import wait_for_end
-from countersink.producers.stats import Stats
-from countersink.stream.connection import connect, redact
-from countersink.stream.errors import StreamMisconfigured
-from countersink.stream.limits import (
+from countersink.producers.redis_link import StoredMark, Trail
+from countersink.producers.threads import RLock
+from countersink.runtime.limits import (
     MAX_AMOUNT,
     MAX_KEY_BYTES,
     MIN_AMOUNT,
@@ -28,6 +25,8 @@ from countersink.stream.limits import (
     check_key,
     minute_of,
 )
+from countersink.stream.connection import connect, redact
+from countersink.stream.errors import StreamMisconfigured
 
 _ONE: Final = 1
 _DEFAULTS: Final = Options()
@@ -99,7 +98,7 @@ class Producer:
             client = connect(url)
         except StreamMisconfigured as error:
             raise ValueError(str(error)) from error
-        # redis-py imports more for its first connection. Here and now, not in the sender's thread:
+        # redis-py imports more for its first connection. Here and now, not in the send thread:
         # a child that is forked in the midst of an import is left with half a module.
         client.connection_pool.make_connection()
         self._url = url
@@ -133,7 +132,8 @@ class Producer:
 
         Args:
             counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
-            key: 0 to 255 bytes of UTF-8.
+            key: any text. One of more than 255 bytes of UTF-8 is counted under its beginning and a
+                digest of the whole: :func:`countersink.runtime.limits.cut_key`.
             amount: a signed 64-bit integer; 0 declares the key without counting.
             at: when it happened, an aware datetime from 1970 to 9999-12-25. Default: now on Redis's
                 clock, in whole minutes; right to within 50 ms or so.
@@ -190,8 +190,7 @@ class Producer:
             and "".join(keys).isascii()
             and max(map(len, keys)) <= MAX_KEY_BYTES
         ):
-            for key in keys:
-                check_key(key)
+            keys = [check_key(key) for key in keys]
         if not (
             set(map(type, values)) == {int}
             and min(values) >= MIN_AMOUNT
@@ -199,11 +198,11 @@ class Producer:
         ):
             for value in values:
                 check_amount(value)
-        intake = self._core.intake
-        if intake.mode is Mode.CLOSED:
+        events = self._engine.events
+        if events.mode is Mode.CLOSED:
             self._refuse(len(keys))
             return
-        intake.put_many(counter, minute, keys, values)
+        events.put_many(counter, minute, keys, values)
 
     def increment_batch(self, increments: Iterable[Asked], *, id: str | None = None) -> bool:
         """Accept all these increments, or none: for those who pass on what others send.
@@ -232,11 +231,11 @@ class Producer:
         batch = check_batch(increments, id)
         if not batch.rows:
             return True
-        intake = self._core.intake
-        if intake.mode is Mode.CLOSED:
+        events = self._engine.events
+        if events.mode is Mode.CLOSED:
             self._refuse(batch.rows)
             return False
-        return intake.put_batch(batch)
+        return events.put_batch(batch)
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
         """Wait until everything accepted before this call is stored: in Redis, or else in the
@@ -255,30 +254,30 @@ class Producer:
             next call is about what was stored since.
         """
         deadline = time.monotonic() + timeout
-        since = self._core.trail.told
-        if not self._core.flush(timeout):
+        since = self._engine.trail.told
+        if not self._engine.flush(timeout):
             return False
-        return not applied or self._core.applied(deadline - time.monotonic(), since)
+        return not applied or self._engine.applied(deadline - time.monotonic(), since)
 
     @property
     def trail(self) -> Trail:
         """What became of all that this process has stored; tells of a :meth:`mark`."""
-        return self._core.trail
+        return self._engine.trail
 
     def mark(self, since: int = 0) -> StoredMark | None:
         """Where all that this process has stored by now ends in the streams, to be asked for with
-        :meth:`countersink.producers.applied.Trail.applied`; None as long as some of it is in its
+        :meth:`countersink.producers.redis_link.Trail.applied`; None as long as some of it is in its
         spool.
 
         Args:
-            since: :attr:`Trail.breaks <countersink.producers.applied.Trail.breaks>` before it was
-                stored.
+            since: :attr:`Trail.breaks <countersink.producers.redis_link.Trail.breaks>` before it
+                was stored.
         """
-        return self._core.mark(since)
+        return self._engine.mark(since)
 
     def stats(self) -> Stats:
         """The figures of this producer in this process."""
-        return self._core.stats()
+        return self._engine.stats()
 
     @property
     def spool(self) -> str | None:
@@ -304,7 +303,7 @@ class Producer:
             if complete is None:
                 # Remembered only now: a close that an exception of a signal handler ended is made
                 # up for by the next one, the exit's if no other comes.
-                complete = self._complete = self._core.close(timeout)
+                complete = self._complete = self._engine.close(timeout)
         lifecycle.forget(self)
         return complete
 
@@ -338,19 +337,19 @@ class Producer:
         """Begin a flush; what is returned is called until it says that the flush is over, done or
         not, which is so from the monotonic time ``deadline`` on.
         """
-        return self._core.begin_flush_over(deadline)
+        return self._engine.begin_flush_over(deadline)
 
     @property
     def unused(self) -> bool:
         """Whether nothing was counted in this process."""
-        return self._core.unused
+        return self._engine.unused
 
     def stop_counting(self) -> None:
         """Accept no more: later increments are dropped instead of raising, and do not return if the
         process is about to end.
         """
         self._exited = True
-        self._core.intake.switch(Mode.CLOSED)
+        self._engine.events.switch(Mode.CLOSED)
 
     def close_at_exit(self, deadline: float) -> None:
         """Close until the monotonic time ``deadline``; later increments are dropped instead of
@@ -368,12 +367,12 @@ class Producer:
 
     def tell_of_loss(self) -> None:
         """Say, if it is so, that what was not stored is lost as the process ends now."""
-        self._core.tell_of_loss()
+        self._engine.tell_of_loss()
 
     def start_over(self) -> None:
         """Begin empty: the parent of a forked child sends what it had accepted."""
-        self._core = Core(self._url, self._options)
-        self._fast = self._core.intake.fast
+        self._engine = Engine(self._url, self._options)
+        self._fast = self._engine.events.fast
         self._closing = RLock()  # reentrant: a signal handler may close, too
         self._complete = None
 
@@ -383,23 +382,23 @@ class Producer:
         self, counter: str, key: str, amount: int, at: datetime | None, id: str | None
     ) -> None:
         check_counter(counter)
-        check_key(key)
+        key = check_key(key)
         check_amount(amount)
         minute = None if at is None else minute_of(at)
-        intake = self._core.intake
+        events = self._engine.events
         if id is not None:
             check_id(id)
-        if intake.mode is Mode.CLOSED:
+        if events.mode is Mode.CLOSED:
             self._refuse(1)
         elif id is not None:
-            intake.put_named(id, (counter, key, minute, amount))
+            events.put_named(id, (counter, key, minute, amount))
         else:
-            intake.put(counter, key, minute, amount)
+            events.put(counter, key, minute, amount)
 
     def _refuse(self, increments: int) -> None:
         if not self._exited:
             raise RuntimeError("the producer is closed")
         wait_for_end()
         # Another exit hook, after ours: it is not wrong to count there, only too late.
-        self._core.intake.refuse(increments)
-        self._core.complain_of_late()
+        self._engine.events.refuse(increments)
+        self._engine.complain_of_late()

@@ -17,9 +17,9 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
-from countersink.producers.increments import Asked, Increment, check_batch, check_id
-from countersink.producers.stats import Stats
-from countersink.stream.limits import check_amount, check_counter, check_key, minute_of
+from countersink.producers.batch import Asked, Increment, check_batch, check_id
+from countersink.producers.engine import Stats
+from countersink.runtime.limits import check_amount, check_counter, check_key, minute_of
 
 __all__ = ["Increment", "RecordingProducer"]
 
@@ -55,7 +55,7 @@ class RecordingProducer:
     ) -> None:
         """Like :meth:`countersink.producers.Producer.increment`."""
         _check(counter, at)
-        check_key(key)
+        key = check_key(key)
         check_amount(amount)
         if id is not None:
             check_id(id)
@@ -68,12 +68,9 @@ class RecordingProducer:
         _check(counter, at)
         if not isinstance(amounts, Mapping):
             raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
-        for key, amount in amounts.items():
-            check_key(key)
-            check_amount(amount)
         self._record(
             [
-                Increment(counter=counter, key=key, amount=amount, at=at)
+                Increment(counter=counter, key=check_key(key), amount=check_amount(amount), at=at)
                 for key, amount in amounts.items()
             ]
         )
@@ -82,7 +79,8 @@ class RecordingProducer:
         """Like :meth:`countersink.producers.Producer.increment_batch`; there is always room."""
         given = list(increments)
         check_batch(given, id)
-        self._record([Increment(*each) for each in given], id)
+        made = [Increment(*each) for each in given]
+        self._record([each._replace(key=check_key(each.key)) for each in made], id)
         return True
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:

@@ -4,7 +4,9 @@ All of a deployment's ``at`` fields and default event times are on one clock, Re
 producer whose own clock is a year off does not count into the wrong year.
 """
 
+import sys
 import time
+from typing import Final
 
 import redis
 
@@ -22,3 +24,85 @@ def offset_ms(client: redis.Redis) -> int:
         seconds, microseconds = client.time()
     middle = (before + time.time()) / 2
     return round((seconds + microseconds / 1_000_000 - middle) * 1000)
+
+
+RELEARN_SECONDS: Final = 300.0
+JUMP_SECONDS: Final = 0.5
+"""A wall clock that moves this much against the monotonic one was set (or the machine slept)."""
+SPAN_MS: Final = 100
+"""The first relative minutes; twice as long whenever ``SPANS`` of them have passed."""
+SPANS: Final = 10
+MAX_SPAN_MS: Final = 51_200
+
+
+if sys.platform == "linux":
+    _STEADY: Final = time.CLOCK_BOOTTIME  # goes on while the machine sleeps, other than monotonic()
+else:
+    _STEADY: Final = time.CLOCK_MONOTONIC
+
+
+def _steady() -> float:
+    return time.clock_gettime(_STEADY)
+
+
+class RedisClock:
+    """Unix ms on Redis's clock: the local one plus the difference learnt at the last connect.
+
+    Before the first one nobody knows what minute it is there. :meth:`minute` then gives a relative
+    one, a negative number, which :meth:`absolute` makes a real one as soon as the difference is
+    known. A relative minute is a span of the monotonic clock, a tenth to a fifth of what has been
+    waited by then: so rows of the first second are told apart by 0.1 s, and an outage that lasts
+    does not make a row of each tenth of a second, which would fill the memory.
+    """
+
+    def __init__(self) -> None:
+        self._offset_ms = 0
+        self._learnt: tuple[float, float] | None = None  # wall clock, steady clock
+        self._born = _steady()
+
+    def learn(self, client: redis.Redis) -> None:
+        """Ask Redis for its time.
+
+        Raises:
+            StreamError: it did not answer.
+        """
+        self._offset_ms = offset_ms(client)
+        self._learnt = (time.time(), _steady())
+
+    def stale(self) -> bool:
+        """Whether the difference is old, or this machine's clock was set since it was learnt."""
+        if self._learnt is None:
+            return True
+        wall, steady = time.time() - self._learnt[0], _steady() - self._learnt[1]
+        return steady > RELEARN_SECONDS or abs(wall - steady) > JUMP_SECONDS
+
+    def now_ms(self) -> int:
+        """Now, in Unix ms: by this machine's clock as long as the difference is not known. A wall
+        clock that is set after it was learnt does not matter.
+        """
+        learnt = self._learnt
+        wall = time.time() if learnt is None else learnt[0] + _steady() - learnt[1]
+        return int(wall * 1000) + self._offset_ms
+
+    def minute(self) -> int:
+        """Now, in whole Unix minutes, or as a relative minute."""
+        if self._learnt is not None:
+            return max(0, self.now_ms() // 60_000)
+        waited = int((_steady() - self._born) * 1000)
+        span = SPAN_MS
+        while span < MAX_SPAN_MS and span * SPANS < waited:
+            span *= 2
+        return -1 - (waited // span * span + span // 2)  # the midst of it
+
+    def absolute(self, minute: int) -> int:
+        """A minute that :meth:`minute` gave, in whole Unix minutes; by this machine's clock if the
+        difference is still not known.
+        """
+        if minute >= 0:
+            return minute
+        ago_ms = int((_steady() - self._born) * 1000) - (-1 - minute)
+        return max(0, (self.now_ms() - ago_ms) // 60_000)
+
+    def seconds_to_next_minute(self) -> float:
+        """Seconds until :meth:`minute` changes, once it is no relative one."""
+        return (60_000 - self.now_ms() % 60_000) / 1000

@@ -1,4 +1,4 @@
-"""Reading entries back, with everything wrong in them set apart.
+"""Decodes entries, checks every row, and sets apart what is wrong as dead letters.
 
 Only what reads the stream (worker, reads, dead-letter retry) imports this module: it needs msgspec,
 which a producing app does not take on.
@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from countersink.stream import limits
-from countersink.stream.delivery import Delivery
-from countersink.stream.entry import VERSION, derived_id
+from countersink.runtime import limits
+from countersink.runtime.limits import MAX_KEY_BYTES
+from countersink.stream.entry import VERSION, Delivery, derived_id
 
 MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
 """A larger ``rows`` field is refused: no flush of 1,000 rows comes near it."""
@@ -153,14 +153,14 @@ def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
             if not (
                 counter in known
                 and type(key) is str
-                and len(key) <= limits.MAX_KEY_BYTES
+                and len(key) <= MAX_KEY_BYTES
                 and key.isascii()
                 and type(minute) is int
                 and limits.MIN_MINUTE <= minute <= limits.MAX_MINUTE
                 and type(amount) is int
                 and limits.MIN_AMOUNT <= amount <= limits.MAX_AMOUNT
             ):
-                _check_row(item)
+                key = _checked_key(item)
         except (TypeError, ValueError) as error:
             bad.append(_bad_row(position, item, error))
         else:
@@ -168,14 +168,16 @@ def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
     return rows, bad
 
 
-def _check_row(item: Any) -> None:
+def _checked_key(item: Any) -> str:
+    """The key of a row as it is counted; raises for whatever is wrong with the row."""
     counter, key, minute, amount = item
     limits.check_counter(counter)
-    limits.check_key(key)
+    key = limits.check_key(key)
     limits.check_minute(minute)
     limits.check_amount(amount)
     if len(_known_counters) < _KNOWN_COUNTERS_LIMIT:
         _known_counters.add(counter)
+    return str(key)
 
 
 _ROW_CHECKS = (

@@ -1,10 +1,11 @@
-"""What can go wrong with the queue.
+"""Errors of the queue, and which answer of Redis becomes which of them.
 
 ::
 
     StreamError
     ├── StreamUnavailable     Redis is away, loading, frozen, full or read-only: try again
     └── StreamMisconfigured   Redis refuses (password, rights, wrong type, URL): a person must act
+    Interrupted               told to stop before all entries were looked at
 
 redis-py's exceptions end here: :func:`translate` maps each of them, and keeps it as ``__cause__``.
 """
@@ -22,6 +23,10 @@ class StreamUnavailable(StreamError):
 
 class StreamMisconfigured(StreamError):
     """Redis refuses, and will until somebody changes a setting; the message says which."""
+
+
+class Interrupted(Exception):
+    """Told to stop before all entries were looked at."""
 
 
 _PERMANENT = (

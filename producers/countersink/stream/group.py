@@ -20,7 +20,7 @@ from typing import Any, Final
 import redis
 
 from countersink.stream.connection import command, mapped
-from countersink.stream.delivery import (
+from countersink.stream.entry import (
     PAGE_BYTES,
     Delivery,
     deliveries,
@@ -29,9 +29,9 @@ from countersink.stream.delivery import (
     script,
     size_of,
 )
-from countersink.stream.epoch import look, order
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP, applied_key
+from countersink.stream.progress import look, order
 
 READ_BYTES: Final = 4 * 1024 * 1024
 """Bytes after which no more is read, claimed or swept up at once; the last entry may go beyond, by

@@ -1,1 +1,1 @@
-"""Scheduled jobs: compaction, retention, pruning, checks. Empty for now."""
+"""Scheduled jobs: the scheduler that plans runs, the process that runs them, and the jobs."""

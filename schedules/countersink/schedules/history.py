@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from countersink.schedules.leadership import LEASE
-from countersink.schedules.logs import FAILING_AFTER
-from countersink.store.clock import NOW_MS
+from countersink.schedules.report import FAILING_AFTER
+from countersink.schedules.scheduler.plan_sql import LEASE
 from countersink.store.connection import Session
+from countersink.store.sql import NOW_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class InCharge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class RunTally:
     """What became of a job's runs.
 
     Attributes:
@@ -199,7 +199,7 @@ def last_done(session: Session, job: str) -> RunRow | None:
     )
 
 
-def tally(session: Session) -> dict[str, Tally]:
+def tally(session: Session) -> dict[str, RunTally]:
     """What became of the runs, by job; of all jobs that ever had one and are remembered.
 
     By index, whatever the number of runs: each job's last day, and its last run that was done.
@@ -214,7 +214,7 @@ def tally(session: Session) -> dict[str, Tally]:
             (name,),
         )
         done = last_done(session, name)
-        found[name] = Tally(
+        found[name] = RunTally(
             runs={str(state): int(number) for state, number in rows},
             last_success=None if done is None else done.ended_at,
         )

@@ -1,11 +1,10 @@
-"""What the scheduler and the job process can be told."""
+"""Settings of the scheduler and of the job process: defaults, units and checks."""
 
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from countersink.schedules.context import JobOptions
 from countersink.schedules.cron import Cron
 
 
@@ -69,6 +68,49 @@ class SchedulerOptions:
             raise ValueError(f"attempts is {self.attempts}: at least 1 is needed")
         if self.lease_s < 2 * self.renew_every_s:
             raise ValueError("lease_s is less than twice renew_every_s: it would run out by itself")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Everything about the jobs that can be set.
+
+    Attributes:
+        compact_grace_s: seconds a bucket has been over before it counts as closed: late events.
+        compact_threshold: slot rows per key above which an open bucket is compacted as well.
+        compact_rows: slot rows that one transaction of compaction or retention moves, up to eight
+            times as many where nobody is in the way.
+        compact_share: share of the time spent working, above 0 and at most 1; the rest is pause.
+        ledger_days: days that guard rows are kept, as a fraction too.
+        alarm_lag_s: seconds that the oldest event may wait in the queue before it is an alarm.
+        alarm_dead: dead rows that may lie there before it is an alarm.
+        runs_days: days that ended runs stay in ``job_run``.
+
+    Raises:
+        ValueError: a number is out of range; the message says what is allowed.
+    """
+
+    compact_grace_s: float = 3600.0
+    compact_threshold: int = 8
+    compact_rows: int = 2000
+    compact_share: float = 0.04
+    ledger_days: float = 3.0
+    alarm_lag_s: float = 300.0
+    alarm_dead: int = 0
+    runs_days: float = 90.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no job could run with."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not 0 <= value < 2**53:  # not a number is neither
+                raise ValueError(f"{one.name} is {value}: 0 or more is needed")
+        for name in ("compact_threshold", "compact_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: at least 1 is needed")
+        if not 0 < self.compact_share <= 1:
+            raise ValueError(f"compact_share is {self.compact_share}: above 0 and at most 1")
+        if self.ledger_days <= 0:
+            raise ValueError(f"ledger_days is {self.ledger_days}: above 0 is needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 
-from countersink.schedules.compaction import Selection, compact
-from countersink.schedules.mover import open_tables
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
 from countersink.store.verify import open_session, verify
 from tests.faults.stage import Stage
@@ -170,13 +170,13 @@ def _check_all(stage: Stage, shop: Shop, oracle: Oracle, total: int) -> None:
     with Store(stage.mysql_url) as store, open_session(stage.mysql_url) as session:
         assert store.totals.total(COUNTER) == total
         assert verify(session).differences == []
-        compact(partial(open_tables, stage.mysql_url), Selection())
+        compact(partial(open_tables, stage.mysql_url), CompactOptions())
         assert shop.check(oracle, "after compaction") == total
         assert verify(session).differences == []
 
 
 def _forget(oracle: Oracle) -> None:
     """For whoever plays another scenario on the same stage."""
-    for table in ("counter_slot", "counter_ledger"):
+    for table in ("counter_slot", "counter_ledger", "app_ledger"):
         oracle.rows(f"DELETE FROM {table} WHERE counter = '{COUNTER}'")
     oracle.rows(f"DELETE FROM counter WHERE name = '{COUNTER}'")

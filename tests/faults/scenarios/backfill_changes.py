@@ -103,7 +103,6 @@ class _Rotation:
         self.directory = stage.directory / "logs"
         self.directory.mkdir()
         self._log = self.directory / "access.log"
-        self._writer = Writer(stage.seed)
         self._numbers = iter(range(1, 1000))
         self._first()
 
@@ -157,7 +156,9 @@ class _Rotation:
         self.backfills.enter(book)
 
     def _append(self, lines: int) -> None:
-        self.backfills.enter(self._writer.write(self._log, lines, append=True))
+        """Lines that are in no other file but by copies: equal ones would be refused, rightly."""
+        writer = Writer(self.stage.random.getrandbits(32))
+        self.backfills.enter(writer.write(self._log, lines, append=True))
 
 
 def _last_run(stage: Stage) -> int:

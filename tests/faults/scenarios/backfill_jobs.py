@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.log_lines import write
 from tests.faults.backfilling import DONE, ENDS_WITHIN, Backfills
+from tests.faults.scenarios.backfill_reconcile import reconcile
 from tests.faults.stage import Stage
 from tests.support.logs import Book
 from tests.support.processes import Child
@@ -53,7 +53,7 @@ def killed_at_random(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
 
 def reconciled_by_jobs(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
     """The same of a log that is the truth: nothing had arrived live."""
-    play = _Play(stage, lines, more=("--mode", "reconcile"))
+    play = _Play(stage, lines, truth=True)
     for number in range(kills):
         planning = play.start()
         # not to wait for anything: for a moment that nobody has chosen
@@ -86,11 +86,9 @@ class _Play:
         processes: of `countersink jobs`.
     """
 
-    def __init__(
-        self, stage: Stage, lines: int, processes: int = 2, more: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, stage: Stage, lines: int, processes: int = 2, truth: bool = False) -> None:
         self.stage = stage
-        self._more = more
+        self._truth = truth
         self.backfills = Backfills(stage)
         self.book = big_log(stage.directory / "big.log", lines, stage.seed)
         self.backfills.enter(self.book)
@@ -100,7 +98,8 @@ class _Play:
 
     def start(self) -> Child:
         """Start the backfill."""
-        return self.backfills.start(self.book.path, "--jobs", "2", *self._more)
+        more = reconcile(self.book) if self._truth else ()
+        return self.backfills.start(self.book.path, "--jobs", "2", *more)
 
     def strike(self, planning: Child) -> None:
         """Kill one of them."""

@@ -17,11 +17,16 @@ from tests.support.processes import Child
 from tests.support.traffic import now_ms, send
 
 LINES = 5_000
-RECONCILE = ("--mode", "reconcile")
 EPOCH = date(1970, 1, 1)
 ELSEWHERE = FIRST.date() + timedelta(10)
 """A day that no log knows of."""
 ROWS = 200
+
+
+def reconcile(book: Book) -> tuple[str, ...]:
+    """The options of a reconcile for which a log is the truth from its first day to its last."""
+    days = [day for day, _ in book.hits]
+    return "--mode", "reconcile", "--from", f"{min(days)}", "--to", f"{max(days)}"
 
 
 def made_exact_beside_live_traffic(stage: Stage, book: Book | None = None) -> None:
@@ -31,11 +36,11 @@ def made_exact_beside_live_traffic(stage: Stage, book: Book | None = None) -> No
     with stage.trickle():
         play.elsewhere()
         before = now_ms(stage.redis)
-        child = play.backfills.start(play.book.path, *RECONCILE)
+        child = play.backfills.start(play.book.path, *reconcile(play.book))
         play.elsewhere()
         play.backfills.end(child)
         play.check_drift(play.last_run())
-        again = play.backfills.run(play.book.path, *RECONCILE)
+        again = play.backfills.run(play.book.path, *reconcile(play.book))
         assert (again["corrections"], again["drift"]) == (0, []), again
     stage.wait_applied()
     play.backfills.check("reconciled")
@@ -54,7 +59,7 @@ def _come_late(play: _Play, before: int) -> None:
     play.backfills.check("one comes late")
     play.send([hit])
     stage.wait_applied()
-    report = play.backfills.run(play.book.path, *RECONCILE)
+    report = play.backfills.run(play.book.path, *reconcile(play.book))
     figures = [(one["key"], one["delta"]) for one in report["drift"]]
     assert figures == [(hit[1].decode(), -1)], report
     play.backfills.check("one on top, taken off")
@@ -67,7 +72,7 @@ def two_at_once(stage: Stage, rounds: int = 1) -> None:
     for number in range(rounds):
         if number:
             play.lose_some()
-        begun = [play.backfills.start(play.book.path, *RECONCILE) for _ in range(2)]
+        begun = [play.backfills.start(play.book.path, *reconcile(play.book)) for _ in range(2)]
         for child in begun:
             play.backfills.end(child)
         play.backfills.check(f"two at once, round {number}")
@@ -82,11 +87,11 @@ def killed_again_and_again(stage: Stage, kills: int = 3) -> None:
         for number in range(10 * kills):
             if play.backfills.kills == kills:
                 break
-            play.backfills.kill(play.book.path, *RECONCILE)
+            play.backfills.kill(play.book.path, *reconcile(play.book))
             if number % 3 == 2:
                 play.lose_some()
             play.backfills.verify(f"after {number + 1} runs")
-        play.backfills.run(play.book.path, *RECONCILE)
+        play.backfills.run(play.book.path, *reconcile(play.book))
     stage.wait_applied()
     play.backfills.check("after deaths")
     stage.end(worker)
@@ -96,7 +101,7 @@ def undone(stage: Stage, kills: int = 1) -> None:
     """Taken back, it leaves what had arrived live, and what did so since."""
     play = _Play(stage)
     worker = play.live()
-    run = play.backfills.run(play.book.path, *RECONCILE)["run"]
+    run = play.backfills.run(play.book.path, *reconcile(play.book))["run"]
     stage.wait_applied()
     since = stage.random.choices(sorted(play.book.hits), k=50)
     play.send(since)

@@ -15,11 +15,12 @@ from functools import partial
 from random import Random
 from typing import Any, Literal
 
-from countersink.schedules.compaction import Compacted, Selection, compact
-from countersink.schedules.mover import open_tables
-from countersink.store.apply import Applier
-from countersink.store.merge import Incoming, Row
+from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.store.apply.amounts import Incoming, Row
+from countersink.store.apply.apply import Applier
 from tests.faults.stage import Stage
+from tests.support.ledger import checks
 from tests.support.oracle import Oracle, connect
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase, Request
@@ -40,9 +41,10 @@ TOTALS = """
 """
 LEDGER = """
     SELECT counter, CAST(SUM(amount) AS CHAR) FROM (
-        SELECT counter, amount FROM counter_slot WHERE slot NOT BETWEEN 256 AND 511 AND slot < 1024
+        SELECT counter, amount FROM counter_slot
         UNION ALL SELECT counter, amount FROM counter_month
-        UNION ALL SELECT counter, -amount FROM counter_ledger) AS all_rows
+        UNION ALL SELECT counter, -amount FROM counter_ledger
+        UNION ALL SELECT counter, -amount FROM app_ledger) AS all_rows
     GROUP BY counter HAVING SUM(amount) <> 0
 """
 
@@ -125,6 +127,16 @@ class Books:
                     for counter, key, minute, amount in rows
                 ],
             )
+            cursor.executemany(
+                "INSERT INTO app_ledger VALUES (%s, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE"
+                " amount = amount + VALUES(amount), checksum = checksum + VALUES(checksum),"
+                " moment = moment + VALUES(moment)",
+                [
+                    (counter, day, slot, amount, *checks(f"{day} 00:00:00", key.encode(), amount))
+                    for counter, key, minute, amount in rows
+                    for day in (day_of(minute),)
+                ],
+            )
             app.commit()
         app.close()
 
@@ -167,7 +179,7 @@ def killed_at_each_point(
         if what == "retention":
             assert oracle.rows("SELECT COUNT(*) FROM counter_slot") == [(0,)]
         # For whoever plays another scenario on the same stage.
-        for table in ("counter_slot", "counter_month", "counter_ledger", "counter"):
+        for table in ("counter_slot", "counter_month", "counter_ledger", "app_ledger", "counter"):
             oracle.rows(f"DELETE FROM {table}")
     stage.faults["compaction killed"] += kills
 
@@ -321,6 +333,12 @@ def _count_in_app(stage: Stage, stopping: threading.Event, committed: list[int])
                     " ON DUPLICATE KEY UPDATE amount = amount + 1",
                     (counter, day_of(minute), key.encode(), 256 + random.randrange(4), amount),
                 )
+                sums = (amount, *checks(f"{day_of(minute)} 00:00:00", key.encode(), amount))
+                cursor.execute(
+                    "INSERT INTO app_ledger VALUES (%s, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE"
+                    " amount = amount + %s, checksum = checksum + %s, moment = moment + %s",
+                    (counter, day_of(minute), 5000, *sums * 2),
+                )
                 app.commit()
             committed.append(1)
     finally:
@@ -355,7 +373,7 @@ def _compact(stage: Stage, stopping: threading.Event, passes: list[Compacted]) -
     while not stopping.is_set():
         done = compact(
             partial(open_tables, stage.mysql_url),
-            Selection(counter=None, before=date.max, rows=500),
+            CompactOptions(counter=None, before=date.max, rows=500),
             stop=stopping.is_set,
         )
         assert not done.overflowing
@@ -365,13 +383,13 @@ def _compact(stage: Stage, stopping: threading.Event, passes: list[Compacted]) -
 
 
 def _check_busy(stage: Stage, committed: int) -> None:
-    compact(partial(open_tables, stage.mysql_url), Selection(before=date.max))
+    compact(partial(open_tables, stage.mysql_url), CompactOptions(before=date.max))
     with Oracle(stage.mysql_url) as oracle:
         assert oracle.rows("SELECT COUNT(*) FROM counter_slot WHERE slot > 0") == [(0,)]
         total = int(oracle.rows("SELECT COALESCE(SUM(amount), 0) FROM counter_slot")[0][0])
         assert total == committed, f"difference {total - committed} (seed {stage.seed})"
         assert oracle.rows(LEDGER) == [], f"seed {stage.seed}"
-        for table in ("counter_slot", "counter_ledger"):
+        for table in ("counter_slot", "counter_ledger", "app_ledger"):
             oracle.rows(f"DELETE FROM {table}")
 
 

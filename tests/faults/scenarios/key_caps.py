@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 
 from countersink.store import Store
-from countersink.store.overflow import OVERFLOW
+from countersink.store.apply.key_caps import OVERFLOW
 from tests.faults.scenarios import worker_deaths
 from tests.faults.scenarios.worker_deaths import Point
 from tests.faults.stage import Stage

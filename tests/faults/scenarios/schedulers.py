@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from countersink.schedules.queue import Runs, connect_queue, planned_time, run_id
+from countersink.schedules.runner.attempts import planned_time
+from countersink.schedules.runner.rq import RunQueue, connect_queue, run_id
 from countersink.store.connection import connect
 from tests.faults.stage import Stage
 from tests.faults.troupe import BREAKS, LONG, SHORT, TICK, Pace, Troupe
@@ -73,7 +74,7 @@ class _Deaths(Troupe):
     def _late_enqueues(self) -> None:
         """What a deposed scheduler could still do: enqueue runs that are over, or never planned."""
         client = connect_queue(self.stage.redis_server.url, client_name="late")
-        runs = Runs(client)
+        runs = RunQueue(client)
         before = scheduled.starts(self.session)
         over = self.session.query(
             "SELECT job, planned_at FROM job_run ORDER BY planned_at DESC LIMIT 6"

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from celery import signals
+from celery import Celery, signals
 
 from countersink.producers.integrations.celery import count_tasks
 from countersink.producers.testing import RecordingProducer
 from tests.producers.helpers import totals
 from tests.producers.middleware.celery_app import add, app, charge, ship
 from tests.support.processes import Children
+from tests.support.waiting import eventually
 
 ADDED, CHARGED, SHIPPED, EXPIRED = 40, 10, 5, 5
 DONE = "shop:done"
@@ -23,6 +24,15 @@ SECONDS = 60
 def another_database(url: str) -> str:
     """Of the same Redis: for what is not countersink's."""
     return url.rpartition("/")[0] + "/1"
+
+
+def idle(app: Celery) -> None:
+    """Wait until the one worker has heard how all tasks ended. When SIGTERM comes while a process
+    of its pool hands that over, Celery may wait for ever for the rest
+    (https://github.com/celery/celery/issues/2606).
+    """
+    ask = app.control.inspect(limit=1, timeout=SECONDS)
+    eventually(lambda: not any((ask.active() or {"nobody": [True]}).values()))
 
 
 def test_a_pool_of_processes_counts_every_task(redis_url: str, redis_client: redis.Redis) -> None:
@@ -55,6 +65,7 @@ def test_a_pool_of_processes_counts_every_task(redis_url: str, redis_client: red
         )
         for _ in range(ADDED + CHARGED + SHIPPED):
             assert client.blpop([DONE], SECONDS), worker.output()
+        idle(app)
         worker.terminate()
         assert worker.wait() == 0, worker.output()
     assert totals(redis_client) == {

@@ -11,7 +11,7 @@ import redis
 
 from countersink.producers import Producer
 from countersink.producers.middleware import ASGIMiddleware
-from countersink.producers.middleware.lifespan import Message, Receive, Scope, Send
+from countersink.producers.middleware.asgi import Message, Receive, Scope, Send
 from tests.producers.helpers import total
 from tests.producers.middleware.asgi_calls import LIFESPAN, sent
 

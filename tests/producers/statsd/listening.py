@@ -40,11 +40,12 @@ class Listener:
         return socket.create_connection(("127.0.0.1", self.port("tcp")), timeout=20)
 
     def has_lines(self, number: int) -> None:
-        """Wait until it has seen so many."""
+        """Wait until it has seen so many, and the producer has what they count."""
         eventually(
             lambda: self.figures.lines >= number, message=lambda: f"{self.figures} ≠ {number}"
         )
         assert self.figures.lines == number
+        self.server._tally.deliver()  # after the turn in which it saw them
 
 
 @contextmanager

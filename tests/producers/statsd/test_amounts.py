@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from countersink.producers.statsd.amounts import UNIT, billionths, number, times, total
+from countersink.producers.statsd.line import UNIT, billionths, number, times, total
 
 
 @pytest.mark.parametrize(

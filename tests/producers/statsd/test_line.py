@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.producers.statsd.amounts import UNIT
-from countersink.producers.statsd.line import MAX_NAME, MAX_VALUES, Malformed, is_other, parse
+from countersink.producers.errors import MalformedMetric
+from countersink.producers.statsd.line import MAX_NAME, MAX_VALUES, UNIT, is_other, parse
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_time_of_its_own() -> None:
     ],
 )
 def test_malformed_lines(line: bytes, why: str) -> None:
-    with pytest.raises(Malformed, match=why):
+    with pytest.raises(MalformedMetric, match=why):
         parse(line)
 
 
@@ -104,7 +104,7 @@ def test_whatever_comes_is_a_counter_or_malformed(sent: bytes | str) -> None:
     is_other(line)
     try:
         metric = parse(line)
-    except Malformed:
+    except MalformedMetric:
         return
     assert metric.name
     assert type(metric.amount) is int

@@ -21,9 +21,9 @@ from countersink.producers.statsd import (
     Server,
     StatsdOptions,
 )
-from countersink.producers.statsd.receiving import BATCH, LARGEST
-from countersink.producers.statsd.sockets import lost, widen
-from countersink.producers.statsd.streams import LONGEST
+from countersink.producers.statsd.server import lost, widen
+from countersink.producers.statsd.tcp import LONGEST
+from countersink.producers.statsd.udp import BATCH, LARGEST
 from countersink.producers.testing import RecordingProducer
 from tests.producers.statsd.listening import Listener, listening
 from tests.support.waiting import eventually

@@ -10,21 +10,19 @@ from typing import Any
 import pytest
 
 from countersink.producers.statsd import tally as tally_module
-from countersink.producers.statsd.figures import Figures
-from countersink.producers.statsd.journal import Journal
-from countersink.producers.statsd.mapping import Rules, read
+from countersink.producers.statsd.name_map import Rules, read
 from countersink.producers.statsd.options import MAX_AMOUNT_LIMIT, StatsdOptions
-from countersink.producers.statsd.receiving import BATCH, LARGEST
 from countersink.producers.statsd.tally import (
     DELIVER_DISTINCT,
     DELIVER_LINES,
     OVERFLOW,
     REMAINDERS,
     REMEMBERED,
-    Tally,
+    StatsdTally,
 )
+from countersink.producers.statsd.udp import BATCH, LARGEST
 from countersink.producers.testing import RecordingProducer
-from countersink.stream.limits import MAX_AMOUNT
+from countersink.runtime.limits import MAX_AMOUNT
 
 
 class Counting:
@@ -38,17 +36,11 @@ class Counting:
         max_age_days: int = 0,
     ) -> None:
         self.producer = RecordingProducer()
-        self.figures = Figures()
-        self.tally = Tally(
-            self.producer,
-            self.figures,
-            Journal(),
-            read(rules or {}),
-            max_amount=max_amount,
-            max_counters=max_counters,
-            max_ahead_s=StatsdOptions().max_ahead_s,
-            max_age_days=max_age_days,
+        options = StatsdOptions(
+            max_amount=max_amount, max_counters=max_counters, max_age_days=max_age_days
         )
+        self.tally = StatsdTally(self.producer, read(rules or {}), options)
+        self.figures = self.tally.figures
 
     def packets(self, *packets: bytes, more: bool = False) -> None:
         self.tally.packets(packets)

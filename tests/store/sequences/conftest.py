@@ -11,10 +11,9 @@ import pytest
 
 from countersink.store import Store
 from countersink.store.connection import Session
-from countersink.store.pool import Pool
 from countersink.store.sequences import Sequences
+from countersink.store.sessions import Pool, open_tables
 from countersink.store.settings import Settings
-from countersink.store.tables import open_tables
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.store.errors import Refused
-from countersink.store.sequences.boundaries import (
+from countersink.store.sequences.options import (
     ALL_TIME,
     PERIODS,
     PeriodLength,

@@ -8,7 +8,7 @@ import pytest
 
 from countersink.store import Conflict, Store
 from countersink.store.connection import Session, connect
-from countersink.store.sequences import Options, Sequences
+from countersink.store.sequences import SequenceOptions, Sequences
 from tests.store.helpers import MAX, MIN, together
 
 
@@ -98,8 +98,8 @@ def test_list_says_all_of_a_sequence(sequences: Sequences) -> None:
     sequences.next("daily")
     daily, made, plain = sequences.list()
     assert (made.value, made.updated_at, made.period_start) == (None, None, None)
-    assert made.options == Options(start=10, step=5, minimum=0, maximum=100, cycle=True)
-    assert (plain.value, plain.period_start, plain.options) == (1, None, Options())
+    assert made.options == SequenceOptions(start=10, step=5, minimum=0, maximum=100, cycle=True)
+    assert (plain.value, plain.period_start, plain.options) == (1, None, SequenceOptions())
     assert plain.updated_at is not None
     assert begun < plain.updated_at < begun + timedelta(hours=1)
     tokyo = (datetime.now(UTC) + timedelta(hours=9)).date()
@@ -167,7 +167,7 @@ def test_names_that_are_no_text_can_be_listed(sequences: Sequences, session: Ses
 def test_whoever_changes_gives_way_and_says_so(
     store: Store, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("countersink.store.sequences.changes.ATTEMPTS", 1)
+    monkeypatch.setattr("countersink.store.sequences.records.ATTEMPTS", 1)
     for name in ("a", "b", "held", "held too", "other"):
         store.sequences.next(name)
     changes = (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from countersink.store import Store
-from countersink.store.sequences import Options, Sequences
+from countersink.store.sequences import SequenceOptions, Sequences
 from tests.store.helpers import MAX, MIN, together
 from tests.support.waiting import eventually
 
@@ -17,13 +17,13 @@ from tests.support.waiting import eventually
 def test_what_is_not_given_stays_and_none_clears(sequences: Sequences) -> None:
     made = sequences.configure("a", start=5, step=2, minimum=1, maximum=99, cycle=True)
     assert (made.name, made.value) == ("a", None)
-    assert made.options == Options(start=5, step=2, minimum=1, maximum=99, cycle=True)
+    assert made.options == SequenceOptions(start=5, step=2, minimum=1, maximum=99, cycle=True)
     assert sequences.configure("a").options == made.options
     assert sequences.configure("a", step=3).options.step == 3
     assert sequences.configure("a", step=3).options.start == 5
     cleared = sequences.configure("a", cycle=None, maximum=None, minimum=None, start=None)
-    assert cleared.options == Options(step=3)
-    assert sequences.configure("a", step=None).options == Options()
+    assert cleared.options == SequenceOptions(step=3)
+    assert sequences.configure("a", step=None).options == SequenceOptions()
     assert [sequences.next("a"), sequences.configure("a").value] == [1, 1]
 
 
@@ -33,7 +33,7 @@ def test_period_and_zone_by_default(sequences: Sequences) -> None:
     assert made.period_start is not None
     assert made.period_start.day == 1
     cleared = sequences.configure("a", period=None, time_zone=None)
-    assert (cleared.options, cleared.period_start) == (Options(), None)
+    assert (cleared.options, cleared.period_start) == (SequenceOptions(), None)
 
 
 def test_the_step_given_goes_before_the_configured_one(sequences: Sequences) -> None:

@@ -16,14 +16,12 @@ from countersink.store import (
     SequenceUncertain,
     Store,
     Unavailable,
-    app_connection,
 )
-from countersink.store.app_connection import AppConnection, Done
 from countersink.store.connection import Session, connect
-from countersink.store.pool import Pool
-from countersink.store.sequences import Sequences, connections
+from countersink.store.in_app.connection import AppConnection, Done, execute
+from countersink.store.sequences import Sequences, allocator
+from countersink.store.sessions import Pool, open_tables
 from countersink.store.settings import Settings
-from countersink.store.tables import open_tables
 from tests.store.helpers import together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.waiting import eventually
@@ -104,17 +102,16 @@ def test_a_reply_that_the_driver_stumbles_over(
 ) -> None:
     """Whatever it raises: the statement was sent, and nobody knows what is still to be read."""
     assert store.sequences.next("a") == 1
-    true = app_connection.execute
 
     def stumble(connection: AppConnection, sql: str) -> Done:
-        true(connection, sql)
+        execute(connection, sql)
         raise RuntimeError("what a packet")
 
     with monkeypatch.context() as patched:
-        patched.setattr(app_connection, "execute", stumble)
+        patched.setattr("countersink.store.connection.execute", stumble)
         with pytest.raises(SequenceUncertain, match="what a packet"):
             store.sequences.next("a")
-    assert store.sequences._handing_out._idle == []
+    assert len(store.sequences._handing_out._idle) == 0
     assert store.sequences.next("a") == 3
 
 
@@ -173,7 +170,7 @@ def test_an_idle_connection_that_was_killed_is_no_doubt(store: Store, session: S
 
 def test_idle_connections_that_the_server_has_ended(store: Store, session: Session) -> None:
     together(*[lambda: store.sequences.next("a")] * 4)
-    kept = [kept for _, kept in store.sequences._handing_out._idle]
+    kept = [kept for _, kept in store.sequences._handing_out._idle._kept]
     for each in kept:
         each.execute("SET SESSION wait_timeout = 1")
     eventually(lambda: not any(each.silent() for each in kept))
@@ -184,7 +181,7 @@ def test_a_connection_that_went_away_without_a_word(
     behind: Store, proxy: MySQLProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a while it is asked; nothing is lost if it does not answer."""
-    monkeypatch.setattr(connections, "PING_AFTER", 0.0)
+    monkeypatch.setattr(allocator, "PING_AFTER", 0.0)
     pings = proxy.when("*", Phase.BEFORE, Deed.CUT, where=lambda request, _: request.text == "DO 0")
     assert behind.sequences.next("a") == 2
     assert pings.acted == 1

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from countersink.store.connection import Session, connect
-from countersink.store.tracked import columns
-from countersink.store.tracked.columns import Column
 from countersink.store.tracked.encoding import decode, encode, key_sql
+from countersink.store.tracked.table import Column, read_columns
 from tests.store.tracked.application import App
 
 VALUES = st.lists(st.none() | st.text(max_size=8) | st.text("\\|Na", max_size=6), max_size=4)
@@ -80,7 +79,7 @@ def test_the_server_makes_the_same_keys_of_any_text_in_any_character_set(app: Ap
     own = ", ".join(f"c_{each} VARCHAR(10) CHARACTER SET {each}" for each in CHARSETS)
     app.run(f"CREATE TABLE texts (id INT PRIMARY KEY, {own})", "SET SESSION sql_mode = ''")
     names = [f"c_{each}" for each in CHARSETS]
-    known = columns.read(app.session, app.schema, "texts")
+    known = read_columns(app.session, app.schema, "texts")
     expression = key_sql([known[name] for name in names])
     marks = ", ".join(["%s"] * len(names))
 
@@ -136,7 +135,7 @@ def test_each_type_has_its_text_whatever_the_session_is_set_to(app: App) -> None
     app.run("SET SESSION sql_mode = ''", TYPES)
     for number, values in enumerate(ROWS):
         app.run(f"INSERT INTO kinds VALUES ({number}, {values[1:]}")
-    chosen = list(columns.read(app.session, app.schema, "kinds").values())[1:]
+    chosen = list(read_columns(app.session, app.schema, "kinds").values())[1:]
     for setting in SETTINGS:
         with connect(app.app_url) as session:
             session.execute(f"SET {setting}")

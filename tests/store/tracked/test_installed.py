@@ -10,8 +10,8 @@ from countersink.cli.servers import MySQLServer
 from countersink.store import Conflict, Refused, Store
 from countersink.store.connection import Session
 from countersink.store.settings import Settings
-from countersink.store.tracked import recount, tracking
-from countersink.store.tracked.sums import Cell
+from countersink.store.tracked import lifecycle, recount
+from countersink.store.tracked.check import Cell
 from countersink.store.verify import open_session, verify
 from tests.store.tracked.application import App, user
 from tests.support.databases import dropped, new_name
@@ -47,7 +47,7 @@ def test_triggers_that_a_user_may_not_see_are_not_taken_for_gone(orders: App) ->
         assert one.problem == "hidden_trigger"
         assert "this user may not see the triggers" in one.detail
         # Neither are they by whoever takes back what has failed.
-        tracking.withdraw(lambda: open_session(url), tracked)
+        lifecycle.withdraw(lambda: open_session(url), tracked)
     assert len(orders.triggers()) == 3
     assert problems(orders) == []
 
@@ -136,7 +136,7 @@ def test_while_triggers_are_changed_the_count_is_not_taken_for_right(
     def interrupted(session: Session, counter: str) -> None:
         raise Conflict("killed")
 
-    monkeypatch.setattr(tracking, "empty", interrupted)
+    monkeypatch.setattr(lifecycle, "empty", interrupted)
     with pytest.raises(Conflict, match="killed"):
         orders.store.tracked.untrack("c")
     orders.run(FILL)

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from countersink.schedules.compaction import Selection, compact
-from countersink.schedules.mover import open_tables as open_mover
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables as open_mover
 from countersink.store import Conflict, Store
 from countersink.store.connection import connect
-from countersink.store.tracked import Repaired, sums
-from countersink.store.tracked.recount import TABLE_CHANGED
+from countersink.store.tracked import Repaired, check
+from countersink.store.tracked.check import TABLE_CHANGED
 from countersink.store.verify import open_session, verify
 from tests.store.helpers import together
 from tests.store.tracked.application import App
@@ -63,9 +63,6 @@ BY_HAND = {
     f"{SLOT}'2026-11-21 00:00:08', 'open', 300, 0)": "no_policy",
     f"{SLOT}'2026-11-21 12:00:00', 'open', 300, 1)": "row_count",
     f"{SLOT}'1000-01-01', 'open', 0, 9223372036854775807)": "row_count",
-    "UPDATE counter_ledger SET amount = amount + 3 WHERE counter = 'c'": "sum",
-    "DELETE FROM counter_ledger WHERE counter = 'c'": "no_ledger",
-    "INSERT INTO counter_ledger VALUES ('c', 700, 4)": "sum",
     "INSERT INTO counter_month VALUES ('c', '2026-10-01', 'open', 3)": "no_rollup",
 }
 
@@ -174,8 +171,8 @@ def test_a_column_that_changed_its_letters_alone_is_mended(orders: App) -> None:
 def test_what_is_written_and_moved_in_the_midst_of_counting_is_counted_once(
     orders: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sums, "ROWS_PER_QUERY", 3)
-    monkeypatch.setattr(sums, "CELLS_PER_QUERY", 2)
+    monkeypatch.setattr(check, "ROWS_PER_QUERY", 3)
+    monkeypatch.setattr(check, "CELLS_PER_QUERY", 2)
     orders.own.execute("UPDATE counter_slot SET amount = amount + 9 WHERE counter = 'c'")
     told = list[tuple[int, int]]()
 
@@ -188,7 +185,7 @@ def test_what_is_written_and_moved_in_the_midst_of_counting_is_counted_once(
             "UPDATE orders SET status = CONCAT('n', id), placed = '2026-11-22' ORDER BY id LIMIT 3",
             "DELETE FROM orders ORDER BY id DESC LIMIT 1",
         )
-        compact(lambda: open_mover(orders.mysql_url), Selection(counter="c", threshold=0))
+        compact(lambda: open_mover(orders.mysql_url), CompactOptions(counter="c", threshold=0))
 
     repaired = orders.store.tracked.repair("c", progress=meanwhile)
     assert [done for done, _ in told] == [0, 3, 6, 8, 8]
@@ -264,7 +261,7 @@ def test_a_table_that_is_truncated_again_and_again_is_a_conflict(orders: App) ->
 def test_parts_of_a_table_are_right_whatever_its_primary_key_is(
     app: App, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    monkeypatch.setattr(sums, "ROWS_PER_QUERY", 2)
+    monkeypatch.setattr(check, "ROWS_PER_QUERY", 2)
     values = ("z", "a", "m") if "ENUM" in key else range(9) if "DECIMAL" in key else "a|\\é%zB"
     app.run(f"CREATE TABLE orders (id {key}, part INT, status INT, PRIMARY KEY (id, part))")
     for value in values:

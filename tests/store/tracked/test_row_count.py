@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from countersink.store import Refused, Store, StoreError, UnknownCounter
 from countersink.store.connection import Session, connect
 from countersink.store.settings import Settings
-from countersink.store.tracked import selection
-from countersink.store.tracked.counts import row_count
+from countersink.store.tracked import row_count as module
+from countersink.store.tracked.row_count import row_count
 
 TABLE = """
 CREATE TABLE sales (
@@ -168,8 +168,8 @@ def test_any_rows_and_any_question_give_what_count_gives(
     sales.track("of-days", [], "sold")
     sales.track("sales", ["number", "folded", "plain"], "sold")
     _compare(sales)
-    monkeypatch.setattr(selection, "ENTRIES", 2)
-    monkeypatch.setattr(selection, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(module, "ENTRIES", 2)
+    monkeypatch.setattr(module, "MOST_ENTRIES", 3)
     _compare(sales)
 
 
@@ -334,7 +334,7 @@ def reads(session: Session) -> int:
 def test_only_what_is_asked_for_is_read(
     sales: Sales, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "ENTRIES", 10)  # as many as this small table makes sense with
+    monkeypatch.setattr(module, "ENTRIES", 10)  # as many as this small table makes sense with
     sales.track("orders", ["number", "plain"], "sold")
     with connect(mysql_url) as session:
         for number in range(20):

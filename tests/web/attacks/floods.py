@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from countersink.runtime.limits import MAX_KEY_BYTES
 from countersink.store import Store
-from countersink.stream.limits import MAX_KEY_BYTES
 from tests.support.waiting import eventually
 from tests.web.attacks.asking import ask, post
 from tests.web.attacks.crowd import WINDOW_BYTES, crowd, drip

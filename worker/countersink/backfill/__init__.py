@@ -1,5 +1,6 @@
-"""Backfill: events that were missed, from logs and exports.
+"""Backfill: counts events that were missed, from logs and exports.
 
-``options`` and ``recipe`` say what is asked for; ``sources`` and ``formats`` read; ``run`` adds and
-``reconcile`` sets; ``undo`` takes back.
+``options`` says what is asked for and ``run`` does it. ``input`` turns files into spans of lines,
+``formats`` turns lines into amounts, ``count`` adds them chunk by chunk, ``reconcile`` sets totals
+to what sources say, ``undo`` takes a run back, ``history`` lists what was done.
 """

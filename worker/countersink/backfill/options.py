@@ -1,25 +1,136 @@
-"""What a backfill is asked to do, and what it says of itself."""
+"""Options, recipe, progress and report of a backfill: what is asked, and what is said of it.
+
+The recipe says how lines become counts: what has to be the same for the same result.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from countersink.backfill.recipe import Recipe
-
 if TYPE_CHECKING:
-    from countersink.backfill.listing import Drift
+    from countersink.backfill.history import Drift
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from datetime import date
+from typing import Any, Self
+
+from countersink.producers.access_log.formats import LOG_FORMATS, LogFormatName
+from countersink.producers.access_log.template import Condition
 
 Mode = Literal["add", "reconcile"]
-
-
+InputFormat = Literal["auto", "log-format", LogFormatName, "csv", "ndjson"]
+INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")
+"""Those that are told by their names."""
 MOST_REJECTS: Final = 100_000
 """Rejected lines that end a run where nothing else is asked for: each is kept, with its text, and a
 wrong format or directory would fill the database.
 """
+STOPPED = "it was told to stop: run it again, and it goes on"
+_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Recipe:
+    """How a source is read.
+
+    Attributes:
+        input_format: what a line is; ``auto``: what its source's first lines tell, ``log-format``:
+            what ``log_format`` says.
+        log_format: in the words of Apache or of nginx.
+        envelope: what each line stands in, such as a prefix of syslog; '': nothing.
+        key: template of the key: text with ``{field}``, where ``{{`` and ``}}`` are braces; '':
+            the format's own (access logs: ``{path}``).
+        key_column, time_column, amount_column: CSV: names in the header; NDJSON: paths; '': the
+            format's own. Without an amount column each line counts 1.
+        more_time_columns: what is joined to the time column, with spaces between, such as a time of
+            day to a date.
+        counter_column: where a line's counter is; only those of the source's own count. '': all
+            count.
+        columns: CSV: the names of the columns of a file without a header.
+        comment: CSV: how lines begin that are none; '': there are none.
+        delimiter: CSV; one character.
+        time_format: ``auto``, ``unix``, ``unix-ms``, or a pattern of strptime.
+        time_zone: IANA name for times without one; '': such lines are rejected.
+        where: all must hold, or the line is left out.
+        exclude_keys: shell patterns; lines whose key matches one are left out.
+        strip_query: keys end before their ``?``.
+        start, end: days of the counter, both inclusive; other lines are left out.
+    """
+
+    input_format: InputFormat = "combined"
+    log_format: str = ""
+    envelope: str = ""
+    key: str = ""
+    key_column: str = ""
+    time_column: str = ""
+    more_time_columns: tuple[str, ...] = ()
+    amount_column: str = ""
+    counter_column: str = ""
+    columns: tuple[str, ...] = ()
+    comment: str = ""
+    delimiter: str = ","
+    time_format: str = "auto"
+    time_zone: str = ""
+    where: tuple[Condition, ...] = ()
+    exclude_keys: tuple[str, ...] = ()
+    strip_query: bool = False
+    start: date | None = None
+    end: date | None = None
+
+    def to_json(self) -> str:
+        """The same text for the same recipe; what is as by default is left out."""
+        given = {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
+        return json.dumps(given, default=str, sort_keys=True, ensure_ascii=False)
+
+    def described(self) -> str:
+        """What is not as by default, as options of the command line; ``(none)``: nothing is."""
+        given: list[tuple[str, str | None]] = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            option = _OPTIONS.get(one.name) or "--" + one.name.replace("_", "-")
+            if value in (_DEFAULTS[one.name], "auto", "log-format"):
+                continue
+            if one.name == "where":
+                given += [(option, each.field + each.operator + each.value) for each in self.where]
+            elif one.name in ("exclude_keys", "more_time_columns"):
+                given += [(option, each) for each in value]
+            elif one.name == "columns":
+                given.append((option, ",".join(self.columns)))
+            else:
+                given.append((option, None if value is True else str(value)))
+        words = (
+            option if value is None else f"{option} {shlex.quote(value)}" for option, value in given
+        )
+        return " ".join(words) or "(none)"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The recipe that :meth:`to_json` wrote."""
+        found: dict[str, Any] = json.loads(text)
+        for day in "start", "end":
+            if found.get(day):
+                found[day] = date.fromisoformat(found[day])
+        found["where"] = tuple(Condition(**one) for one in found.get("where", ()))
+        for name in "exclude_keys", "more_time_columns", "columns":
+            found[name] = tuple(found.get(name, ()))
+        return cls(**found)
+
+
+_DEFAULTS: Final = asdict(Recipe())
+_OPTIONS: Final = {
+    "exclude_keys": "--exclude-key-glob",
+    "more_time_columns": "--time-column",
+    "start": "--from",
+    "end": "--to",
+}
+"""Options that are called otherwise than the attributes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillOptions:
     """One ``countersink backfill``.
 
     Attributes:
@@ -33,6 +144,7 @@ class Options:
         wait_s: reconcile: seconds to wait for what is in the streams.
         jobs: how many job processes to use; 0: none.
         rate: lines per second at most; None: as fast as it goes.
+        count_repeats: lines count that were counted as another source's, too.
         max_rejects: more rejected lines than this end the run; None: :data:`MOST_REJECTS`.
         rejects: where to write them; None: a name is made up, of a file that is not there.
         dry_run: say what would change, change nothing.
@@ -48,6 +160,7 @@ class Options:
     wait_s: float = 60.0
     jobs: int = 0
     rate: float | None = None
+    count_repeats: bool = False
     max_rejects: int | None = None
     rejects: Path | None = None
     dry_run: bool = False
@@ -88,7 +201,8 @@ class SourceReport:
 
     Attributes:
         source: as it was named.
-        outcome: ``counted``, ``known`` (nothing new in it), ``empty``, ``failed``.
+        outcome: ``counted``, ``known`` (nothing new in it), ``rejected`` (all new lines of it),
+            ``empty``, ``failed``.
         detail: for people: what was known of it, or what went wrong.
         lines, counted, filtered, rejected, amount: of this run.
     """
@@ -104,7 +218,7 @@ class SourceReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class BackfillReport:
     """What a backfill did.
 
     Attributes:
@@ -138,13 +252,55 @@ class Report:
     notices: tuple[str, ...] = ()
 
 
-class BackfillError(Exception):
-    """A backfill cannot go on; the message says what to do."""
+def report(
+    options: BackfillOptions,
+    run: int | None,
+    state: str,
+    sources: Sequence[SourceReport],
+    *,
+    known_lines: int = 0,
+    uncounted_rejects: int = 0,
+    by_day: Sequence[tuple[str, int]] = (),
+    notices: Iterable[str] = (),
+) -> BackfillReport:
+    """A report with the sums of its sources'.
+
+    Args:
+        uncounted_rejects: rejected lines of a chunk that was not counted for them.
+    """
+    return BackfillReport(
+        run=run,
+        counter=options.counter,
+        mode=options.mode,
+        state=state,
+        sources=tuple(sources),
+        lines=sum(each.lines for each in sources),
+        counted=sum(each.counted for each in sources),
+        filtered=sum(each.filtered for each in sources),
+        rejected=sum(each.rejected for each in sources) + uncounted_rejects,
+        amount=sum(each.amount for each in sources),
+        known_lines=known_lines,
+        by_day=tuple(by_day),
+        notices=tuple(notices),
+    )
 
 
-class WrongOption(BackfillError):
-    """An option cannot be as it is; nothing was read."""
+def state_of(sources: Sequence[SourceReport], *, stopped: bool) -> str:
+    """The state that a run ends in."""
+    if stopped:
+        return "stopped"
+    return "failed" if any(each.outcome == "failed" for each in sources) else "done"
 
 
-class Unreadable(BackfillError):
-    """A source cannot be read: it is gone, no file, cut off or corrupt."""
+def repeated(left_out: Counter[str], known_lines: int) -> str:
+    """What to say of lines that were left out as other sources have them.
+
+    Args:
+        left_out: the path of a source → how many of its lines.
+        known_lines: lines that were counted as this source's before.
+    """
+    paths = [path for path, _ in left_out.most_common(_NAMED)]
+    more = len(left_out) - len(paths)
+    text = f"{left_out.total():,} lines of it were counted before, as lines of {', '.join(paths)}"
+    text += f" and {more:,} more" if more else ""
+    return text + (f"; {known_lines:,} as its own" if known_lines else "")

@@ -1,10 +1,23 @@
-"""Lines that could not be counted: kept with their chunk."""
+"""Rejected lines: kept in the table with their chunk, written to a file, counted by reason.
 
+The file has a JSON object a line. Writing it destroys nothing that is not such a file.
+"""
+
+import contextlib
+import json
+import os
+import re
+import stat
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from itertools import count
+from pathlib import Path
+from typing import IO, Any, Final, Self
 
-from countersink.backfill.formats.tally import Reject
-from countersink.backfill.listing import RejectedLine
+from countersink.backfill.errors import WrongOption
+from countersink.backfill.formats.reader import Reject
+from countersink.backfill.history import RejectedLine
+from countersink.backfill.input.files import Input
 from countersink.store.connection import Session
 
 _PER_STATEMENT: Final = 500
@@ -12,6 +25,14 @@ _ROW_BYTES: Final = 4096
 """More than a row takes in a statement: text that is escaped, a reason of any script."""
 _OVERHEAD: Final = 1024
 _ALL: Final = 2**63 - 1
+_MADE_UP: Final = re.compile(r"backfill-[0-9]+-rejects\.ndjson")
+"""A name that nobody has asked for: no file may go for it."""
+_KEYS: Final = {"source", "line", "reason", "text"}
+_LONGEST_LINE: Final = 1024 * 1024
+"""Bytes; an object of ours is shorter."""
+_NAMED: Final = 3
+_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+"""What differs between lines that are rejected for the same reason."""
 
 
 def insert(
@@ -66,3 +87,155 @@ def named(source: str, rejected: Iterable[Reject]) -> Iterable[RejectedLine]:
     """Rejected lines as they are listed."""
     for one in rejected:
         yield RejectedLine(source=source, line=one.line, reason=one.reason, text=one.text)
+
+
+def check_file(path: Path, sources: Sequence[Input]) -> None:
+    """See to it that rejected lines may be written there, before anything is read.
+
+    Raises:
+        WrongOption: it is one of the sources, a file that is not ours, or no file.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return  # not there: or it is said when it cannot be written
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISCHR(status.st_mode)):
+        raise WrongOption(
+            f"--rejects {path} is no regular file: name one; `countersink backfills show RUN"
+            " --rejects` prints them for a pipe"
+        )
+    for source in sources:
+        if _is(source, status):
+            raise WrongOption(
+                f"--rejects {path} is one of the sources ({source.name}), and would be overwritten:"
+                " name another file"
+            )
+    if stat.S_ISREG(status.st_mode) and status.st_size and not _ours(path):
+        raise WrongOption(
+            f"--rejects {path} is there, and does not begin as a file of rejected lines does: name"
+            " another file, or remove it"
+        )
+
+
+def _is(source: Input, status: os.stat_result) -> bool:
+    if not stat.S_ISREG(status.st_mode):
+        return False  # a terminal may be both
+    with contextlib.suppress(OSError):
+        own = os.fstat(0) if source.path is None else os.stat(source.path)
+        return os.path.samestat(own, status)
+    return False
+
+
+def _ours(path: Path) -> bool:
+    """Whether it begins with an object of ours."""
+    try:
+        with path.open("rb") as file:
+            found: Any = json.loads(file.readline(_LONGEST_LINE))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and set(found) == _KEYS
+
+
+class Reasons:
+    """Counts them."""
+
+    def __init__(self) -> None:
+        self._lines = Counter[str]()
+        self._first: dict[str, RejectedLine] = {}
+
+    def add(self, one: RejectedLine) -> None:
+        """A line was rejected."""
+        reason = _QUOTED.sub("…", one.reason)
+        self._lines[reason] += 1
+        self._first.setdefault(reason, one)
+
+    def sentences(self) -> list[str]:
+        """What to say of them; nothing if there are none."""
+        total = self._lines.total()
+        if not total:
+            return []
+        said = []
+        for reason, lines in self._lines.most_common(_NAMED):
+            first = self._first[reason]
+            where = f"line {first.line} of {first.source}"
+            if total > 1:
+                where = f"{lines:,}, such as {where}" if lines > 1 else f"1, {where}"
+            said.append(f"{first.reason} ({where})")
+        if more := len(self._lines) - len(said):
+            said.append(f"and {more:,} more reasons")
+        lines_were = "1 line was" if total == 1 else f"{total:,} lines were"
+        return [f"{lines_were} rejected: {'; '.join(said)}"]
+
+
+class RejectsFile:
+    """The file of the rejected lines of a run, a JSON object a line: source, line, reason, text.
+    It is made for the first of them. A context manager.
+
+    Args:
+        path: where; beside it if that is a name that was made up and is taken. None: nowhere.
+        instead: where to find them if it cannot be written.
+    """
+
+    def __init__(self, path: Path | None, instead: str) -> None:
+        self._path = path
+        self._instead = instead
+        self._file: IO[str] | None = None
+        self._error: OSError | None = None
+        self._reasons = Reasons()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def write(self, rejected: Iterable[RejectedLine]) -> None:
+        """Write some more, unless it has failed, and note why they were rejected."""
+        for one in rejected:
+            self._reasons.add(one)
+            if self._path is not None and self._error is None:
+                self._write(one)
+
+    def _write(self, one: RejectedLine) -> None:
+        assert self._path is not None
+        try:
+            if self._file is None:
+                self._path, self._file = _opened(self._path)
+            text = one.text.decode("utf-8", "backslashreplace")
+            about = {"source": one.source, "line": one.line, "reason": one.reason, "text": text}
+            self._file.write(json.dumps(about, ensure_ascii=False) + "\n")
+        except OSError as error:
+            self._error = error
+
+    def notices(self) -> list[str]:
+        """For people, once all are written: why they were rejected, and where they are, or why they
+        are not there.
+        """
+        return self._reasons.sentences() + self._where()
+
+    def _where(self) -> list[str]:
+        self._close()
+        if error := self._error:
+            why = error.strerror or type(error).__name__
+            return [
+                f"the rejected lines could not be written to {self._path} ({why}): {self._instead}"
+            ]
+        return [] if self._file is None else [f"the rejected lines are in {self._path}"]
+
+    def _close(self) -> None:
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError as error:
+                self._error = self._error or error
+
+
+def _opened(path: Path) -> tuple[Path, IO[str]]:
+    if _MADE_UP.fullmatch(str(path)) is None:
+        return path, path.open("w", encoding="utf-8")
+    free = path
+    for number in count(2):
+        with contextlib.suppress(FileExistsError):
+            return free, free.open("x", encoding="utf-8")
+        free = path.with_stem(f"{path.stem}-{number}")
+    raise AssertionError("numbers do not end")

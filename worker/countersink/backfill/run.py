@@ -1,32 +1,257 @@
-"""Running a backfill: its sources one after the other, chunk by chunk."""
+"""One run of ``countersink backfill``: from its options to its report.
 
-from collections.abc import Callable
+A process that is killed leaves its run ``running``. Who adds goes on with its chunks. But what the
+sources of a reconcile said serves that run alone, and may be much; and a dry run leaves nothing at
+all, had it come to its end. :func:`clear` clears both away.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Final
 
-from countersink.backfill import formats, inputs, rejects_file, trying
-from countersink.backfill.counting import refuse
-from countersink.backfill.link import Link
-from countersink.backfill.options import BackfillError, Options, Progress, Report
-from countersink.backfill.reconcile import Stopped
-from countersink.backfill.reporting import report
-from countersink.backfill.team import Team
-from countersink.backfill.watch import Watch
-from countersink.backfill.whole import Whole
-from countersink.store import policies
-from countersink.store.connection import Session
-from countersink.store.policies import Policies
-from countersink.store.policy_changes import check_name
+from countersink.backfill import dry_run, formats, history, reconcile, rejects, run_state
+from countersink.backfill.count import sources, targets
+from countersink.backfill.count.source_count import SourceOutcome, count_source
+from countersink.backfill.count.targets import CounterTarget, Target, TruthTarget
+from countersink.backfill.count.task import (
+    LineRate,
+    ProgressWatch,
+    Task,
+    Team,
+    Work,
+    first_minute,
+    minutes_asked,
+    refuse,
+)
+from countersink.backfill.errors import BackfillError, ReconcileStopped
+from countersink.backfill.history import RejectedLine
+from countersink.backfill.input import files
+from countersink.backfill.input.files import Input
+from countersink.backfill.options import (
+    STOPPED,
+    BackfillOptions,
+    BackfillReport,
+    Progress,
+    SourceReport,
+    report,
+    state_of,
+)
+from countersink.backfill.reconcile import Corrected
+from countersink.backfill.reconcile.correction import Compared, compare
+from countersink.backfill.reconcile.scope import check_days
+from countersink.backfill.rejects import RejectsFile
+from countersink.store.connection import Session, rerun
+from countersink.store.counters import policies
+from countersink.store.counters.policies import Policies
+from countersink.store.counters.settings import check_name
+from countersink.store.errors import StoreError
+from countersink.store.sessions import PatientSession, open_tables
+
+_UNSEEN: Final = "seen < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
+"""Each chunk that is read, and each range that is corrected, is a sign of life."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BackfillRun:
+    """A run.
+
+    Attributes:
+        mysql_url, redis_url, options, on_progress, on_notice, stop: as given to
+            :func:`countersink.backfill.run.backfill`.
+        team: the job processes; None: none are to be used.
+        link: the connection.
+        in_force: the policies when it began.
+        watch: says how far the sources are read.
+    """
+
+    mysql_url: str
+    redis_url: str | None
+    options: BackfillOptions
+    link: PatientSession
+    in_force: Policies
+    watch: ProgressWatch
+    on_progress: Callable[[Progress], object]
+    on_notice: Callable[[str], object]
+    stop: Callable[[], bool]
+    team: Team | None
+    _outcomes: list[SourceOutcome] = field(default_factory=list)
+
+    def run(self, found: Sequence[Input], failed: Sequence[SourceReport]) -> BackfillReport:
+        """Count, or reconcile, and report.
+
+        Raises:
+            Stopped: a reconcile was told to before anything was read.
+            BackfillError: it cannot go on.
+            StoreError, StreamError: MySQL or Redis did not do its part.
+        """
+        options, link = self.options, self.link
+        t0 = 0
+        if options.mode == "reconcile":
+            check_days(options, self.in_force)
+            t0 = reconcile.begin(
+                self.redis_url, options, on_progress=self.on_progress, stop=self.stop
+            )
+        names = [source.name for source in found]
+        begin = partial(
+            run_state.begin, options=options, sources=names, holder=run_state.process_name()
+        )
+        run = link.run(begin)
+        self._outcomes = [SourceOutcome(report=each) for each in failed]
+        try:
+            link.run(partial(clear, counter=options.counter))
+            self._read(run, found)
+            error = next((each.error for each in self._outcomes if each.error), "")
+            reports = [each.report for each in self._outcomes]
+            state = state_of(reports, stopped=bool(error) or self.stop())
+            changed: Corrected | Compared | None = None
+            if options.mode == "reconcile" and state == "done":
+                error = reconcile.unreliable(options, reports)
+                if error:
+                    state = "failed"
+                else:
+                    changed = self._correct(run, t0)
+                    state = "done" if changed.finished else "stopped"
+            return self._end(run, state, error, changed)
+        except BaseException as broken:
+            self._failed(run, str(broken) or type(broken).__name__)
+            raise
+
+    def _read(self, run: int, found: Sequence[Input]) -> None:
+        options = self.options
+        target: Target = CounterTarget()
+        if options.mode == "reconcile":
+            target = TruthTarget(run, options.counter)
+        work = Work(
+            mysql_url=self.mysql_url,
+            options=options,
+            link=self.link,
+            task=Task(
+                run,
+                options.counter,
+                target,
+                options.rejects_allowed,
+                count_repeats=options.count_repeats,
+            ),
+            minutes=minutes_asked(options.recipe, options.counter, self.in_force),
+            begins=partial(first_minute, self.in_force, options.counter),
+            pace=LineRate(options.rate, self.stop),
+            watch=self.watch,
+            stop=self.stop,
+            team=self.team,
+        )
+        for source in found:
+            if self.stop():
+                return
+            outcome = count_source(work, source)
+            self._outcomes.append(outcome)
+            if outcome.too_many is not None:
+                return
+
+    def _correct(self, run: int, t0: int) -> Corrected | Compared:
+        change = compare if self.options.dry_run else reconcile.correct
+        intervals = [each.interval for each in self._outcomes if each.interval is not None]
+        return change(
+            self.mysql_url,
+            run,
+            self.options,
+            t0,
+            intervals,
+            on_progress=self.on_progress,
+            on_notice=self.on_notice,
+            stop=self.stop,
+        )
+
+    def _end(
+        self, run: int, state: str, error: str, changed: Corrected | Compared | None
+    ) -> BackfillReport:
+        options, link = self.options, self.link
+        reports = [each.report for each in self._outcomes]
+        notices = list(changed.notices) if changed is not None else []
+        notices += chain.from_iterable(each.notices for each in self._outcomes)
+        if error:
+            notices.append(error)
+        elif state == "stopped":
+            notices.append(STOPPED)
+        if options.mode == "reconcile" and changed is None:
+            notices.append("nothing was corrected, as not all of the sources was read")
+        extra = [line for each in self._outcomes for line in each.too_many or ()]
+        notices += self._save_rejects(run, reports, extra)
+        if options.dry_run:
+            notices.append("nothing was changed: this was a dry run")
+            link.run(partial(forget_dry_run, run=run))
+        else:
+            if options.mode == "reconcile":
+                link.run(partial(targets.discard_truth, run=run))
+                link.run(partial(sources.forget_lines, run=run))
+            why = error or next((one.detail for one in reports if one.outcome == "failed"), "")
+            link.run(partial(run_state.end, run=run, state=state, error=why))
+        said = report(
+            options,
+            None if options.dry_run else run,
+            state,
+            reports,
+            known_lines=sum(each.known_lines for each in self._outcomes),
+            uncounted_rejects=len(extra),
+            notices=notices,
+        )
+        if options.mode == "reconcile":
+            said = replace(
+                said,
+                amount=changed.amount if changed is not None else 0,
+                corrections=changed.corrections if changed is not None else 0,
+                drift=changed.drift if isinstance(changed, Compared) else (),
+            )
+        return said
+
+    def _save_rejects(
+        self, run: int, reports: Sequence[SourceReport], extra: Iterable[RejectedLine]
+    ) -> Iterator[str]:
+        """Write the rejected lines to a file, if there are any; a sentence on it."""
+        options = self.options
+        extra = list(extra)
+        if not extra and not any(each.rejected > 0 for each in reports):
+            return
+        path = options.rejects
+        instead = f"`countersink backfills show {run} --rejects` prints them"
+        if options.dry_run:
+            instead = "name another file"
+        else:
+            path = path or Path(f"backfill-{run}-rejects.ndjson")
+        with open_tables(self.mysql_url) as session, RejectsFile(path, instead) as file:
+            file.write(chain(history.rejects(session, run), extra))
+            yield from file.notices()
+
+    def _failed(self, run: int, why: str) -> None:
+        """End a run that broke down, on a connection of its own: on the other there may be half of
+        a reply.
+        """
+        with (
+            contextlib.suppress(StoreError),
+            PatientSession(partial(open_tables, self.mysql_url), lambda: True).open() as link,
+        ):
+            if self.options.dry_run:
+                link.run(partial(forget_dry_run, run=run))
+            else:
+                link.run(partial(run_state.end, run=run, state="failed", error=why))
+                if self.options.mode == "reconcile":
+                    link.run(partial(targets.discard_truth, run=run))
 
 
 def backfill(
     mysql_url: str,
-    options: Options,
+    options: BackfillOptions,
     *,
     redis_url: str | None = None,
     on_progress: Callable[[Progress], object] = lambda progress: None,
+    on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
     team: Team | None = None,
-) -> Report:
+) -> BackfillReport:
     """Count what was missed. Safe to run again, and beside itself.
 
     Args:
@@ -34,6 +259,8 @@ def backfill(
         options: what to count, and how.
         redis_url: the queue's; reconciling needs it.
         on_progress: called several times a second at most.
+        on_notice: told which days a reconcile leaves out, before it changes any total; the report
+            has these sentences among its notices as well.
         stop: asked between two chunks; true once it should end: what was counted stays counted, and
             running it again goes on.
         team: the job processes; None: everything is counted here.
@@ -49,17 +276,17 @@ def backfill(
         check_name(options.counter)
     except ValueError as error:
         raise BackfillError(str(error)) from error
-    found, failed = inputs.expand(options.sources)
+    found, failed = files.expand(options.sources)
     if options.rejects is not None:
-        rejects_file.check(options.rejects, found)
-    with Link(mysql_url, stop) as link:
+        rejects.check_file(options.rejects, found)
+    with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
         in_force = link.run(partial(_in_force, counter=options.counter))
-        watch = Watch(on_progress, found)
+        watch = ProgressWatch(on_progress, found)
         if not found:
             return report(options, None, "failed", failed)
         if options.dry_run and options.mode == "add":
-            return trying.add(options, found, failed, link, in_force, watch, stop)
-        whole = Whole(
+            return dry_run.add(options, found, failed, link, in_force, watch, stop)
+        whole = BackfillRun(
             mysql_url=mysql_url,
             redis_url=redis_url,
             options=options,
@@ -67,12 +294,13 @@ def backfill(
             in_force=in_force,
             watch=watch,
             on_progress=on_progress,
+            on_notice=on_notice,
             stop=stop,
             team=team if options.jobs else None,
         )
         try:
             return whole.run(found, failed)
-        except Stopped:
+        except ReconcileStopped:
             return report(options, None, "stopped", failed)
 
 
@@ -86,3 +314,79 @@ def _in_force(session: Session, counter: str) -> Policies:
         found = policies.load(session)
         refuse(session, found, counter)
     return found
+
+
+def clear(session: Session, counter: str) -> None:
+    """Clear up what reconciles of a counter, and dry runs of some, left behind. May be run again,
+    and beside others.
+
+    Raises:
+        StoreError: as any query.
+    """
+    for run in _gone(session, counter):
+        # First: from then on nothing of it is committed, should it be there after all.
+        if rerun(partial(_end, session, run)):
+            rerun(partial(_forget_sources, session, run))
+    targets.discard_ended_truths(session, counter)
+    for (run,) in session.query(
+        "SELECT id FROM backfill_run WHERE counter = %s AND mode = %s AND state <> 'running'",
+        (counter, run_state.DRY_RUN),
+    ):
+        forget_dry_run(session, int(run))
+
+
+def forget_dry_run(session: Session, run: int) -> None:
+    """Leave nothing of a dry run. May be run again.
+
+    Raises:
+        StoreError: as any query.
+    """
+    targets.discard_truth(session, run)
+    rerun(partial(_forget_sources, session, run))
+    run_state.forget(session, run)
+
+
+def _gone(session: Session, counter: str) -> list[int]:
+    """Running reconciles, and dry runs of some, whose process is gone."""
+    found = session.query(
+        f"SELECT id, mode, holder, {_UNSEEN} FROM backfill_run"
+        " WHERE counter = %s AND state = 'running' AND mode <> 'add'",
+        (counter,),
+    )
+    return [
+        int(run)
+        for run, mode, holder, unseen in found
+        if unseen or (mode == run_state.DRY_RUN and _is_dead(holder))
+    ]
+
+
+def _is_dead(holder: str) -> bool:
+    """Whether a process was one of this host's, and is there no more."""
+    its_host, _, rest = holder.rpartition(":")
+    pid = rest.partition("-")[0]
+    if its_host != run_state.host() or not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # somebody else's
+    return False
+
+
+def _end(session: Session, run: int) -> bool:
+    """Let nothing more of a run be committed; not if it is seen again."""
+    with session.transaction():
+        alive = session.query(
+            f"SELECT 1 FROM backfill_run WHERE id = %s AND mode <> %s AND NOT {_UNSEEN} FOR UPDATE",
+            (run, run_state.DRY_RUN),
+        )
+        if not alive:
+            run_state.end(session, run, "failed", "its process is gone")
+    return not alive
+
+
+def _forget_sources(session: Session, run: int) -> None:
+    with session.transaction():
+        sources.forget_truth(session, run)

@@ -1,4 +1,4 @@
-"""Taking a run back: exactly what it added, whatever has happened to the counter since.
+"""Undo of a run: takes back exactly what it added, whatever has happened to the counter since.
 
 First the run is put into the state ``undoing``, so that nothing of it is committed any more. Then,
 a transaction each, its chunks are taken back: the cells in the chunk's journal are subtracted, the
@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from countersink.backfill import listing, reconcile, runs, set_days
-from countersink.backfill.chunk_undo import ChunkUndo, Reached, forget_rejects
-from countersink.backfill.link import Link
-from countersink.backfill.listing import Run
-from countersink.backfill.options import BackfillError
-from countersink.store import policies, reconciled
-from countersink.store.connection import Session
-from countersink.store.rerun import rerun
-from countersink.store.tables import open_tables
+from countersink.backfill import history, retraction, run_state
+from countersink.backfill.count import chunks, targets
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.history import Run
+from countersink.backfill.retraction import ChunkUndo, Reached, forget_rejects
+from countersink.store.connection import Session, rerun
+from countersink.store.counters import policies
+from countersink.store.ledger import seals
+from countersink.store.sessions import PatientSession, open_tables
 
 _PAGE: Final = 100
 
@@ -102,12 +102,12 @@ def undo(
         StoreError: MySQL did not do its part; what was taken back is taken back, and calling it
             again goes on.
     """
-    with Link(mysql_url, stop) as link:
+    with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
         begun = link.run(lambda session: rerun(partial(_begin, session, run)))
         reached("begun")
         if begun.mode == "reconcile":
-            marked = link.run(partial(reconciled.marked, counter=begun.counter, run=run))
-            taken = reconcile.undo(
+            marked = link.run(partial(policies.marked_buckets, counter=begun.counter, run=run))
+            taken = retraction.take_corrections_back(
                 partial(open_tables, mysql_url),
                 run,
                 on_progress=lambda done, of: on_progress(UndoProgress(done=done, of=of)),
@@ -137,35 +137,50 @@ def _notices(session: Session, run: Run, labels: set[int]) -> tuple[str, ...]:
     """What is not right any more now that buckets were changed by taking ``run`` back."""
     # Nothing was added to what was set: so all that was added to it is older.
     older = run.id if run.mode == "reconcile" else 0
-    return tuple(set_days.after(session, policies.load(session), run.counter, labels, older))
+    return tuple(
+        targets.set_days_after(session, policies.load(session), run.counter, labels, older)
+    )
 
 
 def _begin(session: Session, number: int) -> Run:
     """Let nothing of a run be committed any more."""
     with session.transaction():
-        run = listing.run(session, number, lock=True)
-        if run.mode == runs.DRY_RUN:
+        run = history.run(session, number, lock=True)
+        if run.mode == run_state.DRY_RUN:
             raise BackfillError(
                 f"backfill {number} was a dry run: it has changed nothing, and is cleared away by"
                 f" the next backfill of {run.counter}"
             )
         if run.state == "undone":
-            raise BackfillError(f"backfill {number} was undone at {run.seen:%Y-%m-%d %H:%M:%S} UTC")
+            raise BackfillError(
+                f"backfill {number} was undone already, at {run.seen:%Y-%m-%d %H:%M:%S} UTC: there"
+                " is nothing left to take back"
+            )
         if run.state == "deleted":
             raise BackfillError(
                 f"backfill {number} is gone with its counter {run.counter}, which was deleted:"
                 " there is nothing to take back"
             )
+        if needed := chunks.needed_by(session, number):
+            first = ", ".join(f"`countersink backfills undo {one}`" for one in needed)
+            raise BackfillError(
+                f"lines that backfill {number} has counted were left out of later ones, and would"
+                f" be in no total: {first} first, and count their sources again afterwards"
+            )
         session.execute(
-            "UPDATE backfill_run SET state = 'undoing', seen = UTC_TIMESTAMP(3),"
-            " ended = COALESCE(ended, UTC_TIMESTAMP(3)) WHERE id = %s",
+            seals.update(
+                "backfill_run",
+                "state = 'undoing', seen = UTC_TIMESTAMP(3),"
+                " ended = COALESCE(ended, UTC_TIMESTAMP(3))",
+            )
+            + " WHERE id = %s",
             (number,),
         )
     return run
 
 
 def _take_back(
-    link: Link,
+    link: PatientSession,
     run: Run,
     on_progress: OnProgress,
     stop: Callable[[], bool],
@@ -215,7 +230,8 @@ def _finish(session: Session, run: Run) -> None:
     states = "'pending', 'done'" if run.mode == "reconcile" else "'pending'"
     rerun(
         lambda: session.execute(
-            f"UPDATE backfill_chunk SET state = 'undone' WHERE run = %s AND state IN ({states})",
+            seals.update("backfill_chunk", "state = 'undone'")
+            + f" WHERE run = %s AND state IN ({states})",
             (run.id,),
         )
     )
@@ -230,8 +246,8 @@ def _finish(session: Session, run: Run) -> None:
     for source in sorted({source for source, _ in chunks}):
         rerun(partial(_forget, session, source))
     session.execute(
-        "UPDATE backfill_run SET state = 'undone', seen = UTC_TIMESTAMP(3)"
-        " WHERE id = %s AND state = 'undoing'",
+        seals.update("backfill_run", "state = 'undone', seen = UTC_TIMESTAMP(3)")
+        + " WHERE id = %s AND state = 'undoing'",
         (run.id,),
     )
 
@@ -248,4 +264,5 @@ def _forget(session: Session, source: int) -> None:
         )
         if all(state == "undone" for (state,) in states):
             session.execute("DELETE FROM backfill_chunk WHERE source = %s", (source,))
+            chunks.delete_marks(session, source)
             session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))

@@ -2,127 +2,123 @@
 
 import io
 import sys
+from importlib import import_module
 from typing import Final
 
 import click
 
-from countersink.cli import config_file, exits, failures
-from countersink.cli.lazy import Lazy, LazyGroup
+from countersink.cli import errors, settings
+from countersink.cli.errors import Exit
 
-COMMANDS: Final[dict[str, Lazy]] = {
-    "up": Lazy(
-        "countersink.cli.commands.up:command",
-        "Run everything here: private servers, where no URL is configured, and all processes.",
+GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
+    "Run": (
+        "run",
+        {
+            "up": "Run everything here: private servers, where no URL is configured, and all"
+            " processes.",
+            "migrate": "Create the database and its tables, or bring them up to date.",
+            "worker": "Move increments from Redis into MySQL until stopped.",
+            "scheduler": "Plan the scheduled jobs until stopped.",
+            "jobs": "Run the scheduled jobs, one at a time, until stopped.",
+            "web": "Serve HTTP: increments in, totals out, and the dashboard.",
+        },
     ),
-    "migrate": Lazy(
-        "countersink.cli.commands.migrate:command",
-        "Create the database and its tables, or bring them up to date.",
+    "Count": (
+        "count",
+        {
+            "increment": "Add to a counter, through the same queue as an app.",
+            "tail": "Count the lines of a web server's access log.",
+            "statsd": "Count what StatsD clients send, until stopped.",
+            "backfill": "Count events that were missed, from logs and exports.",
+            "backfills": "List backfills, show what they did, take one back.",
+            "track": "Keep a table's row count, by triggers, from now on.",
+            "untrack": "Stop counting a table's rows: drop the triggers and the counter.",
+            "sequence": "Hand out numbers, each one once.",
+        },
     ),
-    "worker": Lazy(
-        "countersink.cli.commands.worker:command",
-        "Move increments from Redis into MySQL until stopped.",
+    "Read": (
+        "read",
+        {
+            "totals": "Show totals: by day, hour or month, by key, by counter, or one figure.",
+            "export": "Write out all totals of counters, for other programs: CSV, NDJSON or"
+            " Parquet.",
+        },
     ),
-    "scheduler": Lazy(
-        "countersink.cli.commands.scheduler:command",
-        "Plan the scheduled jobs until stopped.",
+    "Check and repair": (
+        "repair",
+        {
+            "doctor": "Check the servers and their settings, and say what to do.",
+            "verify": "Prove that nothing was lost or doubled in the tables.",
+            "dead": "List, retry or drop rows that could not be counted.",
+            "spool": "See and send what dead producers have left on disk.",
+        },
     ),
-    "jobs": Lazy(
-        "countersink.cli.commands.jobs:command",
-        "Run the scheduled jobs, one at a time, until stopped.",
-    ),
-    "web": Lazy(
-        "countersink.cli.commands.web:command",
-        "Serve HTTP: increments in, totals out, and the dashboard.",
-    ),
-    "key": Lazy(
-        "countersink.cli.commands.key:command",
-        "Make keys of the HTTP interface, see them, end them.",
-    ),
-    "increment": Lazy(
-        "countersink.cli.commands.increment:command",
-        "Add to a counter, through the same queue as an app.",
-    ),
-    "totals": Lazy(
-        "countersink.cli.commands.totals:command",
-        "Show totals: by day, hour or month, by key, by counter, or one figure.",
-    ),
-    "export": Lazy(
-        "countersink.cli.commands.export:command",
-        "Write out all totals of counters, for other programs: CSV, NDJSON or Parquet.",
-    ),
-    "tail": Lazy(
-        "countersink.cli.commands.tail:command",
-        "Count the lines of a web server's access log.",
-    ),
-    "statsd": Lazy(
-        "countersink.cli.commands.statsd:command",
-        "Count what StatsD clients send, until stopped.",
-    ),
-    "backfill": Lazy(
-        "countersink.cli.commands.backfill:command",
-        "Count events that were missed, from logs and exports.",
-    ),
-    "backfills": Lazy(
-        "countersink.cli.commands.backfills:command",
-        "List backfills, show what they did, take one back.",
-    ),
-    "runs": Lazy(
-        "countersink.cli.commands.runs:command",
-        "Show the last runs of the scheduled jobs, and the next ones.",
-    ),
-    "counter": Lazy(
-        "countersink.cli.commands.counter:command",
-        "Make counters, see how they count, delete them.",
-    ),
-    "sequence": Lazy(
-        "countersink.cli.commands.sequence:command",
-        "Hand out numbers, each one once.",
-    ),
-    "compact": Lazy(
-        "countersink.cli.commands.compact:command",
-        "Add up the rows of each key into one, now.",
-    ),
-    "track": Lazy(
-        "countersink.cli.commands.track:command",
-        "Keep a table's row count, by triggers, from now on.",
-    ),
-    "untrack": Lazy(
-        "countersink.cli.commands.untrack:command",
-        "Stop counting a table's rows: drop the triggers and the counter.",
-    ),
-    "verify": Lazy(
-        "countersink.cli.commands.verify:command",
-        "Prove that nothing was lost or doubled in the tables.",
-    ),
-    "dead": Lazy(
-        "countersink.cli.commands.dead:command",
-        "List, retry or drop rows that could not be counted.",
-    ),
-    "spool": Lazy(
-        "countersink.cli.commands.spool:command",
-        "See and send what dead producers have left on disk.",
-    ),
-    "info": Lazy(
-        "countersink.cli.commands.info:command",
-        "Show the backlog, the workers and how far behind they are.",
-    ),
-    "doctor": Lazy(
-        "countersink.cli.commands.doctor:command",
-        "Check the servers and their settings, and say what to do.",
+    "Look after": (
+        "maintain",
+        {
+            "info": "Show the backlog, the workers and how far behind they are.",
+            "runs": "Show the last runs of the scheduled jobs, and the next ones.",
+            "counter": "Make counters, see how they count, delete them.",
+            "compact": "Add up the rows of each key into one, now.",
+            "key": "Make keys of the HTTP interface, see them, end them.",
+            "link": "Make links that show one counter without a key, see them, end them.",
+        },
     ),
 }
-"""Every command; its module must define it under the name behind the colon."""
+"""Under each heading of ``countersink --help`` the folder of its modules (of ``Read`` its one
+module), in ``countersink.cli.commands``, and its commands, each with its line; a test holds that
+equal to the command's own help."""
+
+_ELSEWHERE: Final = {
+    "runs": "maintain.job_runs:command",
+    "scheduler": "run.schedules:scheduler_command",
+    "jobs": "run.schedules:jobs_command",
+    "track": "count.track:track_command",
+    "untrack": "count.track:untrack_command",
+    "totals": "read:totals_command",
+    "export": "read:export_command",
+    "key": "maintain.access:key_group",
+    "link": "maintain.access:link_group",
+}
+"""Module, in ``countersink.cli.commands``, and name of a command; any other is ``command`` in the
+module of its name in the folder of its heading."""
 
 
-class App(LazyGroup):
-    """The group; Ctrl-C ends a command without a word."""
+class App(click.Group):
+    """A group that imports a command's module only when that command is named.
+
+    Its ``--help`` imports none of them. Ctrl-C ends a command without a word.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the table's order."""
+        return [name for _, commands in GROUPS.values() for name in commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now; None when there is none of that name."""
+        for folder, commands in GROUPS.values():
+            if cmd_name in commands:
+                place = _ELSEWHERE.get(cmd_name, f"{folder}.{cmd_name}:command")
+                module, _, name = place.partition(":")
+                found = import_module(f"countersink.cli.commands.{module}")
+                command = getattr(found, name)
+                assert isinstance(command, click.Command)
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands under their headings, from the table alone."""
+        width = max(map(len, self.list_commands(ctx)))
+        for heading, (_, commands) in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command that the arguments name, and return what it returns: its exit status."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            ctx.exit(exits.INTERRUPTED)
+            ctx.exit(Exit.INTERRUPTED)
 
 
 def show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -141,7 +137,6 @@ def show_version(ctx: click.Context, param: click.Parameter, value: bool) -> Non
 
 @click.group(
     cls=App,
-    commands_table=COMMANDS,
     context_settings={
         "auto_envvar_prefix": "COUNTERSINK",
         "help_option_names": ["-h", "--help"],
@@ -156,7 +151,7 @@ def show_version(ctx: click.Context, param: click.Parameter, value: bool) -> Non
     type=click.Path(dir_okay=False),
     is_eager=True,
     expose_value=False,
-    callback=config_file.apply,
+    callback=settings.apply_file,
     envvar="COUNTERSINK_CONFIG",
     show_envvar=True,
     help="Settings file; countersink.toml in the working directory, where there is one.",
@@ -188,5 +183,5 @@ def run(args: list[str] | None = None) -> int:
         result = app.main(args=args, prog_name="countersink", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
-        return failures.report(error)
-    return result if isinstance(result, int) else exits.DONE
+        return errors.report(error)
+    return result if isinstance(result, int) else Exit.DONE

@@ -13,8 +13,9 @@ from typing import Final
 
 import click
 
-from countersink.cli import exits, failures, settings
+from countersink.cli import errors, settings
 from countersink.cli.app import app
+from countersink.cli.errors import Exit
 from countersink.stream.connection import connect, mapped
 from countersink.stream.names import process_key, worker_key
 
@@ -42,13 +43,13 @@ def command(kind: str, redis_url: str | None, jobs_redis_url: str | None) -> int
         looks = [] if kind == WORKER else [client.hget(key, "looked") for key in found]
     if not found:
         click.echo(f"no {kind} process of this host has reported for a minute", err=True)
-        return exits.FAILED
+        return Exit.FAILED
     for looked in looks:
         ago = time.time() - int(looked or 0) / 1000
         if looked and ago > LOOKED_WITHIN_S:
             click.echo(f"the {kind} has not looked for lost runs for {ago:,.0f} s", err=True)
-            return exits.FAILED
-    return exits.DONE
+            return Exit.FAILED
+    return Exit.DONE
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] = ()) -> int:
             status: int = command.invoke(context)
             return status
     except BaseException as error:
-        return failures.report(error)
+        return errors.report(error)
 
 
 if __name__ == "__main__":

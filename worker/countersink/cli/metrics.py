@@ -1,4 +1,4 @@
-"""``--metrics-port``: a process of ours tells its operators how it is."""
+"""``--metrics-port``: a process serves its metrics and health while it runs."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -8,31 +8,31 @@ from typing import Final
 import click
 
 from countersink.cli import settings
-from countersink.cli.failures import Failure
+from countersink.cli.errors import Failure
 from countersink.metrics.endpoint import Endpoint
 from countersink.metrics.health import Health
-from countersink.worker.logs import set_up, take_down
+from countersink.runtime.log import LineHandler, set_up, take_down
 
 LOOPBACK: Final = "127.0.0.1"
 
 
-def options(function: settings.Decorated) -> settings.Decorated:
-    """Decorator: ``--metrics-port`` and ``--metrics-host``."""
-    port = settings.setting(
+options: Final = settings.together(
+    settings.setting(
         "--metrics-port",
         type=click.IntRange(0, 65_535),
         metavar="PORT",
         help="Serve /metrics, /livez and /readyz at this port; 0 takes any free one. Without it"
         " nothing is served.",
-    )
-    host = settings.setting(
+    ),
+    settings.setting(
         "--metrics-host",
         default=LOOPBACK,
         show_default=True,
         metavar="ADDRESS",
         help="The address for it. Whoever reaches it may read it: it asks for no key.",
-    )
-    return port(host(function))
+    ),
+)
+"""Decorator: ``--metrics-port`` and ``--metrics-host``."""
 
 
 def log(url: str) -> None:
@@ -46,13 +46,20 @@ def log_as(log_format: str) -> Callable[[str], None]:
     """:func:`log`, for a process that has not set up its log yet."""
 
     def say(url: str) -> None:
-        handler = set_up(log_format)
-        try:
+        with logged(log_format):
             log(url)
-        finally:
-            take_down(handler)
 
     return say
+
+
+@contextmanager
+def logged(log_format: str) -> Iterator[LineHandler]:
+    """Log inside the block, on stderr."""
+    handler = set_up(log_format)
+    try:
+        yield handler
+    finally:
+        take_down(handler)
 
 
 @contextmanager

@@ -1,20 +1,29 @@
-"""Printing results: one JSON document, CSV, or a table for people."""
+"""Printing results: one JSON document, CSV, or a table for people; and text safe to print.
+
+Keys come from whoever can reach a counted URL: they may hold escape sequences that rewrite a
+terminal's screen. What a spreadsheet makes of them is :mod:`countersink.reads.formats`'s matter.
+"""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from countersink.cli.text import printable
+from countersink.cli import settings
+from countersink.cli.errors import Failure
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+import unicodedata
 
 Row = Mapping[str, object]
+Columns = Sequence[str]
+"""Headings of a table; one with ``>`` before it is of numbers, which stand at the right."""
 
 _AT_ONCE: Final = 1000
 """Rows that are written at once."""
@@ -27,6 +36,14 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 def write_json(document: object) -> None:
     """One JSON document on stdout, in ASCII: every key survives every terminal and locale."""
     click.echo(json.dumps(document))
+
+
+def write_result(format: str, document: object, text: str) -> None:
+    """The document as JSON, or the text, as ``--format`` says."""
+    if format == "json":
+        write_json(document)
+    else:
+        click.echo(text)
 
 
 def write_json_list(document: Row, name: str, rows: Iterable[Row]) -> None:
@@ -43,11 +60,17 @@ def write_json_list(document: Row, name: str, rows: Iterable[Row]) -> None:
 
 
 def write_csv(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """RFC 4180 with a header line; text that a spreadsheet would run as a formula gets a ``'``."""
-    from countersink.reads.layout import csv_text
+    """RFC 4180 with a header line; with ``--spreadsheet`` no text is a formula."""
+    from countersink.reads.formats import csv_text
 
-    for some in csv_text(columns, rows):
+    for some in csv_text(columns, rows, spreadsheet=settings.for_spreadsheets()):
         click.echo(some, nl=False)
+
+
+def confirm(yes: bool, question: str, otherwise: str) -> None:
+    """Ask on a terminal, unless ``yes``; Failure, which says what was not done, after a no."""
+    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+        raise Failure(otherwise)
 
 
 def console() -> "Console":
@@ -66,49 +89,56 @@ def console() -> "Console":
     return found
 
 
-def table(columns: Mapping[str, bool]) -> "Table":
-    """An empty table; ``columns`` says of each whether it holds numbers."""
+def table(columns: Columns) -> "Table":
+    """An empty table."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name, numeric in columns.items():
-        made.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for name in columns:
+        justify: Literal["right", "left"] = "right" if name.startswith(">") else "left"
+        made.add_column(name.removeprefix(">"), justify=justify, overflow="fold")
     return made
 
 
-def write_table(table: "Table") -> None:
-    """A table of :func:`table` on stdout. A long one is laid out here, the same but for folding and
-    colours: rich takes a millisecond for each row.
+def facts(values: Mapping[str, object]) -> "Table":
+    """A table of two columns without a heading: names, and what they stand for."""
+    made = table(("", " "))
+    made.show_header = False
+    for name, value in values.items():
+        made.add_row(name, cell(value))
+    return made
+
+
+def write_rows(columns: Columns, rows: Iterable[Sequence[object]]) -> None:
+    """A table of these rows on stdout, each value as :func:`cell` shows it.
+
+    A long one is laid out here, the same but for folding and colours: rich takes a millisecond for
+    each row, and hundreds of bytes.
     """
-    if table.row_count <= _BY_RICH:
-        console().print(table)
-        return
-    columns = {str(column.header): column.justify == "right" for column in table.columns}
-    _write_long(columns, [list(map(str, column.cells)) for column in table.columns])
-
-
-def write_rows(columns: Mapping[str, bool], rows: Sequence[Sequence[str]]) -> None:
-    """A table of these rows on stdout; ``columns`` as for :func:`table`, as many as each row has.
-
-    For tables that can be long: rich would take hundreds of bytes and some microseconds for each
-    row that it is only told of.
-    """
-    if len(rows) > _BY_RICH:
-        _write_long(columns, list(zip(*rows, strict=True)))
+    cells = [tuple(map(cell, row)) for row in rows]
+    if len(cells) > _BY_RICH:
+        _write_long(columns, list(zip(*cells, strict=True)))
         return
     made = table(columns)
-    for row in rows:
+    for row in cells:
         made.add_row(*row)
-    write_table(made)
+    console().print(made)
 
 
-def _write_long(columns: Mapping[str, bool], cells: Sequence[Sequence[str]]) -> None:
+def write_documents(columns: Columns, documents: Iterable[Row]) -> None:
+    """A table on stdout of the members of these documents that ``columns`` names."""
+    names = [name.removeprefix(">") for name in columns]
+    write_rows(columns, ([each[name] for name in names] for each in documents))
+
+
+def _write_long(columns: Columns, cells: Sequence[Sequence[str]]) -> None:
     """A table, column by column: most have few different values, each of which is padded once."""
     padded = []
-    for (header, numeric), values in zip(columns.items(), cells, strict=True):
+    for name, values in zip(columns, cells, strict=True):
+        header = name.removeprefix(">")
         different = {header, *values}
         width = max(map(_width, different))
-        pads = {text: _padded(text, width, not numeric) for text in different}
+        pads = {text: _padded(text, width, not name.startswith(">")) for text in different}
         padded.append(map(pads.__getitem__, chain((header,), values)))
     lines = map("  ".join, zip(*padded, strict=True))
     while some := list(islice(lines, _AT_ONCE)):
@@ -150,10 +180,14 @@ def bar(value: int, largest: int) -> str:
 
 
 def iso(moment: datetime | None) -> str | None:
-    """ISO 8601 in UTC to the millisecond, ending in Z; None stays None."""
-    from countersink.reads import layout
+    """ISO 8601 in UTC to the millisecond, ending in Z; None stays None. What has no time zone is
+    in UTC.
+    """
+    from countersink.reads import formats
 
-    return layout.iso(moment)
+    if moment is not None and moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return formats.iso(moment)
 
 
 def iso_ms(ms: int) -> str:
@@ -175,3 +209,27 @@ def ago(seconds: float) -> str:
     if seconds < 48 * 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86400:.1f} d"
+
+
+def printable(text: str) -> str:
+    """``text`` with control, format and other invisible characters as ``\\x1b`` or ``\\u202e``.
+
+    Backslashes are doubled where one is needed to tell an escape from the same letters as they
+    are, so that two different keys never look alike because of this.
+    """
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    if character == "\\":
+        return "\\\\"
+    # Cc control, Cf format (bidirectional overrides, zero width), Cs surrogate, Co private,
+    # Cn unassigned, Zl and Zp line and paragraph separators.
+    if unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,29 +1,51 @@
-"""Options that are settings: flag, else environment, else ``countersink.toml``, else default.
+"""Options that are settings: flag, else environment, else ``countersink.toml``, else default; and
+the types of their values, with the rules of ``countersink.runtime.limits``.
 
 A *setting* describes an installation (URLs, sizes, formats) and is also an environment variable
 ``COUNTERSINK_<COMMAND>_<OPTION>`` and a key in the file. A *one-off* describes one run
 (``--from``, ``--drain``) and is a flag only: it must not linger in an environment.
+
+``countersink.toml`` holds settings for all commands at the top, and a table for each command::
+
+    redis_url = "redis://queue.internal:6379/0"
+
+    [worker]
+    batch_entries = 500
+
+    [dead.list]
+    format = "json"
 """
 
+import difflib
+import math
 import os
+import re
+import tomllib
 from collections.abc import Callable, Mapping
+from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from countersink.cli.config_file import unknown
-from countersink.cli.types import Url
+from countersink.cli.errors import Misuse, remember_password
+from countersink.runtime import limits
 
+if TYPE_CHECKING:
+    from countersink.producers.options import Options as ProducerOptions
+
+    ParamType = click.ParamType[Any]
+else:  # generic from click 8.2 on, and only for type checkers
+    ParamType = click.ParamType
+
+T = TypeVar("T")
 Decorated = Callable[..., Any]
 """A command's function, before or after click has attached an option to it."""
 
 
 class Setting(click.Option):
     """An option that is a setting. ``<VARIABLE>_FILE`` names a file that holds its value."""
-
-    shared = False
-    """Whether it belongs to all commands: at the top of the file, no command in its variable."""
 
     def variable(self, ctx: click.Context) -> str:
         """The name of its environment variable."""
@@ -41,11 +63,18 @@ class Setting(click.Option):
             raise click.UsageError(f"{variable} and {variable}_FILE are both set: unset one", ctx)
         return _from_file(f"{variable}_FILE", file, ctx) if file else value or None
 
+    def consume_value(
+        self, ctx: click.Context, opts: Mapping[str, Any]
+    ) -> tuple[Any, ParameterSource]:
+        """The value, and where it is from. Several in the file are divided as in the variable."""
+        value, source = super().consume_value(ctx, opts)
+        if self.multiple and isinstance(value, str):
+            value = self.type.split_envvar_value(value)
+        return value, source
+
 
 class SharedSetting(Setting):
     """A setting of all commands, such as a URL."""
-
-    shared = True
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
         """The value at the top of the file, else the default."""
@@ -53,6 +82,13 @@ class SharedSetting(Setting):
         found = top.get(self.name or "")
         # click calls this with the option's own default for help; a URL shows none.
         return found if isinstance(found, str) else super().get_default(ctx, call=call)
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """click's; the password of the URL is noted so that no message can show it."""
+        found = super().process_value(ctx, value)
+        if isinstance(found, str):
+            remember_password(found)
+        return found
 
 
 class Command(click.Command):
@@ -69,10 +105,13 @@ class Command(click.Command):
         _check_table(
             parent, info_name, [str(p.name) for p in self.params if isinstance(p, Setting)]
         )
-        return super().make_context(info_name, args, parent, **extra)
+        context = super().make_context(info_name, args, parent, **extra)
+        if context.meta.get(_SPREADSHEET) and context.params.get("format") != "csv":
+            raise click.UsageError("--spreadsheet goes with --format csv", context)
+        return context
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group that refuses, in its table in the file, what is not one of its commands' tables."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -97,7 +136,7 @@ def _check_table(
     table = (parent.default_map or {}).get(name or "") if parent else None
     for key, value in (table or {}).items():
         if key not in allowed:
-            raise click.UsageError(unknown(f"[{name}]", key, allowed), parent)
+            raise click.UsageError(_unknown(f"[{name}]", key, allowed), parent)
         if isinstance(value, dict) is not tables:
             wanted = "a table" if tables else "text, a number or true/false"
             raise click.UsageError(f"[{name}]: {key} must be {wanted}", parent)
@@ -113,65 +152,57 @@ def one_off(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
     return click.option(*names, allow_from_autoenv=False, **attributes)
 
 
-def redis_url(function: Decorated) -> Decorated:
-    """Decorator: ``--redis-url``."""
+def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+    """Decorator: these, of which the first stands first in the help."""
+
+    def decorated(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+def _url(flag: str, help: str) -> Callable[[Decorated], Decorated]:
+    """Decorator: a URL, which is a setting of all commands."""
+    variable = f"COUNTERSINK_{flag[2:].replace('-', '_').upper()}"
     return click.option(
-        "--redis-url",
-        cls=SharedSetting,
-        type=Url(),
-        envvar="COUNTERSINK_REDIS_URL",
-        show_envvar=True,
-        help="The queue: redis://, rediss:// or unix://.",
-    )(function)
+        flag, cls=SharedSetting, metavar="URL", envvar=variable, show_envvar=True, help=help
+    )
 
 
-def mysql_url(function: Decorated) -> Decorated:
-    """Decorator: ``--mysql-url``."""
-    return click.option(
-        "--mysql-url",
-        cls=SharedSetting,
-        type=Url(),
-        envvar="COUNTERSINK_MYSQL_URL",
-        show_envvar=True,
-        help="The database: mysql://user:password@host:3306/database.",
-    )(function)
-
-
-def jobs_redis_url(function: Decorated) -> Decorated:
-    """Decorator: ``--jobs-redis-url``."""
-    return click.option(
-        "--jobs-redis-url",
-        cls=SharedSetting,
-        type=Url(),
-        envvar="COUNTERSINK_JOBS_REDIS_URL",
-        show_envvar=True,
-        help="The queue of the scheduled jobs: a single Redis.  [default: --redis-url]",
-    )(function)
+redis_url: Final = _url("--redis-url", "The queue: redis://, rediss:// or unix://.")
+mysql_url: Final = _url("--mysql-url", "The database: mysql://user:password@host:3306/database.")
+jobs_redis_url: Final = _url(
+    "--jobs-redis-url",
+    "The queue of the scheduled jobs: a single Redis.  [default: --redis-url]",
+)
 
 
 def jobs_queue(redis_url: str | None, jobs_redis_url: str | None) -> str:
     """The URL of the Redis for the scheduled jobs; wrong usage if there is none, or a cluster."""
     url = jobs_redis_url or needed(redis_url, "redis")
     if url.startswith("redis+cluster:"):
-        raise click.UsageError(
+        raise Misuse(
             "the scheduled jobs cannot use a Redis Cluster, since RQ cannot: set"
-            " COUNTERSINK_JOBS_REDIS_URL to the URL of a single Redis",
-            click.get_current_context(silent=True),
+            " COUNTERSINK_JOBS_REDIS_URL to the URL of a single Redis"
         )
     return url
 
 
-def number(
-    defaults: Mapping[str, Any], name: str, kind: type, help: str
-) -> Callable[[Decorated], Decorated]:
-    """Decorator: a number that a process can be told, with its default among ``defaults``."""
-    seconds = name.endswith("_s")
+def number(options: type, name: str, help: str) -> Callable[[Decorated], Decorated]:
+    """Decorator: a number that a process can be told; type and default are those of ``options``,
+    a dataclass.
+    """
+    from dataclasses import fields
+
+    field = next(each for each in fields(options) if each.name == name)
     return setting(
         f"--{name.replace('_', '-')}",
-        type=kind,
-        default=defaults[name],
+        type=float if field.type in (float, "float") else int,
+        default=field.default,
         show_default=True,
-        metavar="SECONDS" if seconds else "N",
+        metavar="SECONDS" if name.endswith("_s") else "N",
         help=help,
     )
 
@@ -188,16 +219,39 @@ def log_format(function: Decorated) -> Decorated:
 
 
 def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: ``--format``, always the output's; the first choice is the default."""
-    return setting(
+    """Decorator: ``--format``, always the output's; the first choice is the default. Where CSV is
+    among them, ``--spreadsheet``, too: :func:`for_spreadsheets` tells whether it was said.
+    """
+    format = setting(
         "--format",
         type=click.Choice(choices),
         default=choices[0],
         show_default=True,
         help="How to print the result.",
     )
+    if "csv" not in choices:
+        return format
+    spreadsheet = one_off(
+        "--spreadsheet",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_spreadsheet,
+        help="CSV for people: a ' before what a spreadsheet would run as a formula.",
+    )
+    return lambda function: format(spreadsheet(function))
 
 
+def for_spreadsheets() -> bool:
+    """Whether CSV is for people who open it in a spreadsheet."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_SPREADSHEET))
+
+
+def _note_spreadsheet(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[_SPREADSHEET] = value
+
+
+_SPREADSHEET: Final = "countersink.spreadsheet"
 _EXAMPLES: Final = {
     "redis": "redis://localhost:6379/0",
     "mysql": "mysql://user:password@localhost:3306/countersink",
@@ -208,11 +262,25 @@ def needed(url: str | None, server: str) -> str:
     """``url``, or wrong usage when no ``server`` (``redis`` or ``mysql``) was configured."""
     if url:
         return url
-    raise click.UsageError(
+    raise Misuse(
         f"no {server} URL is configured: set COUNTERSINK_{server.upper()}_URL "
-        f"(such as {_EXAMPLES[server]}) or pass --{server}-url",
-        click.get_current_context(silent=True),
+        f"(such as {_EXAMPLES[server]}) or pass --{server}-url"
     )
+
+
+def producer_options(redis_url: str) -> "ProducerOptions":
+    """The settings ``COUNTERSINK_PRODUCER_*`` of a command's producer. Signals are for the command.
+
+    Raises:
+        ValueError: one cannot be used; the message names it.
+    """
+    from dataclasses import replace
+
+    from countersink.producers.options import URL_VARIABLE, from_environment
+
+    environment = {name: value for name, value in os.environ.items() if URL_VARIABLE not in name}
+    _, options = from_environment({**environment, URL_VARIABLE: redis_url})
+    return replace(options, handle_sigterm=False)
 
 
 def _from_file(variable: str, path: str, ctx: click.Context) -> str:
@@ -224,3 +292,145 @@ def _from_file(variable: str, path: str, ctx: click.Context) -> str:
     if not value:
         raise click.UsageError(f"{variable}: {path} is empty", ctx)
     return value
+
+
+DEFAULT_PATH: Final = Path("countersink.toml")
+SHARED: Final = ("redis_url", "mysql_url", "jobs_redis_url")
+"""Settings that stand at the top of the file, outside any command's table."""
+
+Settings: TypeAlias = dict[str, "str | Settings"]
+
+
+def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Callback of ``--config``: make the file's settings the defaults of every command."""
+    path = Path(value) if value else DEFAULT_PATH
+    if not value and not path.exists():
+        return
+    assert isinstance(ctx.command, click.Group)
+    ctx.default_map = _load(path, ctx.command.list_commands(ctx))
+
+
+def _load(path: Path, commands: list[str]) -> Settings:
+    """The settings of the file at ``path``, each as text, ``-`` in names turned to ``_``.
+
+    Raises:
+        click.UsageError: it cannot be read, is not TOML, or names no setting of ours at its top.
+    """
+    try:
+        raw = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise click.UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{path} is not valid TOML: {error}") from error
+    settings = _texts(raw, str(path))
+    for name, value in settings.items():
+        if isinstance(value, str) and name not in SHARED:
+            raise click.UsageError(_unknown(str(path), name, SHARED))
+        if not isinstance(value, str) and name not in commands:
+            raise click.UsageError(
+                _unknown(str(path), f"[{name}]", [f"[{each}]" for each in commands])
+            )
+    return settings
+
+
+def _unknown(where: str, name: str, allowed: tuple[str, ...] | list[str]) -> str:
+    """The sentence for a name in the file that is no setting, with the nearest that is one."""
+    near = difflib.get_close_matches(name, allowed, 1)
+    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(allowed) or 'nothing'}"
+    return f"{where}: {name} is not a setting; {hint}"
+
+
+def _texts(table: Mapping[str, object], where: str) -> Settings:
+    settings: Settings = {}
+    for raw_name, value in table.items():
+        name = raw_name.replace("-", "_")
+        if isinstance(value, Mapping):
+            settings[name] = _texts(value, f"{where} [{raw_name}]")
+        elif isinstance(value, bool):
+            settings[name] = str(value).lower()
+        elif isinstance(value, str | int | float):
+            settings[name] = str(value)
+        else:
+            raise click.UsageError(
+                f"{where}: {raw_name} must be text, a number or true/false, "
+                f"not {type(value).__name__}"
+            )
+    return settings
+
+
+class Checked(ParamType, Generic[T]):
+    """Text turned into a value by a function whose ValueError says what is allowed."""
+
+    def __init__(self, name: str, read: Callable[[str], T]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """The value; wrong usage with the reason otherwise."""
+        try:
+            return self._read(_utf8(value if isinstance(value, str) else str(value)))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A number in a range, which ``nan`` and ``inf`` are not."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number; wrong usage otherwise."""
+        found = float(click.FLOAT.convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value} is no finite number", param, ctx)
+        return float(super().convert(found, param, ctx))
+
+
+def _utf8(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it is no UTF-8; is the terminal set to another encoding?") from None
+    return text
+
+
+def _amount(text: str) -> int:
+    if re.fullmatch(r"[+-]?[0-9]{1,40}", text) is None:
+        raise ValueError(f"{text!r} is not a whole number")
+    return limits.check_amount(int(text))
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not ISO 8601, such as 2026-11-21T08:00:00+01:00") from None
+    if moment.utcoffset() is None:
+        raise ValueError(
+            f"{text!r} has no time zone, and guessing one would count into the wrong day: "
+            "add Z or an offset, such as +01:00"
+        )
+    limits.minute_of(moment)
+    return moment
+
+
+def _day(text: str) -> date:
+    if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text) is None:
+        raise ValueError(f"{text!r} is not a day such as 2026-11-21")
+    return date.fromisoformat(text)
+
+
+def _zone(name: str) -> str:
+    from countersink.store.counters import buckets
+
+    return buckets.zone(name).key
+
+
+TEXT: Final = Checked("text", str)
+SECONDS: Final = Finite(0, 10**9)
+COUNTER: Final = Checked("counter", limits.check_counter)
+KEY: Final = Checked("key", limits.check_key)
+AMOUNT: Final = Checked("amount", _amount)
+MOMENT: Final = Checked("time", _moment)
+DAY: Final = Checked("day", _day)
+ZONE: Final = Checked("zone", _zone)

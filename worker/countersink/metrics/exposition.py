@@ -13,8 +13,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from countersink.metrics.metric import Sample, Samples
-from countersink.metrics.table import METRICS
+from countersink.metrics.table import METRICS, Sample, Samples
 
 _OF_THE_PROCESS: Final = (ProcessCollector(registry=None), PlatformCollector(registry=None))
 """``process_…`` (CPU, memory, descriptors, start) and ``python_info``."""

@@ -1,19 +1,87 @@
-"""A process as its operators see it: its samples, whether it lives, and whether it is ready."""
+"""The health of a process: its samples, whether it lives, and whether it is ready.
 
+Servers are asked for that, who may hang: bounded, and not again for every scrape.
+"""
+
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from countersink.metrics.metric import Sample, Samples
-from countersink.metrics.servers import Probes, answering
+from countersink.metrics.table import Sample, Samples
+from countersink.store.connection import connect as connect_mysql
+from countersink.stream.connection import connect as connect_redis
+from countersink.stream.connection import mapped
 
 LIVES_WITHIN_S: Final = 300.0
 """Seconds without a move of the main loop after which a process counts as stuck. Waiting for a
 server that is away moves it every few seconds, and a frozen one is given up after its time-out: a
 restart would help neither."""
+ANSWER_S: Final = 1.0
+"""Seconds that a server has to answer."""
+WITHIN_S: Final = 1.5
+"""Seconds that whoever asks waits at most, whatever hangs."""
+KEPT_S: Final = 1.0
+"""Seconds that an answer is good for."""
+Answer = TypeVar("Answer")
+
+
+class CachedAnswer(Generic[Answer]):
+    """Asks again when the last answer is old. For any thread.
+
+    Args:
+        ask: what to call; it may raise, and it may hang.
+        kept_s: seconds that an answer is good for, however many want it; also that there is none.
+        within_s: seconds after which whoever waits gives up, and others do not begin to wait.
+    """
+
+    def __init__(self, ask: Callable[[], Answer], *, kept_s: float, within_s: float) -> None:
+        self._ask = ask
+        self._kept_s = kept_s
+        self._within_s = within_s
+        self._lock = threading.Lock()
+        self._asked: threading.Event | None = None
+        self._asked_at = 0.0
+        self._good_until = 0.0
+        self._answer: Answer | None = None
+
+    def get(self) -> Answer | None:
+        """The answer; None if it raised, or does not come in time."""
+        with self._lock:
+            if self._asked is None and time.monotonic() < self._good_until:
+                return self._answer
+            asked = self._asked
+            if asked is None:
+                asked = self._asked = threading.Event()
+                self._asked_at = time.monotonic()
+                # On a thread: it may hang for longer than anybody waits. There is just this one.
+                threading.Thread(
+                    target=self._run, args=(asked,), name="asking", daemon=True
+                ).start()
+            left = self._asked_at + self._within_s - time.monotonic()
+        if not asked.wait(max(0.0, left)):
+            return None
+        with self._lock:
+            return self._answer
+
+    def _run(self, asked: threading.Event) -> None:
+        answer: Answer | None = None
+        try:
+            answer = self._ask()
+        except Exception:
+            pass  # whatever it is, there is no answer; who needs the server says what ails it
+        with self._lock:
+            self._answer, self._asked = answer, None
+            self._good_until = time.monotonic() + self._kept_s
+        asked.set()
+
+
+Probe = CachedAnswer[bool]
+Probes = Mapping[str, Probe]
+"""By server: ``redis``, ``mysql``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,3 +140,55 @@ def _version() -> str:
         return version("countersink")
     except PackageNotFoundError:
         return ""
+
+
+def probes(*, redis: str | None = None, mysql: str | None = None) -> Probes:
+    """Probes of the servers at these URLs.
+
+    Raises:
+        StreamMisconfigured: the URL cannot be used.
+    """
+    found: dict[str, Probe] = {}
+    if redis is not None:
+        found["redis"] = _redis(redis)
+    if mysql is not None:
+        found["mysql"] = _mysql(mysql)
+    return found
+
+
+def answering(probes: Probes) -> dict[str, bool]:
+    """Which of them answer; all are asked at the same time."""
+    found: dict[str, bool] = {}
+
+    def look(name: str, probe: Probe) -> None:
+        found[name] = probe.get() is not None
+
+    threads = [
+        threading.Thread(target=look, args=each, name="probes", daemon=True)
+        for each in probes.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {name: found.get(name, False) for name in probes}
+
+
+def _redis(url: str) -> Probe:
+    client = connect_redis(url, socket_timeout=ANSWER_S, client_name="countersink-probe")
+
+    def ask() -> bool:
+        with mapped():
+            return bool(client.ping())
+
+    return CachedAnswer(ask, kept_s=KEPT_S, within_s=WITHIN_S)
+
+
+def _mysql(url: str) -> Probe:
+    """It answers, and the database is there."""
+
+    def ask() -> bool:
+        with connect_mysql(url, read_timeout=ANSWER_S) as session:
+            return bool(session.query("SELECT 1"))
+
+    return CachedAnswer(ask, kept_s=KEPT_S, within_s=WITHIN_S)

@@ -1,303 +1,278 @@
-"""Every metric of ours: its name, what it means, and which process shows it.
+"""The table of metrics (name, meaning, which process shows it), and what a sample of one is.
 
 Names follow Prometheus' conventions (base units, ``_total`` for what only grows, ``_seconds``).
 No label is a counter's name or a key: their number has no bound, and they are the application's.
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple
 
-from countersink.metrics.metric import Metric
+Kind = Literal["counter", "gauge", "summary"]
+Where = Literal[
+    "every process", "worker", "scheduler", "jobs", "tail", "producer", "statsd", "web", "whole"
+]
 
-_METRICS: Final = (
-    Metric(
-        "countersink_build_info",
-        "gauge",
-        "every process",
-        "Always 1; the version, and which command it is.",
-        ("version", "process"),
-    ),
-    Metric(
-        "countersink_ready",
-        "gauge",
-        "every process",
-        "1 if /readyz says yes, else 0.",
-    ),
-    Metric(
-        "countersink_server_up",
-        "gauge",
-        "every process",
-        "1 if the server (redis, mysql) answered this process within a second, else 0.",
-        ("server",),
-    ),
-    Metric(
-        "countersink_worker_state",
-        "gauge",
-        "worker",
-        "1 for the state that the worker is in, else 0; waiting: for a server that is away.",
-        ("state",),
-    ),
-    Metric("countersink_worker_slot", "gauge", "worker", "The slot it has leased."),
-    Metric(
-        "countersink_worker_entries_total",
-        "counter",
-        "worker",
-        "Entries by what became of them: applied, duplicate (it had been applied before), too_old"
-        " (to the dead letters), lost (trimmed from a stream before anybody applied it).",
-        ("outcome",),
-    ),
-    Metric(
-        "countersink_worker_rows_total",
-        "counter",
-        "worker",
-        "Rows of entries by what became of them: applied, dead (to the dead letters).",
-        ("outcome",),
-    ),
-    Metric(
-        "countersink_worker_rows_overflown_total",
-        "counter",
-        "worker",
-        "Rows, of those applied, that went to the key __overflow__: of new keys beyond max_keys.",
-    ),
-    Metric(
-        "countersink_worker_cells_total",
-        "counter",
-        "worker",
-        "Rows of counter_slot that were written: one per counter, bucket and key of a batch.",
-    ),
-    Metric(
-        "countersink_worker_batch_duration_seconds",
-        "summary",
-        "worker",
-        "Time from a batch's reading to its acknowledgement, waiting for servers included.",
-    ),
-    Metric(
-        "countersink_worker_last_batch_timestamp_seconds",
-        "gauge",
-        "worker",
-        "Unix time at which a batch was last acknowledged.",
-    ),
-    Metric(
-        "countersink_worker_last_error_timestamp_seconds",
-        "gauge",
-        "worker",
-        "Unix time at which a server last had to be waited for.",
-    ),
-    Metric(
-        "countersink_scheduler_state",
-        "gauge",
-        "scheduler",
-        "1 for the state that the scheduler is in, else 0; leading: it is in charge.",
-        ("state",),
-    ),
-    Metric(
-        "countersink_scheduler_last_look_timestamp_seconds",
-        "gauge",
-        "scheduler",
-        "Unix time at which the scheduler in charge last looked after all runs.",
-    ),
-    Metric(
-        "countersink_scheduler_runs_enqueued_total",
-        "counter",
-        "scheduler",
-        "Runs that it handed to RQ, those that RQ had lost included.",
-    ),
-    Metric(
-        "countersink_jobs_state",
-        "gauge",
-        "jobs",
-        "1 for the state that the job process is in, else 0.",
-        ("state",),
-    ),
-    Metric(
-        "countersink_jobs_runs_started_total",
-        "counter",
-        "jobs",
-        "Jobs that it took from RQ's queue: runs and pieces of backfills.",
-    ),
-    Metric(
-        "countersink_tail_lines_total",
-        "counter",
-        "tail",
-        "Lines by what became of them: counted (and stored in Redis), rejected.",
-        ("outcome",),
-    ),
-    Metric("countersink_tail_entries_total", "counter", "tail", "Entries that it stored in Redis."),
-    Metric(
-        "countersink_producer_increments_accepted_total",
-        "counter",
-        "producer",
-        "Increments that were taken and not dropped.",
-    ),
-    Metric(
-        "countersink_producer_increments_stored_total",
-        "counter",
-        "producer",
-        "Increments that Redis has acknowledged, straight from memory.",
-    ),
-    Metric(
-        "countersink_producer_increments_resent_total",
-        "counter",
-        "producer",
-        "Increments sent again because the answer was lost; they count once.",
-    ),
-    Metric(
-        "countersink_producer_increments_spooled_total",
-        "counter",
-        "producer",
-        "Increments written to the spool on disk.",
-    ),
-    Metric(
-        "countersink_producer_increments_replayed_total",
-        "counter",
-        "producer",
-        "Increments sent from the spool, also from what dead processes left there.",
-    ),
-    Metric(
-        "countersink_producer_increments_dropped_total",
-        "counter",
-        "producer",
-        "Increments that fitted neither into memory nor into the spool: they are lost.",
-    ),
-    Metric(
-        "countersink_producer_pending_rows",
-        "gauge",
-        "producer",
-        "Distinct rows in memory that are not stored yet.",
-    ),
-    Metric(
-        "countersink_producer_connected",
-        "gauge",
-        "producer",
-        "1 if Redis took entries the last time it was asked, else 0.",
-    ),
-    Metric(
-        "countersink_producer_spool_bytes",
-        "gauge",
-        "producer",
-        "Bytes of all segments in the spool's directory; only where there is a spool.",
-    ),
-    Metric(
-        "countersink_statsd_packets_total",
-        "counter",
-        "statsd",
-        "Datagrams received, by UDP and unix socket.",
-    ),
-    Metric(
-        "countersink_statsd_packets_lost_total",
-        "counter",
-        "statsd",
-        "Datagrams that the kernel dropped because its receive buffer was full.",
-    ),
-    Metric(
-        "countersink_statsd_lines_total",
-        "counter",
-        "statsd",
-        "Lines by what became of them: counted, ignored (another type), discarded (by a rule of the"
-        " map), malformed.",
-        ("outcome",),
-    ),
-    Metric(
-        "countersink_statsd_lines_overflown_total",
-        "counter",
-        "statsd",
-        "Counted lines that went to the counter __overflow__, since there were too many names.",
-    ),
-    Metric("countersink_statsd_connections", "gauge", "statsd", "Stream connections now."),
-    Metric(
-        "countersink_statsd_connections_refused_total",
-        "counter",
-        "statsd",
-        "Stream connections that were closed since there were too many.",
-    ),
-    Metric(
-        "countersink_web_requests_total",
-        "counter",
-        "web",
-        "Requests that were answered, by status.",
-        ("status",),
-    ),
-    Metric("countersink_queue_entries", "gauge", "whole", "Entries that wait in the streams."),
-    Metric(
-        "countersink_queue_pending_entries",
-        "gauge",
-        "whole",
-        "Entries of these that a worker has and has not acknowledged.",
-    ),
-    Metric(
-        "countersink_queue_oldest_age_seconds",
-        "gauge",
-        "whole",
-        "For how long the oldest entry has waited; 0 when nothing waits.",
-    ),
-    Metric("countersink_queue_bytes", "gauge", "whole", "Memory that the streams take in Redis."),
-    Metric(
-        "countersink_workers",
-        "gauge",
-        "whole",
-        "Workers that told of themselves in the last minute, by state.",
-        ("state",),
-    ),
-    Metric(
-        "countersink_dead_rows",
-        "gauge",
-        "whole",
-        "Rows among the dead letters, by reason.",
-        ("reason",),
-    ),
-    Metric(
-        "countersink_overflown_rows",
-        "gauge",
-        "whole",
-        "Rows of yesterday and today (UTC) that went to the key __overflow__, since their counters"
-        " had max_keys keys.",
-    ),
-    Metric(
-        "countersink_overflown_counters",
-        "gauge",
-        "whole",
-        "Counters that these rows belong to.",
-    ),
-    Metric(
-        "countersink_schedulers_in_charge",
-        "gauge",
-        "whole",
-        "1 if a scheduler is in charge, else 0.",
-    ),
-    Metric(
-        "countersink_job_last_success_timestamp_seconds",
-        "gauge",
-        "whole",
-        "Unix time at which the last run of the job ended well; of jobs that ever did.",
-        ("job_name",),
-    ),
-    Metric(
-        "countersink_job_runs",
-        "gauge",
-        "whole",
-        "Runs of the job that were planned in the last 24 hours, by state.",
-        ("job_name", "state"),
-    ),
-    Metric(
-        "countersink_job_overdue_runs",
-        "gauge",
-        "whole",
-        "Runs that were planned more than 5 minutes ago and have not begun.",
-    ),
-    Metric(
-        "countersink_job_failures_in_a_row",
-        "gauge",
-        "whole",
-        "Attempts in a row that failed, of jobs with three or more.",
-        ("job_name",),
-    ),
-    Metric(
-        "countersink_looked_timestamp_seconds",
-        "gauge",
-        "whole",
-        "Unix time at which the installation was looked at, for what stands here of it.",
-    ),
-)
 
-METRICS: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _METRICS}
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric.
+
+    Attributes:
+        name: in full, as queries name it; of a summary without ``_sum`` and ``_count``.
+        kind: its type.
+        help: a sentence, with the unit.
+        labels: names of its labels.
+        where: what shows it; ``producer``: web and statsd, ``whole``: web, of all processes
+            together.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+    where: Where = "every process"
+
+
+def _counter(name: str, help: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name, "counter", help, labels)
+
+
+def _gauge(name: str, help: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name, "gauge", help, labels)
+
+
+def _summary(name: str, help: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name, "summary", help, labels)
+
+
+_TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
+    "every process": [
+        _gauge(
+            "countersink_build_info",
+            "Always 1; the version, and which command it is.",
+            "version",
+            "process",
+        ),
+        _gauge("countersink_ready", "1 if /readyz says yes, else 0."),
+        _gauge(
+            "countersink_server_up",
+            "1 if the server (redis, mysql) answered this process within a second, else 0.",
+            "server",
+        ),
+    ],
+    "worker": [
+        _gauge(
+            "countersink_worker_state",
+            "1 for the state that the worker is in, else 0; waiting: for a server that is away.",
+            "state",
+        ),
+        _gauge("countersink_worker_slot", "The slot it has leased."),
+        _counter(
+            "countersink_worker_entries_total",
+            "Entries by what became of them: applied, duplicate (it had been applied before),"
+            " too_old (to the dead letters), lost (trimmed from a stream before anybody applied"
+            " it).",
+            "outcome",
+        ),
+        _counter(
+            "countersink_worker_rows_total",
+            "Rows of entries by what became of them: applied, dead (to the dead letters).",
+            "outcome",
+        ),
+        _counter(
+            "countersink_worker_rows_overflown_total",
+            "Rows, of those applied, that went to the key __overflow__: of new keys beyond"
+            " max_keys.",
+        ),
+        _counter(
+            "countersink_worker_cells_total",
+            "Rows of counter_slot that were written: one per counter, bucket and key of a batch.",
+        ),
+        _summary(
+            "countersink_worker_batch_duration_seconds",
+            "Time from a batch's reading to its acknowledgement, waiting for servers included.",
+        ),
+        _gauge(
+            "countersink_worker_last_batch_timestamp_seconds",
+            "Unix time at which a batch was last acknowledged.",
+        ),
+        _gauge(
+            "countersink_worker_last_error_timestamp_seconds",
+            "Unix time at which a server last had to be waited for.",
+        ),
+    ],
+    "scheduler": [
+        _gauge(
+            "countersink_scheduler_state",
+            "1 for the state that the scheduler is in, else 0; leading: it is in charge.",
+            "state",
+        ),
+        _gauge(
+            "countersink_scheduler_last_look_timestamp_seconds",
+            "Unix time at which the scheduler in charge last looked after all runs.",
+        ),
+        _counter(
+            "countersink_scheduler_runs_enqueued_total",
+            "Runs that it handed to RQ, those that RQ had lost included.",
+        ),
+    ],
+    "jobs": [
+        _gauge(
+            "countersink_jobs_state", "1 for the state that the job process is in, else 0.", "state"
+        ),
+        _counter(
+            "countersink_jobs_runs_started_total",
+            "Jobs that it took from RQ's queue: runs and pieces of backfills.",
+        ),
+    ],
+    "tail": [
+        _counter(
+            "countersink_tail_lines_total",
+            "Lines by what became of them: counted (and stored in Redis), rejected.",
+            "outcome",
+        ),
+        _counter("countersink_tail_entries_total", "Entries that it stored in Redis."),
+    ],
+    "producer": [
+        _counter(
+            "countersink_producer_increments_accepted_total",
+            "Increments that were taken and not dropped.",
+        ),
+        _counter(
+            "countersink_producer_increments_stored_total",
+            "Increments that Redis has acknowledged, straight from memory.",
+        ),
+        _counter(
+            "countersink_producer_increments_resent_total",
+            "Increments sent again because the answer was lost; they count once.",
+        ),
+        _counter(
+            "countersink_producer_increments_spooled_total",
+            "Increments written to the spool on disk.",
+        ),
+        _counter(
+            "countersink_producer_increments_replayed_total",
+            "Increments sent from the spool, also from what dead processes left there.",
+        ),
+        _counter(
+            "countersink_producer_increments_dropped_total",
+            "Increments that fitted neither into memory nor into the spool: they are lost.",
+        ),
+        _gauge(
+            "countersink_producer_pending_rows", "Distinct rows in memory that are not stored yet."
+        ),
+        _gauge(
+            "countersink_producer_connected",
+            "1 if Redis took entries the last time it was asked, else 0.",
+        ),
+        _gauge(
+            "countersink_producer_spool_bytes",
+            "Bytes of all segments in the spool's directory; only where there is a spool.",
+        ),
+    ],
+    "statsd": [
+        _counter("countersink_statsd_packets_total", "Datagrams received, by UDP and unix socket."),
+        _counter(
+            "countersink_statsd_packets_lost_total",
+            "Datagrams that the kernel dropped because its receive buffer was full.",
+        ),
+        _counter(
+            "countersink_statsd_lines_total",
+            "Lines by what became of them: counted, ignored (another type), discarded (by a rule"
+            " of the map), malformed.",
+            "outcome",
+        ),
+        _counter(
+            "countersink_statsd_lines_overflown_total",
+            "Counted lines that went to the counter __overflow__, since there were too many names.",
+        ),
+        _gauge("countersink_statsd_connections", "Stream connections now."),
+        _counter(
+            "countersink_statsd_connections_refused_total",
+            "Stream connections that were closed since there were too many.",
+        ),
+    ],
+    "web": [
+        _counter(
+            "countersink_web_requests_total", "Requests that were answered, by status.", "status"
+        )
+    ],
+    "whole": [
+        _gauge("countersink_queue_entries", "Entries that wait in the streams."),
+        _gauge(
+            "countersink_queue_pending_entries",
+            "Entries of these that a worker has and has not acknowledged.",
+        ),
+        _gauge(
+            "countersink_queue_oldest_age_seconds",
+            "For how long the oldest entry has waited; 0 when nothing waits.",
+        ),
+        _gauge("countersink_queue_bytes", "Memory that the streams take in Redis."),
+        _gauge(
+            "countersink_workers",
+            "Workers that told of themselves in the last minute, by state.",
+            "state",
+        ),
+        _gauge("countersink_dead_rows", "Rows among the dead letters, by reason.", "reason"),
+        _gauge(
+            "countersink_overflown_rows",
+            "Rows of yesterday and today (UTC) that went to the key __overflow__, since their"
+            " counters had max_keys keys.",
+        ),
+        _gauge("countersink_overflown_counters", "Counters that these rows belong to."),
+        _gauge("countersink_schedulers_in_charge", "1 if a scheduler is in charge, else 0."),
+        _gauge(
+            "countersink_job_last_success_timestamp_seconds",
+            "Unix time at which the last run of the job ended well; of jobs that ever did.",
+            "job_name",
+        ),
+        _gauge(
+            "countersink_job_runs",
+            "Runs of the job that were planned in the last 24 hours, by state.",
+            "job_name",
+            "state",
+        ),
+        _gauge(
+            "countersink_job_overdue_runs",
+            "Runs that were planned more than 5 minutes ago and have not begun.",
+        ),
+        _gauge(
+            "countersink_job_failures_in_a_row",
+            "Attempts in a row that failed, of jobs with three or more.",
+            "job_name",
+        ),
+        _gauge(
+            "countersink_looked_timestamp_seconds",
+            "Unix time at which the installation was looked at, for what stands here of it.",
+        ),
+    ],
+}
+METRICS: Final[Mapping[str, MetricSpec]] = {
+    metric.name: replace(metric, where=where)
+    for where, metrics in _TABLE.items()
+    for metric in metrics
+}
 """All of them by name, in the order of the documentation."""
+
+
+class Sample(NamedTuple):
+    """A metric's value now; of a summary its sum, and ``observations``."""
+
+    name: str
+    value: float
+    labels: Mapping[str, str] = {}
+    observations: int = 0
+
+
+Samples = Iterable[Sample]
+WORKER_STATES: Final = ("starting", "idle", "applying", "waiting", "stopping")
+SCHEDULER_STATES: Final = ("starting", "leading", "standby", "waiting")
+JOBS_STATES: Final = ("starting", "idle", "running", "waiting")
+RUN_STATES: Final = ("planned", "running", "done", "failed", "skipped")
+
+
+def one_of(name: str, states: Iterable[str], state: str) -> Samples:
+    """The samples of a metric with the label ``state``: 1 for the one that it is in, else 0."""
+    for each in states:
+        yield Sample(name, float(each == state), {"state": each})

@@ -9,12 +9,14 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 
 import pandas as pd
 
-from countersink.reads.rows import COLUMNS, Wanted, rows
+from countersink.reads.rows import columns, rows
 from countersink.store import Store
+from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
 
 
 def frame(
@@ -26,6 +28,7 @@ def frame(
     start: date | None = None,
     end: date | None = None,
     time_zone: str | None = None,
+    match: KeyMatch = ANY,
 ) -> pd.DataFrame:
     """The totals of one counter or of several, all of one snapshot; memory grows with them.
 
@@ -36,18 +39,23 @@ def frame(
             columns, as of ``countersink export``. Days and months (their first days) are
             ``datetime64``, hours are in UTC.
         keys: these keys only.
-        start, end: days, both inclusive.
+        match: or those that match.
+        start, end: days, both inclusive. By day, hour and key-day a counter of which retention
+            has rolled up days to months takes a ``start``, else it is a RolledUp error, whose
+            ``rolled_up_to`` is the first that can be.
         time_zone: whose days, hours and months; default: each counter's own.
 
     Raises:
         UnknownCounter, InexactZone, RolledUp, StoreError, ValueError: as
-            :class:`countersink.store.totals.Totals`.
+            :class:`countersink.store.totals.totals.Totals`.
     """
-    names = [counter] if isinstance(counter, str) else list(counter)
-    wanted = Wanted(by=by, keys=keys, start=start, end=end, time_zone=time_zone)
+    names, shown = [counter] if isinstance(counter, str) else list(counter), columns(by)
+    wanted = Selection(
+        keys=wanted_keys(None, keys, match), start=start, end=end, time_zone=time_zone
+    )
     with store.reading() as session:
-        found = [row for name in names for row in rows(session, name, wanted)]
-    made = pd.DataFrame.from_records(found, columns=list(COLUMNS[by]))
+        found = [row for name in names for row in rows(session, by, replace(wanted, counter=name))]
+    made = pd.DataFrame.from_records(found, columns=list(shown))
     for column in ("day", "month"):
         if column in made:
             made[column] = pd.to_datetime(made[column])

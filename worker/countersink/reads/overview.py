@@ -1,23 +1,33 @@
 """All counters at a glance: what each has in all, and its last days."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from math import inf
 from typing import Final
 
 from countersink.reads.pending import Pending
-from countersink.store import buckets, series, totals_sql
-from countersink.store.clock import NOW_MS
 from countersink.store.connection import Session
+from countersink.store.counters import buckets
+from countersink.store.counters.policies import DEFAULT, Policy, load
 from countersink.store.errors import InexactZone, RolledUp, UnknownZone
-from countersink.store.groups import SIZE, grouped
-from countersink.store.policies import DEFAULT, Policy, load
-from countersink.store.shapes import counter_names, shape, shaped_names
-from countersink.store.sums import marks, parts
+from countersink.store.sql import NOW_MS, marks, parts
+from countersink.store.totals import series
+from countersink.store.totals.groups import SIZE, grouped, ledger_totals
+from countersink.store.totals.selection import Selection
+from countersink.store.totals.shapes import counter_names, shape, shaped_names
 
 MAX_DAYS: Final = 92
 """Days at a glance, at most."""
+WEEK: Final = 7
+"""Days of a change: the last whole ones are held against as many before them. Today, which is not
+over, is left out."""
+SORTS: Final = ("counter", "today", "total", "change")
+"""What counters may be sorted by: their names, or a number of :func:`standing`."""
 _COUNTERS_PER_QUERY: Final = 200
+
+Standing = Mapping[str, tuple[float, ...]]
+"""By what all counters are sorted, larger ones first; empty for those that do not have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +36,14 @@ class Glance:
 
     Attributes:
         search: a part of their names; empty for all.
-        after: only names after this one, in order of bytes; empty for all.
+        after: only those after this one; empty for all.
         limit: so many of them at most.
         days: last days, today's included, of each counter's own time zone; 0 for none.
         totals: whether all that was ever counted is asked for.
         visible: tells which names may be seen.
+        standing: all of them, and what they are sorted by, from :func:`standing`; None: by name, in
+            order of bytes.
+        reverse: the other way round.
     """
 
     search: str = ""
@@ -39,6 +52,8 @@ class Glance:
     days: int = 14
     totals: bool = True
     visible: Callable[[str], bool] = field(default=lambda name: True, repr=False)
+    standing: Standing | None = field(default=None, repr=False)
+    reverse: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be answered.
@@ -53,7 +68,7 @@ class Glance:
 
 
 @dataclass(slots=True, kw_only=True)
-class Line:
+class OverviewLine:
     """One counter at a glance.
 
     Attributes:
@@ -76,47 +91,102 @@ class Overview:
     """What a glance saw.
 
     Attributes:
-        lines: by name.
+        lines: in the order that was asked for.
         counters: how many counters there are, before ``after`` and ``limit``.
         more: there are others after the last line.
     """
 
-    lines: list[Line]
+    lines: list[OverviewLine]
     counters: int
     more: bool
 
 
-def overview(session: Session, pending: Pending, glance: Glance) -> Overview:
-    """Counters by name with their totals and last days, in the session's snapshot.
+def overview(session: Session, _: Selection, pending: Pending, *, glance: Glance) -> Overview:
+    """Counters with their totals and last days, in the session's snapshot.
 
     Raises:
         StoreError: as any query.
+        ValueError: ``after`` is none of the counters, and they are not sorted by name.
     """
-    names = sorted(
-        name
-        for name in {*counter_names(session), *pending.counters}
-        if glance.search in name and glance.visible(name)
+    known = (
+        {*counter_names(session), *pending.counters} if glance.standing is None else glance.standing
     )
-    page = [name for name in names if name > glance.after]
+    names = [name for name in known if glance.search in name and glance.visible(name)]
+    page = _after(_sorted(names, glance), glance)
     more = len(page) > glance.limit
     page = page[: glance.limit]
-    ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
-    policies = load(session)
-    in_force = {name: policies.at(name, int(now_ms) // 60_000) for name in page}
+    in_force, now = _in_force(session, page)
     lines = [
-        Line(counter=name, time_zone=in_force[name].time_zone, resolution=in_force[name].resolution)
+        OverviewLine(
+            counter=name, time_zone=in_force[name].time_zone, resolution=in_force[name].resolution
+        )
         for name in page
     ]
     totals = _totals(session, page, pending) if glance.totals else {}
-    days = _days(session, in_force, pending, glance.days, int(now_ms) // 1000)
+    days = _days(session, in_force, pending, glance.days, now)
     for line in lines:
         line.total = totals.get(line.counter)
         line.days = days.get(line.counter)
     return Overview(lines=lines, counters=len(names), more=more)
 
 
+def standing(session: Session, _: Selection, pending: Pending, *, by: str) -> Standing:
+    """What all counters are sorted by: ``today``, ``total``, or ``change`` as a part of the
+    :data:`WEEK` before, which is infinite where that had nothing.
+
+    Raises:
+        StoreError: as any query.
+    """
+    names = sorted({*counter_names(session), *pending.counters})
+    if by == "total":
+        return {name: (total,) for name, total in _totals(session, names, pending).items()}
+    in_force, now = _in_force(session, names)
+    number = 1 if by == "today" else 2 * WEEK + 1
+    found: dict[str, tuple[float, ...]] = dict.fromkeys(names, ())
+    for name, days in _days(session, in_force, pending, number, now).items():
+        if days is None:
+            continue
+        totals = [total for _, total in days]
+        if by == "today":
+            found[name] = (totals[-1],)
+            continue
+        week, before = sum(totals[WEEK:-1]), sum(totals[:WEEK])
+        if before > 0:
+            found[name] = (week / before - 1, week)
+        elif week > 0 and before == 0:
+            found[name] = (inf, week)
+    return found
+
+
+def _sorted(names: list[str], glance: Glance) -> list[str]:
+    if glance.standing is None:
+        return sorted(names, reverse=glance.reverse)
+    known = glance.standing
+    have = sorted(name for name in names if known[name])
+    have.sort(key=known.__getitem__, reverse=not glance.reverse)
+    return have + sorted(name for name in names if not known[name])
+
+
+def _after(names: list[str], glance: Glance) -> list[str]:
+    if not glance.after:
+        return names
+    if glance.standing is None:
+        last = glance.after
+        return [name for name in names if (name < last if glance.reverse else name > last)]
+    if glance.after not in names:
+        raise ValueError(f"no counter {glance.after!r} is in the list: begin anew, without `after`")
+    return names[names.index(glance.after) + 1 :]
+
+
+def _in_force(session: Session, names: Sequence[str]) -> tuple[dict[str, Policy], int]:
+    """The policy of each, and of which Unix second."""
+    ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
+    policies = load(session)
+    return {name: policies.at(name, int(now_ms) // 60_000) for name in names}, int(now_ms) // 1000
+
+
 def _totals(session: Session, names: Sequence[str], pending: Pending) -> dict[str, int]:
-    found = totals_sql.ledger_totals(session, names)
+    found = ledger_totals(session, names)
     for name, amount in pending.by_counter().items():
         if name in found:
             found[name] += amount
@@ -144,11 +214,8 @@ def _days(
                     days = _last(number, in_force[name].known_zone(), now)
                     found[name] = series.daily(
                         session,
-                        name,
-                        start=days[0],
-                        end=days[-1],
-                        added=_within(session, name, days, added.get(name, {})),
-                        known=True,
+                        Selection(name, start=days[0], end=days[-1], known=True),
+                        _within(session, name, days, added.get(name, {})),
                     )
                 except (InexactZone, RolledUp, UnknownZone):
                     found[name] = None

@@ -1,17 +1,182 @@
-"""What of the queue is not in MySQL yet, decided in the snapshot in which the totals are read."""
+"""What is pending: increments in the queue that are not in MySQL yet, added to totals exactly.
+
+The streams are read before MySQL is asked, so that nothing falls between the two; what of them is
+pending is decided in the snapshot in which the totals are read. The questions, from :func:`total`
+on, ask :mod:`countersink.store.totals.totals` and add. A counter that is only pending is known.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from typing import Final, TypeVar
 
-from countersink.reads.queue import Queue
-from countersink.reads.wanted import Cell
-from countersink.store import guards, strict
+import redis
+
+from countersink.reads.errors import PoliciesChanged, QueueReadStopped, QueueTooLong
+from countersink.runtime.limits import key_bytes, stored_form
+from countersink.store.apply import guards, refusals
+from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
-from countersink.store.control import read_control
-from countersink.store.policies import Policies
+from countersink.store.counters.policies import Policies, accepted
+from countersink.store.totals import groups, series, sums
+from countersink.store.totals.selection import KeyMatch, Selection
+from countersink.store.totals.series import Hours
+from countersink.store.totals.shapes import counter_names
+from countersink.store.totals.views import Ranges, View
+from countersink.stream.connection import command, mapped
+from countersink.stream.decode import MAX_AT, Decoded, decode
+from countersink.stream.entry import ends, pages
+from countersink.stream.names import stream_keys
 
 Group = TypeVar("Group")
+T = TypeVar("T")
+_PAGE: Final = 100
+"""Entries per page; of at most 1,000 rows each where our own producers wrote them."""
+Cell = tuple[str, int, str]
+"""(counter, label of the bucket, key): what a total is kept for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much of the queue is read at once.
+
+    Attributes:
+        entries: in all streams; None for any number.
+        rows: of these entries; None for any number.
+        stop: asked between pages: true once reading is to end.
+    """
+
+    entries: int | None = None
+    rows: int | None = None
+    stop: Callable[[], bool] = lambda: False
+
+    def check(self, entries: int, rows: int = 0) -> None:
+        """Refuse what is too much.
+
+        Raises:
+            QueueTooLong: it is.
+        """
+        for number, most, what in (
+            (entries, self.entries, "entries"),
+            (rows, self.rows, "rows"),
+        ):
+            if most is not None and number > most:
+                raise QueueTooLong(f"the queue has more than {most:,} {what}")
+
+
+UNBOUNDED: Final = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """One entry that was in a stream, without what the worker will not count either: bad rows, and
+    those that are in what their bucket was set to.
+
+    Attributes:
+        at: Unix ms of the first attempt to send.
+        counters: the wanted counters it has rows of, whatever the keys and days.
+        cells: its wanted rows, added up.
+    """
+
+    at: int
+    counters: frozenset[str]
+    cells: dict[Cell, int]
+
+
+@dataclass(slots=True)
+class Queue:
+    """What the streams held.
+
+    Attributes:
+        asked: Redis's time before the first stream was read.
+        oldest: when the oldest entry still in a stream got there; None when all were empty.
+        entries: by entry id (16 bytes), each id once.
+    """
+
+    asked: datetime
+    oldest: datetime | None = None
+    entries: dict[bytes, Queued] = field(default_factory=dict)
+
+    @property
+    def applied_up_to(self) -> datetime:
+        """Every entry that reached Redis before this time is in MySQL."""
+        return self.asked if self.oldest is None else min(self.oldest, self.asked)
+
+
+class Folding:
+    """Adds up the wanted rows of entries in the buckets that workers would count them in.
+
+    Args:
+        wanted: which rows.
+        policies: which buckets.
+
+    Raises:
+        ValueError: the wanted time zone is none.
+    """
+
+    def __init__(self, wanted: Selection, policies: Policies) -> None:
+        self.policies = policies
+        self._wanted = wanted
+        keys = wanted.keys
+        self._keys: frozenset[str] | KeyMatch | None
+        if keys is None or isinstance(keys, KeyMatch):
+            self._keys = keys
+        else:
+            self._keys = frozenset(map(stored_form, keys))
+        self._ranges: dict[str, Ranges] = {}
+        self._labels: dict[tuple[str, int], int | None] = {}
+        # Most entries have the cells of those before them: one object for all of these.
+        self._cells: dict[Cell, Cell] = {}
+        self._counters: dict[frozenset[str], frozenset[str]] = {}
+
+    def fold(self, entry: Decoded) -> Queued:
+        """The wanted rows of an entry, added up by cell."""
+        counters: set[str] = set()
+        cells: dict[Cell, int] = {}
+        before = self.policies.marked_before
+        when = accepted(bytes.fromhex(entry.id), entry.at) if before else 0
+        for _, counter, key, minute, amount in entry.rows:
+            if self._wanted.counter is not None and counter != self._wanted.counter:
+                continue
+            if when < before and self.policies.mark(counter, minute, when) is not None:
+                continue
+            counters.add(counter)
+            if self._keys is not None and key not in self._keys:
+                continue
+            label = self._label(counter, minute)
+            if label is not None:
+                cell: Cell = counter, label, key
+                cell = self._cells.setdefault(cell, cell)
+                cells[cell] = cells.get(cell, 0) + amount
+        named = frozenset(counters)
+        return Queued(entry.at, self._counters.setdefault(named, named), cells)
+
+    def wants(self, cell: Cell) -> bool:
+        """Whether a cell that another read has folded is wanted."""
+        counter, label, key = cell
+        return (
+            self._wanted.counter in (None, counter)
+            and (self._keys is None or key in self._keys)
+            and self._inside(counter, label)
+        )
+
+    def _label(self, counter: str, minute: int) -> int | None:
+        """The label of the bucket of a minute; None where it is not wanted."""
+        if (counter, minute) not in self._labels:
+            label = self.policies.bucket(counter, minute)
+            self._labels[counter, minute] = label if self._inside(counter, label) else None
+        return self._labels[counter, minute]
+
+    def _inside(self, counter: str, label: int) -> bool:
+        ranges = self._of(counter)
+        return ranges is None or any(label in one for one in ranges)
+
+    def _of(self, counter: str) -> Ranges:
+        if counter not in self._ranges:
+            wanted = self._wanted
+            view = View(counter, self.policies.of(counter), wanted.time_zone)
+            self._ranges[counter] = view.ranges(wanted.start, wanted.end)
+        return self._ranges[counter]
 
 
 @dataclass(slots=True)
@@ -53,8 +218,55 @@ class Pending:
         return self.sums(lambda cell: cell[0])
 
 
-class PoliciesChanged(Exception):
-    """The queue was added up by policies that are not those of the snapshot: do it again."""
+Question = Callable[[Session, Selection, Pending], T]
+"""Answers from the session's snapshot, and adds what is pending."""
+
+
+def look(client: redis.Redis) -> Queue:
+    """How far the workers have come, without the entries: one small read per stream.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    queue = Queue(_now(client))
+    for stream in stream_keys(client):
+        if found := ends(client, stream):
+            _note(queue, found[0])
+    return queue
+
+
+def read_queue(client: redis.Redis, folding: Folding, bounds: Bounds = UNBOUNDED) -> Queue:
+    """All entries of all streams, folded to what is wanted.
+
+    Entries that arrive while this reads are left out or in, as they come. Memory grows with the
+    wanted cells.
+
+    Raises:
+        QueueTooLong, QueueReadStopped: as ``bounds`` have it.
+        StreamError: Redis did not do its part.
+    """
+    queue = Queue(_now(client))
+    streams = stream_keys(client)
+    bounds.check(sum(command(client, "XLEN", stream) for stream in streams))
+    entries = rows = 0
+    for stream in streams:
+        # Up to what is there now: a fast producer would otherwise keep this reading for ever.
+        found = ends(client, stream)
+        if found is None:
+            continue
+        for page in pages(client, stream, end=found[1], size=_PAGE):
+            if bounds.stop():
+                raise QueueReadStopped("the queue was not read to its end")
+            entries += len(page)
+            for delivery in page:
+                _note(queue, delivery.stream_id)
+                entry = decode(delivery)
+                rows += len(entry.rows)
+                bounds.check(entries, rows)
+                name = bytes.fromhex(entry.id)
+                if name not in queue.entries:
+                    queue.entries[name] = folding.fold(entry)
+    return queue
 
 
 def settle(session: Session, queue: Queue, policies: Policies) -> Pending:
@@ -84,10 +296,95 @@ def settle(session: Session, queue: Queue, policies: Policies) -> Pending:
     left = [entry for name, entry in young.items() if name not in applied]
     counters = {counter for entry in left for counter in entry.counters} - policies.tracked
     if control.strict:
-        counters = strict.known(session, counters)
+        counters = refusals.known(session, counters)
     pending = Pending(len(left), counters)
     for entry in left:
         for cell, amount in entry.cells.items():
             if cell[0] in counters:
                 pending.cells[cell] = pending.cells.get(cell, 0) + amount
     return pending
+
+
+def total(session: Session, wanted: Selection, pending: Pending) -> int:
+    """The sum over all keys, or over those wanted."""
+    return sums.total(session, _known(wanted, pending)) + pending.total()
+
+
+def daily(session: Session, wanted: Selection, pending: Pending) -> list[tuple[date, int]]:
+    """(day, total) for each day of the range, by default from the first with data to the last."""
+    return series.daily(session, _known(wanted, pending), pending.by_label())
+
+
+def hourly(session: Session, wanted: Selection, pending: Pending) -> Hours:
+    """(begin of the hour, total) for each hour, by default from the first with data to the last."""
+    return series.hourly(session, _known(wanted, pending), pending.by_label())
+
+
+def monthly(session: Session, wanted: Selection, pending: Pending) -> list[tuple[date, int]]:
+    """(first day, total) for each month, by default from the first with data to the last."""
+    return series.monthly(session, _known(wanted, pending), pending.by_label())
+
+
+def by_key(
+    session: Session, wanted: Selection, pending: Pending, limit: int | None = None
+) -> list[tuple[str, int]]:
+    """(key, total) of the keys that match, largest first, then by key; all of them, or the first
+    ``limit``.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError("ask for 1 key or more")
+    stored = _known(wanted, pending)
+    added = pending.by_key()
+    # Of the keys that nothing is added to, none beyond the first `limit` can get into the result;
+    # those that something is added to can come from anywhere, also from above.
+    asked = None if limit is None else limit + len(added)
+    totals = dict(sums.by_key(session, stored, limit=asked))
+    if asked is not None and len(totals) == asked:
+        beyond = [key for key in added if key not in totals]
+        totals |= sums.many(session, replace(stored, keys=beyond))
+    for key, amount in added.items():
+        totals[key] = totals.get(key, 0) + amount
+    ordered = sorted(totals.items(), key=lambda pair: (-pair[1], key_bytes(pair[0])))
+    return ordered[:limit]
+
+
+def many(session: Session, wanted: Selection, pending: Pending) -> dict[str, int]:
+    """The totals of the keys wanted, in their order; 0 for those without counts."""
+    totals = sums.many(session, _known(wanted, pending))
+    added = pending.by_key()
+    for key in totals:
+        totals[key] += added.get(stored_form(key), 0)
+    return totals
+
+
+def counters(session: Session, wanted: Selection, pending: Pending) -> dict[str, int]:
+    """The totals of all counters, by name."""
+    totals = groups.counters(session, wanted, pending.counters)
+    for name, amount in pending.by_counter().items():
+        if name in totals:
+            totals[name] += amount
+    return totals
+
+
+def names(session: Session, wanted: Selection, pending: Pending) -> list[str]:
+    """The names of all counters, in order."""
+    return sorted(filter(wanted.visible, {*counter_names(session), *pending.counters}))
+
+
+def _known(wanted: Selection, pending: Pending) -> Selection:
+    """With what is known of the counter because something of it is pending."""
+    return replace(wanted, known=wanted.counter in pending.counters)
+
+
+def _note(queue: Queue, stream_id: str) -> None:
+    # Anybody may XADD with an id of their own, far in the future too.
+    milliseconds = min(int(stream_id.partition("-")[0]), MAX_AT)
+    arrived = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    if queue.oldest is None or arrived < queue.oldest:
+        queue.oldest = arrived
+
+
+def _now(client: redis.Redis) -> datetime:
+    with mapped():
+        seconds, microseconds = client.time()
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)

@@ -1,18 +1,31 @@
-"""Asking for totals the way ``countersink totals`` and ``/v1`` lay them out: columns and rows."""
+"""A query for totals, and its answer as ``countersink totals`` and ``/v1`` have it: rows."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
-from countersink.reads import Read, Reads
-from countersink.store.errors import RolledUp
-from countersink.store.groups import SIZE
-from countersink.store.key_match import ANY, KeyMatch
-from countersink.store.keys import key_bytes
-from countersink.store.periods import SeriesTooLong
-from countersink.store.sums import parts
+from countersink.reads.errors import AnswerTooLarge
+from countersink.reads.pending import (
+    Question,
+    by_key,
+    counters,
+    daily,
+    hourly,
+    many,
+    monthly,
+    names,
+    total,
+)
+from countersink.reads.snapshot import Read, Reads
+from countersink.runtime.limits import key_bytes
+from countersink.store.counters.buckets import month_ends, month_of
+from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
+from countersink.store.sql import parts
+from countersink.store.totals.groups import SIZE
+from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
@@ -36,15 +49,17 @@ class Query:
     Attributes:
         counter: one counter, or None for all.
         by: a key of :data:`COLUMNS`.
-        keys: these alone; empty for all.
+        keys: these alone; empty for all, or for those that match.
         start, end: days, both inclusive; None for where the data begins or ends.
         time_zone: whose days, hours and months; None for each counter's own.
         top: at most so many keys or counters (of each counter).
-        match: of the keys only these; goes with ``by="key"`` and without ``keys``.
+        match: of the keys only these; ``keys`` belong to it.
         most: where ``top`` is not given, so many keys or counters; the answer says if it leaves any
             out. None for all.
         max_rows: an answer of more rows is refused; None for any.
         visible: tells which counters may be seen where all are asked for.
+        also: with ``by="key"``, ranges of days: what each key has in these, too, is in ``also`` of
+            its row, None where that cannot be told.
         include_pending: add what is still in the queue.
     """
 
@@ -59,7 +74,20 @@ class Query:
     most: int | None = None
     max_rows: int | None = None
     visible: Callable[[str], bool] = field(default=lambda name: True, repr=False)
+    also: Sequence[tuple[date, date]] = ()
     include_pending: bool = False
+
+    @property
+    def selection(self) -> Selection:
+        """Which counts the answer is of."""
+        return Selection(
+            self.counter,
+            keys=wanted_keys(None, list(self.keys) or None, self.match),
+            start=self.start,
+            end=self.end,
+            time_zone=self.time_zone,
+            visible=self.visible,
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -83,7 +111,7 @@ class Answer:
         days_gone: days or hours that were asked for are not in the rows, since they are rolled up.
         unknown_because: why Redis did not tell.
         truncated: there are more keys or counters than the largest, which are in the rows, or
-            more days or hours than the latest.
+            more days, hours or months than those, as many as may be, with most of the counts.
     """
 
     columns: tuple[str, ...]
@@ -96,10 +124,6 @@ class Answer:
     truncated: bool = False
 
 
-class TooLarge(ValueError):
-    """The answer would have more rows than were wanted at most."""
-
-
 def ask(reads: Reads, query: Query) -> Answer:
     """The answer to ``query``.
 
@@ -108,42 +132,35 @@ def ask(reads: Reads, query: Query) -> Answer:
 
     Raises:
         UnknownCounter, StoreError, StreamError, ValueError: as :class:`countersink.reads.Reads`.
-        TooLarge: more than ``max_rows``.
+        AnswerTooLarge: more than ``max_rows``.
     """
+    selection = query.selection
     return reads.together(
-        lambda some: _Asking(some, query).answer(),
+        lambda some: _Answering(some, query, selection).answer(),
         counter=query.counter,
-        keys=list(query.keys) or None,
+        keys=selection.keys,
         include_pending=query.include_pending,
     )
 
 
-class _Asking:
-    def __init__(self, reads: Reads, query: Query) -> None:
+class _Answering:
+    def __init__(self, reads: Reads, query: Query, selection: Selection) -> None:
         self._reads = reads
         self._query = query
+        self._selection = selection
         self._answer = Answer(query.columns)
         self._asked = False
-        self._range: dict[str, Any] = {
-            "start": query.start,
-            "end": query.end,
-            "time_zone": query.time_zone,
-            "include_pending": query.include_pending,
-        }
 
     def answer(self) -> Answer:
         query, rows = self._query, self._answer.rows
         if query.counter is not None:
             self._add(query.counter, self._rows(query.counter))
-        elif query.by in ("counter", "total") and not query.keys:
-            totals = self._take(self._reads.counters(visible=query.visible, **self._range))
-            for name, total in totals.items():
-                self._add(name, [{"total": total}])
+        elif query.by in ("counter", "total") and self._selection.keys is None:
+            for name, amount in self._ask(counters, self._selection).items():
+                self._add(name, [{"total": amount}])
         else:
-            names = self._take(
-                self._reads.names(visible=query.visible, include_pending=query.include_pending)
-            )
-            for some in parts(names, SIZE):
+            every = self._ask(names, Selection(keys=(), visible=query.visible))
+            for some in parts(every, SIZE):
                 with self._reads.group(some):
                     for name in some:
                         self._add(name, self._rows(name))
@@ -168,7 +185,7 @@ class _Asking:
     def _check_number(self) -> None:
         most = self._query.max_rows
         if most is not None and len(self._answer.rows) > most:
-            raise TooLarge(
+            raise AnswerTooLarge(
                 f"the answer would have more than {most:,} rows: ask for a shorter range, for"
                 " less at once, or with `countersink export`"
             )
@@ -184,85 +201,90 @@ class _Asking:
         return ordered
 
     def _rows(self, counter: str) -> Iterator[dict[str, object]]:
-        query = self._query
-        keys = list(query.keys) or None
+        query, wanted = self._query, replace(self._selection, counter=counter)
         if query.by == "day":
-            for day, total in self._unrolled(self._reads.daily, counter, keys):
-                yield {"day": day.isoformat(), "total": total}
+            for day, amount in self._unrolled(daily, wanted):
+                yield {"day": day.isoformat(), "total": amount}
         elif query.by == "hour":
-            for hour, total in self._unrolled(self._reads.hourly, counter, keys):
-                yield {"hour": hour.isoformat(timespec="minutes"), "total": total}
+            for hour, amount in self._unrolled(hourly, wanted):
+                yield {"hour": hour.isoformat(timespec="minutes"), "total": amount}
         elif query.by == "month":
-            for month, total in self._take(self._reads.monthly(counter, keys=keys, **self._range)):
-                yield {"month": month.isoformat()[:7], "total": total}
+            for month, amount in self._take(self._fitting(monthly, wanted)):
+                yield {"month": month.isoformat()[:7], "total": amount}
         elif query.by == "key":
-            for key, total in self._by_key(counter, keys):
-                yield {"key": key, "total": total}
+            found = self._by_key(wanted)
+            keys = [key for key, _ in found]
+            beside = [self._beside(replace(wanted, keys=keys), *days) for days in query.also]
+            for key, amount in found:
+                also = [None if each is None else each[key] for each in beside]
+                yield {"key": key, "total": amount, **({"also": also} if beside else {})}
         else:
-            yield {"total": self._total(counter)}
+            yield {"total": self._ask(total, wanted)}
 
     def _unrolled(
-        self,
-        ask: Callable[..., Read[list[tuple[When, int]]]],
-        counter: str,
-        keys: list[str] | None,
+        self, question: Question[list[tuple[When, int]]], wanted: Selection
     ) -> list[tuple[When, int]]:
         """A series of days or hours, from where they are not rolled up to months yet."""
-        query, answer = self._query, self._answer
+        answer, wanted = self._answer, replace(wanted, unrolled=True)
         try:
-            read = self._latest(ask, counter, keys, query.start)
+            read = self._fitting(question, wanted)
         except RolledUp as error:
             answer.days_gone = True
             # In another time zone that day may have begun before what is in months ended.
             for begin in (error.rolled_up_to, error.rolled_up_to + timedelta(days=1)):
-                if query.end is not None and query.end < begin:
+                if wanted.end is not None and wanted.end < begin:
                     break
                 with suppress(RolledUp):
-                    return self._take(self._latest(ask, counter, keys, begin))
-            self._take(self._reads.total(counter, include_pending=query.include_pending))
+                    return self._take(self._fitting(question, replace(wanted, start=begin)))
+            self._ask(total, Selection(wanted.counter))
             return []
         # Had it been meant to begin among them, it would have been refused; before all of them, the
         # zeros are exact.
-        if read.rolled_up_to is not None and query.start is None:
+        if read.rolled_up_to is not None and wanted.start is None:
             answer.days_gone = True
         return self._take(read)
 
-    def _latest(
-        self,
-        ask: Callable[..., Read[list[tuple[When, int]]]],
-        counter: str,
-        keys: list[str] | None,
-        start: date | None,
+    def _fitting(
+        self, question: Question[list[tuple[When, int]]], wanted: Selection
     ) -> Read[list[tuple[When, int]]]:
-        """A series; where nobody said when it begins, the latest of it that is short enough.
+        """A series; where nobody said when it begins, the part of it that is short enough and has
+        the most days with counts.
 
         One event with a wrong time would else make every such question one without an answer.
         """
+        query = self._query
         try:
-            return ask(counter, keys=keys, **{**self._range, "start": start})
+            return self._read(question, wanted)
         except SeriesTooLong as error:
-            if self._query.start is not None:
+            if query.start is not None or error.fits_from is None or error.fits_to is None:
                 raise
             self._answer.truncated = True
-            return ask(counter, keys=keys, **{**self._range, "start": error.fits_from})
+            first, last = error.fits_from, error.fits_to
+            if query.by == "month":
+                first, last = month_of(first), min(month_ends(last), query.end or date.max)
+            return self._read(question, replace(wanted, start=first, end=last))
 
-    def _total(self, counter: str) -> int:
-        keys = list(self._query.keys) or None
-        return self._take(self._reads.total(counter, keys=keys, **self._range))
-
-    def _by_key(self, counter: str, keys: list[str] | None) -> list[tuple[str, int]]:
+    def _by_key(self, wanted: Selection) -> list[tuple[str, int]]:
         query = self._query
-        if keys is not None:
-            found = self._take(self._reads.many(counter, keys, **self._range))
-            ordered = sorted(found.items(), key=lambda pair: (-pair[1], key_bytes(pair[0])))
-            return self._cut(ordered)
+        if wanted.keys is not None and not isinstance(wanted.keys, KeyMatch):
+            found = self._ask(many, wanted)
+            return self._cut(sorted(found.items(), key=lambda pair: (-pair[1], key_bytes(pair[0]))))
         # One more than the most, so as to know whether there are more.
-        n = query.top or (query.most and query.most + 1)
-        if n is None:
-            return self._take(self._reads.by_key(counter, match=query.match, **self._range))
-        return self._cut(
-            self._take(self._reads.top(counter, n=n, match=query.match, **self._range))
-        )
+        limit = query.top or (query.most and query.most + 1)
+        return self._cut(self._ask(partial(by_key, limit=limit), wanted))
+
+    def _beside(self, wanted: Selection, start: date, end: date) -> dict[str, int] | None:
+        """What keys have in other days; None where that cannot be told."""
+        try:
+            return self._ask(many, replace(wanted, start=start, end=end))
+        except (RolledUp, InexactZone):
+            return None
+
+    def _read(self, question: Question[T], wanted: Selection) -> Read[T]:
+        return self._reads.ask(question, wanted, include_pending=self._query.include_pending)
+
+    def _ask(self, question: Question[T], wanted: Selection) -> T:
+        return self._take(self._read(question, wanted))
 
     def _take(self, read: Read[T]) -> T:
         """The value of a read; what it says of its freshness goes into the answer."""

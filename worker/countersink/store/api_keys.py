@@ -1,4 +1,6 @@
-"""Keys of the HTTP interface: made, listed, revoked; of their secrets only hashes are kept.
+"""Keys of the HTTP interface, made, listed, revoked, and logins to the dashboard made with them.
+
+Only hashes are kept of the keys' secrets, and of the random tokens that logins have in a cookie.
 
 A key reads ``ck_<id>_<secret>``. The id names it and is no secret; the secret has 256 random bits,
 so that a plain SHA-256 of it is enough: there is nothing to guess that a slow hash would protect.
@@ -14,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from countersink.store.connection import Session
+from countersink.store.errors import NoSuchKey
 
 Scope = Literal["ingest", "read", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = ("ingest", "read", "admin")
@@ -30,10 +33,6 @@ _KEY: Final = re.compile(r"ck_([a-z0-9]{1,16})_([A-Za-z0-9_-]{43})", re.ASCII)
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?!\[\]-]{1,64}", re.ASCII)
 _COLUMNS: Final = "id, name, scopes, counters, created, expires, revoked, last_used"
 _LIVE: Final = "revoked IS NULL AND (expires IS NULL OR expires > UTC_TIMESTAMP(3))"
-
-
-class NoSuchKey(LookupError):
-    """No key that is still valid has this id or name, or several have the name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +80,8 @@ def split(text: str) -> tuple[str, bytes] | None:
 
 
 def hash_of(secret: str) -> bytes:
-    """What is kept of a secret."""
-    return hashlib.sha256(secret.encode("ascii")).digest()
+    """What is kept of a secret, or of a login's token."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 def create(
@@ -232,3 +231,65 @@ def _key(row: Sequence[Any]) -> ApiKey:
         revoked=revoked,
         last_used=last_used,
     )
+
+
+LOGINS_PER_KEY: Final = 100
+"""Logins with one key at a time; the oldest end when there are more."""
+_TOKEN_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSession:
+    """A login.
+
+    Attributes:
+        token_hash: SHA-256 of the token.
+        api_key: id of the key that it was made with; it ends with that.
+        expires_in: seconds, on the database's clock.
+    """
+
+    token_hash: bytes = field(repr=False)
+    api_key: str
+    expires_in: float
+
+
+def begin_login(session: Session, api_key: str, seconds: float) -> str:
+    """Begin a login, and forget those that have ended; the token, which is kept nowhere.
+
+    Args:
+        session: outside a transaction.
+        api_key: id of the key that was shown.
+        seconds: how long it lasts at most.
+    """
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    session.execute("DELETE FROM web_session WHERE expires <= UTC_TIMESTAMP(3)")
+    there = session.query("SELECT COUNT(*) FROM web_session WHERE api_key = %s", (api_key,))
+    surplus = int(there[0][0]) - (LOGINS_PER_KEY - 1)
+    if surplus > 0:
+        session.execute(
+            "DELETE FROM web_session WHERE api_key = %s ORDER BY created, token_hash LIMIT %s",
+            (api_key, surplus),
+        )
+    session.execute(
+        "INSERT INTO web_session (token_hash, api_key, created, expires)"
+        " VALUES (%s, %s, UTC_TIMESTAMP(3), UTC_TIMESTAMP(3) + INTERVAL %s MICROSECOND)",
+        (hash_of(token), api_key, round(seconds * 1e6)),
+    )
+    return token
+
+
+def end_login(session: Session, token_hash: bytes) -> bool:
+    """End a login; False where there was none."""
+    return session.execute("DELETE FROM web_session WHERE token_hash = %s", (token_hash,)) == 1
+
+
+def live_logins(session: Session) -> list[LiveSession]:
+    """All that have not ended; the keys that they were made with may have."""
+    rows = session.query(
+        "SELECT token_hash, api_key, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), expires)"
+        " FROM web_session WHERE expires > UTC_TIMESTAMP(3)"
+    )
+    return [
+        LiveSession(token_hash=bytes(row[0]), api_key=row[1], expires_in=int(row[2]) / 1e6)
+        for row in rows
+    ]

@@ -1,4 +1,4 @@
-"""Connections that behave the same whatever the server's settings are.
+"""Connections to MySQL, with session variables of ours (isolation, lock wait, sql_mode).
 
 Everything on which exactness depends is set on each session of ours and never taken from the
 server: strict ``sql_mode`` (else a sum beyond BIGINT is clipped in silence), UTC, the isolation
@@ -6,19 +6,22 @@ level, no chained transactions, no limit on results, short lock waits, and ``wai
 half-dead client would keep its row locks for the default of 8 hours).
 """
 
+import random
+import select
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import pymysql
 from pymysql.connections import Connection as _DriverConnection
 from pymysql.cursors import SSCursor
 
-from countersink.store.dialect import Dialect, parse_version
 from countersink.store.errors import (
+    Conflict,
     Misconfigured,
     ReadInterrupted,
     Refused,
@@ -26,11 +29,14 @@ from countersink.store.errors import (
     Unavailable,
     translate,
 )
+from countersink.store.in_app.connection import Done, execute
 from countersink.store.settings import Settings
+from countersink.store.sql import Dialect, parse_version
 
 if TYPE_CHECKING:
-    from countersink.store.groups import CounterGroup
+    from countersink.store.totals.groups import CounterGroup
 
+Result = TypeVar("Result")
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 Connect = Callable[[], "Session"]
 """Makes a new session; raises StoreError."""
@@ -45,6 +51,11 @@ MIN_PACKET: Final = 65_536
 """Bytes a server must take in one statement; both take 16 MB or more by default."""
 _AT_ONCE: Final = 1000
 """Rows of a stream that are read at once."""
+ATTEMPTS: Final = 6
+"""How often :func:`rerun` tries a transaction."""
+_FIRST_PAUSE: Final = 0.01
+_LONGEST_PAUSE: Final = 0.5
+
 IDLE_SECONDS: Final = 30
 """The server ends a session, with its locks, after so many idle seconds."""
 
@@ -71,7 +82,7 @@ class Session:
         dialect: which server it is.
         max_allowed_packet: bytes the server takes in one statement.
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``; it is off here.
-        group: counters that are read together, see :mod:`countersink.store.groups`.
+        group: counters that are read together, see :mod:`countersink.store.totals.groups`.
         server: what the server calls itself: host and port.
         interrupted: :meth:`interrupt` was called: it is good for nothing but to be closed.
     """
@@ -103,6 +114,11 @@ class Session:
         """Run a statement; how many rows it changed (an upsert: 1 a new row, 2 a changed one)."""
         with self._translated(), self._connection.cursor() as cursor:
             return int(cursor.execute(sql, args or None))
+
+    def hand_out(self, sql: str) -> Done:
+        """Run a statement; how many rows it changed, and the value that it handed out."""
+        with self._translated():
+            return execute(self._connection, sql)
 
     def query(self, sql: str, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
         """Run a query; all its rows: binary columns as bytes, DATETIME as naive UTC."""
@@ -183,6 +199,24 @@ class Session:
             self.rollback()
         except StoreError:
             self.close(hard=True)
+
+    def silent(self) -> bool:
+        """Whether nothing has come from the server since its last reply, not even a goodbye."""
+        sock = getattr(self._connection, "_sock", None)
+        if self.closed or sock is None:
+            return False
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return not poll.poll(0)
+
+    def answers(self) -> bool:
+        """Ask the server something that does nothing; never raises."""
+        try:
+            self.execute("DO 0")
+        except StoreError:
+            self.close(hard=True)
+            return False
+        return True
 
     def close(self, *, hard: bool = False) -> None:
         """Close the connection, ``hard`` without a word; the server rolls back. Never raises."""
@@ -396,3 +430,26 @@ def _pin(found: dict[str, str]) -> str:
     if _SNAPSHOT_ISOLATION in found:
         pins.append(f"{_SNAPSHOT_ISOLATION} = OFF")
     return "SET " + ", ".join(f"SESSION {pin}" for pin in pins)
+
+
+def rerun(
+    work: Callable[[], Result],
+    *,
+    attempts: int = ATTEMPTS,
+    pause: Callable[[float], object] = time.sleep,
+) -> Result:
+    """Call ``work``, a whole transaction that undoes itself if it raises, until it has its way.
+
+    The pauses, up to half a second, are random, so that two that met do not meet again.
+
+    Raises:
+        Conflict: the last of ``attempts``.
+    """
+    longest = _FIRST_PAUSE
+    for _ in range(attempts - 1):
+        try:
+            return work()
+        except Conflict:
+            pause(random.uniform(0.0, longest))
+            longest = min(2.0 * longest, _LONGEST_PAUSE)
+    return work()

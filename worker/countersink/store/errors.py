@@ -6,11 +6,15 @@
     ├── Unavailable      no server to talk to (refused, lost, frozen, shutting down, read-only):
     │                    connect again, rerun
     ├── Conflict         another transaction was in the way: roll back, rerun
-    │   └── ReadInterrupted  by KILL QUERY, or after max_statement_time: rerun, if there is time
+    │   ├── ReadInterrupted  by KILL QUERY, or after max_statement_time: rerun, if there is time
+    │   └── TableChanged     a tracked table was truncated or altered: count its rows again
     ├── BadData          a value that no attempt will ever store: isolate it
+    │   └── BadCells         with all such cells of some amounts
     ├── DuplicateKey     the row is there already
     ├── Refused          everything else (disk full, revoked grant, bad password): say so, wait,
-    │                    try again
+    │   │                try again
+    │   ├── UnknownZone      a counter's time zone that this machine does not know
+    │   └── HiddenTriggers   triggers of a tracked table that this user may not see
     ├── SchemaMismatch   the tables are older or newer than this program; says what to run
     ├── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
     ├── SequenceUncertain  a statement broke off before its reply: the value, if there was one, is
@@ -20,6 +24,12 @@
     ├── UnknownCounter   a read of a counter that was never counted; also a LookupError
     ├── RolledUp         days asked for that are in months by now; also a ValueError
     └── InexactZone      buckets that do not add up to what was asked for; also a ValueError
+
+    SeriesTooLong        a ValueError: a series of more days, hours or months than there may be
+    TooManyLinks         a ValueError: as many valid links as there may be
+    TooManyNotes         a ValueError: as many notes on a counter as there may be
+    NoSuchKey            a LookupError: no API key of this id or name
+    NoSuchLink           a LookupError: no valid link of this id
 
 Every error keeps the driver's as ``__cause__`` and the server's number as ``code``. After
 Unavailable the outcome of the statement, and of a COMMIT above all, is unknown. After Conflict,
@@ -32,6 +42,7 @@ are those of the MySQL and MariaDB error references (server errors from 1000, cl
 """
 
 import struct
+from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Final
 
@@ -62,6 +73,10 @@ class ReadInterrupted(Conflict):
     """The statement was cut off: by KILL QUERY, or by a limit of time."""
 
 
+class TableChanged(Conflict):
+    """A tracked table was truncated or altered while its rows were counted."""
+
+
 class BadData(StoreError):
     """A value that the server will never take: :data:`BAD_DATA`, or seen before it was sent.
 
@@ -85,6 +100,10 @@ class Refused(StoreError):
 
 class UnknownZone(Refused):
     """A counter counts in a time zone that this machine does not know."""
+
+
+class HiddenTriggers(Refused):
+    """There are triggers of a tracked table that this user may not see."""
 
 
 class SchemaMismatch(StoreError):
@@ -261,3 +280,64 @@ def _from_driver(error: driver.MySQLError) -> StoreError:
 
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+class NoSuchKey(LookupError):
+    """No key that is still valid has this id or name, or several have the name."""
+
+
+class NoSuchLink(LookupError):
+    """No link that is valid has this id."""
+
+
+class TooManyLinks(ValueError):
+    """There are as many valid links as there may be."""
+
+
+class TooManyNotes(ValueError):
+    """A counter has as many notes as it may have."""
+
+
+class SeriesTooLong(ValueError):
+    """A series would have more members than there may be: days, hours or months.
+
+    Attributes:
+        whole_days: how many days a range can have.
+        fits_from, fits_to: the part of it that is short enough and has the most days with counts,
+            of several the latest; both ends have counts. None where only the range is known.
+    """
+
+    def __init__(
+        self, message: str, *, whole_days: int, part: tuple[date, date] | None = None
+    ) -> None:
+        hint = f"; {part[0]} to {part[1]} has most of what was counted" if part else ""
+        super().__init__(message + hint)
+        self._message = message
+        self.whole_days = whole_days
+        self.fits_from = part[0] if part else None
+        self.fits_to = part[1] if part else None
+
+    def fitting(self, counted: Iterable[date]) -> "SeriesTooLong":
+        """This error, when these are the days with counts."""
+        days = sorted(counted)
+        first, best = 0, (0, -1)
+        for last, day in enumerate(days):
+            while (day - days[first]).days >= self.whole_days:
+                first += 1
+            if last - first >= best[1] - best[0]:
+                best = first, last
+        part = (days[best[0]], days[best[1]]) if days else None
+        return SeriesTooLong(self._message, whole_days=self.whole_days, part=part)
+
+
+class BadCells(BadData):
+    """Cells that the server will not take; roll back. Without them the others will do.
+
+    Attributes:
+        cells: all such cells of the amounts, each with the server's reason.
+    """
+
+    def __init__(self, cells: Sequence[tuple[tuple[str, int, str, int], BadData]]) -> None:
+        (counter, _, key, _), error = cells[0]
+        super().__init__(f"{counter}, {key!r}: {error}", code=error.code, reason=error.reason)
+        self.cells = tuple(cells)

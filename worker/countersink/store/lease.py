@@ -5,13 +5,15 @@ twice carries the fencing token, which grows with every change of hands and neve
 """
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from countersink.store.clock import NOW_MS
-from countersink.store.connection import Session
+from countersink.runtime.process import process_name
+from countersink.store.connection import ATTEMPTS, Session, rerun
 from countersink.store.errors import DuplicateKey
-from countersink.store.rerun import ATTEMPTS, rerun
+from countersink.store.sql import NOW_MS
 
 FIRST_WORKER_SLOT: Final = 1
 LAST_WORKER_SLOT: Final = 255
@@ -134,3 +136,27 @@ def _milliseconds(seconds: float) -> int:
     if seconds <= 0:
         raise ValueError("a lease lasts longer than 0 seconds")
     return max(1, round(seconds * 1000))
+
+
+SECONDS: Final = 60.0
+"""How long the lease lasts. Work that takes longer may share its slot: slower, as right."""
+
+
+@contextmanager
+def leased_slot(session: Session, purpose: str) -> Iterator[int]:
+    """A slot of 1 to 255 that no worker leases meanwhile; given back afterwards.
+
+    Args:
+        session: outside a transaction.
+        purpose: what for, in ASCII: the holder's name begins with it.
+
+    Raises:
+        StoreError: MySQL did not do its part.
+    """
+    holder = process_name(purpose)
+    slot = lease_worker_slot(session, holder, SECONDS)
+    try:
+        yield slot
+    finally:
+        if not session.closed:
+            release_worker_slot(session, slot, holder)

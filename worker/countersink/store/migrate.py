@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session, connect, rerun
 from countersink.store.errors import (
     NO_SUCH_TABLE,
     UNKNOWN_DATABASE,
@@ -22,7 +22,6 @@ from countersink.store.errors import (
     Refused,
     SchemaMismatch,
 )
-from countersink.store.rerun import rerun
 from countersink.store.settings import Settings
 
 DDL_SECONDS: Final = 24 * 3600.0

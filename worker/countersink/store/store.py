@@ -4,22 +4,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from countersink.store import migrate as migrations
-from countersink.store.app_connection import AppConnection
 from countersink.store.connection import IDLE_SECONDS, Session
-from countersink.store.counters import Counters
+from countersink.store.counters.counters import Counters
 from countersink.store.errors import Misconfigured
-from countersink.store.increments import Increments
-from countersink.store.pool import Pool
+from countersink.store.in_app.connection import AppConnection
+from countersink.store.in_app.increments import Increments
 from countersink.store.sequences import CHANGE_LOCK_WAIT, HANDING_IDLE_SECONDS, Sequences
+from countersink.store.sessions import Pool, open_tables
 from countersink.store.settings import Settings
-from countersink.store.tables import open_tables
-from countersink.store.totals import Totals
-from countersink.store.tracked import COUNT_SECONDS, TrackedTables, counts
+from countersink.store.totals.totals import Totals
+from countersink.store.tracked import COUNT_SECONDS, TrackedTables, row_count
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_SECONDS: Final = 300.0
@@ -36,19 +35,7 @@ Result = TypeVar("Result")
 
 
 class Store:
-    """The database of counts. Connects when first used; thread-safe and fork-safe.
-
-    Attributes:
-        totals: what was counted.
-        counters: the counters and their settings.
-        sequences: numbers that are handed out once.
-        tracked: tables whose rows are counted by triggers.
-    """
-
-    totals: Totals
-    counters: Counters
-    sequences: Sequences
-    tracked: TrackedTables
+    """The database of counts. Connects when first used; thread-safe and fork-safe."""
 
     def __init__(self, url: str, *, statement_seconds: float | None = None) -> None:
         """``url``: ``mysql://user:password@host:3306/database``; more in :meth:`Settings.parse`.
@@ -64,22 +51,8 @@ class Store:
         self._settings = Settings.parse(url)
         if self._settings.database is None:
             raise Misconfigured("the MySQL URL names no database: add /name to it")
-        connect_here = partial(_connect, self._settings)
         self._pool = Pool(partial(_connect_bounded, self._settings, statement_seconds))
-        self.totals = Totals(self._pool)
-        self.counters = Counters(connect_here, self._pool)
-        database = self._settings.database
-        self.sequences = Sequences(
-            partial(open_tables, self._settings, idle_seconds=HANDING_IDLE_SECONDS),
-            partial(open_tables, self._settings, lock_wait=CHANGE_LOCK_WAIT),
-            self._pool,
-            database,
-        )
-        self.tracked = TrackedTables(
-            partial(_connect, self._settings, COUNT_SECONDS), self._pool, database
-        )
-        self._database = database
-        self._increments = Increments(connect_here, self._pool, database)
+        self._database = self._settings.database
 
     @classmethod
     def from_env(cls) -> "Store":
@@ -100,6 +73,39 @@ class Store:
         if not url:
             raise Misconfigured(f"set {ENVIRONMENT}, such as mysql://user:password@host/database")
         return cls(url)
+
+    # Each part is made when it is first asked for. Two threads that ask at the same moment may each
+    # get one of their own: that costs a connection, and nothing else.
+
+    @cached_property
+    def totals(self) -> Totals:
+        """What was counted."""
+        return Totals(self._pool)
+
+    @cached_property
+    def counters(self) -> Counters:
+        """The counters and their settings."""
+        return Counters(partial(_connect, self._settings), self._pool)
+
+    @cached_property
+    def sequences(self) -> Sequences:
+        """Numbers that are handed out once."""
+        return Sequences(
+            partial(open_tables, self._settings, idle_seconds=HANDING_IDLE_SECONDS),
+            partial(open_tables, self._settings, lock_wait=CHANGE_LOCK_WAIT),
+            self._pool,
+            self._database,
+        )
+
+    @cached_property
+    def tracked(self) -> TrackedTables:
+        """Tables whose rows are counted by triggers."""
+        connect = partial(_connect, self._settings, COUNT_SECONDS)
+        return TrackedTables(connect, self._pool, self._database)
+
+    @cached_property
+    def _increments(self) -> Increments:
+        return Increments(partial(_connect, self._settings), self._pool, self._database)
 
     def migrate(self) -> list[str]:
         """Create the database and bring its tables up to date; what was applied."""
@@ -122,7 +128,8 @@ class Store:
         Args:
             connection: the application's, of any DB-API driver, to the server of this store.
             counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
-            key: 0 to 255 bytes of UTF-8.
+            key: any text. One of more than 255 bytes of UTF-8 is counted under its beginning and a
+                digest of the whole: :func:`countersink.runtime.limits.cut_key`.
             amount: a signed 64-bit integer; 0 makes the key without counting.
             at: when it happened, an aware datetime from 1970 to 9999-12-25. Default: now on this
                 machine's clock, in whole minutes.
@@ -172,8 +179,8 @@ class Store:
         """How many rows a tracked table has: what COUNT(*) gives, without counting.
 
         ``store.row_count("shop.orders", status="paid")`` is ``SELECT COUNT(*) FROM shop.orders
-        WHERE status = 'paid'``; more in :func:`countersink.store.tracked.counts.row_count`, which
-        says what is raised, too.
+        WHERE status = 'paid'``; more in
+        :func:`countersink.store.tracked.row_count.row_count`, which says what is raised, too.
 
         Args:
             table: as it was given when it was tracked, or its counter.
@@ -186,12 +193,12 @@ class Store:
             raise ValueError(f"{', '.join(twice)}: given in where, too")
 
         def work(session: Session) -> int:
-            return counts.row_count(session, self._database, table, given, start, end)
+            return row_count.row_count(session, self._database, table, given, start, end)
 
         return self._pool.read(work)
 
     def snapshot(self, work: Callable[[Session], Result]) -> Result:
-        """What ``work`` reads, with the functions of :mod:`countersink.store.totals_sql` and
+        """What ``work`` reads, with the functions of :mod:`countersink.store.totals.sums` and
         others, in one snapshot of the database. It may be run twice, where a connection was lost.
 
         Raises:
@@ -216,7 +223,8 @@ class Store:
 
     def close(self) -> None:
         """Close the connections."""
-        self.sequences.close()
+        if "sequences" in self.__dict__:
+            self.sequences.close()
         self._pool.close()
 
     def __enter__(self) -> "Store":

@@ -1,34 +1,34 @@
 """Holding what is in the tables against what the ledger says was ever applied, and the counters of
 tracked tables against these tables.
 
-For every counter: slots + months = ledger + the application's slots. What the application's own
-transactions put into those slots comes into the ledger when compaction moves it. Everything that
-moves, adds or deletes rows changes both sides in one transaction, so they are equal in any
-snapshot, however much is going on; each group of counters is looked at in one of its own. The same
-holds of what backfills wrote down, see :mod:`countersink.store.backfilled`. And for every tracked
-table, in a snapshot of its own: the rows that its counter says = the rows it has.
+For every counter: slots + months = what was posted to the ledgers, in amounts and in checksums, by
+which it is noticed that a key, a day or two amounts were exchanged (see
+:mod:`countersink.store.ledger`). Everything that moves, adds or deletes rows posts it in the same
+transaction, so both sides are equal in any snapshot, however much is going on; each group of
+counters is looked at in one of its own. The same holds of what backfills wrote down, see
+:mod:`countersink.store.ledger.seals`. And for every tracked table, in a snapshot of its own: the
+rows that its counter says = the rows it has, which is what stands for a ledger there.
 """
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final, Literal
 
-from countersink.store import buckets
-from countersink.store.backfilled import mismatches
-from countersink.store.balance import OUTSIDE, CounterWindow, balance, window
+from countersink.runtime.limits import is_name
+from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
+from countersink.store.counters import buckets
+from countersink.store.counters.policies import Policies, load
 from countersink.store.errors import UnknownCounter
-from countersink.store.keys import is_name
-from countersink.store.policies import Policies, load
+from countersink.store.ledger import seals
+from countersink.store.ledger.balance import CounterWindow, Sides, balance, locate, read, window
+from countersink.store.ledger.seals import mismatches
+from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
-from countersink.store.tables import open_tables
-from countersink.store.tracked.checking import RowDifference, check
-from countersink.store.tracked.definitions import TrackedTable, read_all
-from countersink.store.tracked.names import find
+from countersink.store.tracked.check import RowDifference, check
+from countersink.store.tracked.definitions import TrackedTable, find, read_all
 
 READ_SECONDS: Final = 3600.0
 """How long the sums of one group may take."""
@@ -40,8 +40,21 @@ _LARGEST_ROWS: Final = 50_000
 _AT_ONCE: Final = 1000
 """Counters that are looked at together."""
 _QUICK_S: Final = 0.25
+_MINUTE_S: Final = 60
+_DAY_S: Final = 86_400
 
-Problem = Literal["sum", "no_ledger", "no_policy", "no_rollup", "backfill"]
+Problem = Literal[
+    "sum",
+    "checksum",
+    "no_ledger",
+    "no_policy",
+    "no_bucket",
+    "no_rollup",
+    "settings",
+    "sequence",
+    "control",
+    "backfill",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +63,21 @@ class Difference:
 
     Attributes:
         counter: its name.
-        problem: ``sum``: tables and ledger differ; ``no_ledger``: there are rows, though nothing
-            was ever applied; ``no_policy``: there are buckets of a policy it never had;
-            ``no_rollup``: there are months of days that were never said to be rolled up;
-            ``backfill``: what its backfills wrote down does not fit the ledger, or itself.
-        in_tables: sum of the slots but the application's, and of the months; ``backfill``: what its
-            backfills wrote down.
-        in_ledger: sum of the ledger; ``backfill``: of slots 512 and up.
+        problem: ``sum``: tables and ledger differ; ``checksum``: their sums agree, but keys, days
+            or amounts were exchanged; ``no_ledger``: there are rows, though nothing was ever
+            counted; ``no_policy``: there are buckets of a policy it never had; ``no_bucket``: there
+            are rows at times at which no bucket begins; ``no_rollup``: there are months of days
+            that were never said to be rolled up; ``settings``: its settings were changed by hand;
+            ``sequence``: the value of a sequence was, whose name ``counter`` is then; ``control``:
+            a number in that table was; ``backfill``: what its backfills wrote down does
+            not fit the ledger, or itself.
+        in_tables: sum of slots and months; ``sequence``, ``control``: the number there is;
+            ``backfill``: what its backfills wrote down.
+        in_ledger: sum of the ledgers; ``sequence``, ``control``: the number there should be;
+            ``backfill``: of slots 512 and up.
         detail: a sentence for people.
+        day: of the bucket that is wrong, where that could be told.
+        key: the key that is wrong, where that could be told.
     """
 
     counter: str
@@ -65,6 +85,8 @@ class Difference:
     in_tables: int
     in_ledger: int
     detail: str
+    day: date | None = None
+    key: str | None = None
 
     @property
     def difference(self) -> int:
@@ -98,18 +120,6 @@ class Verified:
         return not (self.differences or self.row_differences)
 
 
-@dataclass(slots=True)
-class _Sums:
-    rows: int = 0
-    ledger_rows: int = 0
-    outside_rows: int = 0
-    in_tables: int = 0
-    in_ledger: int = 0
-    numbers: dict[int, int] = field(default_factory=dict)
-    last_month: date | None = None
-    rolled_up_to: date | None = None
-
-
 def open_session(where: Settings | str) -> Session:
     """A session for :func:`verify`.
 
@@ -140,6 +150,7 @@ def verify(
     Raises:
         UnknownCounter: nothing in the tables has this name, or no such table is tracked.
         ValueError: ``table`` is the counter of one table, and the name of another one.
+        Refused: the row of ``control`` is gone.
         StoreError: as any query.
     """
     tracked = read_all(session)
@@ -193,6 +204,12 @@ def _verify_all(
         rows += found.rows
         if time.monotonic() - begun < _QUICK_S:
             size = min(_LARGEST_ROWS, size * 8)
+    with session.transaction(snapshot=True):
+        differences += _settings(session)
+        for broken in seals.others(session):
+            problem: Problem = "sequence" if broken.name else "control"
+            name = broken.name or "control"
+            differences.append(Difference(name, problem, broken.says, broken.sealed, broken.detail))
     return Verified(counters, rows, differences)
 
 
@@ -200,6 +217,7 @@ def _verify_some(session: Session, names: Sequence[str]) -> Verified:
     """Look at some counters, in one snapshot."""
     with session.transaction(snapshot=True):
         rows, differences = _wrong(session, load(session), names, names)
+        differences += _settings(session, names) if names else []
     return Verified(len(names), rows, differences)
 
 
@@ -211,10 +229,9 @@ def _wrong(
     """
     rows, differences = 0, list[Difference]()
     for start in range(0, len(names), _AT_ONCE):
-        for name, sums in _sums(session, names[start : start + _AT_ONCE]).items():
-            rows += sums.rows
-            had = {policy.number for policy in policies.of(name)}
-            differences += _differences(session, name, sums, had)
+        for name, sides in read(session, names[start : start + _AT_ONCE]).items():
+            rows += sides.rows
+            differences += _differences(session, name, sides, policies)
     for start in range(0, len(backfilled), _AT_ONCE):
         differences += [
             Difference(one.counter, "backfill", one.written_down, one.in_ledger, one.detail)
@@ -223,10 +240,17 @@ def _wrong(
     return rows, differences
 
 
+def _settings(session: Session, names: Sequence[str] | None = None) -> list[Difference]:
+    return [
+        Difference(broken.name, "settings", 0, 0, broken.detail)
+        for broken in seals.counters(session, names)
+    ]
+
+
 def _policies(session: Session, known: Policies | None) -> Policies:
     """The policies of the snapshot: those known, if they still are."""
-    ((version,),) = session.query("SELECT policy_version FROM control WHERE id = 1")
-    return known if known is not None and known.version == int(version) else load(session)
+    version = read_control(session, lock="").policy_version
+    return known if known is not None and known.version == version else load(session)
 
 
 def _tracked_as(
@@ -242,96 +266,74 @@ def _tracked_as(
 
 
 def _require(session: Session, counter: str) -> None:
-    tables = ("counter_ledger", "counter_slot", "counter_month", "backfill_source")
+    tables = ("counter_ledger", "counter_slot", "counter_month", "app_ledger", "backfill_source")
     if is_name(counter):
         ((there,),) = session.query(
             "SELECT "
             + " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE counter = %s)" for table in tables)
             + " OR EXISTS (SELECT 1 FROM counter WHERE name = %s)",
-            (counter,) * 5,
+            (counter,) * (len(tables) + 1),
         )
         if there:
             return
     raise UnknownCounter(f"there is no counter {counter!r}: it was neither made nor ever counted")
 
 
-def _sums(session: Session, names: Sequence[str]) -> dict[str, _Sums]:
-    """Both sides of each counter, in the snapshot that the caller began."""
-    found: defaultdict[str, _Sums] = defaultdict(_Sums)
-    marks = ", ".join(["%s"] * len(names))
-    for name, number, rows, outside_rows, amount in session.query(
-        f"SELECT counter, SECOND(bucket) AS number, COUNT(*), SUM({OUTSIDE}),"
-        f" SUM(IF({OUTSIDE}, amount, 0)) FROM counter_slot FORCE INDEX (PRIMARY)"
-        f" WHERE counter IN ({marks}) GROUP BY counter, number",
-        names,
-    ):
-        sums = found[name]
-        sums.rows += int(rows)
-        sums.outside_rows += int(outside_rows)
-        sums.in_tables += int(amount)
-        sums.numbers[int(number)] = int(rows)
-    for name, rows, amount, last, up_to in session.query(
-        "SELECT counter, COUNT(*), SUM(amount), MAX(bucket),"
-        " (SELECT rolled_up_to FROM counter WHERE name = counter_month.counter)"
-        " FROM counter_month FORCE INDEX (PRIMARY)"
-        f" WHERE counter IN ({marks}) GROUP BY counter",
-        names,
-    ):
-        sums = found[name]
-        sums.rows += int(rows)
-        sums.outside_rows += int(rows)
-        sums.in_tables += int(amount)
-        sums.last_month, sums.rolled_up_to = last.date(), up_to
-    for name, rows, amount in session.query(
-        "SELECT counter, COUNT(*), SUM(amount) FROM counter_ledger"
-        f" WHERE counter IN ({marks}) GROUP BY counter",
-        names,
-    ):
-        found[name].ledger_rows = int(rows)
-        found[name].in_ledger = int(amount)
-    return {name: found[name] for name in names if name in found}
-
-
 def _differences(
-    session: Session, name: str, sums: _Sums, had: AbstractSet[int]
+    session: Session, name: str, sides: Sides, policies: Policies
 ) -> Iterator[Difference]:
-    """What is wrong with a counter that has ``had`` policies of these numbers."""
-    if sums.outside_rows and not sums.ledger_rows:
+    """What is wrong with a counter."""
+    amounts = sides.held.amount, sides.posted.amount
+    if name not in policies.tracked:
+        yield from _against_ledger(session, name, sides)
+    last = max(sides.months, default=None)
+    if last is not None:
+        month, up_to = buckets.label_time(last).date(), sides.rolled_up_to
+        if up_to is None or up_to <= month:
+            detail = f"a row of the month {month:%Y-%m}, of which no day was said to be rolled up"
+            yield Difference(name, "no_rollup", *amounts, detail, day=month)
+    had = {policy.number: policy for policy in policies.of(name)}
+    for number in sorted({label % _MINUTE_S for label in sides.days} - had.keys()):
+        labels = [label for label in sides.days if label % _MINUTE_S == number]
+        detail = (
+            f"{sum(sides.days[label] for label in labels):,} rows in buckets such as"
+            f" {buckets.label_text(min(labels))} of a policy {number}, which it never had"
+        )
+        yield Difference(name, "no_policy", *amounts, detail)
+    odd = [
+        label
+        for label in sides.days
+        if (policy := had.get(label % _MINUTE_S)) is not None
+        and (label - policy.number) % (buckets.WIDTH[policy.resolution] * _MINUTE_S)
+    ]
+    odd += [month for month in sides.months if month % _DAY_S or not _begins_month(month)]
+    if odd:
+        first = buckets.label_time(min(odd))
+        detail = f"rows of {len(odd):,} times at which no bucket begins, such as {first}"
+        yield Difference(name, "no_bucket", *amounts, detail, day=first.date())
+
+
+def _against_ledger(session: Session, name: str, sides: Sides) -> Iterator[Difference]:
+    held, posted = sides.held, sides.posted
+    if sides.rows and not sides.postings:
+        detail = f"{sides.rows:,} rows, though nothing was ever applied to this counter"
+        yield Difference(name, "no_ledger", held.amount, 0, detail)
+    elif held != posted:
+        found = locate(session, name, sides)
+        if held.amount != posted.amount:
+            detail = f"the tables hold {held.amount - posted.amount:+,} against the ledger"
+        else:
+            detail = "the sums agree, but rows were exchanged"
         yield Difference(
             name,
-            "no_ledger",
-            sums.in_tables,
-            0,
-            f"{sums.outside_rows:,} rows, though nothing was ever applied to this counter",
+            "sum" if held.amount != posted.amount else "checksum",
+            held.amount,
+            posted.amount,
+            f"{detail}: {found.detail}",
+            found.day,
+            found.key,
         )
-    elif sums.in_tables != sums.in_ledger:
-        yield Difference(
-            name,
-            "sum",
-            sums.in_tables,
-            sums.in_ledger,
-            f"the tables hold {sums.in_tables - sums.in_ledger:+,} against the ledger",
-        )
-    last, up_to = sums.last_month, sums.rolled_up_to
-    if last is not None and (up_to is None or up_to <= last):
-        yield Difference(
-            name,
-            "no_rollup",
-            sums.in_tables,
-            sums.in_ledger,
-            f"a row of the month {last:%Y-%m}, of which no day was said to be rolled up",
-        )
-    for number in sorted(sums.numbers.keys() - had):
-        ((bucket,),) = session.query(
-            "SELECT MIN(bucket) FROM counter_slot WHERE counter = %s AND SECOND(bucket) = %s",
-            (name, number),
-        )
-        label = buckets.label_text(buckets.label_of(bucket))
-        yield Difference(
-            name,
-            "no_policy",
-            sums.in_tables,
-            sums.in_ledger,
-            f"{sums.numbers[number]:,} rows in buckets such as {label} of a policy {number},"
-            " which it never had",
-        )
+
+
+def _begins_month(label: int) -> bool:
+    return buckets.label_time(label).day == 1

@@ -1,60 +1,144 @@
-"""The application: all doors behind one gate."""
+"""The ASGI application: its routes, and what handlers work with, from the start to the end."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import anyio
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
+
 from countersink.producers import Producer
-from countersink.web import (
+from countersink.reads import Reads
+from countersink.reads.pending import Bounds
+from countersink.store import Store
+from countersink.store.migrate import identity
+from countersink.store.sessions import is_cancelled
+from countersink.stream.connection import connect
+from countersink.web.auth.credentials import LoginCookie
+from countersink.web.auth.limits import TokenBuckets
+from countersink.web.auth.register import Register
+from countersink.web.endpoints import (
     counters,
     dead,
-    export,
-    health,
     hits,
-    ingest,
+    increments,
+    links,
     live,
-    login,
-    openapi,
+    notes,
     pages,
     sequences,
     system,
     totals,
 )
-from countersink.web.application import Application
-from countersink.web.door import Door
+from countersink.web.http.dispatcher import Dispatcher
+from countersink.web.http.openapi import openapi_route
+from countersink.web.http.route import Route, RouteTable
 from countersink.web.options import WebOptions
+from countersink.web.read_pool import ReadPool
+from countersink.web.services import Services
 
-DOORS: Final[tuple[Door, ...]] = (
-    *ingest.DOORS,
-    *hits.DOORS,
-    *sequences.DOORS,
-    *counters.DOORS,
-    *totals.DOORS,
-    *export.DOORS,
-    *live.DOORS,
-    *system.DOORS,
-    *dead.DOORS,
-    *health.DOORS,
-    *pages.DOORS,
-    *login.DOORS,
+MINUTE_S: Final = 60.0
+ROWS_PER_ENTRY: Final = 25
+"""Rows that are read for one answer, for each of ``max_pending_entries``: an entry may have
+thousands."""
+ROUTES: Final[tuple[Route, ...]] = (
+    *increments.ROUTES,
+    *hits.ROUTES,
+    *sequences.ROUTES,
+    *counters.ROUTES,
+    *totals.ROUTES,
+    *live.ROUTES,
+    *system.ROUTES,
+    *dead.ROUTES,
+    *notes.ROUTES,
+    *links.ROUTES,
+    *system.HEALTH_ROUTES,
+    *pages.ROUTES,
 )
-"""All doors, in the order of the document."""
+"""All routes, in the order of the document."""
 
 
-def create_app(
-    options: WebOptions,
-    *,
-    producer: Callable[[], Producer],
-    system: Callable[[], Mapping[str, Any]],
-    doors: Sequence[Door] = DOORS,
-) -> Application:
+class Application:
     """The ASGI application.
 
     Args:
         options: its settings.
         producer: makes the one producer, when the application starts; it is closed at the end.
         system: see :class:`~countersink.web.services.Services`.
-        doors: what there is.
+        routes: what there is besides the OpenAPI document of it.
+
+    Attributes:
+        services: what handlers work with, from the start to the end; not there before.
+        complete: after the end, whether all that was accepted is stored.
     """
-    return Application(
-        options, producer=producer, system=system, doors=(*doors, openapi.door_of(doors))
-    )
+
+    services: Services
+    complete = False
+
+    def __init__(
+        self,
+        options: WebOptions,
+        *,
+        producer: Callable[[], Producer],
+        system: Callable[[], Mapping[str, Any]],
+        routes: Sequence[Route] = ROUTES,
+    ) -> None:
+        self._options = options
+        self._producer = producer
+        self._system = system
+        self._table = RouteTable((*routes, openapi_route(routes)))
+        self._life = Router(lifespan=self._lifespan)
+        self._dispatcher: Dispatcher
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI 3."""
+        if scope["type"] == "http":
+            await self._dispatcher(scope, receive, send)
+        else:
+            await self._life(scope, receive, send)
+
+    def stop(self) -> None:
+        """Tell answers that go on without end to end; in the event loop's thread."""
+        self.services.stopping.set()
+
+    @asynccontextmanager
+    async def _lifespan(self, _: object) -> AsyncIterator[None]:
+        options = self._options
+        client = connect(options.redis_url, client_name="countersink-web")
+        with client, Store(options.mysql_url, statement_seconds=options.read_timeout_s) as store:
+            register = Register(store, options.mysql_url)
+            await register.read()
+            failures = options.failures_per_minute
+            stopping = asyncio.Event()
+            bounds = Bounds(
+                entries=options.max_pending_entries,
+                rows=options.max_pending_entries * ROWS_PER_ENTRY,
+                stop=lambda: stopping.is_set() or is_cancelled(),
+            )
+            self.services = Services(
+                options=options,
+                producer=self._producer(),
+                store=store,
+                reads=Reads(store, client, bounds),
+                redis=client,
+                system=self._system,
+                threads=anyio.CapacityLimiter(options.threads),
+                read_pool=ReadPool(options.threads, options.read_timeout_s),
+                register=register,
+                cookie=LoginCookie(await anyio.to_thread.run_sync(store.snapshot, identity)),
+                failures=TokenBuckets(failures / MINUTE_S, failures),
+                stopping=stopping,
+            )
+            self._dispatcher = Dispatcher(self._table, self.services)
+            keeping = asyncio.create_task(register.keep())
+            try:
+                yield
+            finally:
+                keeping.cancel()
+                producer = self.services.producer
+                self.complete = await anyio.to_thread.run_sync(
+                    producer.close, producer.exit_timeout
+                )
+                await register.write_uses()

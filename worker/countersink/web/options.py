@@ -1,13 +1,13 @@
-"""What ``countersink web`` can be told."""
+"""The settings of ``countersink web``, checked."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from countersink.runtime.limits import MAX_AMOUNT
 from countersink.store.api_keys import check_pattern
-from countersink.stream.limits import MAX_AMOUNT
-from countersink.web.addresses import Addresses
-from countersink.web.hosts import is_loopback
+from countersink.web.auth.limits import Addresses
+from countersink.web.auth.origins import is_loopback
 
 PORT: Final = 8321
 DAY_S: Final = 86_400.0
@@ -37,7 +37,8 @@ class WebOptions:
     """The settings of the HTTP interface.
 
     Attributes:
-        redis_url, mysql_url: the queue and the tables.
+        redis_url, mysql_url: the queue and the tables; they hold passwords, so they are not in
+            ``repr``.
         host: the address to listen at.
         port: 0 for any free one.
         without_keys: listen beyond loopback although there is no key, so that everybody may do
@@ -68,8 +69,8 @@ class WebOptions:
         session_hours: hours that a login to the dashboard lasts.
     """
 
-    redis_url: str
-    mysql_url: str
+    redis_url: str = field(repr=False)
+    mysql_url: str = field(repr=False)
     host: str = "127.0.0.1"
     port: int = PORT
     without_keys: bool = False

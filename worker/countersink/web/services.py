@@ -1,4 +1,4 @@
-"""What handlers work with: one of each per process."""
+"""Services: what handlers work with, one of each per process."""
 
 import asyncio
 from collections import Counter
@@ -13,16 +13,17 @@ import redis
 from countersink.producers import Producer
 from countersink.reads import Reads
 from countersink.store import Store
-from countersink.web.credentials import LoginCookie
-from countersink.web.limits import Buckets
+from countersink.store.sessions import open_tables
+from countersink.web.auth.credentials import LoginCookie
+from countersink.web.auth.limits import TokenBuckets
+from countersink.web.auth.register import Register
 from countersink.web.options import WebOptions
-from countersink.web.read_places import ReadPlaces
-from countersink.web.register import Register
+from countersink.web.read_pool import ReadPool
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Services:
     """Everything that is opened at the start and closed at the end.
 
@@ -34,7 +35,7 @@ class Services:
         redis: the queue.
         system: the state of the whole installation, the document of ``countersink info``; blocks.
         threads: bounds :meth:`run`.
-        read_places: for those that read totals, which may take long: nobody else waits for them.
+        read_pool: runs what reads totals, which may take long: nobody else waits for it.
         register: the keys and logins that are valid.
         cookie: of the logins to this installation.
         failures: wrong keys that each address may still show.
@@ -49,13 +50,33 @@ class Services:
     redis: redis.Redis
     system: Callable[[], Mapping[str, Any]]
     threads: anyio.CapacityLimiter
-    read_places: ReadPlaces
+    read_pool: ReadPool
     register: Register
     cookie: LoginCookie
-    failures: Buckets
+    failures: TokenBuckets
     stopping: asyncio.Event
-    answers: Counter[int] = field(default_factory=Counter, compare=False)
+    answers: Counter[int] = field(default_factory=Counter)
+    _made: dict[object, Any] = field(default_factory=dict, repr=False)
+
+    def one(self, kind: Callable[["Services"], T]) -> T:
+        """The only ``kind`` of the process, made when it is first asked for.
+
+        For the event loop's thread.
+        """
+        found: T | None = self._made.get(kind)
+        if found is None:
+            found = self._made[kind] = kind(self)
+        return found
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run what blocks for a moment in a thread."""
         return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self.threads)
+
+    async def run_in_session(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run ``work`` in such a thread, with a session of its own as its first argument."""
+
+        def opened() -> T:
+            with open_tables(self.options.mysql_url) as session:
+                return work(session, *args, **kwargs)
+
+        return await self.run(opened)

@@ -3,9 +3,9 @@
 ``run(WorkerOptions(redis_url=…, mysql_url=…))`` is a worker process.
 """
 
+from countersink.runtime.process import Stop
 from countersink.worker.options import WorkerOptions
 from countersink.worker.process import run
-from countersink.worker.stopping import Stop
-from countersink.worker.vitals import Vitals
+from countersink.worker.report import Vitals
 
 __all__ = ["Stop", "Vitals", "WorkerOptions", "run"]

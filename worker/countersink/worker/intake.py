@@ -1,21 +1,78 @@
-"""From the streams to batches: new entries, those of dead workers, and those that nobody has.
+"""From the streams to batches: new entries, and, as periodic work, those of dead workers, whose
+consumers are forgotten, and new partitions.
+
+A bug in decoding must not stop the stream: an entry that cannot be decoded is a dead letter.
 
 Reading the next batch on a second thread while MySQL works on this one was measured: the two then
 share Python's lock, and what reading no longer took, applying took more.
 """
 
+import logging
+import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
-from countersink.stream.delivery import Delivery
-from countersink.stream.group import Group
-from countersink.worker.batch import Batch
-from countersink.worker.decoding import incoming
-from countersink.worker.housekeeping import Housekeeping, is_empty
-from countersink.worker.logs import Log
-from countersink.worker.options import WorkerOptions
+import redis
 
+from countersink.runtime.log import Log, error_text
+from countersink.runtime.retry import SAY_EVERY_S
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.dead import WHOLE_ENTRY, DeadRow
+from countersink.stream.connection import command, mapped
+from countersink.stream.decode import decode, entry_id_of
+from countersink.stream.entry import Delivery
+from countersink.stream.errors import StreamError
+from countersink.stream.group import Group
+from countersink.stream.names import GROUP, stream_keys
+from countersink.worker.options import WorkerOptions
+from countersink.worker.report import WorkerAction
+
+PARTITIONS_EVERY_S: Final = 5.0
+CONSUMERS_EVERY_S: Final = 60.0
+RECOVER_COUNT: Final = 50
+"""Entries taken over at once from each stream, at most: they come whole, and memory is bounded."""
 _DRAIN_CLAIM_EVERY_S: Final = 1.0
+INTERNAL_ERROR = "internal_error"
+"""The dead letters' reason for an entry that fails in a way nobody foresaw."""
+INTERNAL_DETAIL = "an unexpected error in countersink; the worker's log has the traceback"
+
+Held = tuple[str, str, str]
+"""One delivery: (stream, stream id, entry id of 32 hex digits). What the acknowledgement needs."""
+
+
+@dataclass(slots=True)
+class ReadBatch:
+    """Decoded entries, each id once, with every delivery they came by.
+
+    Attributes:
+        entries: by entry id (32 hex digits), in the order of arrival.
+        deliveries: all deliveries to acknowledge, repeats of an id included.
+        rows: rows in the entries, good and bad.
+        drained: the streams were empty and nothing was pending when nothing came (looked at only
+            when asked to drain).
+    """
+
+    entries: dict[str, Incoming] = field(default_factory=dict)
+    deliveries: list[Held] = field(default_factory=list)
+    rows: int = 0
+    drained: bool = False
+
+    @property
+    def repeats(self) -> int:
+        """Deliveries of an id that came by another one, too."""
+        return len(self.deliveries) - len(self.entries)
+
+    def add(self, held: Held, entry: Incoming) -> None:
+        """Take in one delivery; an id that is there already is only noted for the
+        acknowledgement.
+        """
+        self.deliveries.append(held)
+        entry_id = held[2]
+        if entry_id not in self.entries:
+            self.entries[entry_id] = entry
+            self.rows += len(entry.rows) + len(entry.dead)
 
 
 class Intake:
@@ -35,20 +92,20 @@ class Intake:
         every = options.claim_every_s
         if options.drain:
             every = min(every, _DRAIN_CLAIM_EVERY_S)
-        self._housekeeping = Housekeeping(group, options, every, log)
+        self._recovery = Recovery(group, options, every, log)
         self._raw: deque[Delivery] = deque()
 
     @property
     def lost(self) -> int:
         """Entries that were trimmed before anyone applied them, as far as this worker found out."""
-        return self._housekeeping.lost
+        return self._recovery.lost
 
     @property
     def waiting(self) -> int:
         """Deliveries that were read and are not in a batch yet."""
         return len(self._raw)
 
-    def next(self, *, fresh: bool = True) -> Batch:
+    def next(self, *, fresh: bool = True) -> ReadBatch:
         """The next batch; empty when nothing came within ``batch_wait_ms``.
 
         Args:
@@ -59,7 +116,7 @@ class Intake:
             hands it out.
         """
         if fresh and not self._raw:
-            self._housekeeping.run(self._raw)
+            self._recovery.run(self._raw)
             if not self._raw:
                 self._read()
         batch = self._decode()
@@ -72,11 +129,222 @@ class Intake:
         count = max(1, self._options.batch_entries // len(self._group.streams))
         self._raw.extend(self._group.read(count, self._options.batch_wait_ms))
 
-    def _decode(self) -> Batch:
-        batch = Batch()
+    def _decode(self) -> ReadBatch:
+        batch = ReadBatch()
         while self._raw and batch.rows < self._options.batch_rows:
             delivery = self._raw.popleft()
             entry_id, entry = incoming(delivery, self._log)
             held = delivery.stream, delivery.stream_id, entry_id
             batch.add(held, entry)
         return batch
+
+
+def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
+    """The entry's id (32 hex digits), and the entry for the store.
+
+    Where decoding itself fails, which is a bug, all of it is a dead letter, and the log says so.
+    """
+    payload = _first(delivery, b"rows")
+    try:
+        entry = decode(delivery)
+    except Exception as error:
+        log(
+            WorkerAction.ENTRY_FAILED,
+            "an entry cannot be decoded: it goes to the dead letters",
+            level=logging.ERROR,
+            bug=error,
+            stream=delivery.stream,
+            stream_id=delivery.stream_id,
+        )
+        entry_id = entry_id_of(delivery)
+        at = int(delivery.stream_id.partition("-")[0])
+        return entry_id, buried(
+            Incoming(bytes.fromhex(entry_id), at, (), (), delivery.stream, payload)
+        )
+    name = bytes.fromhex(entry.id)
+    dead = [
+        DeadRow(name, bad.position, delivery.stream, entry.at, bad.reason, bad.detail, bad.payload)
+        for bad in entry.bad
+    ]
+    return entry.id, Incoming(name, entry.at, entry.rows, dead, delivery.stream, payload)
+
+
+def buried(entry: Incoming) -> Incoming:
+    """``entry`` with nothing to count: as a whole among the dead letters, as ``internal_error``."""
+    grave = DeadRow(
+        entry.id,
+        WHOLE_ENTRY,
+        entry.stream,
+        entry.at,
+        INTERNAL_ERROR,
+        INTERNAL_DETAIL,
+        entry.payload or b"",
+    )
+    return Incoming(entry.id, entry.at, (), (grave,), entry.stream, entry.payload)
+
+
+def _first(delivery: Delivery, field: bytes) -> bytes | None:
+    return next((value for name, value in delivery.fields if name == field), None)
+
+
+class Recovery:
+    """What a worker does for the queue besides reading it, every few seconds, between batches:
+    keeps the list of streams current, and finds what other workers left behind. For one thread.
+
+    Args:
+        group: its ``streams`` are replaced when the number of partitions changes.
+        options: the worker's.
+        claim_every_s: seconds between two looks for entries left behind.
+        log: the worker's.
+    """
+
+    def __init__(
+        self, group: Group, options: WorkerOptions, claim_every_s: float, log: Log
+    ) -> None:
+        self._group = group
+        self._options = options
+        self._log = log
+        self._partitions = _Every(PARTITIONS_EVERY_S)
+        self._claims = _Every(claim_every_s)
+        self._orphans = _Every(claim_every_s)
+        self._consumers = _Every(CONSUMERS_EVERY_S)
+        self._found: deque[Delivery] = deque()
+        self._say_next: dict[str, float] = {}
+        self._count = min(RECOVER_COUNT, options.batch_entries)
+        self.lost = 0
+
+    def run(self, found: deque[Delivery]) -> None:
+        """Do the chores that are due; entries to apply that others left behind are appended to
+        ``found``.
+
+        Raises:
+            StreamUnavailable: what was due is done at the next call.
+        """
+        self._do(self._partitions, self._follow_partitions)
+        self._found = found
+        self._do(self._claims, self._claim)
+        self._do(self._orphans, self._sweep)
+        self._do(self._consumers, self._forget_consumers)
+
+    def _do(self, every: "_Every", chore: Callable[[], None]) -> None:
+        if not every.due():
+            return
+        try:
+            chore()
+        except StreamError as error:
+            if not isinstance(error.__cause__, redis.ResponseError | None):
+                every.at_once()
+                raise
+            # Redis answered, and refused just this: a partition count that is no number, or, when
+            # it is full, whatever writes. Reading goes on: it is what empties a full Redis.
+            self._say(chore.__name__, error_text(error), None)
+        except Exception as error:
+            self._say(chore.__name__, "an unexpected error", error)
+
+    def _say(self, chore: str, text: str, bug: Exception | None) -> None:
+        clock = time.monotonic()
+        if clock >= self._say_next.get(chore, 0.0):
+            self._say_next[chore] = clock + SAY_EVERY_S
+            self._log(
+                WorkerAction.CHORE_FAILED,
+                "a chore failed; entries are read and applied all the same",
+                level=logging.ERROR,
+                bug=bug,
+                chore=chore.strip("_"),
+                error=text,
+            )
+
+    def _follow_partitions(self) -> None:
+        # What was read once is read until this process ends, even if Redis forgot its use.
+        known = self._group.streams
+        streams = known + [s for s in stream_keys(self._group.client) if s not in known]
+        if streams != known:
+            before = len(known)
+            self._group.streams = streams
+            self._log(
+                WorkerAction.PARTITIONS,
+                "the number of streams changed",
+                streams=len(streams),
+                before=before,
+            )
+
+    def _claim(self) -> None:
+        claimed = self._group.claim(self._options.claim_idle_ms, self._count)
+        if claimed.lost:
+            self.lost += len(claimed.lost)
+            self._log(
+                WorkerAction.LOST,
+                "entries were trimmed before they were applied: their counts are gone",
+                level=logging.ERROR,
+                entries=len(claimed.lost),
+                first=claimed.lost[0],
+            )
+            self._claims.at_once()
+        if claimed.deliveries:
+            self._found.extend(claimed.deliveries)
+            self._claims.at_once()  # there may be more
+            self._log(
+                WorkerAction.CLAIMED,
+                "took over entries that another worker had left untouched",
+                entries=len(claimed.deliveries),
+            )
+
+    def _sweep(self) -> None:
+        orphans = self._group.orphans(self._options.claim_idle_ms, self._count)
+        if orphans:
+            self._found.extend(orphans)
+            if len(orphans) >= self._count:
+                self._orphans.at_once()  # there may be more; these are settled before that look
+            self._log(
+                WorkerAction.ORPHANS,
+                "found old entries that were pending with nobody",
+                level=logging.WARNING,
+                entries=len(orphans),
+            )
+
+    def _forget_consumers(self) -> None:
+        for name in self._group.idle_consumers(self._options.consumer_idle_ms):
+            # The script looks again at what is pending; a worker that is merely quiet is made anew
+            # when it reads.
+            if self._group.delete_consumer(name):
+                self._log(WorkerAction.CONSUMER_REMOVED, "forgot an idle consumer", removed=name)
+
+
+class _Every:
+    """True at the first call, then again once ``seconds`` have passed since it was."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = time.monotonic()
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + self._seconds
+        return True
+
+    def at_once(self) -> None:
+        """Be due at the next call."""
+        self._next = time.monotonic()
+
+
+def is_empty(group: Group) -> bool:
+    """Whether every stream is empty and nothing is pending with anybody.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    with mapped():
+        if any(group.client.xlen(stream) for stream in group.streams):
+            return False
+    return not any(_pending(group, stream) for stream in group.streams)
+
+
+def _pending(group: Group, stream: str) -> int:
+    try:
+        return int(command(group.client, "XPENDING", stream, GROUP)[0])
+    except StreamError as error:
+        if str(error.__cause__).startswith("NOGROUP"):
+            return 0  # an empty stream without a group: nothing can be pending
+        raise

@@ -1,4 +1,4 @@
-"""What a worker can be told."""
+"""Settings of a worker: defaults, units and checks."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal

@@ -2,43 +2,33 @@
 
 import logging
 import os
-import secrets
-import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 import redis
 
+from countersink.runtime.errors import GivenUp
+from countersink.runtime.log import Log, error_text, set_up, take_down
+from countersink.runtime.process import Stop, process_name, stop_by_signals
+from countersink.runtime.retry import Patience
+from countersink.store.errors import SchemaMismatch
+from countersink.store.sessions import LEASE_READ_TIMEOUT_S, open_tables, passes
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.errors import StreamError
 from countersink.stream.group import Group
-from countersink.stream.partitions import stream_keys
-from countersink.worker.applying import Applying
-from countersink.worker.figures import Publisher
+from countersink.stream.heartbeat import TIMEOUT_S
+from countersink.stream.names import stream_keys
 from countersink.worker.intake import Intake
-from countersink.worker.logs import Action, Log, error_text, set_up, take_down
-from countersink.worker.loop import Loop
+from countersink.worker.loop import BatchApplier, Loop, Slot
 from countersink.worker.options import WorkerOptions
-from countersink.worker.patience import Abandoned, Patience
-from countersink.worker.report import Reporter
-from countersink.worker.slot import Slot
-from countersink.worker.stopping import Stop, signals
-from countersink.worker.tables import SchemaTooNew, open_tables, passes
-from countersink.worker.vitals import Vitals
+from countersink.worker.report import LOGGER, BatchReport, Vitals, WorkerAction, heartbeat
 
 DONE: Final = 0
 FAILED: Final = 1
-_HASTY_S: Final = 1.0
-"""Seconds that Redis has for figures, and each server for a farewell."""
-_LEASE_S: Final = 3.0
-"""Seconds that MySQL has to renew the slot's lease."""
-
-
-def consumer_name() -> str:
-    """A consumer name that no other process has, or ever had: host, pid, random."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+_FAREWELL_S: Final = 1.0
+"""Seconds that each server has for a farewell."""
 
 
 def run(
@@ -58,7 +48,7 @@ def run(
         options: the settings.
         stop: to stop it from another thread.
         reached: called at each named point of a batch: ``read``, those of
-            :data:`countersink.store.apply.POINTS`, ``acknowledged``. For tests that kill the
+            :data:`countersink.store.apply.apply.POINTS`, ``acknowledged``. For tests that kill the
             process there.
         vitals: written while it runs, for whoever watches it.
 
@@ -72,12 +62,18 @@ def run(
     settings = Settings.parse(options.mysql_url)
     client = connect_redis(options.redis_url, client_name="countersink-worker")
     # For what must not hold anything up when Redis is frozen: figures and farewells.
-    hasty = connect_redis(options.redis_url, socket_timeout=_HASTY_S)
-    consumer = consumer_name()
-    log, stop = Log(consumer), stop or Stop()
+    hasty = connect_redis(options.redis_url, socket_timeout=TIMEOUT_S)
+    consumer = process_name()
+    log, stop = Log(LOGGER, consumer=consumer), stop or Stop()
     handler = set_up(options.log_format)
     try:
-        with signals(stop, log, options.stop_within_s):
+        with stop_by_signals(
+            stop,
+            log,
+            options.stop_within_s,
+            doing="finishing what was read",
+            left=": the batch stays pending and will be redelivered",
+        ):
             process = _Process(
                 options, settings, client, hasty, consumer, stop, log, reached, vitals or Vitals()
             )
@@ -113,30 +109,32 @@ class _Process:
         self._loop: Loop | None = None
         self._figures = vitals.figures
         self._hasty = hasty
-        self._publisher = Publisher(hasty, consumer, self._figures)
+        self._heartbeat = heartbeat(hasty, consumer, self._figures)
         self._redis = Patience("Redis", _is_stream_error, stop, log, self._note)
         self._mysql = Patience("MySQL", passes, stop, log, self._note_and_publish)
         self._connect = partial(open_tables, settings)
         # With a short time-out: renewing a lease is not worth waiting for a frozen MySQL.
-        brief = partial(open_tables, settings, read_timeout=_LEASE_S)
+        brief = partial(open_tables, settings, read_timeout=LEASE_READ_TIMEOUT_S)
         self._slot = Slot(brief, consumer, log)
 
     def run(self) -> int:
         """Consume, then leave nothing behind that need not stay."""
-        self._log(Action.STARTED, "a worker starts", pid=os.getpid(), drain=self._options.drain)
+        self._log(
+            WorkerAction.STARTED, "a worker starts", pid=os.getpid(), drain=self._options.drain
+        )
         status = DONE
         try:
             drained = self._consume()
             if drained:
-                self._log(Action.DRAINED, "the streams are empty and nothing is pending")
-        except SchemaTooNew as error:
-            self._log(Action.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
+                self._log(WorkerAction.DRAINED, "the streams are empty and nothing is pending")
+        except SchemaMismatch as error:
+            self._log(WorkerAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
             status = FAILED
-        except Abandoned:
+        except GivenUp:
             status = FAILED if self._in_hand() else DONE
         except Exception as error:
             self._log(
-                Action.CRASHED,
+                WorkerAction.CRASHED,
                 "an unexpected error outside of any entry ends the worker",
                 level=logging.CRITICAL,
                 bug=error,
@@ -146,7 +144,7 @@ class _Process:
         pending = self._in_hand()
         left = "what it leaves pending is redelivered" if pending else "it leaves nothing pending"
         self._log(
-            Action.STOPPED,
+            WorkerAction.STOPPED,
             f"a worker ends; {left}",
             level=logging.WARNING if pending else logging.INFO,
             pending=pending,
@@ -163,41 +161,41 @@ class _Process:
         # make groups, be they there or not, and could never be emptied.
         streams = self._redis.call(lambda: stream_keys(self._client))
         group = Group(self._client, streams, self._consumer)
-        self._log(Action.READY, "reading", slot=slot, streams=len(streams))
-        applying = Applying(self._connect, slot, self._mysql, self._log, self._reached)
+        self._log(WorkerAction.READY, "reading", slot=slot, streams=len(streams))
+        applier = BatchApplier(self._connect, slot, self._mysql, self._log, self._reached)
         self._loop = Loop(
             intake=Intake(group, self._options, self._log),
-            applying=applying,
+            applier=applier,
             group=group,
             patience=self._redis,
             slot=self._slot,
             stop=self._stop,
             figures=self._figures,
-            publisher=self._publisher,
-            reporter=Reporter(self._figures, self._log),
+            heartbeat=self._heartbeat,
+            reporter=BatchReport(self._figures, self._log),
             reached=self._reached,
             step=self._vitals.step,
         )
         try:
             return self._loop.run()
         finally:
-            applying.close()
+            applier.close()
 
     def _in_hand(self) -> int:
         return 0 if self._loop is None else self._loop.in_hand
 
     def _leave(self) -> None:
         self._figures.state = "stopping"
-        self._slot.release(within_s=_HASTY_S)
+        self._slot.release(within_s=_FAREWELL_S)
         client = self._hasty
         try:
             Group(client, stream_keys(client), self._consumer).delete_consumer()
-            self._publisher.withdraw()
+            self._heartbeat.withdraw()
         except StreamError as error:
             # With nothing pending any other worker forgets it later; with something pending it has
             # to stay.
             self._log(
-                Action.LEFT_CONSUMER,
+                WorkerAction.LEFT_CONSUMER,
                 "the consumer stays: Redis does not serve",
                 error=error_text(error),
             )
@@ -212,7 +210,7 @@ class _Process:
 
     def _note_and_publish(self, error: Exception) -> None:
         self._note(error)
-        self._publisher.publish()
+        self._heartbeat.publish()
 
 
 def _is_stream_error(error: Exception) -> bool:

@@ -1,22 +1,125 @@
-"""What a worker says about its batches."""
+"""What a worker tells of itself: figures for its own process, a heartbeat in Redis, and a log."""
 
 import logging
 import time
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
-from countersink.store.apply import Applied
-from countersink.store.overflow import OVERFLOW
-from countersink.worker.batch import Batch
-from countersink.worker.figures import Figures, now_ms
-from countersink.worker.logs import Action, Log
+import redis
 
+from countersink.runtime.log import Log
+from countersink.store.apply.apply import Applied
+from countersink.store.apply.key_caps import OVERFLOW
+from countersink.stream.heartbeat import Heartbeat, now_ms
+from countersink.stream.names import worker_key
+
+LOGGER: Final = logging.getLogger("countersink.worker")
+PUBLISH_EVERY_S: Final = 1.0
 PROGRESS_EVERY_S: Final = 60.0
+_RATE_OVER_S: Final = 10.0
 
 
-class Reporter:
+@dataclass(slots=True)
+class WorkerFigures:
+    """What one worker process has done since it started. Counts are totals; times are Unix ms.
+
+    Attributes:
+        state: ``starting``, ``idle``, ``applying``, ``waiting`` (a server is away) or ``stopping``.
+        slot: leased, or None.
+        entries: applied, without repeats.
+        duplicates: entries that had been applied before.
+        rows: applied; an increment is not a row: producers fold.
+        cells: distinct (counter, bucket, key) upserted, summed over batches.
+        dead: rows sent to the dead letters.
+        too_old: entries sent there, being older than the pruning watermark.
+        overflown: rows, of those applied, of new keys beyond their counter's cap.
+        lost: entries trimmed from a stream before anyone applied them.
+        last_batch: when the last batch was acknowledged.
+        last_batch_ms: how long its transaction took, in ms.
+        last_error: what was last waited for.
+        last_error_at: when that was.
+    """
+
+    state: str = "starting"
+    slot: int | None = None
+    entries: int = 0
+    duplicates: int = 0
+    rows: int = 0
+    cells: int = 0
+    dead: int = 0
+    too_old: int = 0
+    overflown: int = 0
+    lost: int = 0
+    last_batch: int = 0
+    last_batch_ms: int = 0
+    last_error: str = ""
+    last_error_at: int = 0
+    started: int = field(default_factory=now_ms)
+
+    def failed(self, text: str) -> None:
+        """Note an error that is waited for."""
+        self.state, self.last_error, self.last_error_at = "waiting", text, now_ms()
+
+
+@dataclass(slots=True)
+class Vitals:
+    """Written by the worker's thread, read by any.
+
+    Attributes:
+        figures: what it has done, and its state.
+        moved: when it last took a step, on :func:`time.monotonic`; waiting for a server that is
+            away is a step at each try.
+        batches: that were acknowledged.
+        batch_seconds: from their reading to their acknowledgement, summed up.
+    """
+
+    figures: WorkerFigures = field(default_factory=WorkerFigures)
+    moved: float = field(default_factory=time.monotonic)
+    batches: int = 0
+    batch_seconds: float = 0.0
+    _begun: float = 0.0
+
+    def step(self) -> None:
+        """It moves."""
+        self.moved = time.monotonic()
+
+    def reached(self, point: str) -> None:
+        """It has come to a point of a batch, see :func:`countersink.worker.process.run`."""
+        now = self.moved = time.monotonic()
+        if point == "read":
+            self._begun = now
+        elif point == "acknowledged":
+            self.batches += 1
+            self.batch_seconds += now - self._begun
+
+
+def heartbeat(client: redis.Redis, consumer: str, figures: WorkerFigures) -> Heartbeat:
+    """The worker's heartbeat: its :class:`WorkerFigures`, and ``rate``, rows per second over the
+    last ten seconds or so.
+    """
+    samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+
+    def rate() -> float:
+        clock, rows = time.monotonic(), figures.rows
+        while len(samples) > 1 and clock - samples[0][0] > _RATE_OVER_S:
+            samples.popleft()
+        since, before = samples[0]
+        samples.append((clock, rows))
+        return round((rows - before) / max(clock - since, PUBLISH_EVERY_S), 1)
+
+    def fields() -> dict[str, str | int | float | None]:
+        own = {name: getattr(figures, name) for name in WorkerFigures.__slots__}
+        return own | {"rate": rate()}
+
+    return Heartbeat(client, worker_key(consumer), fields, PUBLISH_EVERY_S)
+
+
+class BatchReport:
     """Adds batches up and logs: at once what was bad, once a minute what was done."""
 
-    def __init__(self, figures: Figures, log: Log) -> None:
+    def __init__(self, figures: WorkerFigures, log: Log) -> None:
         self._figures = figures
         self._log = log
         self._next = time.monotonic() + PROGRESS_EVERY_S
@@ -24,11 +127,13 @@ class Reporter:
         self._overflown = 0
         self._say_overflown = self._next - PROGRESS_EVERY_S
 
-    def batch(self, batch: Batch, applied: Applied, seconds: float) -> None:
-        """A batch was applied, in ``seconds``, and acknowledged."""
+    def batch(self, applied: Applied, repeats: int, seconds: float) -> None:
+        """A batch was applied, in ``seconds``, and acknowledged; ``repeats`` of its deliveries
+        brought an id that was in it already.
+        """
         figures = self._figures
         figures.entries += applied.applied
-        figures.duplicates += applied.duplicates + len(batch.deliveries) - len(batch.entries)
+        figures.duplicates += applied.duplicates + repeats
         figures.rows += applied.rows
         figures.cells += applied.cells
         figures.dead += applied.dead
@@ -36,7 +141,7 @@ class Reporter:
         figures.overflown += applied.overflown
         figures.last_batch, figures.last_batch_ms = now_ms(), round(seconds * 1000)
         self._log(
-            Action.BATCH,
+            WorkerAction.BATCH,
             "applied",
             level=logging.DEBUG,
             entries=applied.applied,
@@ -47,14 +152,14 @@ class Reporter:
         )
         if applied.dead:
             self._log(
-                Action.DEAD,
+                WorkerAction.DEAD,
                 "rows went to the dead letters: see `countersink dead list`",
                 level=logging.WARNING,
                 rows=applied.dead,
             )
         if applied.too_old:
             self._log(
-                Action.TOO_OLD,
+                WorkerAction.TOO_OLD,
                 "entries too old to prove new went to the dead letters",
                 level=logging.WARNING,
                 entries=applied.too_old,
@@ -69,7 +174,7 @@ class Reporter:
             return
         self._overflown, self._say_overflown = self._figures.overflown, clock + PROGRESS_EVERY_S
         self._log(
-            Action.OVERFLOW,
+            WorkerAction.OVERFLOW,
             f"rows of new keys went to {OVERFLOW}, as their counters have their most keys of the"
             " day: see `countersink counter list`",
             level=logging.WARNING,
@@ -86,8 +191,75 @@ class Reporter:
         if self._figures.entries != entries or self._figures.rows != rows:
             self._before = (self._figures.entries, self._figures.rows)
             self._log(
-                Action.PROGRESS,
+                WorkerAction.PROGRESS,
                 "applied",
                 entries=self._figures.entries - entries,
                 rows=self._figures.rows - rows,
             )
+
+
+class WorkerAction(StrEnum):
+    """Every action a record of the worker's log can carry: what machines may rely on.
+
+    Its fields are figures, names of consumers, streams and entries, and the errors of
+    :mod:`countersink.store` and :mod:`countersink.stream`.
+    """
+
+    STARTED = "started"
+    """The process runs; no server was asked yet."""
+    READY = "ready"
+    """Both servers answered and a slot is leased: entries are read from now on."""
+    WAITING = "waiting"
+    """A server is away or refuses; said at once, then every 30 s with how long (``for_s``)."""
+    RESUMED = "resumed"
+    """It serves again."""
+    BATCH = "batch"
+    """A batch was applied and acknowledged (level debug)."""
+    PROGRESS = "progress"
+    """What was done in about the last minute, unless that is nothing."""
+    DEAD = "dead"
+    """Rows went to the dead letters."""
+    TOO_OLD = "too_old"
+    """Entries older than the pruning watermark went to the dead letters."""
+    OVERFLOW = "overflow"
+    """A counter has as many keys of a day as it may have: rows of further ones went to its key
+    ``__overflow__``. Said at once, then every minute with how many.
+    """
+    BATCH_FAILED = "batch_failed"
+    """An unexpected error: the batch is applied again entry by entry."""
+    ENTRY_FAILED = "entry_failed"
+    """An entry that keeps failing in a way nobody foresaw went to the dead letters as
+    ``internal_error``.
+    """
+    CLAIMED = "claimed"
+    """Entries of a worker that died, or is very slow, were taken over."""
+    ORPHANS = "orphans"
+    """Old entries that were pending with nobody were found and are applied."""
+    LOST = "lost"
+    """Entries were trimmed from a stream before they were applied: their counts are gone."""
+    CONSUMER_REMOVED = "consumer_removed"
+    """A consumer that was idle for long, with nothing pending, was forgotten."""
+    PARTITIONS = "partitions"
+    """The number of streams changed."""
+    CHORE_FAILED = "chore_failed"
+    """Something besides reading and applying failed; said at most every 30 s for each chore."""
+    SLOT = "slot"
+    """The slot's lease had run out, and another slot was taken."""
+    SCHEMA_TOO_NEW = "schema_too_new"
+    """The tables were migrated by a newer version: the process ends with status 1."""
+    CRASHED = "crashed"
+    """A bug that has nothing to do with a single entry: the process ends with status 1."""
+    STOPPING = "stopping"
+    """A signal came: the batch is finished."""
+    DRAINED = "drained"
+    """The streams are empty and nothing is pending."""
+    LEFT_CONSUMER = "left_consumer"
+    """Redis did not serve at the end: the consumer's name stays in the group until another worker
+    forgets it.
+    """
+    STOPPED = "stopped"
+    """The process ends; ``pending`` entries it had read will be redelivered."""
+    STOP_FORCED = "stop_forced"
+    """The process ends in the middle of a batch, which stays pending and will be redelivered."""
+    OTHER = "other"
+    """Anything logged by another part."""

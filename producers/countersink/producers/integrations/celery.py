@@ -12,15 +12,14 @@ from typing import Any, Final
 
 from celery import signals
 
-from countersink.producers.middleware.tally import MAX_NAMES, Flushable, Tally
-
-FLUSH_SECONDS: Final = 5.0
-"""That a process of the pool waits at its end until what it counted is stored."""
+from countersink.producers.middleware.count import MAX_NAMES, KeyCounter, SupportsIncrement
 
 _UID: Final = "countersink"
 
 
-def count_tasks(producer: Flushable, *, counter: str = "tasks", max_names: int = MAX_NAMES) -> None:
+def count_tasks(
+    producer: SupportsIncrement, *, counter: str = "tasks", max_names: int = MAX_NAMES
+) -> None:
     """Count tasks as ``shop.tasks.charge succeeded``, ``… failed``, ``… retried`` and
     ``… revoked``.
 
@@ -36,11 +35,11 @@ def count_tasks(producer: Flushable, *, counter: str = "tasks", max_names: int =
     Raises:
         TypeError, ValueError: an argument cannot be used.
     """
-    tally = Tally(producer, counter, max_names=max_names)
+    tally = KeyCounter(producer, counter, max_names=max_names)
 
     def ended(**ignored: object) -> None:
         # These processes leave by os._exit: no atexit, nor multiprocessing's finalizers.
-        producer.flush(FLUSH_SECONDS)
+        tally.flush()
 
     _receive(signals.task_success, _counting(tally, "succeeded"))
     _receive(signals.task_failure, _counting(tally, "failed"))
@@ -49,7 +48,7 @@ def count_tasks(producer: Flushable, *, counter: str = "tasks", max_names: int =
     _receive(signals.worker_process_shutdown, ended)
 
 
-def _counting(tally: Tally, state: str) -> Callable[..., None]:
+def _counting(tally: KeyCounter, state: str) -> Callable[..., None]:
     def count(sender: Any = None, **ignored: object) -> None:
         name = getattr(sender, "name", None)
         tally.add("", name if isinstance(name, str) else str(sender), state)

@@ -18,14 +18,15 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from countersink.producers.middleware.requests import (
+from countersink.producers.middleware.count import (
     CLIENT_GONE,
     FAILED,
     ROUTE,
     About,
-    count_request,
+    CountedRequest,
+    KeyCounter,
+    SupportsIncrement,
 )
-from countersink.producers.middleware.tally import Increments, Tally
 from countersink.producers.producer import Producer
 
 
@@ -48,7 +49,7 @@ class CountRequests:
             markcoroutinefunction(self)
         counter = getattr(settings, "COUNTERSINK_COUNTER", "requests")
         try:
-            self._tally = Tally(_producer(), counter)
+            self._tally = KeyCounter(_producer(), counter)
         except (TypeError, ValueError, ImportError) as error:
             raise ImproperlyConfigured(f"COUNTERSINK_PRODUCER, COUNTERSINK_COUNTER: {error}") from (
                 error
@@ -79,7 +80,7 @@ class CountRequests:
         return response
 
     def _count(self, request: Any, status: int) -> None:
-        count_request(self._tally, request.method, _template, {ROUTE: request}, status)
+        CountedRequest(self._tally, _template, {ROUTE: request}).count(request.method, status)
 
 
 def _template(about: About) -> str | None:
@@ -87,11 +88,13 @@ def _template(about: About) -> str | None:
     return None if match is None else f"/{match.route}"
 
 
-def _producer() -> Increments:
+def _producer() -> SupportsIncrement:
     configured = getattr(settings, "COUNTERSINK_PRODUCER", None)
     if configured is None:
         return _from_environment()
-    found: Increments = import_string(configured) if isinstance(configured, str) else configured
+    found: SupportsIncrement = (
+        import_string(configured) if isinstance(configured, str) else configured
+    )
     return found
 
 

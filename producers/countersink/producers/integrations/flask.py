@@ -4,13 +4,12 @@ from typing import Any
 
 import flask
 
-from countersink.producers.middleware.requests import ROUTE
-from countersink.producers.middleware.tally import MAX_NAMES, Increments
+from countersink.producers.middleware.count import MAX_NAMES, ROUTE, SupportsIncrement
 from countersink.producers.middleware.wsgi import WSGIMiddleware
 
 
 def count_requests(
-    app: Any, producer: Increments, *, counter: str = "requests", max_routes: int = MAX_NAMES
+    app: Any, producer: SupportsIncrement, *, counter: str = "requests", max_routes: int = MAX_NAMES
 ) -> None:
     """Count the requests of ``app`` (a ``flask.Flask``) as ``GET /users/<int:id> 200``.
 

@@ -19,11 +19,9 @@ from typing import Any, ClassVar, Final
 from rq import Worker
 from rq.job import JobStatus
 
-from countersink.producers.middleware.tally import MAX_NAMES, Flushable, Tally
+from countersink.producers.middleware.count import MAX_NAMES, KeyCounter, SupportsIncrement
 from countersink.producers.producer import Producer
 
-FLUSH_SECONDS: Final = 5.0
-"""That a work horse waits at its end until what it counted is stored."""
 UNREADABLE: Final = "__unreadable__"
 """What stands for the function of a job that cannot be read."""
 
@@ -47,10 +45,9 @@ class CountsJobs:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._counts = self.make_producer()
-        self._job_tally = Tally(self._counts, self.counter, max_names=self.max_names)
+        self._job_tally = KeyCounter(self.make_producer(), self.counter, max_names=self.max_names)
 
-    def make_producer(self) -> Flushable:
+    def make_producer(self) -> SupportsIncrement:
         """What counts; called once, in the worker's process. Work horses are its forks."""
         return Producer.from_env()
 
@@ -79,7 +76,7 @@ class CountsJobs:
             return super().perform_job(*args, **kwargs)  # type: ignore[misc]
         finally:
             if getattr(self, "is_horse", False):
-                self._counts.flush(FLUSH_SECONDS)
+                self._job_tally.flush()
 
     def _count_job(self, job: Any, state: str | None = None) -> None:
         try:

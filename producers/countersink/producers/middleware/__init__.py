@@ -6,7 +6,7 @@ so that the number of keys is that of the routes, not of the users. What no rout
 """
 
 from countersink.producers.middleware.asgi import ASGIMiddleware
-from countersink.producers.middleware.requests import ROUTE, UNMATCHED
+from countersink.producers.middleware.count import ROUTE, UNMATCHED
 from countersink.producers.middleware.wsgi import WSGIMiddleware
 
 __all__ = ["ROUTE", "UNMATCHED", "ASGIMiddleware", "WSGIMiddleware"]

@@ -1,18 +1,27 @@
 """ASGI: counts the requests of any app by its routes (https://asgi.readthedocs.io/)."""
 
-from typing import Final
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
 
-from countersink.producers.middleware.lifespan import App, Message, Receive, Scope, Send, live
-from countersink.producers.middleware.requests import (
+from countersink.producers.middleware.count import (
     CLIENT_GONE,
     FAILED,
+    MAX_NAMES,
+    CountedRequest,
+    KeyCounter,
     Route,
-    count_request,
+    SupportsIncrement,
 )
-from countersink.producers.middleware.starlette_routes import StarletteRoutes
-from countersink.producers.middleware.tally import MAX_NAMES, Increments, Tally
+from countersink.producers.middleware.starlette import StarletteRoutes
 
 __all__ = ["ASGIMiddleware", "App", "Message", "Receive", "Scope", "Send"]
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _WEBSOCKET: Final = "WEBSOCKET"
 _ACCEPTED: Final = 101
@@ -50,7 +59,7 @@ class ASGIMiddleware:
     def __init__(
         self,
         app: App,
-        producer: Increments,
+        producer: SupportsIncrement,
         *,
         counter: str = "requests",
         route: Route | None = None,
@@ -58,7 +67,7 @@ class ASGIMiddleware:
         max_routes: int = MAX_NAMES,
     ) -> None:
         self._app = app
-        self._tally = Tally(producer, counter, max_names=max_routes)
+        self._tally = KeyCounter(producer, counter, max_names=max_routes)
         self._route = StarletteRoutes() if route is None else route
         self._websockets = websockets
 
@@ -66,66 +75,91 @@ class ASGIMiddleware:
         """Answer one request, or whatever else the server asks for."""
         kind = scope["type"]
         if kind == "lifespan":
-            await live(self._app, self._tally.flush, scope, receive, send)
+            await _live(self._app, self._tally.flush, scope, receive, send)
             return
         if kind != "http" and not (kind == "websocket" and self._websockets):
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(self._tally, self._route, scope, receive, send)
+        request = CountedRequest(self._tally, self._route, scope)
+        gone = False
+
+        def count(status: object) -> None:
+            request.count(scope.get("method") if kind == "http" else _WEBSOCKET, status)
+
+        async def hear() -> Message:
+            nonlocal gone
+            message = await receive()
+            if message["type"] in ("http.disconnect", "websocket.disconnect"):
+                gone = True
+            return message
+
+        async def say(message: Message) -> None:
+            if request.waiting:
+                what = message["type"]
+                if what in ("http.response.start", "websocket.http.response.start"):
+                    count(message.get("status"))
+                elif what == "websocket.accept":
+                    count(_ACCEPTED)
+                elif what == "websocket.close":
+                    count(_DENIED)
+            await send(message)
+
         try:
-            await self._app(scope, exchange.receive, exchange.send)
+            await self._app(scope, hear, say)
         except Exception:
-            exchange.end(FAILED)
+            count(CLIENT_GONE if gone else FAILED)
             raise
         except BaseException:  # cancelled, by whichever library the loop is of
-            exchange.end(CLIENT_GONE)
+            count(CLIENT_GONE)
             raise
-        exchange.end(FAILED)
+        count(CLIENT_GONE if gone else FAILED)
 
 
-class _Exchange:
-    """One request, until its answer begins."""
+async def _live(
+    app: App, flush: Callable[[], None], scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Let ``app`` answer the server's lifespan messages
+    (https://asgi.readthedocs.io/en/latest/specs/lifespan.html), and flush before it says that it
+    has shut down. An app that knows no lifespan is answered for.
+    """
+    asked = False
 
-    __slots__ = ("_gone", "_receive", "_route", "_scope", "_send", "_tally", "_waiting")
+    async def hear() -> Message:
+        nonlocal asked
+        asked = True
+        return await receive()
 
-    def __init__(
-        self, tally: Tally, route: Route, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        self._tally = tally
-        self._route = route
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._waiting = True
-        self._gone = False
+    async def say(message: Message) -> None:
+        if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            await _aside(flush)
+        await send(message)
 
-    async def receive(self) -> Message:
-        """What the server says."""
-        message = await self._receive()
-        if message["type"] in ("http.disconnect", "websocket.disconnect"):
-            self._gone = True
-        return message
+    try:
+        await app(scope, hear, say)
+    except Exception:
+        # Whoever knows the protocol asks what the server says before anything else can fail.
+        if asked:
+            raise
+    if asked:
+        return
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            await send({"type": "lifespan.startup.complete"})
+        elif message["type"] == "lifespan.shutdown":
+            await _aside(flush)
+            await send({"type": "lifespan.shutdown.complete"})
+            return
 
-    async def send(self, message: Message) -> None:
-        """What the app says."""
-        if self._waiting:
-            kind = message["type"]
-            if kind in ("http.response.start", "websocket.http.response.start"):
-                self._count(message.get("status"))
-            elif kind == "websocket.accept":
-                self._count(_ACCEPTED)
-            elif kind == "websocket.close":
-                self._count(_DENIED)
-        await self._send(message)
 
-    def end(self, status: int) -> None:
-        """The app has ended: if it has not answered, that is ``status``, or that nobody was left
-        to answer.
-        """
-        if self._waiting:
-            self._count(CLIENT_GONE if self._gone else status)
-
-    def _count(self, status: object) -> None:
-        self._waiting = False
-        method = self._scope.get("method") if self._scope["type"] == "http" else _WEBSOCKET
-        count_request(self._tally, method, self._route, self._scope, status)
+async def _aside(flush: Callable[[], None]) -> None:
+    """Flush in a thread, where asyncio offers one; else here: no request is waiting any more."""
+    asyncio = sys.modules.get("asyncio")  # importing it takes long, and trio does without
+    try:
+        loop = None if asyncio is None else asyncio.get_running_loop()
+    except RuntimeError:
+        loop = None
+    if loop is None:
+        flush()
+    else:
+        await loop.run_in_executor(None, flush)

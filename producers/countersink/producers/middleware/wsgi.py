@@ -4,14 +4,16 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from types import GeneratorType, TracebackType
 from typing import Any, Protocol
 
-from countersink.producers.middleware.requests import (
+from countersink.producers.middleware.count import (
     CLIENT_GONE,
     FAILED,
+    MAX_NAMES,
+    CountedRequest,
+    KeyCounter,
     Route,
-    count_request,
+    SupportsIncrement,
     noted_route,
 )
-from countersink.producers.middleware.tally import MAX_NAMES, Increments, Tally
 
 Environ = MutableMapping[str, Any]
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -61,14 +63,14 @@ class WSGIMiddleware:
     def __init__(
         self,
         app: App,
-        producer: Increments,
+        producer: SupportsIncrement,
         *,
         counter: str = "requests",
         route: Route = noted_route,
         max_routes: int = MAX_NAMES,
     ) -> None:
         self._app = app
-        self._tally = Tally(producer, counter, max_names=max_routes)
+        self._tally = KeyCounter(producer, counter, max_names=max_routes)
         self._route = route
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -79,31 +81,27 @@ class WSGIMiddleware:
         except BaseException:
             exchange.fail()
             raise
-        if exchange.began and not isinstance(body, GeneratorType):
+        if exchange.status is not None and not isinstance(body, GeneratorType):
             exchange.end(FAILED)
             return body  # itself: a server looks whether it is its file wrapper, and has a length
         return _LateBody(body, exchange)
 
 
-class _Exchange:
-    """One request, until its answer begins."""
+class _Exchange(CountedRequest):
+    """One request, until its answer begins.
 
-    __slots__ = ("_environ", "_route", "_start_response", "_status", "_tally", "_waiting")
+    Attributes:
+        status: what the app has begun its answer with; None: it has not.
+    """
+
+    __slots__ = ("_start_response", "status")
 
     def __init__(
-        self, tally: Tally, route: Route, environ: Environ, start_response: StartResponse
+        self, tally: KeyCounter, route: Route, environ: Environ, start_response: StartResponse
     ) -> None:
-        self._tally = tally
-        self._route = route
-        self._environ = environ
+        super().__init__(tally, route, environ)
         self._start_response = start_response
-        self._status: str | None = None
-        self._waiting = True
-
-    @property
-    def began(self) -> bool:
-        """Whether the app has begun its answer."""
-        return self._status is not None
+        self.status: str | None = None
 
     def start_response(
         self, status: str, headers: list[tuple[str, str]], exc_info: ExcInfo | None = None
@@ -113,23 +111,17 @@ class _Exchange:
             write = self._start_response(status, headers)
         else:
             write = self._start_response(status, headers, exc_info)
-        self._status = status
+        self.status = status
         return write
 
     def end(self, unanswered: int) -> None:
         """The answer goes out; it is ``unanswered`` where there is none."""
-        if self._waiting:
-            self._count(unanswered if self._status is None else _number(self._status))
+        status = unanswered if self.status is None else _number(self.status)
+        self.count(self._about.get("REQUEST_METHOD"), status)
 
     def fail(self) -> None:
         """The app has raised before anything went out."""
-        if self._waiting:
-            self._count(FAILED)
-
-    def _count(self, status: int) -> None:
-        self._waiting = False
-        method = self._environ.get("REQUEST_METHOD")
-        count_request(self._tally, method, self._route, self._environ, status)
+        self.count(self._about.get("REQUEST_METHOD"), FAILED)
 
 
 class _LateBody:

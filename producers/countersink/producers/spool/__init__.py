@@ -5,8 +5,8 @@ A directory holds segments, which several processes share: a segment has one wri
 writer is dead.
 """
 
-from countersink.producers.spool.errors import SpoolError
-from countersink.producers.spool.listing import SegmentInfo, list_segments
+from countersink.producers.errors import SpoolError
+from countersink.producers.spool.directory import SegmentInfo, list_segments
 from countersink.producers.spool.replay import Replayed, replay
 
 __all__ = ["Replayed", "SegmentInfo", "SpoolError", "list_segments", "replay"]

@@ -1,13 +1,17 @@
-"""A spool directory: the names of its files, oldest first, and their size."""
+"""A spool directory: its files, oldest first, and what they hold."""
 
+import fcntl
 import os
 import re
 import time
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from countersink.producers.spool.errors import SpoolError
-from countersink.producers.spool.segment import DAMAGED_SUFFIX
+from countersink.producers.errors import SpoolError
+from countersink.producers.spool.record import Records, failing_as
+from countersink.producers.spool.segment import DAMAGED_SUFFIX, OwnFile
 
 SUFFIX: Final = ".spool"
 
@@ -48,16 +52,13 @@ def files(directory: Path) -> list[tuple[str, int]]:
     Raises:
         SpoolError: the directory cannot be read.
     """
-    try:
-        with os.scandir(directory) as entries:
-            names = [
-                entry for entry in entries if entry.name.endswith((SUFFIX, SUFFIX + DAMAGED_SUFFIX))
-            ]
-            return sorted((entry.name, _size(entry)) for entry in names)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise SpoolError(f"{directory}: cannot read the spool: {error.strerror}") from error
+    with failing_as(f"{directory}: cannot read the spool"):
+        try:
+            with os.scandir(directory) as entries:
+                ours = (SUFFIX, SUFFIX + DAMAGED_SUFFIX)
+                return sorted((e.name, _size(e)) for e in entries if e.name.endswith(ours))
+        except FileNotFoundError:
+            return []
 
 
 def _size(entry: "os.DirEntry[str]") -> int:
@@ -65,3 +66,106 @@ def _size(entry: "os.DirEntry[str]") -> int:
         return entry.stat().st_size
     except FileNotFoundError:  # finished by another process since the directory was read
         return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentInfo:
+    """A file in a spool directory.
+
+    Attributes:
+        path: the file.
+        bytes: its size.
+        held: a live process has its lock (it writes it, or replays it).
+        damaged: it was replayed, but for corrupt records, because of which it was kept.
+        entries: stream entries in it that are not known to be in Redis.
+        increments: the increments in them.
+        made_ms: Unix ms at which the file was made; None: its name does not tell.
+        damaged_bytes: bytes of corrupt records before, between and after them.
+        unreadable: why the file cannot be read; None: it can.
+    """
+
+    path: Path
+    bytes: int
+    held: bool = False
+    damaged: bool = False
+    entries: int = 0
+    increments: int = 0
+    made_ms: int | None = None
+    damaged_bytes: int = 0
+    unreadable: str | None = None
+
+    @property
+    def state(self) -> str:
+        """``held``, ``waiting`` (to be replayed), ``damaged`` or ``unreadable``."""
+        if self.unreadable is not None:
+            return "unreadable"
+        if self.damaged:
+            return "damaged"
+        return "held" if self.held else "waiting"
+
+
+def list_segments(directory: str | os.PathLike[str]) -> list[SegmentInfo]:
+    """What a spool directory holds, oldest first. Reads all of it, and changes nothing; takes each
+    segment's lock for a moment, to see whether it is free.
+
+    Raises:
+        SpoolError: the directory cannot be read.
+    """
+    folder = Path(directory)
+    found = []
+    for name, size in files(folder):
+        path = folder / name
+        try:
+            found.append(_look(path, size, damaged=name.endswith(DAMAGED_SUFFIX)))
+        except FileNotFoundError:
+            continue  # replayed since the directory was read
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            found.append(SegmentInfo(path=path, bytes=size, unreadable=reason))
+        except SpoolError as error:
+            found.append(SegmentInfo(path=path, bytes=size, unreadable=str(error)))
+    return found
+
+
+def _look(path: Path, size: int, *, damaged: bool) -> SegmentInfo:
+    # Not waiting for a writer, should it be a pipe.
+    with closing(OwnFile(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
+        records = Records(path, file.fd)
+        header = records.file_header(size)
+        if header is None:
+            raise SpoolError("it is not a spool segment")
+        if damaged:  # what could be read of it was sent
+            return SegmentInfo(path=path, bytes=size, damaged=True, made_ms=made_ms(path.name))
+        held = _is_held(file.fd)
+        # Only now: before, its writer may have been in the midst of a record.
+        size = os.fstat(file.fd).st_size
+        offset = header.done
+        entries = increments = 0
+        passed_over = header.done if header.lost else 0
+        while (record := records.at_or_after(offset, size)) is not None:
+            passed_over += record.offset - offset
+            offset = record.end
+            entries += 1
+            increments += record.parcel.increments
+        left = max(size, header.synced) - offset
+        if left > 0 and not records.torn(offset, size, header.synced):
+            passed_over += left
+    return SegmentInfo(
+        path=path,
+        bytes=size,
+        held=held,
+        entries=entries,
+        increments=increments,
+        made_ms=made_ms(path.name),
+        damaged_bytes=passed_over,
+    )
+
+
+def _is_held(fd: int) -> bool:
+    try:
+        # Shared: two listings at once do not take each other for a writer.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False

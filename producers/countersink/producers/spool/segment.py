@@ -1,15 +1,14 @@
-"""One segment file, held under its lock from opening to closing."""
+"""One segment file of the spool: locked, appended to, fsynced, read back."""
 
 import fcntl
 import os
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
-from countersink.producers.parcel import Parcel
-from countersink.producers.spool import descriptors
-from countersink.producers.spool.errors import SpoolError
-from countersink.producers.spool.reading import Records
+from countersink.producers.errors import SpoolError
+from countersink.producers.outbox import Parcel
 from countersink.producers.spool.record import (
     AT_SLOT_OFFSET,
     DAMAGED_FLAG,
@@ -18,11 +17,14 @@ from countersink.producers.spool.record import (
     FILE_HEADER_SIZE,
     SYNCED_MARK_OFFSET,
     Record,
+    Records,
+    failing_as,
     file_header,
     pack,
     pack_mark,
     pack_slot,
 )
+from countersink.producers.threads import RLock
 
 DAMAGED_SUFFIX: Final = ".damaged"
 
@@ -38,13 +40,13 @@ class Segment:
         synced: bytes of it that are known to have been fsynced.
     """
 
-    def __init__(self, path: Path, fd: int, token: object) -> None:
+    def __init__(self, path: Path, file: "OwnFile") -> None:
         self.path = path
         self.damaged = False
-        self._fd = fd
-        self._token = token
-        self._records = Records(path, fd)
-        self.end = os.fstat(fd).st_size
+        self._file = file
+        self._fd = file.fd
+        self._records = Records(path, file.fd)
+        self.end = os.fstat(file.fd).st_size
         self.done = FILE_HEADER_SIZE
         self.synced = 0
 
@@ -55,25 +57,22 @@ class Segment:
         Raises:
             SpoolError: it cannot be created.
         """
-        try:
+        with failing_as(f"{path}: cannot create a segment"):
             segment = cls._lock(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        except OSError as error:
-            raise SpoolError(f"{path}: cannot create a segment: {error.strerror}") from error
-        if segment is None:
-            # Between creating and locking, a replayer took the empty file for a dead process's.
-            raise SpoolError(f"{path}: taken by another process")
-        try:
-            segment._write(0, [file_header()])
-            os.fsync(segment._fd)
-            _sync_directory(path.parent)
-        except OSError as error:
-            # A full disk will be met again and again: no file and no descriptor stays of each time.
+            if segment is None:
+                # Between creating and locking, a replayer took the empty file for a dead process's.
+                raise SpoolError(f"{path}: taken by another process")
             try:
-                path.unlink(missing_ok=True)
+                segment._write(0, [file_header()])
+                os.fsync(segment._fd)
+                _sync_directory(path.parent)
             except OSError:
-                pass  # an empty segment: a replay deletes it
-            segment.close()
-            raise SpoolError(f"{path}: cannot create a segment: {error.strerror}") from error
+                # A full disk will be met again and again: no file and no descriptor stays of each
+                # time.
+                with suppress(OSError):  # an empty segment: a replay deletes it
+                    path.unlink(missing_ok=True)
+                segment.close()
+                raise
         segment.end = FILE_HEADER_SIZE
         return segment
 
@@ -84,28 +83,22 @@ class Segment:
         Raises:
             SpoolError: it cannot be opened or is not a segment.
         """
-        segment = None
-        try:
-            segment = cls._lock(path, os.O_RDWR)
+        with failing_as(str(path)):
+            try:
+                segment = cls._lock(path, os.O_RDWR)
+            except FileNotFoundError:
+                return None
             if segment is None:
                 return None
-            header = segment._records.file_header(segment.end)
-            if header is not None and header.lost:
-                # Before a slot is written into what is no header.
-                segment._write(0, [file_header(damaged=True)])
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            if segment is not None:
+            try:
+                header = segment._records.file_header(segment.end)
+                if header is None:
+                    raise SpoolError(f"{path} is not a spool segment")
+                if header.lost:  # before a slot is written into what is no header
+                    segment._write(0, [file_header(damaged=True)])
+            except BaseException:
                 segment.close()
-            raise SpoolError(f"{path}: {error.strerror}") from error
-        except SpoolError:
-            if segment is not None:
-                segment.close()
-            raise
-        if header is None:
-            segment.close()
-            raise SpoolError(f"{path} is not a spool segment")
+                raise
         # A shorter file: its writer died before it had written anything.
         segment.end = max(segment.end, FILE_HEADER_SIZE)
         segment.done, segment.damaged, segment.synced = header.done, header.damaged, header.synced
@@ -113,21 +106,20 @@ class Segment:
 
     @classmethod
     def _lock(cls, path: Path, flags: int) -> "Segment | None":
-        token = object()
-        fd = descriptors.open_file(token, str(path), flags)
+        file = OwnFile(path, flags)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever held the lock until now may have deleted the file: then this lock is on
             # nothing.
-            mine, named = os.fstat(fd), os.stat(path)
+            mine, named = os.fstat(file.fd), os.stat(path)
             if (mine.st_dev, mine.st_ino) == (named.st_dev, named.st_ino):
-                return cls(path, fd, token)
+                return cls(path, file)
         except (BlockingIOError, FileNotFoundError):
             pass
         except BaseException:
-            descriptors.close_file(token)
+            file.close()
             raise
-        descriptors.close_file(token)
+        file.close()
         return None
 
     def append(self, parcels: Sequence[Parcel]) -> None:
@@ -137,21 +129,20 @@ class Segment:
             SpoolError: none of them is stored.
         """
         offset = self.end
-        try:
-            for parcel in parcels:
-                offset = self._write(offset, pack(parcel))
-            os.fsync(self._fd)
-        except OSError as error:
+        with failing_as(f"{self.path}: cannot write"):
             try:
-                os.ftruncate(self._fd, self.end)
+                for parcel in parcels:
+                    offset = self._write(offset, pack(parcel))
+                os.fsync(self._fd)
             except OSError:
-                pass  # the next append overwrites it, and a replay cuts it
-            raise SpoolError(f"{self.path}: cannot write: {error.strerror}") from error
+                with suppress(OSError):  # the next append overwrites it, and a replay cuts it
+                    os.ftruncate(self._fd, self.end)
+                raise
         self.end = self.synced = offset
-        try:
+        with suppress(
+            OSError
+        ):  # a replay then tells by the bytes alone if a tail is torn or damaged
             self._write(SYNCED_MARK_OFFSET, [pack_mark(offset)])
-        except OSError:
-            pass  # a replay then tells by the bytes alone whether a tail is torn or damaged
 
     def read(self, offset: int) -> Record | None:
         """The first record at or after ``offset``; ``None``: no more. What lies between is corrupt.
@@ -187,10 +178,8 @@ class Segment:
             SpoolError: the file cannot be written.
         """
         torn, self.end = self.end - offset, offset
-        try:
+        with failing_as(f"{self.path}: cannot cut"):
             os.ftruncate(self._fd, offset)
-        except OSError as error:
-            raise SpoolError(f"{self.path}: cannot cut: {error.strerror}") from error
         return torn
 
     def stamp(self, records: Sequence[Record], at: int) -> None:
@@ -199,12 +188,10 @@ class Segment:
         Raises:
             SpoolError: it is not certain to be on disk; they must not be sent.
         """
-        try:
+        with failing_as(f"{self.path}: cannot stamp"):
             for record in records:
                 self._write(record.offset + AT_SLOT_OFFSET, [pack_slot(at)])
             os.fsync(self._fd)
-        except OSError as error:
-            raise SpoolError(f"{self.path}: cannot stamp: {error.strerror}") from error
         for record in records:
             record.parcel.at = at
 
@@ -214,10 +201,8 @@ class Segment:
         Raises:
             SpoolError: the file cannot be written.
         """
-        try:
+        with failing_as(f"{self.path}: cannot write"):
             self._write(DONE_SLOT_OFFSET, [pack_slot(offset)])
-        except OSError as error:
-            raise SpoolError(f"{self.path}: cannot write: {error.strerror}") from error
         self.done = offset
 
     def finish(self) -> Path | None:
@@ -227,25 +212,19 @@ class Segment:
         Raises:
             SpoolError: the file cannot be deleted or renamed.
         """
-        try:
+        with closing(self), failing_as(f"{self.path}: cannot delete"):
             if self.damaged:
                 return self.path.rename(self.path.with_name(self.path.name + DAMAGED_SUFFIX))
             self.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise SpoolError(f"{self.path}: cannot delete: {error.strerror}") from error
-        finally:
-            self.close()
         return None
 
     def close(self) -> None:
         """Give up the lock. Idempotent."""
-        descriptors.close_file(self._token)
+        self._file.close()
 
     def _note_damage(self) -> None:
-        try:
+        with failing_as(f"{self.path}: cannot write"):
             self._write(DAMAGED_FLAG_OFFSET, [DAMAGED_FLAG])
-        except OSError as error:
-            raise SpoolError(f"{self.path}: cannot write: {error.strerror}") from error
         self.damaged = True
 
     def _write(self, offset: int, pieces: Sequence[bytes]) -> int:
@@ -264,3 +243,49 @@ def _sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+class OwnFile:
+    """A file that is open in this process alone, and never in a forked child.
+
+    A ``flock`` belongs to the open file, which a child shares: as long as a child keeps it open,
+    the lock of a dead parent would go on, and nobody could replay its segment.
+
+    Raises:
+        OSError: from ``open(2)``.
+    """
+
+    def __init__(self, path: Path, flags: int) -> None:
+        with _fork_lock:
+            self.fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            _open.add(self)
+
+    def close(self) -> None:
+        """Close it, unless this is a child, which has closed it."""
+        with _fork_lock:
+            if self in _open:
+                _open.remove(self)
+                os.close(self.fd)  # inside the lock: a fork in between would leave it open there
+
+
+_fork_lock = RLock()  # held over a fork, so that no file is open and not yet noted here
+_open: Final[set[OwnFile]] = set()
+
+
+def _in_child() -> None:
+    global _fork_lock
+    _fork_lock = RLock()
+    for file in _open:
+        os.close(file.fd)
+    _open.clear()
+
+
+def _before_fork() -> None:
+    _fork_lock.acquire()
+
+
+def _in_parent() -> None:
+    _fork_lock.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

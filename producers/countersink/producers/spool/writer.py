@@ -1,37 +1,42 @@
-"""A producer's own segments: the one it writes, and those it has closed and will replay."""
+"""The segments of one producer, their size and number, and the thread that writes them, so that a
+slow disk blocks no other thread.
+"""
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from countersink.producers.journal import Journal
-from countersink.producers.parcel import Parcel
-from countersink.producers.primitives import Lock
-from countersink.producers.spool.backlog import Backlog
+from countersink.producers.buffer.rows import RowBuffer
+from countersink.producers.errors import SpoolError, SpoolFull
+from countersink.producers.log import ProducerLog
+from countersink.producers.outbox import PARCELS_AT_A_TIME, Outbox, Parcel
 from countersink.producers.spool.directory import new_segment_path, segment_paths, used_bytes
-from countersink.producers.spool.errors import SpoolError, SpoolFull
-from countersink.producers.spool.record import FILE_HEADER_SIZE, RECORD_HEADER_SIZE
+from countersink.producers.spool.record import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, failing_as
+from countersink.producers.spool.replay import Backlog
 from countersink.producers.spool.segment import Segment
+from countersink.producers.threads import Lock, WorkThread, sleep
 
+RETRY_SECONDS: Final = 1.0
 SEGMENT_BYTES: Final = 16 << 20
 """A segment that is larger gets no more records."""
 
 
 class Spool:
-    """The spool as one producer uses it: its spooler thread appends, its sender thread replays.
+    """The spool as one producer uses it: its spool thread appends, its send thread replays.
 
     Attributes:
-        backlog: the segments being replayed; for the sender alone.
+        backlog: the segments being replayed; for the send thread alone.
         failure: why the last attempt to write failed; ``None``: it did not.
     """
 
-    def __init__(self, directory: Path, max_bytes: int, journal: Journal) -> None:
+    def __init__(self, directory: Path, max_bytes: int, log: ProducerLog) -> None:
         self.directory = directory
-        self.backlog = Backlog(journal)
+        self.backlog = Backlog(log)
         self.failure: str | None = None
         self._max_bytes = max_bytes
-        self._journal = journal
+        self._log = log
         self._lock = Lock()  # the current segment and the list of closed ones; held during fsync
         self._current: Segment | None = None
         self._closed: list[Segment] = []
@@ -51,7 +56,8 @@ class Spool:
         """
         size = sum(len(parcel.rows) + RECORD_HEADER_SIZE + 64 for parcel in parcels)
         with self._lock:
-            self._make_directory()
+            with failing_as(f"{self.directory}: cannot create"):
+                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if used_bytes(self.directory) + size > self._max_bytes:
                 raise SpoolFull(
                     f"{self.directory} holds {self._max_bytes} bytes, as much as it may"
@@ -83,7 +89,7 @@ class Spool:
             try:
                 segment = Segment.adopt(path)
             except SpoolError as error:
-                self._journal.seldom(logging.ERROR, "spool_failed", "%s", error)
+                self._log.seldom(logging.ERROR, "spool_failed", "%s", error)
                 continue
             if segment is not None:
                 self.backlog.add(segment)
@@ -102,12 +108,105 @@ class Spool:
             try:
                 current.finish()
             except SpoolError as error:
-                self._journal.seldom(logging.ERROR, "spool_failed", "%s", error)
+                self._log.seldom(logging.ERROR, "spool_failed", "%s", error)
         elif current is not None:
             current.close()
 
-    def _make_directory(self) -> None:
+
+class SpoolThread(WorkThread):
+    """Spools when memory is half full, and when a flush asks for it.
+
+    Attributes:
+        failing: the last attempt to write failed: it is made again, even if nobody asks.
+        last_error: the last failure's text.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        outbox: Outbox,
+        buffer: RowBuffer,
+        log: ProducerLog,
+        stored: Callable[[], None],
+    ) -> None:
+        super().__init__("countersink-spooler")
+        self.last_error: str | None = None
+        self._spool = spool
+        self._outbox = outbox
+        self._buffer = buffer
+        self._log = log
+        self._stored = stored
+        self._upto = 0
+        self._not_before = 0.0
+        self.failing = False
+
+    def request(self, generation: int) -> None:
+        """Spool everything up to ``generation`` soon, even if the last attempt has just failed."""
+        self._upto = max(self._upto, generation)
+        self._not_before = 0.0
+        self.failing = False
+        self.bell.ring()
+
+    def rows_waiting(self) -> None:
+        """Spool if memory is half full."""
+        if self._buffer.crowded:
+            self.bell.ring()
+
+    def run(self) -> None:
+        """The thread."""
+        while not self.stopping:
+            pause = max(0.0, self._not_before - time.monotonic())
+            self.bell.wait(pause if self.failing else None)
+            try:
+                self.work()
+            except Exception:
+                self.failing = True
+                self._log.bug("the spooler")
+                sleep(RETRY_SECONDS)
+
+    def work_once(self) -> None:
+        """Spool what was asked for."""
+        # A parcel that the send thread is sealing at this moment is in nobody's list: look again
+        # until it turns up.
+        while not self.stopping and time.monotonic() >= self._not_before:
+            if self._upto and not self._outbox.settled(self._upto):
+                upto = self._upto
+            elif self._buffer.crowded:
+                upto = self._buffer.generation
+            else:
+                self.failing = False
+                return
+            if not self._store(upto):
+                sleep(0.001)
+
+    def _store(self, upto: int) -> bool:
+        """Spool up to 16 parcels; whether there were any."""
+        parcels = self._outbox.for_spool(PARCELS_AT_A_TIME)
+        while len(parcels) < PARCELS_AT_A_TIME:
+            parcel = self._outbox.seal(upto)
+            if parcel is None:
+                break
+            parcels.append(parcel)
+        if not parcels:
+            return False
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise SpoolError(f"{self.directory}: cannot create: {error.strerror}") from error
+            self._spool.append(parcels)
+        except SpoolError as error:
+            self._failed(parcels, error)
+        except BaseException:
+            self._outbox.post([parcel for parcel in parcels if parcel.at is None])
+            raise
+        else:
+            self.failing = False
+            self._spool.failure = None
+            self._outbox.settle(parcels, spooled=True)
+            self._stored()
+        return True
+
+    def _failed(self, parcels: list[Parcel], error: SpoolError) -> None:
+        # Those that were sent before have stayed in the outbox.
+        self._outbox.post([parcel for parcel in parcels if parcel.at is None])
+        self.last_error = self._spool.failure = str(error)
+        self._not_before = time.monotonic() + RETRY_SECONDS
+        self.failing = True
+        self._log.seldom(logging.ERROR, "spool_failed", "%s; rows stay in memory", error)

@@ -4,10 +4,9 @@ StatsD has no acknowledgement: a datagram that the kernel or the network drops i
 knows. What was received is accepted by the producer like an app's own increments.
 """
 
-from countersink.producers.statsd.figures import Figures
-from countersink.producers.statsd.mapping import MapError
-from countersink.producers.statsd.options import NotLoopback, StatsdOptions
+from countersink.producers.errors import CannotListen, MapError, NotLoopback
+from countersink.producers.statsd.options import StatsdOptions
 from countersink.producers.statsd.server import Server
-from countersink.producers.statsd.sockets import CannotListen
+from countersink.producers.statsd.tally import Figures
 
 __all__ = ["CannotListen", "Figures", "MapError", "NotLoopback", "Server", "StatsdOptions"]

@@ -5,17 +5,24 @@ several values, tags, time (``|T1764000000``) and fields that say where it came 
 used. Tags may also stand behind the name as InfluxDB (``name,tag=value``) and Graphite
 (``name;tag=value``) write them.
 
+Amounts are kept in billionths, as whole numbers. A client that sends one of ten events says
+``@0.1``, and each line stands for 10; so nothing is rounded but what a rate such as 0.3 leaves in
+the tenth digit.
+
 Protocol: https://github.com/statsd/statsd/blob/master/docs/metric_types.md and
 https://docs.datadoghq.com/developers/dogstatsd/datagram_shell/.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Context, Decimal, Inexact
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
-from countersink.producers.statsd.amounts import billionths, times, total
-from countersink.stream.limits import MAX_MINUTE
+from countersink.producers.errors import MalformedMetric
+from countersink.runtime.limits import MAX_MINUTE
 
 MAX_NAME: Final = 1_024
 """Characters of a bucket's name, tags behind it included."""
@@ -29,9 +36,19 @@ _UNUSED: Final = ("c:", "e:", "card:")
 """Sections that say who sent it: container, external data, cardinality of tags."""
 _NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
+UNIT: Final = 10**9
+"""Billionths in a whole."""
+SNAP: Final = Fraction(1, 10**6)
+"""How far the inverse of a rate may be, relatively, from a whole number that it is taken for: what
+printing 1/3 with six digits or more leaves."""
 
-class Malformed(Exception):
-    """The line is not StatsD, or not a counter that can be counted; the message says why."""
+_DIGITS: Final = 30
+"""Of a number, before its point and behind it."""
+_EXACT: Final = Context(prec=300, traps=[Inexact])
+"""Digits enough for the sum of the largest and the smallest number that :func:`number` takes."""
+_NUMBER: Final = re.compile(
+    r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,37 +80,37 @@ def parse(line: bytes) -> Metric:
     """The counter in ``line``, which is not of another type.
 
     Raises:
-        Malformed: there is none.
+        MalformedMetric: there is none.
     """
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
-        raise Malformed("it is not UTF-8") from None
+        raise MalformedMetric("it is not UTF-8") from None
     head, bar, rest = text.partition("|")
     if not bar:
-        raise Malformed("it has no type")
+        raise MalformedMetric("it has no type")
     kind, *sections = rest.split("|")
     if kind != "c":
-        raise Malformed(f"its type is unknown: {kind[:20]!r}")
+        raise MalformedMetric(f"its type is unknown: {kind[:20]!r}")
     name, colon, values = head.partition(":")
     if not colon:
-        raise Malformed("it has no value")
+        raise MalformedMetric("it has no value")
     if len(name) > MAX_NAME:
-        raise Malformed(f"its name is longer than {MAX_NAME} characters")
+        raise MalformedMetric(f"its name is longer than {MAX_NAME} characters")
     if values.count(":") >= MAX_VALUES:
-        raise Malformed(f"it has more than {MAX_VALUES:,} values")
+        raise MalformedMetric(f"it has more than {MAX_VALUES:,} values")
     given = _sections(sections)
     name, tags = _tags_behind(name)
     if not name:
-        raise Malformed("it has no name")
+        raise MalformedMetric("it has no name")
     if "#" in given:
         tags = {**tags, **dict(_pair(tag, ":") for tag in given["#"].split(",") if tag)}
     factor = times(given["@"]) if "@" in given else 1
     if factor is None:
-        raise Malformed("its sample rate is not above 0 and up to 1")
+        raise MalformedMetric("its sample rate is not above 0 and up to 1")
     amount = total(values.split(":"))
     if amount is None:
-        raise Malformed("its value is not a number")
+        raise MalformedMetric("its value is not a number")
     amount = billionths(amount, factor)
     return Metric(name, amount, tags or _NO_TAGS, _minute(given.get("T")))
 
@@ -106,9 +123,9 @@ def _sections(sections: list[str]) -> dict[str, str]:
             continue
         mark = section[0]
         if mark not in "@#T":
-            raise Malformed("there is more behind its type than a rate, tags and a time")
+            raise MalformedMetric("there is more behind its type than a rate, tags and a time")
         if mark in given:
-            raise Malformed(f"it has two sections with {mark}")
+            raise MalformedMetric(f"it has two sections with {mark}")
         given[mark] = section[1:]
     return given
 
@@ -130,8 +147,51 @@ def _minute(seconds: str | None) -> int | None:
     if seconds is None:
         return None
     if not (seconds.isascii() and seconds.isdigit() and len(seconds) <= 12):
-        raise Malformed("its time is no number of seconds since 1970")
+        raise MalformedMetric("its time is no number of seconds since 1970")
     minute = int(seconds) // 60
     if minute > MAX_MINUTE:
-        raise Malformed("its time is after 9999-12-25")
+        raise MalformedMetric("its time is after 9999-12-25")
     return minute
+
+
+def number(text: str) -> int | Decimal | None:
+    """A decimal number, a whole one written as such as an integer; ``None`` for all else, NaN and
+    infinity among it.
+    """
+    digits = text[1:] if text.startswith(("-", "+")) else text
+    if digits.isdecimal() and digits.isascii() and len(digits) <= _DIGITS:
+        return int(text)
+    return Decimal(text) if _NUMBER.fullmatch(text) is not None else None
+
+
+def total(texts: list[str]) -> int | Decimal | None:
+    """The exact sum of numbers; ``None``: one of them is none."""
+    added: int | Decimal = 0
+    for text in texts:
+        found = number(text)
+        if found is None:
+            return None
+        if isinstance(found, int) and isinstance(added, int):
+            added += found
+        else:
+            added = _EXACT.add(added, found)
+    return added
+
+
+def times(rate: str) -> int | Fraction | None:
+    """How many events a line with this sample rate stands for; ``None``: it is no rate above 0 and
+    up to 1.
+    """
+    share = number(rate)
+    if share is None or not 0 < share <= 1:
+        return None
+    inverse = 1 / Fraction(share)
+    whole = round(inverse)
+    return whole if abs(inverse - whole) <= SNAP * whole else inverse
+
+
+def billionths(amount: int | Decimal, factor: int | Fraction) -> int:
+    """``amount`` times ``factor`` in units of 1/10⁹, rounded."""
+    if isinstance(amount, int) and isinstance(factor, int):
+        return amount * factor * UNIT
+    return round(Fraction(amount) * factor * UNIT)

@@ -1,9 +1,11 @@
-"""What a StatsD listener can be told."""
+"""Settings of a StatsD listener: defaults and checks."""
 
 import ipaddress
 import socket
 from dataclasses import dataclass
 from typing import Final
+
+from countersink.producers.errors import NotLoopback
 
 PORT: Final = 8125
 MAX_AMOUNT_LIMIT: Final = 10**12
@@ -11,6 +13,8 @@ MAX_AMOUNT_LIMIT: Final = 10**12
 
 MAX_SECONDS: Final = 1e12
 """Of a time or an age: more than any clock tells."""
+DRAIN_SECONDS: Final = 1.0
+"""How long a stop goes on receiving at most, should more keep coming."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +86,6 @@ class StatsdOptions:
 
 Address = tuple[socket.AddressFamily, str]
 """Family, numeric address (with its scope, if it has one)."""
-
-
-class NotLoopback(ValueError):
-    """The host is reachable from elsewhere, and nobody said that it may be."""
 
 
 def addresses(options: StatsdOptions) -> list[Address]:

@@ -1,22 +1,29 @@
-"""From lines to increments.
+"""The tally: lines become whole increments, with the remainders of sample rates; figures and log.
 
 A busy client sends the same few lines over and over. So lines are counted as they are, in C, and
 each distinct one is understood once: what it means is remembered. They go on to the producer, which
 folds them into rows, :data:`DELIVER_SECONDS` after the first of them.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from threading import Lock
 from time import monotonic, time
 from typing import Final, Protocol
 
-from countersink.producers.statsd.amounts import UNIT
-from countersink.producers.statsd.figures import Figures
-from countersink.producers.statsd.journal import Journal
-from countersink.producers.statsd.line import Malformed, is_other, parse
-from countersink.producers.statsd.mapping import Rules
+from countersink.producers.errors import MalformedMetric
+from countersink.producers.statsd.line import UNIT, is_other, parse
+from countersink.producers.statsd.name_map import Rules
+from countersink.producers.statsd.options import StatsdOptions
+from countersink.runtime.log import Log
+
+LOGGER: Final = logging.getLogger("countersink.producers.statsd")
+SHOWN_BYTES: Final = 80
+"""Of a line that is malformed."""
 
 OVERFLOW: Final = "__overflow__"
 """The counter of what came under more names than there may be."""
@@ -42,7 +49,7 @@ Meaning = tuple[Cell, str, int]
 """(cell, key, amount in units of 1/10⁹)."""
 
 
-class Counts(Protocol):
+class CountingProducer(Protocol):
     """What is needed of a producer."""
 
     def increment_many(
@@ -51,40 +58,26 @@ class Counts(Protocol):
         """See :meth:`countersink.producers.Producer.increment_many`."""
 
 
-class Tally:
+class StatsdTally:
     """Counts lines into a producer; for several threads.
 
     Args:
         producer: where increments go.
-        figures: where it writes down what it did; held by its lock.
-        journal: told of malformed lines.
         rules: the map.
-        max_amount: the largest absolute amount of one line.
-        max_counters: distinct counters besides ``__overflow__``, since it was made.
-        max_ahead_s: how far in the future a line's own time may lie, for clocks that differ.
-        max_age_days: how far in the past; 0: no limit.
+        options: its limits of amounts, counters and times.
+
+    Attributes:
+        figures: what the listener did; those of lines and packets are held by the lock here.
+        log: the listener's; of what anybody may send it says little.
     """
 
-    def __init__(
-        self,
-        producer: Counts,
-        figures: Figures,
-        journal: Journal,
-        rules: Rules,
-        *,
-        max_amount: int,
-        max_counters: int,
-        max_ahead_s: float,
-        max_age_days: int,
-    ) -> None:
+    def __init__(self, producer: CountingProducer, rules: Rules, options: StatsdOptions) -> None:
+        self.figures = Figures(rules=len(rules.rules))
+        self.log = Log(LOGGER)
         self._producer = producer
-        self._figures = figures
-        self._journal = journal
         self._rules = rules
-        self._most = max_amount * UNIT
-        self._max_counters = max_counters
-        self._max_ahead_s = max_ahead_s
-        self._max_age_days = max_age_days
+        self._options = options
+        self._most = options.max_amount * UNIT
         self._lock = Lock()
         self._waiting: Counter[bytes] = Counter()
         self._waiting_lines = 0
@@ -92,7 +85,6 @@ class Tally:
         self._known: dict[bytes, Meaning] = {}
         self._counters: set[str] = set()
         self._remainders: dict[tuple[str, str], int] = {}
-        figures.rules = len(rules.rules)
 
     def use(self, rules: Rules) -> None:
         """Go on with another map."""
@@ -100,7 +92,7 @@ class Tally:
             self._deliver()  # what has come is counted by the map that it came under
             self._rules = rules
             self._known.clear()
-            self._figures.rules = len(rules.rules)
+            self.figures.rules = len(rules.rules)
 
     def packets(self, packets: Sequence[bytes | bytearray]) -> bool:
         """Count datagrams, each of one line or more; whether some now wait to go on.
@@ -109,7 +101,7 @@ class Tally:
         """
         lines = b"\n".join(packets).split(b"\n") if packets else []
         with self._lock:
-            self._figures.packets += len(packets)
+            self.figures.packets += len(packets)
             waiting = self._waiting
             if not waiting:
                 self._deliver_at = monotonic() + DELIVER_SECONDS
@@ -142,9 +134,9 @@ class Tally:
             if meaning is None:
                 continue
             cell, key, amount = meaning
-            self._figures.counted += times
+            self.figures.counted += times
             if cell[0] is OVERFLOW:
-                self._figures.overflown += times
+                self.figures.overflown += times
             whole, part = divmod(amount * times, UNIT)
             if part:
                 whole = self._with_remainder(cell[0], key, amount * times)
@@ -160,8 +152,7 @@ class Tally:
     def too_long(self, line: bytes) -> None:
         """A line that does not end."""
         with self._lock:
-            self._figures.malformed += 1
-            self._journal.malformed(line, "it is too long", self._figures.malformed)
+            self._malformed(line, "it is too long", 1)
 
     def _understand(self, line: bytes, times: int) -> Meaning | None:
         """What a line means that is not remembered; ``None``: nothing that counts."""
@@ -169,26 +160,41 @@ class Tally:
         if not line_end:
             return None
         if is_other(line_end):
-            self._figures.ignored += times
+            self.figures.ignored += times
             return None
         try:
             meaning = self._meaning(line_end)
-        except Malformed as error:
-            self._figures.malformed += times
-            self._journal.malformed(line, str(error), self._figures.malformed)
+        except MalformedMetric as error:
+            self._malformed(line, str(error), times)
             return None
         if meaning is None:
-            self._figures.discarded += times
+            self.figures.discarded += times
         elif len(line) <= REMEMBERED_BYTES and meaning[0][1] is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             self._known[line] = meaning
         return meaning
 
+    def _malformed(self, line: bytes, reason: str, times: int) -> None:
+        self.figures.malformed += times
+        shown = ascii(line[:SHOWN_BYTES])[1:] + ("..." if len(line) > SHOWN_BYTES else "")
+        self.log.seldom(
+            StatsdAction.MALFORMED,
+            f"a line was not counted: {reason}",
+            line=shown,
+            malformed=self.figures.malformed,
+        )
+
+    def failed(self, error: Exception) -> None:
+        """A bug: say it, at most every 30 s."""
+        self.log.seldom(
+            StatsdAction.INTERNAL_ERROR, "lines were not counted:", level=logging.ERROR, bug=error
+        )
+
     def _meaning(self, line: bytes) -> Meaning | None:
         metric = parse(line)
         if not -self._most <= metric.amount <= self._most:
-            raise Malformed(f"it counts more than {self._most // UNIT:,}")
+            raise MalformedMetric(f"it counts more than {self._most // UNIT:,}")
         if metric.minute is not None:
             self._check_time(metric.minute * 60)
         target = self._rules.target(metric.name, metric.tags)
@@ -196,18 +202,20 @@ class Tally:
             return None
         counter, key = target
         if counter not in self._counters:
-            if len(self._counters) >= self._max_counters:
+            if len(self._counters) >= self._options.max_counters:
                 return (OVERFLOW, metric.minute), "", metric.amount
             self._counters.add(counter)
         return (counter, metric.minute), key, metric.amount
 
     def _check_time(self, seconds: int) -> None:
         now = time()
-        if seconds > now + self._max_ahead_s:
-            raise Malformed(f"its time is more than {self._max_ahead_s:,.15g} s ahead")
-        days = self._max_age_days
+        if seconds > now + self._options.max_ahead_s:
+            raise MalformedMetric(
+                f"its time is more than {self._options.max_ahead_s:,.15g} s ahead"
+            )
+        days = self._options.max_age_days
         if days and seconds < now - days * DAY_SECONDS:
-            raise Malformed(f"its time is more than {days:,} days back")
+            raise MalformedMetric(f"its time is more than {days:,} days back")
 
     def _with_remainder(self, counter: str, key: str, amount: int) -> int:
         """Whole increments of ``amount`` and of what earlier ones left; what remains is at most a
@@ -221,3 +229,72 @@ class Tally:
                 del left[next(iter(left))]  # the one that has waited longest: half of one at most
             left[counter, key] = amount - whole * UNIT
         return whole
+
+
+@dataclass(slots=True, kw_only=True)
+class Figures:
+    """Figures of one listener process since its start: plain whole numbers.
+
+    A *line* is one metric as it came: ``name:value|type``, or several values of one name.
+    ``counted + ignored + discarded + malformed`` are all lines.
+
+    Attributes:
+        packets: datagrams received, by UDP and unix socket.
+        counted: lines that were counters and went to the producer.
+        ignored: lines of other types (gauges, timers, sets, histograms, events, checks).
+        discarded: lines of counters that a rule of the map drops.
+        malformed: lines that are not StatsD, or that ask for what no counter can hold.
+        overflown: counted lines that went to the counter ``__overflow__``, since there were too
+            many names.
+        lost: datagrams that the kernel dropped because its receive buffer was full. Only UDP loses
+            any: a sender to a unix socket waits.
+        connections: stream connections (TCP, unix) that are open now.
+        refused: stream connections that were closed to make room for new ones.
+        receive_buffer: bytes of the smallest receive buffer that the kernel has granted; 0 without
+            a datagram socket.
+        rules: rules in the map that is in use.
+    """
+
+    packets: int = 0
+    counted: int = 0
+    ignored: int = 0
+    discarded: int = 0
+    malformed: int = 0
+    overflown: int = 0
+    lost: int = 0
+    connections: int = 0
+    refused: int = 0
+    receive_buffer: int = 0
+    rules: int = 0
+
+    @property
+    def lines(self) -> int:
+        """All lines."""
+        return self.counted + self.ignored + self.discarded + self.malformed
+
+
+class StatsdAction(StrEnum):
+    """Every action a record can carry."""
+
+    LISTENING = "listening"
+    """Everything is open; ``at`` says what."""
+    MAP = "map"
+    """The map was read again, or could not be and the one before stays in use."""
+    MALFORMED = "malformed"
+    """A line could not be understood: the first of them, and then one every 30 s."""
+    LOST = "lost"
+    """The kernel has dropped datagrams because its buffer was full."""
+    SMALL_BUFFER = "small_buffer"
+    """The kernel granted a smaller receive buffer than was asked for."""
+    REFUSED = "refused"
+    """A connection was closed: too many were open. Or none could be accepted."""
+    PROGRESS = "progress"
+    """What came in the last minute, unless that is nothing."""
+    FAILED = "failed"
+    """A socket could not be read; it is tried again."""
+    INTERNAL_ERROR = "internal_error"
+    """A bug: what had just been received is not counted, and the listener goes on."""
+    STOPPING = "stopping"
+    """A signal came: what has arrived is still counted."""
+    STOPPED = "stopped"
+    """Everything is stored, or what is not was said."""

@@ -1,40 +1,232 @@
-"""What the lines of a source mean: a reader for each format.
+"""Formats of lines: checks a recipe, tells the format of a source, and makes what reads it.
 
 A line comes to a key, a minute and an amount, is left out by the recipe, or is rejected with a
 reason. Blank lines come to nothing.
 """
 
-from countersink.backfill.formats import heads
-from countersink.backfill.formats.access_logs import AccessLog
-from countersink.backfill.formats.csv_records import CsvRecords
-from countersink.backfill.formats.json_lines import ndjson
-from countersink.backfill.formats.nginx_json import nginx_json
-from countersink.backfill.formats.reader import Reader
-from countersink.backfill.formats.recipes import check
-from countersink.backfill.formats.tally import Reject, Tally
-from countersink.backfill.recipe import Recipe
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from typing import Final, cast
 
-__all__ = ["Reader", "Reject", "Tally", "check", "make_reader"]
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.formats.access_log import AccessLog
+from countersink.backfill.formats.csv_json import CsvRecords, access_json, ndjson
+from countersink.backfill.formats.reader import Opened, Reader, RecordTally, Reject
+from countersink.backfill.formats.w3c_log import W3cLog
+from countersink.backfill.input.content import HEAD_BYTES
+from countersink.backfill.options import INPUT_FORMATS, InputFormat, Recipe
+from countersink.producers.access_log import template
+from countersink.producers.access_log.file import wide_text
+from countersink.producers.access_log.formats import json_objects
+from countersink.producers.access_log.formats.detection import ENVELOPES, detect, opener, untold
+from countersink.producers.access_log.formats.json_objects import JSON_FORMATS
+from countersink.producers.access_log.formats.line_format import LineFormat
+from countersink.producers.access_log.formats.log_format import format_from_text
+from countersink.producers.access_log.formats.named import PATTERNED, named_format
+from countersink.producers.access_log.times import Clock
+from countersink.producers.errors import UnknownFormat
+
+__all__ = ["Reader", "RecordTally", "Reject", "check", "make_reader", "recipe_for"]
+
+_NO_DELIMITERS: Final = '"\r\n\0'
+_BLANK: Final = b"\0 \t\r"
 
 
-def make_reader(recipe: Recipe, head: bytes, minutes: tuple[int, int] | None) -> Reader:
+def make_reader(
+    recipe: Recipe,
+    head: bytes,
+    minutes: tuple[int, int] | None,
+    begins: Callable[[date], int] | None = None,
+    counter: str = "",
+) -> Reader:
     """What reads a source.
 
     Args:
         recipe: how.
         head: how its uncompressed content begins: 64 KiB of it, or all.
         minutes: half-open range of Unix minutes; lines outside are left out. None: all are in.
+        begins: the first minute of a day of the counter, for times that are dates alone; None: such
+            a date begins where the recipe's time zone is.
+        counter: whose lines count, where the recipe has a column of counters.
 
     Raises:
         ValueError: the recipe cannot be: see :func:`check`.
         BackfillError: the source cannot be read so: UTF-16, or a CSV without a named column.
     """
     check(recipe)
-    heads.check(head)
+    check_encoding(head)
     if recipe.input_format == "csv":
-        return CsvRecords(recipe, head, minutes)
+        return CsvRecords(recipe, head, minutes, begins, counter)
+    reader: Reader
     if recipe.input_format == "ndjson":
-        return ndjson(recipe, minutes)
-    if recipe.input_format == "nginx-json":
-        return nginx_json(recipe, minutes)
-    return AccessLog(recipe, minutes)
+        reader = ndjson(recipe, minutes, begins, counter)
+    elif recipe.input_format in JSON_FORMATS:
+        reader = access_json(recipe, minutes, begins)
+    elif recipe.input_format == "w3c":
+        reader = W3cLog(recipe, head, minutes)
+    else:
+        reader = AccessLog(recipe, minutes, line_format(recipe))
+    return Opened(reader, recipe.envelope) if recipe.envelope else reader
+
+
+def check(recipe: Recipe) -> None:
+    """Find what is wrong with ``recipe``, as far as that can be told without the source.
+
+    Raises:
+        ValueError: the message says what to do.
+    """
+    if recipe.input_format not in (*INPUT_FORMATS, "log-format"):
+        raise ValueError(
+            f"there is no input format {recipe.input_format!r}: use {', '.join(INPUT_FORMATS)}"
+        )
+    if recipe.key and recipe.key_column:
+        raise ValueError("--key and --key-column both say what the key is: give one")
+    if recipe.start is not None and recipe.end is not None and recipe.start > recipe.end:
+        raise ValueError(f"--from {recipe.start} is after --to {recipe.end}")
+    parts = template.parse(recipe.key or "{path}")
+    template.check_conditions(recipe.where)
+    for glob in recipe.exclude_keys:
+        template.shell_pattern(glob)
+    names = [*template.fields(parts), *(each.field for each in recipe.where)]
+    if recipe.envelope and (
+        recipe.envelope not in ENVELOPES or recipe.input_format in ("csv", "w3c")
+    ):
+        raise ValueError(f"--envelope is {', '.join(ENVELOPES)}, and not for csv or w3c")
+    _check_csv_only(recipe)
+    if recipe.input_format == "auto":
+        _check_log(recipe)
+        Clock(time_zone=recipe.time_zone)
+        return
+    if recipe.input_format == "w3c":
+        _check_log(recipe)
+        Clock(time_zone=recipe.time_zone)
+        return
+    if recipe.input_format in (*PATTERNED, "log-format"):
+        _check_log(recipe)
+        form = line_format(recipe)
+        for name in names:
+            form.field(name)
+        return
+    Clock(recipe.time_format, recipe.time_zone, begins=lambda day: 0)
+    if recipe.input_format in JSON_FORMATS:
+        for name in names:
+            json_objects.path(name)
+        return
+    if not recipe.time_column:
+        raise ValueError(f"{recipe.input_format} has times where you say: give --time-column")
+    if not (recipe.key or recipe.key_column):
+        raise ValueError(
+            f"{recipe.input_format} has keys where you say: give --key-column, or --key with fields"
+        )
+    if recipe.input_format == "csv":
+        if len(recipe.delimiter) != 1 or recipe.delimiter in _NO_DELIMITERS:
+            raise ValueError(f"--delimiter is one character, not {recipe.delimiter!r}")
+    else:
+        for name in (*names, *_columns(recipe)):
+            if name:
+                json_objects.path(name)
+
+
+def _columns(recipe: Recipe) -> tuple[str, ...]:
+    return (
+        recipe.key_column,
+        recipe.counter_column,
+        recipe.time_column,
+        *recipe.more_time_columns,
+        recipe.amount_column,
+    )
+
+
+def _check_csv_only(recipe: Recipe) -> None:
+    if recipe.counter_column and recipe.input_format not in ("csv", "ndjson"):
+        raise ValueError("--counter-column is for csv and ndjson")
+    if recipe.input_format != "csv":
+        for option, given in (
+            ("--delimiter", recipe.delimiter != ","),
+            ("--columns", recipe.columns),
+            ("--comment", recipe.comment),
+        ):
+            if given:
+                raise ValueError(f"{option} is for CSV")
+    if len(set(recipe.columns)) != len(recipe.columns):
+        raise ValueError("--columns names a column twice")
+    if recipe.comment and (recipe.comment.strip() != recipe.comment or '"' in recipe.comment):
+        raise ValueError("--comment is how a line of comment begins, such as #, without quotes")
+
+
+def line_format(recipe: Recipe) -> LineFormat:
+    """What matches the lines of a recipe whose format is a pattern.
+
+    Raises:
+        ValueError: it cannot be; the message says what to do.
+    """
+    if recipe.input_format == "log-format":
+        return format_from_text(recipe.log_format, recipe.time_zone)
+    return named_format(recipe.input_format, recipe.time_zone)
+
+
+def _check_log(recipe: Recipe) -> None:
+    for option, given in (
+        ("--key-column", recipe.key_column),
+        ("--time-column", recipe.time_column),
+        ("--amount-column", recipe.amount_column),
+    ):
+        if given:
+            raise ValueError(
+                f"{option} is for csv, ndjson and JSON logs (--input-format): access logs say --key"
+            )
+    if recipe.time_format != "auto":
+        raise ValueError(
+            f"{recipe.input_format} logs have times of one format: leave --time-format out"
+        )
+
+
+def recipe_for(recipe: Recipe, head: bytes) -> Recipe:
+    """``recipe`` with the format that a source is of.
+
+    Args:
+        recipe: as asked.
+        head: how the source begins, behind the NULs of a truncated log: 64 KiB of it, or all.
+
+    Raises:
+        BackfillError: it cannot be told, or the recipe does not suit it.
+    """
+    if recipe.input_format != "auto":
+        return recipe
+    check_encoding(head)
+    lines = head.split(b"\n")
+    if len(head) >= HEAD_BYTES and len(lines) > 1:
+        del lines[-1]  # cut off
+    if recipe.envelope:
+        opened = opener(recipe.envelope)
+        lines = [opened(line.strip(_BLANK)) or b"" for line in lines]
+    lines = [line.strip(_BLANK) for line in lines]
+    try:
+        detected = detect(lines)
+    except UnknownFormat as error:
+        raise BackfillError(str(error)) from None
+    if detected is None:
+        if reason := untold(lines):
+            raise BackfillError(reason)
+        return replace(recipe, input_format="combined")
+    recipe = replace(
+        recipe,
+        input_format=cast(InputFormat, detected.input_format),
+        envelope=recipe.envelope or detected.envelope,
+    )
+    try:
+        check(recipe)
+    except ValueError as error:
+        raise BackfillError(str(error)) from None
+    return recipe
+
+
+def check_encoding(head: bytes) -> None:
+    """Find a source that is text, but not as bytes of ASCII.
+
+    Raises:
+        BackfillError: it is UTF-16 or UTF-32.
+    """
+    if reason := wide_text(head, "it", "backfill"):
+        raise BackfillError(reason)

@@ -1,1 +1,1 @@
-"""One module per command, each with its click command as ``command``; listed in ``cli/app.py``."""
+"""The modules of the commands, by the headings of ``countersink --help`` (see ``cli/app.py``)."""

@@ -4,7 +4,7 @@ Each has its own directory, a free port of 127.0.0.1 and a password kept beside 
 ends with the process that started it, even when that is killed.
 """
 
-from countersink.cli.servers.errors import ServerError, ServerFailed, ServerMissing
+from countersink.cli.errors import ServerError, ServerFailed, ServerMissing
 from countersink.cli.servers.mysql import FAST, Kind, MySQLServer
 from countersink.cli.servers.redis import AppendFsync, RedisServer
 

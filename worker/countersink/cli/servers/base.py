@@ -1,11 +1,15 @@
-"""What private servers of either kind have in common."""
+"""What private servers of either kind have in common: start and stop, ports, and the programs."""
 
 from __future__ import annotations
 
 import os
+import random
+import re
 import secrets
 import shutil
 import signal
+import socket
+import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -14,8 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from countersink.cli.servers.errors import ServerFailed
-from countersink.cli.servers.ports import free_port, is_free
+from countersink.cli.errors import ServerFailed, ServerMissing
 from countersink.cli.servers.process import ChildProcess
 
 READY_POLL_SECONDS = 0.02
@@ -266,3 +269,148 @@ def write_private(file: Path, text: str) -> None:
     with os.fdopen(descriptor, "w") as output:
         output.write(text)
     temporary.replace(file)
+
+
+LOOPBACK = "127.0.0.1"
+
+# Below the usual ephemeral range (32768 and up on Linux): the port of a server that was stopped
+# must not be taken by some client's outgoing connection before the server is started again.
+FIRST, LAST = 20_000, 31_999
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of 127.0.0.1 now, by TCP and by UDP."""
+    return _can_bind(port, socket.SOCK_STREAM) and _can_bind(port, socket.SOCK_DGRAM)
+
+
+def _can_bind(port: int, kind: socket.SocketKind) -> bool:
+    with socket.socket(socket.AF_INET, kind) as probe:
+        if kind == socket.SOCK_STREAM:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def usual_or_free(usual: int) -> int:
+    """``usual`` where it is free, else :func:`free_port`."""
+    return usual if is_free(usual) else free_port()
+
+
+def free_port() -> int:
+    """A port that was free a moment ago; another process may still win the race for it."""
+    draw = random.SystemRandom()  # forks and equal seeds must not draw the same ports
+    for _ in range(1000):
+        port = draw.randint(FIRST, LAST)
+        if is_free(port):
+            return port
+    raise OSError(f"no free port between {FIRST} and {LAST} on {LOOPBACK}")
+
+
+# Debian keeps servers in sbin, which is not on the PATH of ordinary users.
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/usr/libexec:/sbin:/bin"
+
+
+def find_program(program: str) -> str | None:
+    """The path of a program, on the PATH or where systems keep their servers."""
+    path = os.pathsep.join(filter(None, [os.environ.get("PATH", ""), _SYSTEM_PATH]))
+    return shutil.which(program, path=path)
+
+
+def _configured(variable: str) -> str | None:
+    """The program that a variable of the environment names; None where it is not set."""
+    configured = os.environ.get(variable)
+    if not configured:
+        return None
+    if found := shutil.which(configured):
+        return found
+    raise ServerMissing(f"{variable} is {configured!r}, which is not a program")
+
+
+def redis_server() -> list[str]:
+    """The command that runs Redis: $COUNTERSINK_REDIS_SERVER, or the system's own.
+
+    Raises ServerMissing.
+    """
+    if configured := _configured("COUNTERSINK_REDIS_SERVER"):
+        return [configured]
+    if found := find_program("redis-server"):
+        return [found]
+    raise ServerMissing("redis-server is not installed: install the package redis-server")
+
+
+MARIADB_ADVICE = "install the packages mariadb-server-core and mariadb-client-core"
+
+
+def mariadbd() -> list[str]:
+    """The command that runs MariaDB. Raises ServerMissing."""
+    if found := find_program("mariadbd"):
+        return [found]
+    raise ServerMissing(f"mariadbd is not installed: {MARIADB_ADVICE}")
+
+
+def mariadb_install_db() -> list[str]:
+    """The command that makes a MariaDB data directory. Raises ServerMissing."""
+    found = find_program("mariadb-install-db")
+    # the script needs the second program, which Debian keeps in the other package
+    for program, path in (
+        ("mariadb-install-db", found),
+        ("my_print_defaults", find_program("my_print_defaults")),
+    ):
+        if path is None:
+            raise ServerMissing(f"{program} is not installed: {MARIADB_ADVICE}")
+    assert found is not None
+    return [found]
+
+
+def mysql_tree() -> Path:
+    """Where `make test-mysql` puts a MySQL of its own: a file system tree, not an installation."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "countersink" / "mysql"
+
+
+def mysqld() -> list[str]:
+    """The command that runs MySQL: $COUNTERSINK_MYSQLD, the cached tree, or the system's own.
+
+    Raises ServerMissing.
+    """
+    if configured := _configured("COUNTERSINK_MYSQLD"):
+        return [configured]
+    tree = mysql_tree()
+    if (tree / "usr/sbin/mysqld").exists():
+        return _from_tree(tree)
+    installed = find_program("mysqld")
+    if installed and not is_mariadb(installed):
+        return [installed]
+    raise ServerMissing("MySQL is not installed: `make test-mysql` sets up a private one")
+
+
+def is_mariadb(program: str) -> bool:
+    """Whether a program called mysqld is MariaDB in truth."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    return re.search("mariadb", said.stdout, re.IGNORECASE) is not None
+
+
+def _from_tree(tree: Path) -> list[str]:
+    """Run mysqld with the C library of its own tree, by that tree's loader: no chroot, no root."""
+    loaders = sorted(
+        loader
+        for place in ("lib64", "usr/lib64", "usr/lib")
+        for loader in tree.glob(f"{place}/ld-linux*.so.*")
+    )
+    if not loaders:
+        raise ServerMissing(f"{tree} is incomplete: remove it, then run `make test-mysql`")
+    usr = tree / "usr"
+    libraries = [*sorted(usr.glob("lib/*-linux-gnu")), usr / "lib/mysql/private", usr / "lib"]
+    return [
+        str(loaders[0]),
+        "--library-path",
+        ":".join(map(str, libraries)),
+        str(usr / "sbin/mysqld"),
+        # must come before all other options
+        "--no-defaults",
+        f"--basedir={usr}",
+        f"--lc-messages-dir={usr / 'share/mysql'}",
+    ]

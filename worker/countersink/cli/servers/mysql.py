@@ -12,10 +12,15 @@ from typing import Literal
 
 import pymysql
 
-from countersink.cli.servers import programs
-from countersink.cli.servers.base import PrivateServer, write_private
-from countersink.cli.servers.errors import ServerFailed
-from countersink.cli.servers.ports import LOOPBACK
+from countersink.cli.errors import ServerFailed
+from countersink.cli.servers.base import (
+    LOOPBACK,
+    PrivateServer,
+    mariadb_install_db,
+    mariadbd,
+    mysqld,
+    write_private,
+)
 
 Kind = Literal["mariadb", "mysql"]
 
@@ -75,7 +80,7 @@ class MySQLServer(PrivateServer):
         self._write_grants()
 
     def _program(self) -> list[str]:
-        found = programs.mysqld() if self.kind == "mysql" else programs.mariadbd()
+        found = mysqld() if self.kind == "mysql" else mariadbd()
         # --no-defaults must be the first option: nothing of the machine's own servers is read
         return found if "--no-defaults" in found else [*found, "--no-defaults"]
 
@@ -83,28 +88,20 @@ class MySQLServer(PrivateServer):
         """Make the system tables, in a directory that gets its name only when it is whole."""
         unfinished = self.directory / "data.new"
         shutil.rmtree(unfinished, ignore_errors=True)
+        command = self._program()
         if self.kind == "mysql":
             unfinished.mkdir(mode=0o700)
-            command = [
-                *self._program(),
-                "--initialize-insecure",
-                f"--datadir={unfinished}",
-                f"--tmpdir={self.directory / 'tmp'}",
-                "--secure-file-priv=NULL",
-                *_as_current_user(),
-            ]
+            command += ["--initialize-insecure", "--secure-file-priv=NULL"]
         else:
-            self._program()
             command = [
-                *programs.mariadb_install_db(),
+                *mariadb_install_db(),
                 "--no-defaults",
-                f"--datadir={unfinished}",
-                f"--tmpdir={self.directory / 'tmp'}",
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
                 "--skip-name-resolve",
-                *_as_current_user(),
             ]
+        command += [f"--datadir={unfinished}", f"--tmpdir={self.directory / 'tmp'}"]
+        command += _as_current_user()
         with self.log.open("ab") as log:
             done = subprocess.run(
                 command,
@@ -122,14 +119,13 @@ class MySQLServer(PrivateServer):
     def _write_grants(self) -> None:
         """Let root in over TCP, and nobody without the password: carried out at every start."""
         quoted = f"'{self.password}'"  # of the URL-safe base64 alphabet: nothing to escape
-        lines = [f"ALTER USER 'root'@'localhost' IDENTIFIED BY {quoted};"]
-        for host in (LOOPBACK,):
-            user = f"'root'@'{host}'"
-            lines += [
-                f"CREATE USER IF NOT EXISTS {user} IDENTIFIED BY {quoted};",
-                f"ALTER USER {user} IDENTIFIED BY {quoted};",
-                f"GRANT ALL PRIVILEGES ON *.* TO {user} WITH GRANT OPTION;",
-            ]
+        user = f"'root'@'{LOOPBACK}'"
+        lines = [
+            f"ALTER USER 'root'@'localhost' IDENTIFIED BY {quoted};",
+            f"CREATE USER IF NOT EXISTS {user} IDENTIFIED BY {quoted};",
+            f"ALTER USER {user} IDENTIFIED BY {quoted};",
+            f"GRANT ALL PRIVILEGES ON *.* TO {user} WITH GRANT OPTION;",
+        ]
         write_private(self.directory / "grants.sql", "\n".join(lines) + "\n")
 
     def _command(self) -> list[str]:

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from countersink.cli.servers.errors import ServerFailed
+from countersink.cli.errors import ServerFailed
 
 LOG_TAIL_BYTES = 2000
 """How much of a failed server's log goes into the error."""

@@ -11,9 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from countersink.cli.servers import programs
-from countersink.cli.servers.base import PrivateServer, write_private
-from countersink.cli.servers.ports import LOOPBACK
+from countersink.cli.servers.base import LOOPBACK, PrivateServer, redis_server, write_private
 
 AppendFsync = Literal["always", "everysec", "no"]
 
@@ -49,7 +47,7 @@ class RedisServer(PrivateServer):
         return f"redis://:{self.password}@{LOOPBACK}:{self.port}/{database}"
 
     def _prepare(self) -> None:
-        programs.redis_server()
+        redis_server()
 
     def _command(self) -> list[str]:
         # in a file, since a command line shows its password to every user of the machine
@@ -68,7 +66,7 @@ class RedisServer(PrivateServer):
             "maxmemory-policy noeviction\n"
             'save ""\n',
         )
-        return [*programs.redis_server(), str(config), *self.extra]
+        return [*redis_server(), str(config), *self.extra]
 
     def _answers(self) -> bool:
         client = redis.Redis(

@@ -14,12 +14,25 @@ CREATE TABLE counter_slot (
     KEY by_key (counter, counter_key, bucket)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- All that was ever applied to a counter, by slot. Never compacted: the slot rows are checked against it.
+-- All that was ever counted, by slot. Never compacted: slots and months are checked against it and app_ledger.
 CREATE TABLE counter_ledger (
     counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     slot    SMALLINT UNSIGNED NOT NULL,
     amount  DECIMAL(38, 0) NOT NULL,
+    checksum DECIMAL(38, 0) NOT NULL COMMENT 'of the rows: each amount by weights of its key and of its bucket, added up; right modulo 2147483647',
+    moment  DECIMAL(38, 0) NOT NULL COMMENT 'the same by the number of the bucket as well: where one bucket alone is wrong, it tells which',
     PRIMARY KEY (counter, slot)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The ledger of what applications count in their own transactions, until the bucket is over and a job moves it.
+CREATE TABLE app_ledger (
+    counter  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    bucket   DATETIME NOT NULL COMMENT 'once it is over, its rows are moved to counter_ledger',
+    slot     SMALLINT UNSIGNED NOT NULL COMMENT 'of the connection: 1024 and up',
+    amount   DECIMAL(38, 0) NOT NULL,
+    checksum DECIMAL(38, 0) NOT NULL,
+    moment   DECIMAL(38, 0) NOT NULL,
+    PRIMARY KEY (counter, bucket, slot)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- One guard row per stream entry that was counted, in the transaction that counted it.
@@ -37,10 +50,12 @@ CREATE TABLE control (
     policy_version BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'grows with every change of counter or counter_policy',
     strict        BOOLEAN NOT NULL DEFAULT FALSE COMMENT 'rows of counters that nobody has made are refused',
     max_keys      INT UNSIGNED NULL COMMENT 'for counters without their own; NULL: no cap',
+    pruned_seal   BIGINT NULL COMMENT 'pruned_before, moved on beside it',
+    version_seal  BIGINT NULL COMMENT 'policy_version, counted on beside it',
     PRIMARY KEY (id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
-INSERT INTO control (id, pruned_before) VALUES (1, 0);
+INSERT INTO control (id, pruned_before, pruned_seal, version_seal) VALUES (1, 0, 0, 0);
 
 -- What could not be counted, with the reason.
 CREATE TABLE dead_row (
@@ -75,6 +90,7 @@ CREATE TABLE counter (
     app_slots    SMALLINT UNSIGNED NOT NULL DEFAULT 16 COMMENT 'slots from 256 up that the application spreads over',
     rolled_up_to DATE NULL COMMENT 'days before this one are in counter_month, or on their way there',
     created      DATETIME(3) NOT NULL COMMENT 'UTC',
+    seal         DECIMAL(30, 0) NULL COMMENT 'checksum of its settings and policies; NULL: not known',
     PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -136,6 +152,8 @@ CREATE TABLE sequence (
     min_value  BIGINT NULL,
     max_value  BIGINT NULL,
     updated_at DATETIME(3) NOT NULL COMMENT 'UTC',
+    handed     DECIMAL(30, 0) NULL COMMENT 'value, counted on beside it; NULL: not known',
+    handed_at  DATETIME(3) NULL COMMENT 'UTC; handed is right if this is updated_at: an older program writes that alone',
     PRIMARY KEY (name, period),
     CONSTRAINT sequence_limits CHECK (value BETWEEN min_value AND max_value)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -198,6 +216,7 @@ CREATE TABLE backfill_run (
     corrections BIGINT NOT NULL DEFAULT 0 COMMENT 'reconcile: (key, bucket) that differed',
     policies    JSON NULL COMMENT 'reconcile: of the counter, by which its truth was read',
     error       VARCHAR(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+    seal BIGINT NULL COMMENT 'checksum of the row but for id and seen; NULL: not known',
     PRIMARY KEY (id),
     KEY by_counter (counter, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -220,6 +239,7 @@ CREATE TABLE backfill_source (
     read_to    BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'uncompressed bytes that are in chunks',
     lines_to   BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'lines in them',
     open_at    BIGINT UNSIGNED NULL COMMENT 'where its last line begins, if it had no newline yet',
+    seal BIGINT NULL COMMENT 'checksum of the row but for id; NULL: not known',
     PRIMARY KEY (id),
     KEY by_head (counter, head(16))
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -240,6 +260,7 @@ CREATE TABLE backfill_chunk (
     filtered   BIGINT NOT NULL DEFAULT 0,
     rejected   BIGINT NOT NULL DEFAULT 0,
     amount     DECIMAL(38, 0) NOT NULL DEFAULT 0,
+    seal BIGINT NULL COMMENT 'checksum of the row; NULL: not known',
     PRIMARY KEY (source, start_at),
     KEY by_run (run, state)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -250,7 +271,51 @@ CREATE TABLE backfill_journal (
     start_at BIGINT UNSIGNED NOT NULL,
     piece    SMALLINT UNSIGNED NOT NULL,
     cells    MEDIUMBLOB NOT NULL COMMENT 'zlib; JSON: array of [bucket, key, amount]',
+    seal BIGINT NULL COMMENT 'checksum of the row and of the number of pieces; NULL: not known',
     PRIMARY KEY (source, start_at, piece)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The lines of a chunk that were counted, in order: by which they are known again in other sources.
+CREATE TABLE backfill_lines (
+    source       BIGINT UNSIGNED NOT NULL,
+    start_at     BIGINT UNSIGNED NOT NULL COMMENT 'the chunk',
+    piece        SMALLINT UNSIGNED NOT NULL,
+    scope        BINARY(8) NOT NULL COMMENT 'hash of counter, truth_of and name of the source',
+    first_bucket BIGINT NOT NULL COMMENT 'label of the first bucket that the chunk adds to',
+    last_bucket  BIGINT NOT NULL,
+    end_at       BIGINT UNSIGNED NOT NULL COMMENT 'of the chunk',
+    from_start   TINYINT NOT NULL COMMENT '1: the first line is the first one of the chunk',
+    to_end       TINYINT NOT NULL COMMENT '1: the last line is the last one of the chunk',
+    goes_on      TINYINT NOT NULL COMMENT '1: the first line begins in the chunk before',
+    run          BIGINT UNSIGNED NOT NULL COMMENT 'that counted the chunk',
+    line_count   INT UNSIGNED NOT NULL,
+    head         VARBINARY(64) NOT NULL COMMENT 'how marks begins',
+    marks        MEDIUMBLOB NOT NULL COMMENT 'two bytes of the CRC-32 of each line',
+    seal BIGINT NULL COMMENT 'checksum of the row; NULL: not known',
+    PRIMARY KEY (source, start_at, piece),
+    KEY by_scope (scope, last_bucket, first_bucket)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Some of these lines: by which they are found among others.
+CREATE TABLE backfill_sample (
+    sample   BINARY(8) NOT NULL COMMENT 'keyed hash of a line',
+    source   BIGINT UNSIGNED NOT NULL,
+    start_at BIGINT UNSIGNED NOT NULL COMMENT 'the chunk',
+    PRIMARY KEY (sample),
+    KEY by_chunk (source, start_at)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Lines of a chunk that were not counted, as another source's chunk has them.
+CREATE TABLE backfill_left_out (
+    source      BIGINT UNSIGNED NOT NULL,
+    start_at    BIGINT UNSIGNED NOT NULL COMMENT 'the chunk',
+    of_source   BIGINT UNSIGNED NOT NULL,
+    of_start_at BIGINT UNSIGNED NOT NULL,
+    of_run      BIGINT UNSIGNED NOT NULL,
+    line_count  INT UNSIGNED NOT NULL,
+    seal BIGINT NULL COMMENT 'checksum of the row; NULL: not known',
+    PRIMARY KEY (source, start_at, of_source, of_start_at),
+    KEY by_run (of_run)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Lines that could not be counted.
@@ -281,6 +346,7 @@ CREATE TABLE backfill_drift (
     counter_key VARBINARY(255) NOT NULL,
     had         DECIMAL(38, 0) NOT NULL,
     should_be   DECIMAL(38, 0) NOT NULL,
+    seal BIGINT NULL COMMENT 'checksum of the row; NULL: not known',
     PRIMARY KEY (run, bucket, counter_key)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -315,6 +381,30 @@ CREATE TABLE web_session (
     expires    DATETIME(3) NOT NULL COMMENT 'UTC',
     PRIMARY KEY (token_hash),
     KEY by_expires (expires)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Links that show one counter to whoever has them, until they end.
+CREATE TABLE share_link (
+    id      VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'names it',
+    secret  BINARY(32) NOT NULL COMMENT 'what it is signed with: HMAC-SHA256',
+    counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'what it shows',
+    api_key VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '' COMMENT 'the key that made it, with which it ends; empty: the command line',
+    created DATETIME(3) NOT NULL COMMENT 'UTC',
+    expires DATETIME(3) NOT NULL COMMENT 'UTC',
+    revoked DATETIME(3) NULL COMMENT 'UTC',
+    PRIMARY KEY (id),
+    KEY by_expires (expires),
+    KEY by_counter (counter)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What people have written on days, to be shown with the numbers.
+CREATE TABLE day_note (
+    counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'empty: all counters',
+    day     DATE NOT NULL COMMENT 'of the time zone of the counter',
+    note    VARCHAR(500) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    author  VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'name of the key; empty: no key was needed',
+    changed DATETIME(3) NOT NULL COMMENT 'UTC',
+    PRIMARY KEY (counter, day)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- How many keys a day of a counter has that has a cap, and how much went to __overflow__, by who counted it (slot).

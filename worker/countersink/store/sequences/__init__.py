@@ -4,11 +4,13 @@ Tables: ``sequence`` has a row per sequence and period, ``sequence_option`` one 
 is made when it is first used. Whoever hands out a value holds a share lock on the latter.
 """
 
-from countersink.store.sequences.changes import CHANGE_LOCK_WAIT
-from countersink.store.sequences.connections import HANDING_IDLE_SECONDS
-from countersink.store.sequences.options import Options
+from countersink.store.sequences.allocator import HANDING_IDLE_SECONDS
+from countersink.store.sequences.options import SequenceOptions
+from countersink.store.sequences.records import CHANGE_LOCK_WAIT, Period, Sequence
 from countersink.store.sequences.sequences import UNCHANGED, Sequences, Unchanged
-from countersink.store.sequences.views import Period, Sequence
+
+Options = SequenceOptions
+"""Its name in earlier versions."""
 
 __all__ = [
     "CHANGE_LOCK_WAIT",
@@ -17,6 +19,7 @@ __all__ = [
     "Options",
     "Period",
     "Sequence",
+    "SequenceOptions",
     "Sequences",
     "Unchanged",
 ]

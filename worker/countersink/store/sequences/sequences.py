@@ -1,4 +1,4 @@
-"""Numbers that are handed out once."""
+"""Sequences: numbers that are handed out once; the methods that hand out, read and change."""
 
 import builtins
 from collections.abc import Callable
@@ -7,19 +7,22 @@ from enum import Enum
 from functools import partial
 from typing import Final, Literal, TypeVar
 
-from countersink.store.app_connection import AppConnection
-from countersink.store.connection import Connect, Session
+from countersink.store.connection import Connect, Session, rerun
 from countersink.store.errors import Conflict
-from countersink.store.pool import Pool
-from countersink.store.rerun import rerun
-from countersink.store.sequences import changes, views
-from countersink.store.sequences.arguments import block_size, name_bytes, number, step_number
-from countersink.store.sequences.boundaries import PeriodLength
-from countersink.store.sequences.connections import Sessions
-from countersink.store.sequences.handing import Handing
-from countersink.store.sequences.options import check_changes
-from countersink.store.sequences.statements import Asked, Tables
-from countersink.store.sequences.views import Period, Sequence
+from countersink.store.in_app.connection import AppConnection
+from countersink.store.sequences import records
+from countersink.store.sequences.allocator import HandingSessions, ValueAllocator
+from countersink.store.sequences.options import (
+    PeriodLength,
+    block_size,
+    check_changes,
+    name_bytes,
+    number,
+    step_number,
+)
+from countersink.store.sequences.records import Period, Sequence
+from countersink.store.sequences.statements import SequenceTables, ValueRequest
+from countersink.store.sessions import Pool
 
 Result = TypeVar("Result")
 
@@ -56,10 +59,10 @@ class Sequences:
     def __init__(
         self, connect: Connect, connect_to_change: Connect, pool: Pool, database: str
     ) -> None:
-        self._tables = Tables.of(database)
-        self._handing_out = Sessions(connect)
-        self._changing = Sessions(connect_to_change)
-        self._handing = Handing(self._handing_out, self._tables)
+        self._tables = SequenceTables.of(database)
+        self._handing_out = HandingSessions(connect)
+        self._changing = HandingSessions(connect_to_change)
+        self._handing = ValueAllocator(self._handing_out, self._tables)
         self._pool = pool
 
     def next(self, name: str, step: int | None = None, *, start: int | None = None) -> int:
@@ -143,7 +146,7 @@ class Sequences:
         if period is not None and (not isinstance(period, date) or isinstance(period, datetime)):
             raise TypeError(f"a period is a date in it, not {type(period).__name__}")
         encoded = name_bytes(name)
-        return self._pool.read(lambda session: views.peek(session, encoded, period))
+        return self._pool.read(lambda session: records.peek(session, encoded, period))
 
     def set(self, name: str, value: int) -> None:
         """Let ``value`` be the last one of the current period: the next one is a step further.
@@ -152,7 +155,7 @@ class Sequences:
             ValueError: it is beyond the sequence's limits.
         """
         encoded, checked = name_bytes(name), number(value, "a value")
-        self._change(lambda at: changes.set_value(at, self._tables, encoded, checked))
+        self._change(lambda at: records.set_value(at, self._tables, encoded, checked))
 
     def reset(self, name: str) -> int | None:
         """Begin the current period again: the next value is the start.
@@ -161,7 +164,7 @@ class Sequences:
             the last value that it had; None if it had none.
         """
         encoded = name_bytes(name)
-        return self._change(lambda session: changes.reset(session, encoded))
+        return self._change(lambda session: records.reset(session, encoded))
 
     def reset_all(self) -> int:
         """Reset every sequence, one after another; how many had a value.
@@ -170,7 +173,7 @@ class Sequences:
             Conflict: one was held by others all the time; run it again.
         """
         with self._changing.lent() as session:
-            return changes.reset_all(session)
+            return records.reset_all(session)
 
     def configure(
         self,
@@ -221,24 +224,24 @@ class Sequences:
             {option: value for option, value in given.items() if value is not UNCHANGED}
         )
         encoded = name_bytes(name)
-        made = self._change(lambda at: changes.configure(at, self._tables, encoded, checked))
+        made = self._change(lambda at: records.configure(at, self._tables, encoded, checked))
         self._handing.memory.forget(encoded)
         return made
 
     def periods(self, name: str) -> "builtins.list[Period]":
         """What the sequence came to in each period that it was used in, the earliest first."""
         encoded = name_bytes(name)
-        return self._pool.read(lambda session: views.periods(session, encoded))
+        return self._pool.read(lambda session: records.periods(session, encoded))
 
     def total(self, name: str) -> int:
         """The sum of the last values of all periods; 0 where there is none."""
         encoded = name_bytes(name)
-        return self._pool.read(lambda session: views.total(session, encoded))
+        return self._pool.read(lambda session: records.total(session, encoded))
 
     def list(self, prefix: str = "") -> "builtins.list[Sequence]":
         """The sequences whose names begin with ``prefix``, by name, compared byte by byte."""
         encoded = name_bytes(prefix)
-        return self._pool.read(lambda session: views.read_all(session, encoded))
+        return self._pool.read(lambda session: records.read_all(session, encoded))
 
     def delete(self, name: str) -> bool:
         """Delete a sequence, its options and all its periods; False if there was none.
@@ -247,7 +250,7 @@ class Sequences:
             Conflict: applications' transactions held it all the time; nothing was deleted.
         """
         encoded = name_bytes(name)
-        deleted = self._change(lambda session: changes.delete(session, encoded))
+        deleted = self._change(lambda session: records.delete(session, encoded))
         self._handing.memory.forget(encoded)
         return deleted
 
@@ -259,7 +262,7 @@ class Sequences:
     def _change(self, work: Callable[[Session], Result]) -> Result:
         with self._changing.lent() as session:
             try:
-                return rerun(partial(_in_transaction, session, work), attempts=changes.ATTEMPTS)
+                return rerun(partial(_in_transaction, session, work), attempts=records.ATTEMPTS)
             except Conflict as error:
                 raise Conflict(
                     "nothing was changed, since applications' transactions held the sequence all"
@@ -276,8 +279,8 @@ def _in_transaction(session: Session, work: Callable[[Session], Result]) -> Resu
         return work(session)
 
 
-def _asked(step: int | None, start: int | None, n: int = 1) -> Asked:
-    return Asked(
+def _asked(step: int | None, start: int | None, n: int = 1) -> ValueRequest:
+    return ValueRequest(
         None if step is None else step_number(step),
         None if start is None else number(start, "a start"),
         n,

@@ -1,4 +1,4 @@
-"""The statements that hand out values.
+"""The SQL statements that hand out values of sequences.
 
 Each adds and says what came of it in one step: ``LAST_INSERT_ID(expr)`` makes the new value the
 insert id of the server's reply ("Information Functions" in the MySQL manual). It is cast, since its
@@ -12,26 +12,25 @@ literals, and numbers are those that :func:`_integer` lets through.
 
 from dataclasses import dataclass
 
-from countersink.store.names import quoted
-from countersink.store.sequences.arguments import MAX_VALUE, MIN_VALUE
-from countersink.store.sequences.boundaries import Place
+from countersink.store.sequences.options import MAX_VALUE, MIN_VALUE, PeriodSql
+from countersink.store.sql import quoted
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class SequenceTables:
     """The two tables, by their full names, quoted."""
 
     values: str
     options: str
 
     @classmethod
-    def of(cls, database: str) -> "Tables":
+    def of(cls, database: str) -> "SequenceTables":
         """Those of a database."""
         return cls(f"{quoted(database)}.sequence", f"{quoted(database)}.sequence_option")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ValueRequest:
     """What is wanted of a sequence.
 
     Attributes:
@@ -57,7 +56,7 @@ class Asked:
         return range(last - (self.n - 1) * step, last + step, step)
 
 
-def hand_out(tables: Tables, name: bytes, place: Place, asked: Asked) -> str:
+def hand_out(tables: SequenceTables, name: bytes, place: PeriodSql, asked: ValueRequest) -> str:
     """Make the row of the period, or add to it. The insert id is the last value handed out.
 
     Changes no row where the sequence has no options, or others than was thought, or the server's
@@ -67,26 +66,29 @@ def hand_out(tables: Tables, name: bytes, place: Place, asked: Asked) -> str:
     """
     first = f"CAST(LAST_INSERT_ID({_block_end(_begin(asked), asked)}) AS SIGNED)"
     return (
-        f"INSERT INTO {tables.values} (name, period, value, min_value, max_value, updated_at)"
-        f" SELECT o.name, {place.expression}, {first}, o.minimum, o.maximum, UTC_TIMESTAMP(3)"
+        f"INSERT INTO {tables.values} (name, period, value, min_value, max_value, updated_at,"
+        f" handed, handed_at) SELECT o.name, {place.expression}, {first}, o.minimum, o.maximum,"
+        f" UTC_TIMESTAMP(3), {_block_end(_begin(asked), asked)}, UTC_TIMESTAMP(3)"
         f" FROM {tables.options} AS o"
         f" WHERE {_options(name, place, asked)} LOCK IN SHARE MODE"
-        f" ON DUPLICATE KEY UPDATE value = {_added(f'{tables.values}.value', asked)},"
-        " min_value = o.minimum, max_value = o.maximum, updated_at = UTC_TIMESTAMP(3)"
+        f" ON DUPLICATE KEY UPDATE {_handed(tables.values, asked)},"
+        f" value = {_added(f'{tables.values}.value', asked)}, min_value = o.minimum,"
+        " max_value = o.maximum, updated_at = UTC_TIMESTAMP(3)"
     )
 
 
-def go_on(tables: Tables, name: bytes, place: Place, asked: Asked) -> str:
+def go_on(tables: SequenceTables, name: bytes, place: PeriodSql, asked: ValueRequest) -> str:
     """As :func:`hand_out`, only where there is a row."""
     return (
         f"UPDATE {tables.options} AS o JOIN {tables.values} AS s ON s.name = o.name"
-        f" SET s.value = {_added('s.value', asked)}, s.min_value = o.minimum,"
+        f" SET {_handed('s', asked)},"
+        f" s.value = {_added('s.value', asked)}, s.min_value = o.minimum,"
         " s.max_value = o.maximum, s.updated_at = UTC_TIMESTAMP(3)"
         f" WHERE {_options(name, place, asked)} AND s.period = {place.expression}"
     )
 
 
-def make_options(tables: Tables, name: bytes) -> str:
+def make_options(tables: SequenceTables, name: bytes) -> str:
     """Give a new sequence its row of options: the lock on it is what makes changes exact."""
     return (
         f"INSERT IGNORE INTO {tables.options}"
@@ -100,7 +102,7 @@ def literal(name: bytes) -> str:
     return f"X'{name.hex()}'"
 
 
-def _options(name: bytes, place: Place, asked: Asked) -> str:
+def _options(name: bytes, place: PeriodSql, asked: ValueRequest) -> str:
     scheme = place.scheme
     found = f"o.name = {literal(name)} AND o.period = '{scheme.period}'"
     if asked.as_configured:
@@ -110,23 +112,23 @@ def _options(name: bytes, place: Place, asked: Asked) -> str:
     return f"{found} AND o.time_zone = {literal(scheme.time_zone.encode())} AND {place.condition}"
 
 
-def _step(asked: Asked) -> str:
+def _step(asked: ValueRequest) -> str:
     return "o.step" if asked.step is None else _integer(asked.step)
 
 
-def _begin(asked: Asked) -> str:
+def _begin(asked: ValueRequest) -> str:
     """The first value of a new row."""
     if asked.start is not None:
         return _integer(asked.start)
     return f"COALESCE(o.start, {_step(asked)})"
 
 
-def _block_end(first: str, asked: Asked) -> str:
+def _block_end(first: str, asked: ValueRequest) -> str:
     """The last value of a block, from its first one."""
     return first if asked.n == 1 else f"{first} + {_times(asked.n - 1, asked)}"
 
 
-def _times(n: int, asked: Asked) -> str:
+def _times(n: int, asked: ValueRequest) -> str:
     if asked.step is not None:
         return _integer(n * asked.step)
     if n != 1:
@@ -134,7 +136,7 @@ def _times(n: int, asked: Asked) -> str:
     return "o.step"
 
 
-def _added(value: str, asked: Asked) -> str:
+def _added(value: str, asked: ValueRequest) -> str:
     added = _times(asked.n, asked)
     wide = f"CAST({value} AS DECIMAL(20)) + {added}"
     # Within the limits, as configure() has seen to, whatever step this caller takes.
@@ -143,6 +145,21 @@ def _added(value: str, asked: Asked) -> str:
         f"IF(o.cycle AND ({wide} > o.maximum OR {wide} < o.minimum),"
         f" CAST(LAST_INSERT_ID({again}) AS SIGNED),"
         f" CAST(LAST_INSERT_ID({value} + {added}) AS SIGNED))"
+    )
+
+
+def _handed(row: str, asked: ValueRequest) -> str:
+    """Counts ``handed`` on, from what it was, so that a ``value`` that was changed by hand stays
+    another one. Before all other columns: by what they were. It has more digits than a value, and
+    is never an error.
+    """
+    added = _times(asked.n, asked)
+    wide = f"CAST({row}.value AS DECIMAL(20)) + {added}"
+    known = f"IF({row}.handed_at = {row}.updated_at, {row}.handed, {row}.value)"
+    again = _block_end("COALESCE(o.start, o.step)", asked)
+    return (
+        f"{row}.handed = IF(o.cycle AND ({wide} > o.maximum OR {wide} < o.minimum), {again},"
+        f" CAST({known} AS DECIMAL(30)) + {added}), {row}.handed_at = UTC_TIMESTAMP(3)"
     )
 
 

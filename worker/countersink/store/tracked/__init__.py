@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from countersink.store.connection import Connect, Session
-from countersink.store.counter_reads import DEFAULT_APP_SLOTS
+from countersink.store.counters.settings import DEFAULT_APP_SLOTS
 from countersink.store.errors import StoreError, UnknownCounter
-from countersink.store.pool import Pool
-from countersink.store.tracked import checking, definitions, names, planning, tracking
-from countersink.store.tracked.checking import RowDifference
+from countersink.store.sessions import Pool
+from countersink.store.tracked import check, definitions, lifecycle
+from countersink.store.tracked.check import COUNT_SECONDS, Progress, RowDifference, no_progress
 from countersink.store.tracked.definitions import TrackedTable
-from countersink.store.tracked.patience import Notice, quiet
-from countersink.store.tracked.planning import Plan
-from countersink.store.tracked.sums import COUNT_SECONDS, Progress, no_progress
+from countersink.store.tracked.lifecycle import Plan
+from countersink.store.tracked.triggers import Notice, quiet
 
 __all__ = [
     "COUNT_SECONDS",
@@ -74,7 +73,7 @@ class TrackedTables:
     ) -> Plan:
         """What :meth:`track` would do; checks everything that can be, and changes nothing."""
         with self._connect() as session:
-            return planning.make_plan(session, self._database, table, counter, by, day, app_slots)
+            return lifecycle.make_plan(session, self._database, table, counter, by, day, app_slots)
 
     def track(
         self,
@@ -98,7 +97,7 @@ class TrackedTables:
             by: columns whose values make the key, in this order; see
                 :mod:`countersink.store.tracked.encoding`.
             day: a DATE, DATETIME or TIMESTAMP whose date (UTC) is the day; see
-                :mod:`countersink.store.tracked.days`.
+                :mod:`countersink.store.tracked.encoding`.
             app_slots: 1 to 256; over how many slots the triggers spread: about as many as
                 connections write at once.
             progress: told how far the counting is.
@@ -114,16 +113,16 @@ class TrackedTables:
                 counting it.
         """
         with self._connect() as session:
-            plan = planning.make_plan(session, self._database, table, counter, by, day, app_slots)
-            claimed = tracking.claim(session, plan.definition)
+            plan = lifecycle.make_plan(session, self._database, table, counter, by, day, app_slots)
+            claimed = lifecycle.claim(session, plan.definition)
         for warning in plan.warnings:
             notice(warning)
         name = plan.definition.counter
         try:
-            tracking.count(self._connect, self._database, name, progress, notice)
+            lifecycle.count(self._connect, self._database, name, progress, notice)
         except (StoreError, ValueError):
             if claimed:
-                tracking.withdraw(self._connect, plan.definition)
+                lifecycle.withdraw(self._connect, plan.definition)
             raise
         return self._of(name)
 
@@ -151,7 +150,7 @@ class TrackedTables:
             Conflict: a transaction has been using the table all the time.
         """
         tracked = self._named(table_or_counter, counter)
-        tracking.forget(self._connect, tracked, notice)
+        lifecycle.forget(self._connect, tracked, notice)
         return tracked
 
     def list(self) -> builtins.list[TrackedTable]:
@@ -179,7 +178,7 @@ class TrackedTables:
             Conflict: as :meth:`track`.
         """
         name = self._named(table_or_counter, counter).counter
-        _, made, counted = tracking.count(self._connect, self._database, name, progress, notice)
+        made, counted = lifecycle.count(self._connect, self._database, name, progress, notice)
         return Repaired(
             tracked=self._of(name),
             triggers=made,
@@ -189,13 +188,13 @@ class TrackedTables:
         )
 
     def check(self, session: Session, tracked: TrackedTable) -> builtins.list[RowDifference]:
-        """What is wrong with a tracked table; as :func:`countersink.store.tracked.checking.check`.
+        """What is wrong with a tracked table; as :func:`countersink.store.tracked.check.check`.
 
         Args:
             session: at REPEATABLE READ, outside a transaction.
             tracked: the table.
         """
-        return checking.check(session, tracked)
+        return check.check(session, tracked)
 
     def _named(self, table_or_counter: str | None, counter: str | None) -> TrackedTable:
         if (table_or_counter is None) == (counter is None):
@@ -203,15 +202,15 @@ class TrackedTables:
         if counter is not None:
             return self._of(counter)
         assert table_or_counter is not None
-        return names.find_one(self.list(), table_or_counter, self._database)
+        return definitions.find_one(self.list(), table_or_counter, self._database)
 
     def _of(self, counter: str) -> TrackedTable:
-        for each in self.list():
-            if each.counter == counter:
-                return each
-        raise UnknownCounter(
-            f"no table is tracked in the counter {counter!r}: see `countersink track --list`"
-        )
+        found = next((each for each in self.list() if each.counter == counter), None)
+        if found is None:
+            raise UnknownCounter(
+                f"no table is tracked in the counter {counter!r}: see `countersink track --list`"
+            )
+        return found
 
     def __repr__(self) -> str:
         return "TrackedTables()"

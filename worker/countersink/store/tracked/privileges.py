@@ -1,4 +1,4 @@
-"""What a user needs to make triggers, and what to grant where it is missing.
+"""Privileges that triggers need, and what to grant where one is missing.
 
 Only the server can tell for sure, by what it says to CREATE TRIGGER. What can be told before
 anything is changed is told here.
@@ -9,7 +9,7 @@ from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.errors import Refused, StoreError
-from countersink.store.names import quoted
+from countersink.store.sql import quoted
 
 _DENIED: Final = frozenset(
     {

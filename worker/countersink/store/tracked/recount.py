@@ -1,4 +1,4 @@
-"""Counting a tracked table's rows, beside those who write them.
+"""Recounts a tracked table beside its writers; :mod:`.comparison` reads the table.
 
 The triggers are there first. Then, in one snapshot, what the counter holds and what the table holds
 are added up, and the differences are added to the counter. Whatever is written meanwhile is in
@@ -6,8 +6,8 @@ neither side of the difference, or in both. So the count is exact without any lo
 however long the counting takes and whatever the triggers, or compaction, do at the same time.
 
 Two sessions do it: the first holds the row of ``tracked_table``, so that there is one recount of a
-table at a time, and reads; the second writes the differences in short transactions, each with its
-part of the ledger. Where that ends half-way, whoever runs it again finds what is still missing.
+table at a time, and reads; the second writes the differences in short transactions. Where that ends
+half-way, whoever runs it again finds what is still missing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,38 +17,40 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from countersink.store import cells
-from countersink.store.app_slots import APP_ROWS
-from countersink.store.connection import Connect, Session
-from countersink.store.deletion_sql import delete_rows
-from countersink.store.errors import BadData, Conflict, Refused, Unavailable, UnknownCounter
-from countersink.store.rerun import rerun
-from countersink.store.tracked.days import LATE_DAY, NO_DAY, is_day
+from countersink.store import sql
+from countersink.store.connection import Connect, Session, rerun
+from countersink.store.counters.deletion_sql import Deleted, Position, delete_rows
+from countersink.store.errors import (
+    BadData,
+    Conflict,
+    Refused,
+    Unavailable,
+    UnknownCounter,
+)
+from countersink.store.ledger.postings import Posting, post
+from countersink.store.tracked.check import Cell, Progress, differences
 from countersink.store.tracked.definitions import (
     TrackedTable,
     read_locked,
     set_counted,
     set_uncounted,
 )
-from countersink.store.tracked.emptying import EVERYTHING
-from countersink.store.tracked.sums import Cell, Progress, differences
-from countersink.store.tracked.tables import Table
+from countersink.store.tracked.encoding import LATE_DAY, NO_DAY, is_day
+from countersink.store.tracked.table import AppTable
 
 IDLE_SECONDS: Final = 600
 """How long the first session may be silent while another one changes triggers or writes."""
-TABLE_CHANGED: Final = 1412
-"""Table definition has changed, please retry transaction: TRUNCATE or ALTER TABLE came between."""
 CELLS_PER_COMMIT: Final = 10_000
 """Days and keys whose differences are written in one transaction."""
 _TURN_ATTEMPTS: Final = 3
-
-
-class TableChanged(Conflict):
-    """The table was truncated or altered while its rows were counted."""
+ROWS: Final = 1000
+"""Rows per transaction."""
+EVERYTHING: Final = 2**31 - 1
+"""As a number of rows: all there are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class RecountResult:
     """What a recount found.
 
     Attributes:
@@ -101,6 +103,74 @@ def uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
     return tracked
 
 
+def recount(
+    session: Session,
+    connect: Connect,
+    tracked: TrackedTable,
+    table: AppTable,
+    progress: Progress,
+) -> RecountResult:
+    """Put a counter right; all triggers of the table are there. It commits the session.
+
+    Args:
+        session: holds the turn, and has no snapshot yet.
+        connect: makes the session that writes.
+        tracked: how the table is counted.
+        table: the table.
+        progress: told after each part of the table.
+
+    Raises:
+        TableChanged: it was truncated or altered meanwhile; nothing was changed.
+        Unavailable: a connection broke; if it was the one that wrote, run it again.
+    """
+    foreign = _foreign(session, tracked.counter)
+    found, rows = differences(session, tracked, table, progress)
+    wrong = {cell: amount for cell, amount in found.items() if is_day(cell[0])}
+    with connect() as writer:
+        try:
+            rerun(partial(_tidy, writer, tracked.counter, foreign))
+            ordered = sorted(wrong.items())
+            for start in range(0, len(ordered), CELLS_PER_COMMIT):
+                part = ordered[start : start + CELLS_PER_COMMIT]
+                rerun(partial(_write, writer, tracked.counter, part))
+        except Unavailable as error:
+            raise Unavailable(
+                f"the connection broke while the count of {tracked.name} was put right ({error}):"
+                " whether that was done is unknown; run it again, which counts anew",
+                code=error.code,
+            ) from error
+        except BadData as error:
+            raise Refused(
+                f"the rows of {tracked.counter} were changed by hand, and hold numbers that do not"
+                f" add up in 64 bits ({error}): untrack the table, then track it again",
+                code=error.code,
+            ) from error
+    set_counted(session, tracked.counter)
+    session.commit()
+    return RecountResult(rows, len(found), sum(found.values()))
+
+
+def empty(session: Session, counter: str) -> None:
+    """Delete a counter's rows in short transactions, each with its part of the ledger.
+
+    Args:
+        session: at REPEATABLE READ, outside a transaction.
+        counter: of which nobody but compaction writes rows any more.
+
+    Raises:
+        Conflict: others were in the way all the time; run it again.
+    """
+    buckets = session.query(
+        "SELECT DISTINCT bucket FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s",
+        (counter,),
+    )
+    for (bucket,) in buckets:
+        key: bytes | None = b""
+        while key is not None:
+            _, last = rerun(partial(_page, session, (counter, bucket, key)))
+            key = None if last is None else last[1]
+
+
 def _take(session: Session, counter: str) -> TrackedTable:
     try:
         tracked = rerun(partial(_locked, session, counter), attempts=_TURN_ATTEMPTS)
@@ -121,78 +191,6 @@ def _locked(session: Session, counter: str) -> TrackedTable | None:
     return read_locked(session, counter)
 
 
-def recount(
-    session: Session,
-    connect: Connect,
-    tracked: TrackedTable,
-    table: Table,
-    progress: Progress,
-) -> Counted:
-    """Put a counter right; all triggers of the table are there. It commits the session.
-
-    Args:
-        session: holds the turn, and has no snapshot yet.
-        connect: makes the session that writes.
-        tracked: how the table is counted.
-        table: the table.
-        progress: told after each part of the table.
-
-    Raises:
-        TableChanged: it was truncated or altered meanwhile; nothing was changed.
-        Unavailable: a connection broke; if it was the one that wrote, run it again.
-    """
-    try:
-        drift = _ledger_drift(session, tracked.counter)
-        foreign = _foreign(session, tracked.counter)
-        found, rows = differences(session, tracked, table, progress)
-    except Refused as error:
-        if error.code != TABLE_CHANGED:
-            raise
-        raise TableChanged(
-            f"{tracked.name} was truncated or altered while its rows were counted: run this again",
-            code=error.code,
-        ) from error
-    wrong = {cell: amount for cell, amount in found.items() if is_day(cell[0])}
-    with connect() as writer:
-        try:
-            rerun(partial(_tidy, writer, tracked.counter, foreign, drift))
-            ordered = sorted(wrong.items())
-            for start in range(0, len(ordered), CELLS_PER_COMMIT):
-                part = ordered[start : start + CELLS_PER_COMMIT]
-                rerun(partial(_write, writer, tracked.counter, part))
-        except Unavailable as error:
-            raise Unavailable(
-                f"the connection broke while the count of {tracked.name} was put right ({error}):"
-                " whether that was done is unknown; run it again, which counts anew",
-                code=error.code,
-            ) from error
-        except BadData as error:
-            raise Refused(
-                f"the rows of {tracked.counter} were changed by hand, and hold numbers that do not"
-                f" add up in 64 bits ({error}): untrack the table, then track it again",
-                code=error.code,
-            ) from error
-    set_counted(session, tracked.counter)
-    session.commit()
-    return Counted(rows, len(found), sum(found.values()))
-
-
-def _ledger_drift(session: Session, counter: str) -> int:
-    """What is in months and in slots that the ledger accounts for, minus the ledger.
-
-    It is 0 unless somebody has changed rows by hand: whoever moves them changes both sides at once.
-    """
-    ((slots, months, ledger),) = session.query(
-        "SELECT"
-        " (SELECT COALESCE(SUM(amount), 0) FROM counter_slot FORCE INDEX (PRIMARY)"
-        f"  WHERE counter = %s AND NOT {APP_ROWS}),"
-        " (SELECT COALESCE(SUM(amount), 0) FROM counter_month WHERE counter = %s),"
-        " (SELECT COALESCE(SUM(amount), 0) FROM counter_ledger WHERE counter = %s)",
-        (counter, counter, counter),
-    )
-    return int(slots) + int(months) - int(ledger)
-
-
 def _foreign(session: Session, counter: str) -> list[datetime]:
     """Buckets that no trigger writes: no midnights, or of days that no row has."""
     rows = session.query(
@@ -203,8 +201,8 @@ def _foreign(session: Session, counter: str) -> list[datetime]:
     return [bucket for (bucket,) in rows]
 
 
-def _tidy(session: Session, counter: str, foreign: list[datetime], drift: int) -> None:
-    """Delete what no trigger writes, and put the ledger right."""
+def _tidy(session: Session, counter: str, foreign: list[datetime]) -> None:
+    """Delete what no trigger writes."""
     with session.transaction():
         for bucket in foreign:
             delete_rows(
@@ -215,33 +213,35 @@ def _tidy(session: Session, counter: str, foreign: list[datetime], drift: int) -
                 EVERYTHING,
             )
         delete_rows(session, "counter_month", "counter = %s", (counter,), EVERYTHING)
-        # Also where it is 0: the row says that the counter was counted.
-        _add_to_ledger(session, counter, drift)
+        # The row says that the counter was counted; the table itself is what it is held against.
+        post(session, 0, [(counter, Posting())])
 
 
 def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> None:
-    """Add differences to slot 0 and to the ledger."""
+    """Add differences to slot 0."""
     with session.transaction():
         heads: dict[int, str] = {}
-        size = cells.per_statement(session)
+        size = sql.per_statement(session)
         clause = session.dialect.upsert_add("counter_slot", "amount")
         for start in range(0, len(part), size):
             values = []
             for (label, key), amount in part[start : start + size]:
                 if label not in heads:
-                    heads[label] = cells.head(session, counter, label)
+                    heads[label] = sql.head(session, counter, label)
                 values.append(f"{heads[label]}{key.hex()}', 0, {amount:d})")
             session.execute(
                 "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
                 + ", ".join(values)
                 + clause
             )
-        _add_to_ledger(session, counter, sum(amount for _, amount in part))
 
 
-def _add_to_ledger(session: Session, counter: str, amount: int) -> None:
-    session.execute(
-        "INSERT INTO counter_ledger (counter, slot, amount) VALUES (%s, 0, %s)"
-        + session.dialect.upsert_add("counter_ledger", "amount"),
-        (counter, amount),
-    )
+def _page(session: Session, args: tuple[object, ...]) -> tuple[Deleted, Position | None]:
+    with session.transaction():
+        return delete_rows(
+            session,
+            "counter_slot",
+            "counter = %s AND bucket = %s AND counter_key >= %s",
+            args,
+            ROWS,
+        )

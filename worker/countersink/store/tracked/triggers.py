@@ -1,4 +1,4 @@
-"""The triggers that count a table's rows.
+"""The triggers that count a table's rows: as they should be, as they are, and how they are changed.
 
 They run after the row was written, so that neither a row that an INSERT IGNORE leaves out nor what
 another trigger still changes is counted wrongly. Each adds 1 or -1 in the application's own
@@ -12,22 +12,46 @@ what it was; without one it cannot tell.
 A trigger must never fail the application's write. It runs under the ``sql_mode`` and the character
 set of the session that made it: that has an empty ``sql_mode``, so a value that was not foreseen
 becomes a warning (and a difference that verification finds) instead of an error.
+
+A statement that makes or drops a trigger waits until no transaction uses the table, and whoever
+comes to use it meanwhile waits behind it, readers too. So it waits for a second at most, lets the
+others pass for at least as long, and tries again.
 """
 
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from countersink.store import app_slots
-from countersink.store.names import quoted
-from countersink.store.tracked.days import bucket_sql
+from countersink.runtime.limits import MAX_KEY_BYTES
+from countersink.store.connection import Connect, Session
+from countersink.store.errors import Conflict, HiddenTriggers, Refused, StoreError
+from countersink.store.in_app import connection
+from countersink.store.sql import quoted
+from countersink.store.tracked import privileges
 from countersink.store.tracked.definitions import TrackedTable
-from countersink.store.tracked.encoding import MAX_KEY_BYTES, key_sql
-from countersink.store.tracked.tables import Table
-
-Event = Literal["INSERT", "UPDATE", "DELETE"]
+from countersink.store.tracked.encoding import bucket_sql, key_sql
+from countersink.store.tracked.table import AppTable, read_table
 
 SQL_MODE: Final = ""
 """Of the session that makes triggers, and so of the triggers."""
+LOCK_WAIT: Final = 1
+"""Seconds that others may have to wait behind a statement."""
+ATTEMPTS: Final = 15
+PAUSES: Final = (1.0, 2.0)
+"""Seconds between two attempts, at least and at most."""
+_KILL: Final = "KILL and that number ends one"
+_UNKNOWN_DATABASE: Final = 1049
+_NO_SUCH_TRIGGER: Final = 1360
+_HIDDEN: Final = 1227
+"""What SHOW CREATE TRIGGER says of a trigger that is there, to a user who may not see it."""
+_COLUMN: Final = re.compile(r"\b(?:OLD|NEW)\.`((?:[^`]|``)+)`")
+Event = Literal["INSERT", "UPDATE", "DELETE"]
+Notice = Callable[[str], object]
+"""Is told, in a sentence, what is being waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +82,52 @@ class Trigger:
         )
 
 
-def names(tracked: TrackedTable) -> dict[Event, str]:
+@dataclass(frozen=True, slots=True)
+class InstalledTrigger:
+    """A trigger as it is.
+
+    Attributes:
+        schema: the database that it and its table are in.
+        table: what it is on.
+        name: its own.
+        definer: ``user@host`` with whose rights it runs.
+        sql_mode: under which it runs.
+        statement: what the server says made it.
+    """
+
+    schema: str
+    table: str
+    name: str
+    definer: str
+    sql_mode: str
+    statement: str
+
+    @property
+    def drop(self) -> str:
+        """The statement that takes it away, wherever it is by now."""
+        return f"DROP TRIGGER IF EXISTS {quoted(self.schema)}.{quoted(self.name)}"
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that it goes by."""
+        return [name.replace("``", "`") for name in _COLUMN.findall(self.statement)]
+
+    def does(self, wanted: Trigger) -> bool:
+        """Whether it is as it should be. (The server changes what stands before the body.)"""
+        return (
+            (self.table, self.name, self.sql_mode) == (wanted.table, wanted.name, SQL_MODE)
+            and f" AFTER {wanted.event} ON " in self.statement
+            and self.statement.endswith(wanted.body)
+        )
+
+
+def trigger_names(tracked: TrackedTable) -> dict[Event, str]:
     """The names that its triggers have, or would have."""
     events: tuple[Event, ...] = ("INSERT", "UPDATE", "DELETE")
     return {event: f"{tracked.triggers}_{event.lower()}" for event in events}
 
 
-def wanted(tracked: TrackedTable, table: Table, database: str) -> list[Trigger]:
+def wanted(tracked: TrackedTable, table: AppTable, database: str) -> list[Trigger]:
     """The triggers that count a table.
 
     Args:
@@ -72,10 +135,9 @@ def wanted(tracked: TrackedTable, table: Table, database: str) -> list[Trigger]:
         table: the table.
         database: where the tables of countersink are.
     """
-    by = [table.column(name) for name in tracked.by]
-    day = None if tracked.day is None else table.column(tracked.day)
+    by, day = table.counted_by(tracked)
     slots = f"{quoted(database)}.counter_slot"
-    slot = app_slots.slot(tracked.app_slots, table.snapshot_isolation)
+    slot = connection.slot(tracked.app_slots, table.snapshot_isolation)
 
     def add(bucket: str, key: str, amount: int) -> str:
         return (
@@ -109,17 +171,147 @@ def wanted(tracked: TrackedTable, table: Table, database: str) -> list[Trigger]:
             "END IF;\n"
             "END"
         )
-    named = names(tracked)
+    named = trigger_names(tracked)
     return [
         Trigger(tracked.schema, tracked.table, named[event], event, body)
         for event, body in bodies.items()
     ]
 
 
-def _unchanged(tracked: TrackedTable, table: Table) -> str:
+def existing(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
+    """Those of its triggers that there are, on whatever table of its database they are by now.
+
+    Raises:
+        HiddenTriggers: this user may not see them; says what to grant.
+        Conflict: they are just being changed.
+    """
+    found = _visible(session, tracked, "trigger_schema = %s")
+    # The server leaves out what a user may not see, without a word; by name it says so.
+    for name in set(trigger_names(tracked).values()) - {trigger.name for trigger in found}:
+        try:
+            there = _shown(session, tracked.schema, name) is not None
+        except Refused as error:
+            if error.code != _HIDDEN:
+                raise
+            raise HiddenTriggers(
+                f"this user may not see the triggers of {tracked.name}, which are there:"
+                f" {privileges.grant(session, tracked.schema, tracked.table, ('TRIGGER',))}",
+                code=error.code,
+            ) from error
+        if there:
+            raise Conflict(f"the triggers of {tracked.name} are just being changed: run this again")
+    return found
+
+
+def strays(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
+    """Triggers of the same names in other databases, which came there with a copy of the table.
+
+    Only those that count in these tables of countersink, and that this user may see. On MariaDB
+    this takes longer the more tables the server has.
+    """
+    ((database,),) = session.query("SELECT DATABASE()")
+    counts = f"INSERT INTO {quoted(database)}.counter_slot "
+    copies = _visible(session, tracked, "trigger_schema <> %s")
+    return [trigger for trigger in copies if counts in trigger.statement]
+
+
+def table_of(session: Session, tracked: TrackedTable, database: str) -> AppTable:
+    """The table that is tracked; as :func:`countersink.store.tracked.table.read_table`.
+
+    Raises:
+        ValueError: as there; it also says on which table the triggers are by now.
+    """
+    try:
+        return read_table(session, tracked.schema, tracked.table, database)
+    except ValueError as error:
+        raise ValueError(f"{error}{_elsewhere(session, tracked)}") from error
+
+
+def _elsewhere(session: Session, tracked: TrackedTable) -> str:
+    """What to add where the table is missing: on which one its triggers are by now."""
+    try:
+        there = existing(session, tracked)
+    except HiddenTriggers as error:
+        return f"; {error}"
+    others = sorted({trigger.table for trigger in there} - {tracked.table})
+    if not others:
+        return ""
+    tables = " and ".join(f"{tracked.schema}.{table}" for table in others)
+    return f"; its triggers are on {tables} now: untrack this, then track that"
+
+
+def split(
+    there: Sequence[InstalledTrigger], should_be: Sequence[Trigger], definer: str | None = None
+) -> tuple[list[InstalledTrigger], list[Trigger]]:
+    """Of triggers that are there and that should be: which to drop, and which to make.
+
+    Args:
+        there: as they are.
+        should_be: as they should be.
+        definer: ``user@host`` that they should run as; None: any.
+    """
+
+    def right(found: InstalledTrigger, trigger: Trigger) -> bool:
+        return found.does(trigger) and definer in (None, found.definer)
+
+    return (
+        [found for found in there if not any(right(found, trigger) for trigger in should_be)],
+        [trigger for trigger in should_be if not any(right(found, trigger) for found in there)],
+    )
+
+
+def quiet(notice: str) -> None:
+    """Tell nobody."""
+
+
+@contextmanager
+def changing(connect: Connect) -> Iterator[Session]:
+    """A session for making and dropping triggers."""
+    with connect() as session:
+        session.execute(
+            "SET SESSION lock_wait_timeout = %s, SESSION sql_mode = %s", (LOCK_WAIT, SQL_MODE)
+        )
+        yield session
+
+
+def change(
+    session: Session,
+    statement: str,
+    table: str,
+    *,
+    notice: Notice = quiet,
+) -> None:
+    """Run one statement that needs a table for itself, in short waits.
+
+    Args:
+        session: one of :func:`changing`.
+        statement: makes or drops a trigger.
+        table: which one, for messages.
+        notice: is told that it waits.
+
+    Raises:
+        Conflict: others used the table all the time; says how to find them.
+        StoreError: as any statement.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            session.execute(statement)
+            return
+        except Conflict as error:
+            if attempt == ATTEMPTS:
+                raise Conflict(
+                    f"a transaction has been using {table} all the time, so its triggers could not"
+                    f" be changed ({error}): end it, then run this again."
+                    f" {_finding(session, table)}",
+                    code=error.code,
+                ) from error
+            notice(f"waiting for a transaction that uses {table} (attempt {attempt} of {ATTEMPTS})")
+            time.sleep(random.uniform(*PAUSES))
+
+
+def _unchanged(tracked: TrackedTable, table: AppTable) -> str:
     """Finds the row that an UPDATE was about if it still is counted where it was."""
-    by = [table.column(name) for name in tracked.by]
-    day = None if tracked.day is None else table.column(tracked.day)
+    by, day = table.counted_by(tracked)
     same = " AND ".join(
         f"kept.{quoted(column.name)} = OLD.{quoted(column.name)}" for column in table.primary_key
     )
@@ -128,4 +320,52 @@ def _unchanged(tracked: TrackedTable, table: Table) -> str:
         f" AND {bucket_sql(day, 'kept.')} = old_bucket AND {key_sql(by, 'kept.')} = old_key"
         # As it is now, not as it was when the application's transaction began to read.
         " LOCK IN SHARE MODE"
+    )
+
+
+def _visible(session: Session, tracked: TrackedTable, where: str) -> list[InstalledTrigger]:
+    rows = session.query(
+        "SELECT trigger_schema, event_object_table, trigger_name, definer"
+        f" FROM information_schema.triggers WHERE {where} AND trigger_name IN (%s, %s, %s)",
+        (tracked.schema, *trigger_names(tracked).values()),
+    )
+    found = []
+    for schema, table, name, definer in rows:
+        # Not action_statement, where MySQL spoils names that have a backquote in them.
+        shown = _shown(session, schema, name)
+        if shown is not None:
+            found.append(InstalledTrigger(schema, table, name, definer, *shown))
+    return found
+
+
+def _shown(session: Session, schema: str, name: str) -> tuple[str, str] | None:
+    """The ``sql_mode`` and the statement of a trigger; None where there is none."""
+    try:
+        rows = session.query(f"SHOW CREATE TRIGGER {quoted(schema)}.{quoted(name)}")
+    except StoreError as error:
+        if error.code in (_NO_SUCH_TRIGGER, _UNKNOWN_DATABASE):
+            return None
+        raise
+    _, sql_mode, statement, *_ = rows[0]
+    return sql_mode, statement
+
+
+def _finding(session: Session, table: str) -> str:
+    """How to find whoever has the metadata lock of a table."""
+    name = session.literal(table)
+    if session.dialect.name == "mysql":
+        return (
+            "SELECT t.processlist_id, t.processlist_user, t.processlist_time"
+            " FROM performance_schema.metadata_locks AS m"
+            " JOIN performance_schema.threads AS t ON t.thread_id = m.owner_thread_id"
+            f" WHERE CONCAT(m.object_schema, '.', m.object_name) = {name}"
+            f" says who uses it (to a user with SELECT on performance_schema); {_KILL}"
+        )
+    return (
+        "SELECT p.id, p.user, p.time, t.trx_started FROM information_schema.processlist AS p"
+        " LEFT JOIN information_schema.innodb_trx AS t ON t.trx_mysql_thread_id = p.id"
+        " ORDER BY t.trx_started IS NULL, t.trx_started"
+        " says who uses what, the oldest transactions first (to a user with PROCESS); with the"
+        " plugin, SELECT thread_id FROM information_schema.metadata_lock_info"
+        f" WHERE CONCAT(table_schema, '.', table_name) = {name} says who uses this table; {_KILL}"
     )

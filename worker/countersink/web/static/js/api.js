@@ -1,8 +1,10 @@
 // Asking the server. Errors carry its own sentence.
 
 import { fresh, serverTime } from "./freshness.js";
+import { token } from "./link.js";
 
 const COMPLETE = "Countersink-Complete-Up-To";
+const SHOWN = token === null ? {} : { Authorization: `Bearer ${token}` };
 
 export class ApiError extends Error {
   constructor(status, message) {
@@ -11,45 +13,66 @@ export class ApiError extends Error {
   }
 }
 
-/** GET a document; values of `parameters` that are null are left out (empty ones are not). */
+/** GET a document; values of `parameters` that are null are left out (empty ones are not), lists
+    are given one by one. */
 export function get(path, parameters = {}, signal = undefined) {
   return ask(address(path, parameters), { signal });
 }
 
 /** POST a document. */
-export function post(path, body) {
-  return ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+export const post = (path, body) => send("POST", path, body);
+
+/** PUT a document. */
+export const write = (path, body) => send("PUT", path, body);
+
+/** DELETE what is there. */
+export function remove(path) {
+  return ask(path, { method: "DELETE" });
 }
 
 /** A path with its query. */
 export function address(path, parameters) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
-    if (value !== null && value !== undefined) query.append(name, value);
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== null && one !== undefined) query.append(name, one);
+    }
   }
   const text = query.toString();
   return text ? `${path}?${text}` : path;
 }
 
-/** The path of a counter's question. */
-export const counterPath = (counter, question = "") => `/v1/counters/${encodeURIComponent(counter)}${question && `/${question}`}`;
+/** The path of a counter's question. Browsers take "." and ".." for steps in the path, even encoded. */
+export const counterPath = (counter, question = "") => `/v1/counters/${/^\.\.?$/.test(counter) ? "~" : ""}${encodeURIComponent(counter)}${question && `/${question}`}`;
+
+function send(method, path, body) {
+  return ask(path, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+}
 
 async function ask(url, options) {
   let response;
   try {
     // Whoever asks wants what is so now: a copy of a second ago, before a counter came, may lack it.
-    response = await fetch(url, { credentials: "same-origin", cache: "no-cache", ...options });
+    response = await (early(url, options) ?? fetch(url, { credentials: "same-origin", cache: "no-cache", ...options, headers: { ...options.headers, ...SHOWN } }));
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server does not answer.");
   }
   serverTime(response.headers.get("Date"));
+  if (response.status === 401 && token !== null) throw new ApiError(401, "This link has ended. Ask whoever sent it for another one.");
   if (response.status === 401) return leave();
   if (!response.ok) throw new ApiError(response.status, await reason(response));
   // In the header alone it is of this moment: the body may be an old one that a 304 was told of.
   const complete = response.headers.get(COMPLETE);
   if (complete !== null) fresh(complete === "unknown" ? null : complete);
-  return response.json();
+  return response.status === 204 ? null : response.json();
+}
+
+/** The answer to a question that the page itself has asked (early.js), once. */
+function early(url, { method }) {
+  const answer = method ? undefined : window.early?.get(url);
+  window.early?.delete(url);
+  return answer;
 }
 
 async function reason(response) {

@@ -3,6 +3,7 @@
 import { ApiError, get } from "./api.js";
 import { h, put, text } from "./dom.js";
 import { fresh, show, stale } from "./freshness.js";
+import { token } from "./link.js";
 import { Live } from "./live.js";
 import { counterView } from "./counter.js";
 import { overview } from "./overview.js";
@@ -17,7 +18,7 @@ const ALERT_EVERY_MS = 15_000;
 
 const main = document.getElementById("main");
 const app = {
-  live: new Live(
+  live: token !== null ? { watch() {} } : new Live(
     (news) => {
       fresh(news.complete_up_to);
       view?.heard?.(news);
@@ -25,6 +26,8 @@ const app = {
     (why) => stale(why),
   ),
   who: { scopes: [] },
+  /** Settled when that is who looks. */
+  known: null,
   /** Whether the person may do what this scope allows. */
   may: (scope) => app.who.scopes.includes(scope) || app.who.scopes.includes("admin"),
   /** Whether they may look at the whole installation: with a key that is for some counters only, its
@@ -48,7 +51,8 @@ function place() {
 }
 
 function go() {
-  const [asked, argument, query] = place();
+  const [shownHere, argument, query] = place();
+  const asked = token === null ? shownHere : "counter"; // a link shows one, and nothing else
   const name = asked === "system" && !app.seesAll() ? "" : asked;
   const make = VIEWS.get(name) ?? overview;
   const same = view && shown === `${name}/${argument}`;
@@ -64,7 +68,10 @@ function go() {
     link.toggleAttribute("aria-current", here);
     if (here) link.setAttribute("aria-current", "page");
   }
-  app.live.watch(view.counters ?? []);
+  const { loaded, counters } = view;
+  // Numbers first. What is heard while they are asked for would have them asked for once more.
+  if (loaded) loaded.then(() => view.loaded === loaded && app.live.watch(view.counters));
+  else app.live.watch(counters ?? []);
   if (!first) main.focus({ preventScroll: true }); // what had the focus is gone
   scrollTo(0, 0);
 }
@@ -93,6 +100,23 @@ async function start() {
   theme.addEventListener("click", () => toggleTheme());
   addEventListener("theme", name);
   name();
+  if (token !== null) {
+    document.documentElement.dataset.shared = "";
+    document.querySelector(".brand").removeAttribute("href");
+  }
+  app.known = known();
+  if (place()[0] === "system") await app.known; // whether they may see it
+  addEventListener("hashchange", go);
+  go();
+  show();
+  await Promise.all([app.known, view.ready]);
+  window.early = undefined; // what nobody has taken by now is old
+  alarm();
+  setInterval(alarm, ALERT_EVERY_MS);
+}
+
+/** Who looks: what they may do depends on it, but hardly any number. */
+async function known() {
   try {
     app.who = await get("/v1/whoami");
   } catch (error) {
@@ -102,11 +126,6 @@ async function start() {
   const out = document.getElementById("logout");
   out.hidden = !app.who.login;
   if (app.who.name) text(out.querySelector("button"), `Log out ${app.who.name}`);
-  addEventListener("hashchange", go);
-  go();
-  show();
-  alarm();
-  setInterval(alarm, ALERT_EVERY_MS);
 }
 
 start();

@@ -1,17 +1,23 @@
 // A series as a chart: bars where there are few points, a line where there are many; beside it,
-// pale, the period before. Points can be walked through with the arrow keys.
+// pale, another period. Or several lines, or a ratio. Points can be walked through with the arrow
+// keys.
 
 import { h, text } from "./dom.js";
-import { label, short, whole } from "./format.js";
+import { label, short } from "./format.js";
+import { stroke } from "./lines.js";
+import { plotting } from "./plot.js";
 import { ticks } from "./ticks.js";
 
 /** Points that are still drawn as bars. */
 export const MOST_BARS = 62;
 
-/** Chart of { by, labels, values, before: { labels, values } | null, name }. */
+/** Chart of { by, labels, values, before: { labels, values } | null, name, lines, written, ratio, partial }:
+    `lines` are [{ name, values }] instead of the one, or null; `written` makes a number a text;
+    `partial` is the place of a day that is not over, or null. */
 export class Chart {
   #plot = null;
   #series = null;
+  #gone = false;
   #canvas = h("div", { class: "plot" });
   #readout = h("p", { class: "readout" });
   #observer = new ResizeObserver(() => this.#resize());
@@ -41,16 +47,25 @@ export class Chart {
     this.#series = series;
     // Drawn into what is there, so that whoever walks through it stays where they are.
     if (this.#plot && alike(before, series)) this.#renew();
-    else this.#make();
+    else if (window.uPlot) this.#make();
+    else {
+      this.#describe(null);
+      plotting().then(
+        () => this.#series === series && !this.#gone && this.#make(),
+        (error) => this.#canvas.replaceChildren(h("p", { class: "soft" }, error.message)),
+      );
+    }
   }
 
   /** The last value has changed. */
   last(value) {
     this.#series.values[this.#series.values.length - 1] = value;
-    this.#renew();
+    if (this.#plot) this.#renew();
+    else this.#describe(null);
   }
 
   destroy() {
+    this.#gone = true;
     this.#observer.disconnect();
     removeEventListener("theme", this.#themed);
     this.#plot?.destroy();
@@ -62,7 +77,6 @@ export class Chart {
     this.#plot?.destroy();
     this.#canvas.replaceChildren();
     this.#plot = new uPlot(this.#options(series), this.#data(series), this.#canvas);
-    this.element.setAttribute("aria-valuemax", String(Math.max(0, series.labels.length - 1)));
     this.#describe(this.#plot.cursor.idx ?? null);
   }
 
@@ -71,15 +85,16 @@ export class Chart {
     this.#describe(this.#plot.cursor.idx ?? null);
   }
 
-  #data({ labels, values, before }) {
+  #data({ labels, values, before, lines }) {
     const then = before ? [labels.map((_, i) => before.values[i] ?? null)] : [];
-    return [labels.map((_, i) => i), ...then, values]; // the last one is drawn above the others
+    const all = lines ? lines.map((line) => line.values) : [values];
+    return [labels.map((_, i) => i), ...then, ...all]; // the last one is drawn above the others
   }
 
-  #options({ by, labels, before }) {
+  #options({ by, labels, before, lines, ratio, written, partial }) {
     const style = getComputedStyle(this.element);
     const colour = (name) => style.getPropertyValue(name).trim();
-    const bars = labels.length <= MOST_BARS;
+    const bars = labels.length <= MOST_BARS && !lines && !ratio;
     const font = `12px ${style.fontFamily}`;
     const width = this.#width();
     const marks = ticks(by, labels, width - 56);
@@ -93,6 +108,9 @@ export class Chart {
         points: { show: false },
       },
     ];
+    if (lines || ratio) {
+      series.splice(1, 1, ...(lines ?? [null]).map((_, n) => line(n, colour, labels.length <= MOST_BARS)));
+    }
     if (before) {
       series.splice(1, 0, {
         stroke: colour("--soft"),
@@ -111,7 +129,7 @@ export class Chart {
       cursor: { y: false, drag: { x: false, y: false }, points: { show: !bars, size: 8 } },
       scales: {
         x: { time: false, range: [-0.6, Math.max(0, labels.length - 1) + 0.6] },
-        y: { range: (_, least, most) => [Math.min(0, least ?? 0), Math.max(1, (most ?? 1) * 1.04)] },
+        y: { range: (_, least, most) => [Math.min(0, least ?? 0), ratio ? ceiling(least, most) : Math.max(1, (most ?? 1) * 1.04)] },
       },
       axes: [
         {
@@ -129,31 +147,37 @@ export class Chart {
           font,
           grid: { stroke: colour("--line"), width: 1 },
           ticks: { show: false },
-          size: 52,
+          size: (_, shown) => Math.max(52, 12 + 7 * Math.max(0, ...(shown ?? []).map((one) => one.length))),
           gap: 8,
           space: 36,
-          incrs: [1, 2, 5].flatMap((n) => [...Array(16).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b),
-          values: (_, splits) => splits.map((n) => short(n)),
+          incrs: [1, 2, 5].flatMap((n) => [...Array(ratio ? 28 : 19).keys()].map((e) => n * 10 ** (ratio ? e - 9 : e))).sort((a, b) => a - b),
+          values: (_, splits) => splits.map((n) => (ratio ? written(n) : short(n))),
         },
       ],
       series,
-      hooks: { setCursor: [(plot) => this.#describe(plot.cursor.idx ?? null)] },
+      hooks: {
+        drawClear: [(plot) => partial !== null && shade(plot, partial, colour("--hover"))],
+        draw: [(plot) => flags(plot, this.#series.notes ?? [], colour("--warn"))],
+        setCursor: [(plot) => this.#describe(plot.cursor.idx ?? null)],
+      },
     };
   }
 
   #describe(index) {
-    const { by, labels, values, before, name } = this.#series;
+    const { by, labels, values, before, name, lines, written, partial, notes } = this.#series;
     this.#readout.classList.toggle("pointing", index !== null);
+    this.element.setAttribute("aria-valuemax", String(Math.max(0, labels.length - 1)));
     if (index === null || labels[index] === undefined) {
-      const most = Math.max(...values);
-      text(this.#readout, labels.length ? `Highest: ${whole(most)}, ${label(by, labels[values.indexOf(most)])}` : "Nothing was counted in these days.");
+      const said = labels.length ? extremes(this.#series) : "Nothing was counted in these days.";
+      text(this.#readout, said);
       this.element.setAttribute("aria-valuenow", String(Math.max(0, labels.length - 1)));
-      this.element.setAttribute("aria-valuetext", `${name}: ${labels.length} points, highest ${whole(Math.max(0, ...values))}`);
+      this.element.setAttribute("aria-valuetext", `${name}: ${labels.length} points. ${said}`);
       return;
     }
     const then = before?.values[index];
-    const beside = then === undefined || then === null ? "" : `, before ${whole(then)} (${label(by, before.labels[index])})`;
-    const said = `${label(by, labels[index])}: ${whole(values[index])}${beside}`;
+    const beside = then === undefined || then === null ? "" : `, before ${written(then)} (${label(by, before.labels[index])})`;
+    const shown = lines ? lines.map((one) => `${one.name} ${written(one.values[index])}`).join(", ") : written(values[index]);
+    const said = `${label(by, labels[index])}${index === partial ? " (not over)" : ""}: ${shown}${beside}${notes?.[index] ? `. ${notes[index]}` : ""}`;
     text(this.#readout, said);
     this.element.setAttribute("aria-valuenow", String(index));
     this.element.setAttribute("aria-valuetext", said);
@@ -161,7 +185,7 @@ export class Chart {
 
   #key(event) {
     const count = this.#series?.labels.length ?? 0;
-    if (!count) return;
+    if (!count || !this.#plot) return;
     const now = this.#plot.cursor.idx ?? count;
     const to = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: count - 1 }[event.key];
     if (to === undefined) return;
@@ -173,7 +197,7 @@ export class Chart {
     const plot = this.#plot;
     if (!plot) return;
     if (index === null) plot.setCursor({ left: -10, top: -10 });
-    else plot.setCursor({ left: plot.valToPos(index, "x"), top: plot.valToPos(this.#series.values[index], "y") });
+    else plot.setCursor({ left: plot.valToPos(index, "x"), top: plot.valToPos(this.#series.values[index] ?? 0, "y") });
   }
 
   #width() {
@@ -189,7 +213,67 @@ export class Chart {
   }
 }
 
+/** The upper end of an axis of ratios, which may be small, negative, or none. */
+const ceiling = (least, most) => (most > 0 ? most * 1.04 : least < 0 ? 0 : 1);
+
+/** The nth of several lines. A value between two gaps has no line: it is a point. */
+function line(n, colour, few) {
+  const { colour: own, dash } = stroke(n);
+  const alone = (plot, i) => {
+    const values = plot.data[i];
+    return values.flatMap((value, at) => (value !== null && (values[at - 1] ?? null) === null && (values[at + 1] ?? null) === null ? [at] : []));
+  };
+  return {
+    stroke: colour(own),
+    width: 2,
+    dash,
+    paths: uPlot.paths.linear(),
+    points: { show: true, size: few ? 6 : 5, width: 1.5, fill: colour("--surface"), filter: (plot, i) => (few ? null : alone(plot, i)) },
+  };
+}
+
+/** Days that somebody has written a note on. */
+function flags(plot, notes, colour) {
+  const { top } = plot.bbox;
+  const size = 4 * devicePixelRatio;
+  plot.ctx.save();
+  plot.ctx.fillStyle = colour;
+  notes.forEach((note, i) => {
+    if (note === null) return;
+    const x = plot.valToPos(i, "x", true);
+    plot.ctx.beginPath();
+    plot.ctx.moveTo(x - size, top - 2 * size);
+    plot.ctx.lineTo(x + size, top - 2 * size);
+    plot.ctx.lineTo(x, top - size / 2);
+    plot.ctx.fill();
+  });
+  plot.ctx.restore();
+}
+
+/** The day at this place is not over. */
+function shade(plot, place, colour) {
+  const { left, top, width, height } = plot.bbox;
+  const from = Math.max(left, plot.valToPos(place - 0.5, "x", true));
+  plot.ctx.save();
+  plot.ctx.fillStyle = colour;
+  plot.ctx.fillRect(from, top, Math.min(left + width, plot.valToPos(place + 0.5, "x", true)) - from, height);
+  plot.ctx.restore();
+}
+
+/** "Highest: 12, Sat, 21 Nov 2026"; below 0 what is lowest, and beside it only a highest above 0. */
+function extremes({ by, labels, values, lines, written }) {
+  if (lines) return `${labels.length} points of ${lines.length} lines`;
+  const known = values.filter((value) => value !== null);
+  if (!known.length) return "There is nothing to divide by.";
+  const told = (word, value) => `${word}: ${written(value)}, ${label(by, labels[values.indexOf(value)])}`;
+  const most = Math.max(...known);
+  const least = Math.min(...known);
+  if (least >= 0) return told("Highest", most);
+  return most > 0 ? `${told("Highest", most)}; ${told("lowest", least)}` : told("Lowest", least);
+}
+
 /** Whether two series have the same points, so that only their values differ. */
 function alike(one, other) {
-  return one.by === other.by && Boolean(one.before) === Boolean(other.before) && one.labels.join() === other.labels.join();
+  const kind = ({ before, lines, ratio, partial }) => `${Boolean(before)} ${lines?.length} ${ratio} ${partial}`;
+  return one.by === other.by && kind(one) === kind(other) && one.labels.join() === other.labels.join();
 }

@@ -1,22 +1,31 @@
-// One counter: its series, compared with the period before, and its keys.
+// One counter: its series, beside other counters or another period, and its keys.
 
-import { address as url, counterPath, get } from "./api.js";
-import { Chart, MOST_BARS } from "./chart.js";
-import { announce, h, paced, put, settled, text } from "./dom.js";
-import { between, change, label, plus, whole } from "./format.js";
+import { counterPath, get } from "./api.js";
+import { Chart } from "./chart.js";
+import { controls, title } from "./controls.js";
+import { amount, announce, h, paced, put, text } from "./dom.js";
+import { filters } from "./filters.js";
+import { plus, ratios, whole } from "./format.js";
+import { hourMap } from "./hours.js";
 import { keys } from "./keys.js";
-import { choice, failure, figure, tick } from "./parts.js";
-import { RANGES, address, read } from "./range.js";
+import { legend } from "./lines.js";
+import { dayNotes } from "./notes.js";
+import { share } from "./share.js";
+import { name, visible } from "./names.js";
+import { failure, tick } from "./parts.js";
+import { FILTERS, RANGES, address, picked, read } from "./range.js";
+import { compared, remarks } from "./sentences.js";
 import { series } from "./series.js";
+import { downloads, figuresOf, table } from "./table.js";
 
-const TABLE_MOST = 400;
 const HOURS_ANEW_MS = 5_000;
 const KEYS_ANEW_MS = 10_000;
 const ANEW_MS = 60_000;
-const TYPED_MS = 600;
 
 export function counterView(app, counter, query) {
   let settings = null;
+  const known = new Map(); // settings of this counter and of those beside it
+  let refused = null; // a time zone that cannot be told, and why
   let wanted = null;
   let found = null;
   let asking = null;
@@ -24,8 +33,11 @@ export function counterView(app, counter, query) {
   let allTotal = null;
   let loading = false;
   let moved = false; // an event came while the numbers were asked for
-  let typing = null; // the date field
   let left = false; // nobody looks at this any more
+  let shown;
+  const ready = new Promise((done) => (shown = done)); // the first number is there, or why it is not
+  let ended;
+  const loaded = new Promise((done) => (ended = done)); // and so are the others
 
   // Hours and keys are not in the events: look again, but not all the time.
   const again = paced(() => load(true), HOURS_ANEW_MS);
@@ -40,41 +52,35 @@ export function counterView(app, counter, query) {
   const sumName = h("span", null, "Sum");
   const sumNote = h("small");
   const yesterday = h("small");
-  const first = day("from", "First day");
-  const last = day("to", "Last day");
-  const ranges = h("div");
-  const controls = h("div", { class: "controls" }, ranges, h("span", { class: "dates" }, first, h("span", { "aria-hidden": "true" }, "–"), last));
-  const drawing = h("div", { class: "controls" });
-  const chip = h("p", { class: "chips" });
+  const chosen = controls(go);
+  const filter = filters(counter, go, chosen.zone);
   const trouble = h("div");
+  const zoneTrouble = h("div");
   const missing = h("div");
   const note = h("p", { class: "soft note" });
+  const lines = h("ul", { class: "lines", "aria-label": "Lines of the chart" });
   const tableBody = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the chart" });
   const details = h("details", { ontoggle: () => details.open && found && numbers() }, h("summary", null, "The numbers as a table"), tableBody);
-  const top = keys(counter, (key) => go({ key }));
-  const panel = h("div", { class: "panel" }, drawing, chart.element, h("div", { class: "legend" }, chart.legend, note), details);
+  const csv = h("span", { class: "csv" });
+  const top = keys(counter, (key) => go({ ...Object.fromEntries(FILTERS.map((one) => [one, null])), key, each: null, ratio: null }));
+  const map = hourMap(counter);
+  const notes = dayNotes(app, counter, () => found && drawn(true));
+  const sharing = share(app, counter, () => query);
+  const panel = h("div", { class: "panel" }, chosen.drawing, lines, chart.element, h("div", { class: "legend" }, chart.legend, note), h("div", { class: "as-table" }, details, csv));
   const sumFigure = h("div", { class: "figure" }, h("dt", null, sumName), h("dd", null, sum, sumNote));
-  const content = h(
-    "div",
-    null,
-    h(
-      "dl",
-      { class: "figures" },
-      h("div", { class: "figure" }, h("dt", null, "Today"), h("dd", null, now, yesterday)),
-      sumFigure,
-      h("div", { class: "figure" }, h("dt", null, "In all"), h("dd", null, all)),
-    ),
-    controls,
-    chip,
-    trouble,
-    panel,
-    top.element,
+  const totals = h(
+    "dl",
+    { class: "figures" },
+    h("div", { class: "figure" }, h("dt", null, "Today"), h("dd", null, now, yesterday)),
+    sumFigure,
+    h("div", { class: "figure" }, h("dt", null, "In all"), h("dd", null, all)),
   );
+  const content = h("div", null, totals, chosen.days, filter.element, zoneTrouble, trouble, panel, notes.element, map.element, top.element);
   const element = h(
     "section",
     { class: "counter" },
     h("p", { class: "back" }, h("a", { href: "#/" }, "← All counters")),
-    h("div", { class: "head" }, h("h1", null, counter), meta),
+    h("div", { class: "head" }, h("h1", null, name(counter)), meta, sharing.element),
     missing,
     content,
   );
@@ -91,14 +97,17 @@ export function counterView(app, counter, query) {
       answer = await get(counterPath(counter));
     } catch (error) {
       if (left) return;
+      shown();
+      ended();
       content.hidden = error.status === 404;
-      if (content.hidden) put(missing, h("p", { class: "notice" }, `Nothing has been counted as ${counter}. When something is, it shows up here.`), h("p", null, h("a", { href: "#/" }, "All counters")));
+      if (content.hidden) put(missing, h("p", { class: "notice" }, `Nothing has been counted as ${visible(counter)}. When something is, it shows up here.`), h("p", null, h("a", { href: "#/" }, "All counters")));
       else put(trouble, failure(error, start));
       return;
     }
     if (left) return;
     startAgain.stop();
     settings = answer;
+    known.set(counter, answer);
     put(missing);
     content.hidden = false;
     const unit = { day: "day", hour: "hour", quarter: "quarter of an hour" }[settings.resolution];
@@ -108,188 +117,170 @@ export function counterView(app, counter, query) {
 
   /** Ask for everything that the address names; `quietly`: only anew. */
   async function load(quietly = false) {
-    wanted = read(query, settings);
+    if (refused && refused.zone !== query.get("zone")) refused = null;
     again.done();
     keysAgain.done();
     loading = true;
     moved = false;
     asking?.abort();
     const own = (asking = new AbortController());
-    if (!quietly) show();
     panel.setAttribute("aria-busy", "true");
     try {
-      found = await series(counter, wanted, own.signal);
-      put(trouble);
-      panel.removeAttribute("aria-busy");
-      drawn(quietly);
-      if (wanted.key === null) top.show(wanted, found.sum);
-      else if (!quietly) top.show(wanted, 0);
-      await Promise.all([figures(own.signal), inAll(own.signal)]);
+      await neighbours(own.signal);
+      if (own.signal.aborted) return;
+      wanted = read(counter, query, known, refused?.zone);
+      if (!quietly) show();
+      await Promise.all([inAll(own.signal), figures(own.signal), points(own.signal, quietly), noted(own.signal)]);
       loading = false;
+      ended();
       // They may be of before and after the event: once more.
       if (moved) setTimeout(() => asking === own && !left && load(true), 1_000);
     } catch (error) {
-      if (error.name === "AbortError") return;
+      if (error.name === "AbortError" || asking !== own) return;
+      if (error.status === 422 && wanted?.asked && wanted.asked === wanted.shownZone && wanted.zone) {
+        // Its own days can always be told.
+        refused = { zone: wanted.asked, why: error.message };
+        load(quietly);
+        return;
+      }
       loading = false;
+      shown();
+      ended();
       panel.removeAttribute("aria-busy");
       put(trouble, failure(error, () => load()));
     }
   }
 
-  /** A field for a day. Who types passes many a date on the way to the one that is meant. */
-  function day(name, label) {
-    const typed = settled(() => {
-      typing = null;
-      if (left || !field.value || !field.checkValidity()) return;
-      go({ from: wanted.from, to: wanted.to ?? wanted.now, [name]: field.value, range: "custom" });
-    }, TYPED_MS);
-    const field = h("input", { type: "date", "aria-label": label, min: "1970-01-01", onchange: () => typed((typing = field)) });
-    return field;
+  /** The notes on these days, which the numbers do not wait for. */
+  async function noted(signal) {
+    if ((await notes.load(wanted, signal)) && found && !signal.aborted) drawn(true);
+  }
+
+  /** The chart, and the keys of its days. */
+  async function points(signal, quietly) {
+    const answer = await series(wanted, signal);
+    if (signal.aborted) return;
+    found = answer;
+    put(trouble);
+    panel.removeAttribute("aria-busy");
+    drawn(quietly);
+    shown();
+    const { key, prefix, exclude_key, exclude_prefix } = wanted.filter;
+    const alone = key.length === 1 && !prefix.length && !exclude_key.length && !exclude_prefix.length;
+    // Of one key there is nothing to list: the others are, to go to.
+    const total = alone || wanted.beside.length ? 0 : wanted.each ? found.lines.reduce((all, line) => all + line.sum, 0) : found.sum;
+    map.show(wanted, settings);
+    if (!alone || !quietly) top.show({ ...wanted, filter: alone ? {} : wanted.filter }, total);
+  }
+
+  /** How the counters beside this one are counted: the time zone of the view depends on it. */
+  async function neighbours(signal) {
+    const unknown = query.getAll("with").filter((one) => !known.has(one));
+    const answers = unknown.map((one) =>
+      get(counterPath(one), {}, signal).then(
+        (answer) => known.set(one, answer),
+        (error) => {
+          if (![403, 404].includes(error.status)) throw error; // its line says so
+        },
+      ),
+    );
+    await Promise.all(answers);
   }
 
   /** The controls, as the address has them. */
   function show() {
-    const { range, by, can, hours, key } = wanted;
-    const shownBy = by === "auto" ? null : by;
-    const offered = RANGES.filter(([value]) => value !== "1" || hours);
-    const focused = [ranges, drawing].some((one) => one.contains(document.activeElement)) ? document.activeElement : null;
-    put(ranges, choice("Days", offered, range, (value) => go({ range: value, from: null, to: null, by: null })));
-    dated(first, wanted.from);
-    dated(last, wanted.to);
+    chosen.show(wanted, settings, found?.by);
+    filter.show(wanted);
     put(
-      drawing,
-      choice(
-        "Shown by",
-        [
-          ["hour", "Hours", can.hour ? null : hours ? "At most 92 days by the hour" : "This counter is counted by day"],
-          ["day", "Days"],
-          ["month", "Months", can.month ? null : "For more than 31 days"],
-        ],
-        shownBy ?? found?.by,
-        (value) => go({ by: value }),
-      ),
-      h(
-        "label",
-        { class: "check" },
-        h("input", {
-          type: "checkbox",
-          checked: wanted.compare,
-          disabled: wanted.from === null,
-          onchange: (event) => go({ compare: event.target.checked ? "1" : null }),
-        }),
-        "Compare with the period before",
-      ),
+      zoneTrouble,
+      refused && h("p", { class: "notice warn", role: "status" }, `Days of ${visible(refused.zone)} cannot be told. ${refused.why}. Shown are those of ${wanted.shownZone}.`),
     );
-    if (focused) refocus(focused);
-    put(
-      chip,
-      key !== null && [
-        "Only the key ",
-        h("span", { class: "chip" }, key === "" ? "(no key)" : key, h("button", { type: "button", "aria-label": "All keys", onclick: () => go({ key: null }) }, "×")),
-      ],
-    );
-  }
-
-  function dated(field, iso) {
-    // The same value again would put the cursor back to the field's beginning.
-    if (field !== typing && field.value !== (iso ?? "")) field.value = iso ?? "";
-  }
-
-  /** What had the focus was made anew: give it to what took its place. */
-  function refocus(before) {
-    const name = (one) => `${one.tagName} ${one.getAttribute("aria-label") ?? one.textContent} ${one.type}`;
-    const all = [ranges, drawing].flatMap((part) => [...part.querySelectorAll("button, input")]);
-    all.find((one) => name(one) === name(before))?.focus();
   }
 
   function drawn(quietly) {
     const { before, labels, values, by } = found;
-    const useful = before && before.values.length ? before : null;
-    chart.draw({ by, labels, values, before: useful, name: counter });
-    const period = RANGES.find(([value]) => value === wanted.range)?.[1];
+    const useful = before && !before.trouble && before.labels.some(Boolean) ? before : null;
+    const many = wanted.lines.length > 1;
+    const written = wanted.ratio ? ratios(found.sum ?? Math.max(0, ...values)) : whole;
+    const unfinished = labels.findIndex((iso) => iso.slice(0, 10) === (by === "month" ? wanted.now.slice(0, 7) : wanted.now));
+    const partial = by === "hour" || unfinished === -1 || (by === "month" && wanted.to !== null && wanted.to < wanted.now) ? null : unfinished;
+    const drawnLines = many && !wanted.ratio ? found.lines.map((line, i) => ({ name: title(wanted.lines[i]), values: line.values })) : null;
+    chart.draw({ by, labels, values, before: useful, name: visible(counter), lines: drawnLines, written, ratio: Boolean(wanted.ratio), partial, notes: notes.at(by, labels) });
+    const chosenRange = RANGES.find(([value]) => value === wanted.range)?.[1];
+    totals.hidden = many;
+    lines.hidden = !many;
+    if (many) legend(lines, wanted, found, written);
     sumFigure.hidden = wanted.range === "all";
-    text(sumName, wanted.range === "custom" ? "These days" : wanted.range === "1" ? "Today, all hours" : `Last ${period}`);
-    text(sum, whole(found.sum));
-    const more = before && before.sum !== null ? change(found.sum, before.sum) : null;
-    put(sumNote, before && before.sum !== null && `${more ? `${more}, ` : ""}before ${whole(before.sum)}`);
-    put(
-      note,
-      useful && [h("span", { class: "of now" }, range(found)), " ", h("span", { class: `of then ${labels.length > MOST_BARS ? "dashed" : ""}` }, range(useful)), " "],
-      before?.trouble && `${before.trouble} `,
-      found.rolledUpTo && by !== "month" && "Older days are in months by now. ",
-    );
+    text(sumName, wanted.range === "custom" ? "These days" : wanted.range === "1" ? "Today, all hours" : `Last ${chosenRange}`);
+    amount(sum, whole(found.sum));
+    text(sumNote, many ? "" : compared(found, written));
+    put(note, remarks(wanted, found, useful, partial, written));
+    put(csv, downloads(wanted, by));
     if (details.open) numbers();
     if (wanted.by === "auto" && !quietly) show();
-    if (!quietly) announce(`${counter}: ${labels.length} ${by}s, ${whole(found.sum)} in all of them`);
+    if (!quietly) announce(`${visible(counter)}: ${labels.length} ${by}s, ${drawnLines ? found.lines.map((line, i) => `${title(wanted.lines[i])} ${whole(line.sum)}`).join(", ") : written(found.sum)} in all of them`);
   }
 
   async function figures(signal) {
+    if (wanted.lines.length > 1) return;
     const from = plus(wanted.now, -1);
-    const two = await get(counterPath(counter, "daily"), { from, to: wanted.now, key: wanted.key }, signal).catch((error) => {
-      if (error.status !== 422) throw error;
+    const two = await get(counterPath(counter, "daily"), picked(wanted, wanted.lines[0], { from, to: wanted.now }), signal).catch((error) => {
+      if (error.status !== 422 || wanted.zone) throw error;
       return null;
     });
     if (!two) return;
     todayTotal = two.rows.at(-1).total;
-    text(now, whole(todayTotal));
-    text(yesterday, `yesterday ${whole(two.rows[0].total)}`);
+    amount(now, whole(todayTotal));
+    text(yesterday, `all of yesterday ${whole(two.rows[0].total)}`);
   }
 
   async function inAll(signal) {
-    const one = await get(counterPath(counter, "totals"), { by: "total", key: wanted.key }, signal);
+    if (wanted.lines.length > 1) return;
+    const one = await get(counterPath(counter, "totals"), { by: "total", ...wanted.filter }, signal);
     allTotal = one.rows[0]?.total ?? 0;
-    text(all, whole(allTotal));
+    amount(all, whole(allTotal));
+    shown();
   }
 
   function numbers() {
-    const { by, labels, values, before } = found;
-    const rows = labels.map((iso, i) => [iso, values[i], before?.values[i]]).reverse();
-    const cells = rows.slice(0, TABLE_MOST).map(([iso, value, then]) =>
-      h("tr", null, h("th", { scope: "row" }, label(by, iso)), h("td", { class: "number" }, whole(value)), before && h("td", { class: "number soft" }, whole(then))),
-    );
-    const path = by === "month" ? "totals" : by === "hour" ? "hourly" : "daily";
-    const csv = url(counterPath(counter, path), { from: wanted.from, to: wanted.to, key: wanted.key, by: by === "month" ? by : null, format: "csv" });
-    put(
-      tableBody,
-      h(
-        "table",
-        null,
-        h("thead", null, h("tr", null, h("th", { scope: "col" }, { day: "Day", hour: "Hour", month: "Month" }[by]), h("th", { scope: "col", class: "number" }, "Total"), before && h("th", { scope: "col", class: "number" }, "Before"))),
-        h("tbody", null, cells),
-      ),
-      h("p", { class: "soft" }, rows.length > TABLE_MOST && `The last ${TABLE_MOST} of ${whole(rows.length)}. `, h("a", { href: csv, download: true }, "Download as CSV")),
-    );
+    table(tableBody, found.by, found.labels, figuresOf(wanted, found, notes.at(found.by, found.labels)));
   }
 
   function heard(news) {
     const mine = Object.hasOwn(news.today, counter) && news.today[counter];
     if (!settings && (mine || !content.hidden)) return startAgain(); // it is there now, or the server is
-    if (!mine) return undefined;
+    const beside = wanted?.lines.some((line) => Object.hasOwn(news.today, line.counter));
+    if (!mine && !beside) return undefined;
     moved ||= loading;
-    if (!found || todayTotal === null) return undefined;
+    if (!found) return undefined;
+    if (wanted.lines.length > 1 || wanted.zone) return again();
+    if (!mine || todayTotal === null) return undefined;
     const { day, total } = mine;
-    if (wanted.key !== null || day !== wanted.now) return again(); // of all keys, or of the day after
+    if (FILTERS.some((one) => wanted.filter[one].length) || day !== wanted.now) return again(); // of all keys, or of the day after
     if (total === todayTotal) return undefined;
-    if (allTotal !== null) text(all, whole((allTotal += total - todayTotal)));
+    if (allTotal !== null) amount(all, whole((allTotal += total - todayTotal)));
     todayTotal = total;
-    text(now, whole(total));
+    amount(now, whole(total));
     tick(now);
     if (wanted.to !== null && wanted.to < day) return undefined;
     if (found.by !== "day" || found.labels.at(-1) !== day) return again();
     found.sum += total - found.values.at(-1);
     chart.last(total);
-    text(sum, whole(found.sum));
+    amount(sum, whole(found.sum));
     return keysAgain();
   }
 
-  start();
-  return {
+  const self = {
     element,
-    title: counter,
-    counters: [counter],
+    ready,
+    loaded,
+    title: visible(counter),
+    counters: [counter, ...query.getAll("with")],
     heard,
     changed(next) {
       query = next;
+      self.counters = [counter, ...query.getAll("with")];
+      app.live.watch(self.counters);
       if (settings) load();
     },
     gone() {
@@ -297,12 +288,10 @@ export function counterView(app, counter, query) {
       clearInterval(timer);
       for (const call of [again, keysAgain, startAgain]) call.stop();
       asking?.abort();
-      top.gone();
+      for (const part of [chosen, filter, map, top]) part.gone();
       chart.destroy();
     },
   };
-}
-
-function range({ by, labels }) {
-  return labels.length ? between(by, labels[0], labels.at(-1)) : "";
+  start();
+  return self;
 }

@@ -3,7 +3,9 @@
 import { get, post } from "./api.js";
 import { announce, h, put } from "./dom.js";
 import { moment, whole } from "./format.js";
+import { visible } from "./names.js";
 import { choice, failure } from "./parts.js";
+import { reasonOf } from "./reasons.js";
 
 const FIRST = 50;
 const MOST = 500;
@@ -63,7 +65,7 @@ export function deadLetters(app, done) {
       actions,
       total === 0 && h("p", { class: "soft" }, "None: everything that came could be counted."),
       reasons.length > 1 &&
-        choice("Reasons", [[null, `All ${whole(total)}`], ...reasons.map(([name, n]) => [name, `${name} ${whole(n)}`])], reason, (value) => {
+        choice("Reasons", [[null, `All ${whole(total)}`], ...reasons.map(([name, n]) => [name, `${reasonOf(name).title} ${whole(n)}`])], reason, (value) => {
           reason = value;
           limit = FIRST;
           // They say what they are about, which is not what is pressed until the answer is there.
@@ -83,23 +85,29 @@ export function deadLetters(app, done) {
   }
 
   function letter(row, own) {
+    const { title, what, todo } = reasonOf(row.reason);
     return h(
       "li",
       null,
-      h("p", { class: "what" }, h("strong", null, row.reason), " ", h("span", { class: "soft number" }, moment(row.created)), own && [
+      h("p", { class: "what" }, h("strong", null, title), " ", h("span", { class: "soft number" }, moment(row.created)), own && [
         h("span", { class: "buttons" }, [
           h("button", { type: "button", class: "small", "aria-label": `Retry ${row.ref}`, onclick: () => retry({ refs: [row.ref] }, 1) }, "Retry"),
           h("button", { type: "button", class: "small danger", "aria-label": `Drop ${row.ref}`, onclick: () => drop({ refs: [row.ref] }, 1) }, "Drop…"),
         ]),
       ]),
-      h("p", null, row.detail),
-      h("details", null, h("summary", null, "What came"), h("pre", { tabindex: "0", "aria-label": "What came" }, row.payload), h("p", { class: "soft" }, `${row.ref}, from ${row.stream}, first sent ${moment(row.at)}`, row.truncated && "; it was cut off, so it cannot be retried")),
+      h("p", null, `${what} `, row.truncated ? "What came was cut off, so it cannot be retried: drop it." : todo),
+      h("details", null, [
+        h("summary", null, "Details"),
+        h("p", null, h("code", null, row.reason), ": ", visible(row.detail)),
+        h("pre", { tabindex: "0", "aria-label": "What came" }, visible(row.payload)),
+        h("p", { class: "soft" }, `${row.ref}, from ${visible(row.stream)}, first sent ${moment(row.at)}`),
+      ]),
     );
   }
 
   async function retry(which, number) {
     const maybe = which.reason && COUNTED_MAYBE.includes(which.reason);
-    if (maybe && !(await sure(`Rows that are ${which.reason} may be counted already. Count ${number === 1 ? "it" : `these ${whole(number)}`} all the same?`, "Count"))) return;
+    if (maybe && !(await sure(`${reasonOf(which.reason).title}: these rows may be counted already. Count ${number === 1 ? "it" : `these ${whole(number)}`} all the same?`, "Count"))) return;
     await act(async () => {
       const result = await post("/v1/dead/retry", which);
       const parts = [`Counted ${whole(result.rows)} ${result.rows === 1 ? "row" : "rows"}`];

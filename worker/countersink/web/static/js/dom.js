@@ -1,6 +1,7 @@
 // Making elements. Text is always text: nothing here parses HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
+const LONG = 15; // characters: twelve digits with their commas stay in one line
 
 /** An element: h("a", { class: "x", href: "#/", onclick: f }, "text", child, [children], null). */
 export function h(tag, properties, ...children) {
@@ -21,6 +22,12 @@ export function put(element, ...children) {
 /** Change the text only where it differs, so that selections and screen readers are left alone. */
 export function text(element, value) {
   if (element.textContent !== value) element.textContent = value;
+}
+
+/** A number as text: one of many digits may be broken between its groups, and is never cut off. */
+export function amount(element, value) {
+  if (element.textContent === value) return;
+  put(element, value.length > LONG ? value.split(/(?<=,)/).flatMap((group, i) => (i ? [document.createElement("wbr"), group] : [group])) : value);
 }
 
 /** Say something to screen readers, once, when they have time. */

@@ -14,8 +14,13 @@ const MONTH_SHORT = new Intl.DateTimeFormat("en-GB", { month: "short", timeZone:
 
 /** "1,234,567". Beyond 2^53 the page knows a number to about 16 digits only, and says so: "≈ …". */
 export const whole = (n) => (n === null || n === undefined ? "–" : `${Math.abs(n) > Number.MAX_SAFE_INTEGER ? "≈ " : ""}${WHOLE.format(n)}`);
-export const short = (n) => SHORT.format(n);
+export const short = (n) => (Math.abs(n) < 1e15 ? SHORT.format(n) : n.toExponential(1).replace("e+", "e"));
 export const percent = (part) => PERCENT.format(part);
+
+const FINE = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 4 });
+const PLAIN = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
+/** How ratios are written, all of one view alike: in percent where none is above 1. */
+export const ratios = (largest) => (n) => (n === null || n === undefined ? "–" : (Math.abs(largest) <= 1 ? FINE : PLAIN).format(n));
 
 /** "+12.5%"; null where there is nothing to compare with. */
 export const change = (now, before) => (before > 0 ? CHANGE.format(now / before - 1) : null);
@@ -57,6 +62,15 @@ export function today(zone) {
     return ["year", "month", "day"].map((type) => parts.find((one) => one.type === type).value).join("-");
   } catch {
     return new Date().toISOString().slice(0, 10); // a zone that this browser does not know
+  }
+}
+
+/** The time of day in a time zone, as "08:05"; null: this browser does not know it. */
+export function timeIn(zone) {
+  try {
+    return new Intl.DateTimeFormat("en-GB", { timeZone: zone, hour: "2-digit", minute: "2-digit", hourCycle: "h23" }).format();
+  } catch {
+    return null;
   }
 }
 

@@ -1,14 +1,16 @@
 // A counter's keys with the largest totals, with a search.
 
 import { address, counterPath, get } from "./api.js";
-import { announce, h, put, settled, text } from "./dom.js";
-import { percent, whole } from "./format.js";
-import { failure } from "./parts.js";
+import { amount, announce, h, put, settled, text } from "./dom.js";
+import { between, day, percent, plus, whole } from "./format.js";
+import { name, visible } from "./names.js";
+import { failure, told } from "./parts.js";
 
 const FIRST = 25;
 const STEP = 4;
 const MOST = 10_000;
 const DRAWN = 500;
+const MOST_CHANGES = 2_000; // keys of which it is asked how they have changed
 
 /** `picked(key)` is called when somebody chooses one. */
 export function keys(counter, picked) {
@@ -23,6 +25,7 @@ export function keys(counter, picked) {
 
   const list = h("ol", { class: "keys" });
   const note = h("p", { class: "soft" });
+  const explained = h("p", { class: "soft explained", hidden: true });
   const trouble = h("div");
   const more = h("button", { type: "button", hidden: true, onclick: () => ask(Math.min(MOST, n * STEP)) }, "Show more");
   const find = h("input", {
@@ -40,6 +43,7 @@ export function keys(counter, picked) {
     trouble,
     list,
     more,
+    explained,
     note,
   );
 
@@ -48,11 +52,13 @@ export function keys(counter, picked) {
     n = number;
     asking?.abort();
     const own = (asking = new AbortController());
-    const question = { n, search: find.value, from: wanted.from, to: wanted.to };
+    const also = n > MOST_CHANGES ? null : changeOf(wanted);
+    const question = { n, search: find.value, from: wanted.from, to: wanted.to, time_zone: wanted.zone, ...wanted.filter, also: also && also.map(({ from, to }) => `${from}..${to}`) };
     try {
       const found = await get(counterPath(counter, "top"), question, own.signal);
       put(trouble);
       show(found.rows);
+      explain(also);
     } catch (error) {
       if (error.name !== "AbortError") put(trouble, failure(error, () => ask(n)));
     }
@@ -65,10 +71,19 @@ export function keys(counter, picked) {
     fill(0);
     more.hidden = rows.length < n || n >= MOST;
     const searched = find.value;
-    if (!rows.length) put(note, searched ? `No key has “${searched}” in it.` : "Nothing was counted in these days.");
+    if (!rows.length) put(note, searched ? `No key has “${visible(searched)}” in it.` : "Nothing was counted in these days.");
     else if (n >= MOST && rows.length >= MOST) put(note, `The ${whole(MOST)} largest. `, csv(), " has no more either; the command export has all.");
     else put(note, csv());
     if (searched) announce(rows.length === 1 ? "1 key found" : `${rows.length} keys found`);
+  }
+
+  /** What the changes are of. */
+  function explain(also) {
+    explained.hidden = !also || !rows.length;
+    if (!also) return;
+    const [mine, other] = also.map(({ from, to }) => (from === to ? day(from) : between("day", from, to)));
+    const without = also[0].to < wanted.to ? "; today is not over, and left out" : "";
+    text(explained, `Change: ${mine} against ${other}${without}. New: nothing in the latter.`);
   }
 
   /** Items for these rows: what was there stays, and so does the focus. */
@@ -91,31 +106,34 @@ export function keys(counter, picked) {
 
   /** The numbers of the items from this one on. */
   function fill(from) {
-    for (let i = from; i < items.length; i++) items[i].tell(rows[i].total, i + 1);
+    for (let i = from; i < items.length; i++) items[i].tell(rows[i], i + 1);
     end.disconnect();
     if (items.length < rows.length) end.observe(items.at(-1).element);
   }
 
   function csv() {
-    const query = { n: MOST, search: find.value, from: wanted.from, to: wanted.to, format: "csv" };
+    const query = { n: MOST, search: find.value, from: wanted.from, to: wanted.to, time_zone: wanted.zone, ...wanted.filter, format: "csv", spreadsheet: true };
     return h("a", { href: address(counterPath(counter, "top"), query), download: true }, "Download as CSV");
   }
 
   function item(key) {
     const bar = h("span", { class: "bar", "aria-hidden": "true" });
     const place = h("span", { class: "rank number", "aria-hidden": "true" });
-    const button = h("button", { type: "button", class: "key", onclick: () => picked(key) }, key === "" ? h("em", null, "(no key)") : key);
+    const button = h("button", { type: "button", class: "key", onclick: () => picked(key) }, key === "" ? h("em", null, "(no key)") : name(key));
     const share = h("span", { class: "share number soft" });
+    const changed = h("span", { class: "change number" });
     const number = h("span", { class: "number total" });
     return {
       key,
       button,
-      element: h("li", null, bar, place, button, share, number),
-      tell(total, rank) {
+      element: h("li", null, bar, place, button, changed, share, number),
+      tell({ total, also }, rank) {
+        if (also) told(changed, ...also);
+        else text(changed, "");
         bar.style.setProperty("--part", String(Math.max(0, total) / most));
         text(place, String(rank));
         text(share, sum > 0 && total >= 0 ? percent(total / sum) : "");
-        text(number, whole(total));
+        amount(number, whole(total));
       },
     };
   }
@@ -125,7 +143,7 @@ export function keys(counter, picked) {
     /** Show the keys of these days; `total` is the sum that shares are of. */
     show(range, total) {
       sum = total;
-      const same = wanted && wanted.from === range.from && wanted.to === range.to;
+      const same = wanted && asked(wanted) === asked(range);
       wanted = range;
       ask(same ? n : FIRST);
     },
@@ -140,3 +158,15 @@ export function keys(counter, picked) {
     },
   };
 }
+
+/** The days that a change is of, and those before it, or those that the view compares with: a day that
+    is not over is in neither. Null: there is none. */
+function changeOf({ from, to, now, days, before }) {
+  if (from === null || from >= now) return null;
+  const last = to >= now ? plus(now, -1) : to;
+  if (!before || before.kind === "1") return [{ from, to: last }, { from: plus(from, -days), to: plus(last, -days) }];
+  const other = { from: before.from, to: (last < to && before.day(last)) || before.to };
+  return other.from <= other.to ? [{ from, to: last }, other] : null;
+}
+
+const asked = ({ from, to, zone, filter, before }) => JSON.stringify([from, to, zone, filter, before]);

@@ -1,6 +1,7 @@
 // Live numbers: one event stream for the page, open while somebody looks.
 
 const AGAIN_MS = 5_000;
+const NAME = /^[\w.:-]{1,64}$/; // an address may name what can be no counter
 
 /** Calls `heard(news)` about once a second and `lost(why)` when that stops. */
 export class Live {
@@ -20,7 +21,7 @@ export class Live {
 
   /** Hear of these counters from now on. */
   watch(counters) {
-    const wanted = [...counters].slice(0, 100).sort();
+    const wanted = [...counters].filter((name) => NAME.test(name)).slice(0, 100).sort();
     if (this.#source && wanted.join() === this.#counters.join()) return;
     this.#counters = wanted;
     this.#open();

@@ -1,15 +1,27 @@
 // All counters: name, the last days, today, in all.
 
 import { get } from "./api.js";
-import { announce, h, put, settled, text } from "./dom.js";
+import { amount, announce, h, put, settled, text } from "./dom.js";
 import { emptyState } from "./empty.js";
 import { whole } from "./format.js";
-import { failure, tick } from "./parts.js";
+import { visible } from "./names.js";
+import { failure, tick, told } from "./parts.js";
 import { draw, sparkline } from "./sparkline.js";
 
 const PAGE = 100;
 const MOST_AT_ONCE = 1_000;
 const DAYS = 30;
+const WEEK = 7;
+const ORDERS = [
+  ["counter down", "Name"],
+  ["counter up", "Name, last first"],
+  ["total down", "In all, largest first"],
+  ["total up", "In all, smallest first"],
+  ["today down", "Today, largest first"],
+  ["today up", "Today, smallest first"],
+  ["change down", "Change, most growth first"],
+  ["change up", "Change, most loss first"],
+];
 const ANEW_MS = 60_000;
 const AFTER_TROUBLE_MS = 5_000;
 
@@ -18,7 +30,7 @@ export function overview(app) {
   let size = PAGE;
   let number = null;
   let search = "";
-  let sort = "counter";
+  let sort = { by: "counter", reverse: false };
   let asked = 0;
   let failed = 0; // when
 
@@ -36,11 +48,8 @@ export function overview(app) {
       load(PAGE);
     }, 150),
   });
-  const heads = {
-    counter: h("button", { type: "button", onclick: () => sorted("counter") }, "Counter"),
-    today: h("button", { type: "button", onclick: () => sorted("today") }, "Today"),
-    total: h("button", { type: "button", onclick: () => sorted("total") }, "In all"),
-  };
+  const head = (by, shown, kind = "") =>
+    h("th", { scope: "col", class: kind || null, "data-sort": by }, h("button", { type: "button", onclick: () => sorted(by) }, shown));
   const table = h(
     "table",
     { class: "counters" },
@@ -49,21 +58,36 @@ export function overview(app) {
       "thead",
       null,
       h("tr", null, [
-        h("th", { scope: "col", "data-sort": "counter" }, heads.counter),
+        head("counter", "Counter"),
         h("th", { scope: "col", class: "trend" }, `Last ${DAYS} days`),
-        h("th", { scope: "col", class: "number", "data-sort": "today" }, heads.today),
-        h("th", { scope: "col", class: "number all", "data-sort": "total" }, heads.total),
+        head("change", "Change", "number change"),
+        head("today", "Today", "number"),
+        head("total", "In all", "number all"),
       ]),
     ),
     body,
   );
   const rest = h("div");
-  const list = h("div", { hidden: true }, h("div", { class: "sheet" }, table), more);
+  const choose = h(
+    "label",
+    { class: "sorting" },
+    "Sort by ",
+    h("select", { onchange: ({ target }) => sorted(...target.value.split(" ")) }, ORDERS.map(([value, shown]) => h("option", { value }, shown))),
+  );
+  const explained = h("p", { class: "soft explained" }, "Change: the last 7 whole days against the 7 before. Today is not over, so it is in neither.");
+  const list = h("div", { hidden: true }, h("div", { class: "sheet" }, table), more, explained);
   const empty = h("div");
-  const head = h("div", { class: "head" }, h("h1", null, "Counters ", count), find);
-  const element = h("section", { class: "overview" }, head, list, rest, empty);
-  const self = { element, title: "Counters", counters: [], heard, gone: () => clearInterval(timer) };
+  const top = h("div", { class: "head" }, h("h1", null, "Counters ", count), h("div", { class: "controls" }, choose, find));
+  const element = h("section", { class: "overview" }, top, list, rest, empty);
+  let shown;
+  const ready = new Promise((done) => (shown = done));
+  const self = { element, ready, loaded: ready, title: "Counters", counters: [], heard, gone };
   const timer = setInterval(() => !document.hidden && load(), ANEW_MS);
+
+  function gone() {
+    asked++; // what is still to be answered is for nobody
+    clearInterval(timer);
+  }
 
   /** Ask for the first counters that the search finds, so many. */
   async function load(wanted = size) {
@@ -74,6 +98,7 @@ export function overview(app) {
       const found = await first({ days: DAYS, totals: "false" }, turn);
       if (turn !== asked) return;
       take(found, turn);
+      shown();
       // What was ever counted takes longer to add up: it comes after the rest.
       const all = await first({ days: 1 }, turn);
       if (turn !== asked) return;
@@ -82,6 +107,7 @@ export function overview(app) {
     } catch (error) {
       if (turn !== asked) return;
       failed = Date.now();
+      shown();
       put(rest, failure(error, () => load()));
     }
   }
@@ -92,7 +118,9 @@ export function overview(app) {
     let found;
     do {
       const limit = Math.min(MOST_AT_ONCE, size - lines.length);
-      found = await get("/v1/counters", { search, after: found?.next ?? "", limit, ...question });
+      const { by, reverse } = sort;
+      const order = by === "counter" && !reverse ? {} : { sort: by, reverse }; // as early.js asks
+      found = await get("/v1/counters", { search, after: found?.next ?? "", limit, ...question, ...order });
       lines.push(...found.rows);
     } while (found.next && lines.length < size && turn === asked);
     return { ...found, rows: lines };
@@ -104,16 +132,14 @@ export function overview(app) {
     const { next } = found;
     rows = new Map(found.rows.map((data) => [data.counter, renew(rows.get(data.counter), data, turn)]));
     const nothing = number === 0 && !search;
-    head.hidden = nothing;
+    top.hidden = nothing;
     list.hidden = nothing;
-    if (nothing && !empty.hasChildNodes()) put(empty, emptyState(app));
+    if (nothing && !empty.hasChildNodes()) app.known.then(() => number === 0 && put(empty, emptyState(app)));
     if (!nothing) put(empty);
     text(count, number > 1 || search ? whole(number) : "");
-    if (number === 0 && search) put(rest, h("p", { class: "soft" }, `No counter has “${search}” in its name.`));
+    if (number === 0 && search) put(rest, h("p", { class: "soft" }, `No counter has “${visible(search)}” in its name.`));
     if (search) announce(number === 1 ? "1 counter found" : `${number} counters found`);
     more.hidden = !next;
-    for (const button of Object.values(heads)) button.disabled = Boolean(next);
-    if (next) sort = "counter";
     arrange();
     self.counters = [...rows.keys()].slice(0, PAGE);
     app.live.watch(self.counters);
@@ -133,8 +159,9 @@ export function overview(app) {
   }
 
   function make(data, values) {
-    const now = h("span", { class: "now" }, whole(data.today));
+    const now = h("span", { class: "now" });
     const all = h("span", null, "…");
+    const cell = h("td", { class: "number change" });
     const small = h("small", { class: "phone" });
     const spark = sparkline(values);
     const link = h("a", { href: `#/counter/${encodeURIComponent(data.counter)}` }, breakable(data.counter));
@@ -143,10 +170,11 @@ export function overview(app) {
       null,
       h("th", { scope: "row" }, link),
       h("td", { class: "trend" }, spark),
+      cell,
       h("td", { class: "number" }, now, small),
       h("td", { class: "number all" }, all),
     );
-    return { counter: data.counter, element, now, all, small, spark, values, base: null };
+    return { counter: data.counter, element, now, all, changed: cell, small, spark, values, base: null };
   }
 
   /** What was ever counted, and what of it is today's: both of one moment. */
@@ -156,26 +184,30 @@ export function overview(app) {
   }
 
   function numbers(row) {
-    text(row.now, whole(row.today));
+    amount(row.now, whole(row.today));
+    const more = changed(row.changed, row.values);
     if (row.base === null) return;
     const counted = row.base.day === row.day ? (row.base.today ?? 0) : 0; // of today
     row.total = row.base.total + (row.today ?? 0) - counted;
-    text(row.all, whole(row.total));
-    text(row.small, `${whole(row.total)} in all`);
+    amount(row.all, whole(row.total));
+    amount(row.small, `${whole(row.total)} in all${more === "–" ? "" : `, ${more}`}`);
   }
 
-  function sorted(by) {
-    sort = by;
-    arrange();
+  /** Sort by this; by what it is sorted already, the other way round. */
+  function sorted(by, way = null) {
+    const reverse = way === null ? sort.by === by && !sort.reverse : way === "up";
+    sort = { by, reverse };
+    load(PAGE);
   }
 
+  /** In the order of the answer: the server has sorted all counters, not only these. */
   function arrange() {
     const order = [...rows.values()];
-    if (sort !== "counter") order.sort((a, b) => (b[sort] ?? 0) - (a[sort] ?? 0) || (a.counter < b.counter ? -1 : 1));
     for (const th of table.querySelectorAll("th[data-sort]")) {
-      if (th.dataset.sort === sort) th.setAttribute("aria-sort", sort === "counter" ? "ascending" : "descending");
+      if (th.dataset.sort === sort.by) th.setAttribute("aria-sort", (sort.by === "counter") !== sort.reverse ? "ascending" : "descending");
       else th.removeAttribute("aria-sort");
     }
+    choose.querySelector("select").value = `${sort.by} ${sort.reverse ? "up" : "down"}`;
     const elements = order.map((row) => row.element);
     if (elements.some((one, i) => body.children[i] !== one) || body.children.length !== elements.length) {
       body.replaceChildren(...elements);
@@ -208,6 +240,13 @@ export function overview(app) {
 
 /** The day that an answer's `today` is of. */
 const lastDay = (data) => data.days?.at(-1)?.day;
+
+/** How the last whole week differs from the one before. */
+function changed(cell, values) {
+  const sum = (from, to) => values.slice(from, to).reduce((one, other) => one + other, 0);
+  const known = values.length > 2 * WEEK;
+  return known ? told(cell, sum(-WEEK - 1, -1), sum(-2 * WEEK - 1, -WEEK - 1)) : told(cell, null, null);
+}
 
 /** A name that may be broken after its parts. */
 function breakable(name) {

@@ -1,6 +1,7 @@
 // What several views are made of.
 
-import { h } from "./dom.js";
+import { h, text } from "./dom.js";
+import { change } from "./format.js";
 
 /** A figure with its name: <dt> and <dd> in a <div>. `note` is small, beneath. */
 export function figure(name, value, note = null, kind = "") {
@@ -17,9 +18,12 @@ export function failure(error, again) {
   );
 }
 
-/** Buttons of which one is pressed: `choices` is [[value, text, disabledBecause], …]. */
+/** Buttons of which one is pressed: `choices` is [[value, text, notNowBecause], …]. One that cannot be
+    chosen can be reached all the same, and what is in its way stands beneath. */
 export function choice(name, choices, now, chosen) {
-  return h(
+  const id = `why-${name.toLowerCase().replaceAll(" ", "-")}`;
+  const reasons = choices.filter(([, , because]) => because).map(([, shown, because]) => `${shown}: ${because}`);
+  const group = h(
     "div",
     { class: "choice", role: "group", "aria-label": name },
     choices.map(([value, shown, because]) =>
@@ -28,14 +32,15 @@ export function choice(name, choices, now, chosen) {
         {
           type: "button",
           "aria-pressed": value === now ? "true" : "false",
-          disabled: Boolean(because),
-          title: because || null,
-          onclick: () => chosen(value),
+          "aria-disabled": because ? "true" : null,
+          "aria-describedby": because ? id : null,
+          onclick: () => !because && chosen(value),
         },
         shown,
       ),
     ),
   );
+  return reasons.length ? h("div", { class: "chosen" }, group, h("p", { class: "why soft", id }, `${reasons.join(". ")}.`)) : group;
 }
 
 /** A command or a piece of code, with a button that copies it. */
@@ -53,6 +58,17 @@ export function snippet(code) {
   });
   const shown = h("code", null, code);
   return h("div", { class: "snippet" }, h("pre", { tabindex: "0", "aria-label": "Code" }, shown), button);
+}
+
+/** How a number differs from an earlier one: "+12%", "new", or "–" where there is nothing to tell. */
+export function told(element, now, before) {
+  const known = now !== null && before !== null;
+  const shown = (known && change(now, before)) || (known && before === 0 && now > 0 ? "new" : "–");
+  text(element, shown);
+  element.classList.toggle("up", shown.startsWith("+"));
+  element.classList.toggle("down", shown.startsWith("-"));
+  element.classList.toggle("none", shown === "–");
+  return shown;
 }
 
 /** A number that has just changed lights up for a moment. */

@@ -1,5 +1,6 @@
-// Which days a counter's series shows: from the address, and back into it.
+// What a counter's view shows: from the address, and back into it.
 
+import { comparison } from "./periods.js";
 import { plus, span, today } from "./format.js";
 
 export const RANGES = [
@@ -10,11 +11,22 @@ export const RANGES = [
   ["365", "1 year"],
   ["all", "All"],
 ];
+/** Names in the address and in the read API alike: which keys. */
+export const FILTERS = ["key", "prefix", "exclude_key", "exclude_prefix"];
+/** Lines of one chart. */
+export const MOST_LINES = 6;
 const MOST_HOUR_DAYS = 92;
 
-/** What the address asks for. `settings`: time_zone and resolution of the counter. */
-export function read(query, settings) {
-  const now = today(settings.time_zone);
+/** What the address asks for. `known`: time_zone and resolution of the counter and of those beside it,
+    by name; `refused`: a time zone whose days cannot be told, so that another one's are shown. */
+export function read(counter, query, known, refused = null) {
+  const settings = known.get(counter);
+  const beside = [...new Set(query.getAll("with"))].filter((name) => name && name !== counter).slice(0, MOST_LINES - 1);
+  const usual = common([counter, ...beside].map((name) => known.get(name)).filter(Boolean));
+  const asked = query.get("zone") || null;
+  const shownZone = asked && asked !== refused ? asked : usual;
+  const zoneOf = (name) => (known.get(name)?.time_zone === shownZone ? null : shownZone);
+  const now = today(shownZone);
   const hours = settings.resolution !== "day";
   let range = query.get("range") ?? "30";
   let from = null;
@@ -32,20 +44,43 @@ export function read(query, settings) {
   const can = { hour: hours && days <= MOST_HOUR_DAYS, day: true, month: days > 31 };
   let by = query.get("by");
   if (!Object.hasOwn(can, by) || !can[by]) by = hours && days <= 2 ? "hour" : range === "all" ? "auto" : "day";
-  const compare = query.get("compare") === "1" && from !== null;
-  const before = compare ? { from: plus(from, -days), to: plus(from, -1) } : null;
-  return { range, from, to, days, by, can, hours, compare, before, now, key: query.get("key") };
+  const filter = Object.fromEntries(FILTERS.map((name) => [name, [...new Set(query.getAll(name))]]));
+  const each = query.get("each") === "1" && !beside.length && filter.key.length > 1;
+  const lines = linesOf(counter, beside, each, filter).map((line) => ({ ...line, zone: zoneOf(line.counter) }));
+  const allHours = lines.every((line) => known.get(line.counter)?.resolution !== "day");
+  const ratio = lines.length === 2 && ["ab", "ba"].includes(query.get("ratio")) ? query.get("ratio") : null;
+  const kind = from !== null && (lines.length === 1 || ratio) ? query.get("compare") : null;
+  const own = { from: date(query.get("other_from")), to: date(query.get("other_to")) };
+  const before = comparison(kind, { from, to, days, by }, own);
+  return { range, from, to, days, by, can, hours, before, own, now, zone: zoneOf(counter), asked, usual, shownZone, allHours, filter, beside, each, lines, ratio };
 }
 
-/** The address of a counter with some of these changed; null takes one away. */
+/** Parameters of a question about what is shown of one line. */
+export const picked = (wanted, line, { from, to } = wanted) => ({ from, to, time_zone: line.zone, ...line.filter });
+
+/** The address of a counter with some of these changed; null takes one away, a list is for all. */
 export function address(counter, query, changes) {
   const next = new URLSearchParams(query);
   for (const [name, value] of Object.entries(changes)) {
-    if (value === null) next.delete(name);
-    else next.set(name, value);
+    next.delete(name);
+    for (const one of value === null ? [] : [value].flat()) next.append(name, one);
   }
   const text = next.toString();
   return `#/counter/${encodeURIComponent(counter)}${text ? `?${text}` : ""}`;
+}
+
+/** The time zone whose days all of them can tell, where there is one: that of those counted by day. */
+function common(all) {
+  const own = all[0].time_zone;
+  const days = new Set(all.filter((one) => one.resolution === "day").map((one) => one.time_zone));
+  return all.some((one) => one.time_zone !== own) && days.size === 1 ? [...days][0] : own;
+}
+
+/** One line for each counter; or for each key, where that is wanted. */
+function linesOf(counter, beside, each, filter) {
+  if (!each) return [counter, ...beside].map((name) => ({ counter: name, key: null, filter }));
+  const nothing = { prefix: [], exclude_key: [], exclude_prefix: [] };
+  return filter.key.slice(0, MOST_LINES).map((key) => ({ counter, key, filter: { ...nothing, key: [key] } }));
 }
 
 function date(text) {

@@ -1,48 +1,148 @@
-// Asking for a counter's series.
+// Asking for the series of a counter, or of several lines, and of what they are compared with.
 
-import { counterPath, get } from "./api.js";
+import { ApiError, counterPath, get } from "./api.js";
+import { timeIn } from "./format.js";
+import { aligned } from "./periods.js";
+import { picked } from "./range.js";
 
 const FEW = 3;
 const MANY = 800;
 
-/** { by, labels, values, sum, rolledUpTo, before } for what `wanted` (range.js) says. */
-export async function series(counter, wanted, signal) {
-  const { from, to, key, before } = wanted;
+/** { by, labels, lines: [{ values, sum, rolledUpTo, trouble }], before } for what `wanted` (range.js)
+    says; the lines are in its order. `values` and `sum` are those of the first line, or the ratio of
+    two. That another line cannot be told is no reason not to show the first. */
+export async function series(wanted, signal) {
+  const { before } = wanted;
   const [now, then] = await Promise.all([
-    wanted.by === "auto" ? whole(counter, key, signal) : one(counter, wanted.by, { from, to, key }, signal),
-    before ? compared(counter, wanted.by, { ...before, key }, signal) : null,
+    wanted.by === "auto" ? whole(wanted, signal) : all(wanted, wanted.by, wanted, signal),
+    before ? compared(wanted, signal) : null,
   ]);
-  return { ...now, before: then };
+  const found = { ...now, ...shown(wanted, now.lines), rolledUpTo: now.lines.find((line) => line.rolledUpTo)?.rolledUpTo ?? null };
+  if (!then) return { ...found, before: null };
+  if (then.trouble) return { ...found, before: { trouble: then.trouble, labels: [], values: [] } };
+  const other = { ...then, ...shown(wanted, then.lines) };
+  const beside = aligned(now.by, now.labels, other, before);
+  return { ...found, before: { ...beside, sum: other.sum, alike: await alike(wanted, now, then, beside.places, signal).catch(unknown) } };
 }
 
+/** What is drawn of one line, or of the ratio of two: a ratio of nothing is no number. */
+function shown({ ratio }, lines) {
+  if (!ratio) return { values: lines[0].values, sum: lines[0].sum };
+  const [a, b] = ratio === "ab" ? lines : [lines[1], lines[0]];
+  return { values: a.values.map((value, i) => quotient(value, b.values[i])), sum: quotient(a.sum, b.sum) };
+}
+
+const quotient = (a, b) => (a === null || b === null || !b ? null : a / b);
+
 /** All that was ever counted: by month, or by day where that is little. */
-async function whole(counter, key, signal) {
-  const months = await one(counter, "month", { key }, signal);
-  if (months.rolledUpTo || months.labels.length > MANY / 30) return months;
-  if (months.labels.length <= FEW || months.labels.length * 31 <= MANY) return one(counter, "day", { key }, signal);
+async function whole(wanted, signal) {
+  const months = await all(wanted, "month", {}, signal);
+  const rolled = months.lines.some((line) => line.rolledUpTo);
+  if (rolled || months.labels.length > MANY / 30) return months;
+  if (months.labels.length <= FEW || months.labels.length * 31 <= MANY) return all(wanted, "day", {}, signal);
   return months;
 }
 
-async function one(counter, by, range, signal) {
-  const path = by === "month" ? "totals" : by === "hour" ? "hourly" : "daily";
-  const asked = by === "month" ? { ...range, by } : range;
-  const found = await get(counterPath(counter, path), asked, signal);
-  const values = found.rows.map((row) => row.total);
-  return {
-    by,
-    labels: found.rows.map((row) => row[by]),
-    values,
-    sum: values.reduce((sum, value) => sum + value, 0),
-    rolledUpTo: found.rolled_up_to,
-  };
+/** All lines over one range: { by, labels, lines }. */
+async function all(wanted, by, { from = null, to = null }, signal) {
+  const [first, ...others] = wanted.lines;
+  const found = await Promise.all([
+    one(wanted, first, by, { from, to }, signal),
+    ...others.map((line) => one(wanted, line, by, { from, to }, signal).catch(told)),
+  ]);
+  const labels = union(by, found);
+  const lines = found.map((line) => {
+    if (line.labels.length === labels.length) return line;
+    const places = new Map(line.labels.map((label, i) => [label, i]));
+    // Before its first and after its last day nothing was counted, unless that is in months by now.
+    const nothing = (label) => (line.trouble || (line.rolledUpTo && by !== "month" && label < line.rolledUpTo) ? null : 0);
+    return { ...line, values: labels.map((label) => (places.has(label) ? line.values[places.get(label)] : nothing(label))) };
+  });
+  return { by, labels, lines };
 }
 
-/** The period before; that it cannot be told is no reason not to show this one. */
-async function compared(counter, by, range, signal) {
+async function one(wanted, line, by, range, signal) {
+  const path = by === "month" ? "totals" : by === "hour" ? "hourly" : "daily";
+  const asked = { ...picked(wanted, line, range), by: by === "month" ? by : null };
+  const found = await get(counterPath(line.counter, path), asked, signal);
+  const values = found.rows.map((row) => row.total);
+  return { labels: found.rows.map((row) => row[by]), values, sum: added(values), rolledUpTo: found.rolled_up_to, trouble: null };
+}
+
+/** The other period; that it cannot be told is no reason not to show this one. */
+async function compared(wanted, signal) {
   try {
-    return await one(counter, by, range, signal);
+    return await all(wanted, wanted.by, wanted.before, signal);
   } catch (error) {
     if (error.status !== 422) throw error;
-    return { trouble: error.message, labels: [], values: [], sum: null };
+    return { trouble: error.message };
   }
 }
+
+/** What cannot be told of a line, or is not there, in place of it. */
+function told(error) {
+  if (![403, 404, 422].includes(error.status)) throw error;
+  return { labels: [], values: [], sum: null, rolledUpTo: null, trouble: error.message };
+}
+
+/** Sums of both periods over what stands side by side, of a day that is not over only up to the same
+    moment: { now, then, until }; `until`: the time of day, "" without that day, null: all is over. Null:
+    there is nothing to tell. */
+async function alike(wanted, now, then, places, signal) {
+  const { before } = wanted;
+  if (wanted.from > wanted.now) return null; // nothing of it has come yet
+  const today = wanted.from <= wanted.now && wanted.now <= wanted.to;
+  const other = today ? before.day(wanted.now) : null;
+  const day = (label) => label.slice(0, 10);
+  const counts = (label, i) => places[i] !== undefined && (!today || day(label) <= wanted.now);
+  const months = now.by === "month";
+  let sums = await Promise.all(
+    now.lines.map(async (line, k) => {
+      if (months) return [line.sum, today && other ? await total(wanted, wanted.lines[k], before.from, other, signal) : then.lines[k].sum];
+      return [added(line.values.filter((_, i) => counts(now.labels[i], i))), added(now.labels.map((label, i) => (counts(label, i) ? then.lines[k].values[places[i]] : 0)))];
+    }),
+  );
+  let until = today ? "" : null;
+  if (today && (months || now.labels.some((label, i) => day(label) === wanted.now && counts(label, i)))) {
+    const time = other && wanted.allHours && timeIn(wanted.shownZone);
+    until = time ? `${time.slice(0, 2)}:00` : "";
+    const rests = () => Promise.all(wanted.lines.map((line) => Promise.all([wanted.now, other].map((one) => one && rest(wanted, line, one, until, signal)))));
+    const left = await rests().catch((error) => {
+      if (error.status !== 422 || !until) throw error;
+      until = ""; // a day of before hours were counted
+      return rests();
+    });
+    sums = sums.map(([a, b], k) => [a - left[k][0], b - left[k][1]]);
+  }
+  const [mine, theirs] = [0, 1].map((i) => shown(wanted, sums.map((pair) => ({ values: [], sum: pair[i] }))).sum);
+  return { now: mine, then: theirs, until };
+}
+
+/** That there is no telling, such as of days that are in months by now. */
+function unknown(error) {
+  if (error.status !== 422) throw error;
+  return null;
+}
+
+/** The sum of some days. */
+async function total(wanted, line, from, to, signal) {
+  const found = await get(counterPath(line.counter, "totals"), { ...picked(wanted, line, { from, to }), by: "total" }, signal);
+  return found.rows[0].total;
+}
+
+/** What a day has from a time of day on; the whole day without one. */
+async function rest(wanted, line, day, until, signal) {
+  const found = await one(wanted, line, until ? "hour" : "day", { from: day, to: day }, signal);
+  if (found.rolledUpTo && day < found.rolledUpTo) throw new ApiError(422, "That day is in its month by now.");
+  return added(found.values.filter((_, i) => !until || found.labels[i].slice(11, 16) >= until));
+}
+
+/** The labels that any line has, in order. */
+function union(by, lines) {
+  const longest = lines.reduce((most, { labels }) => (labels.length > most.length ? labels : most), []);
+  if (lines.every(({ labels }) => labels.every((label, i) => label === longest[i]))) return longest;
+  const labels = [...new Set(lines.flatMap((line) => line.labels))];
+  return by === "hour" ? labels.sort((a, b) => Date.parse(a) - Date.parse(b)) : labels.sort();
+}
+
+const added = (values) => values.reduce((sum, value) => sum + (value ?? 0), 0);

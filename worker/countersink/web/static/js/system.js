@@ -5,6 +5,7 @@ import { deadLetters } from "./dead.js";
 import { h, put, text } from "./dom.js";
 import { lasting, moment, whole } from "./format.js";
 import { stale } from "./freshness.js";
+import { name, visible } from "./names.js";
 import { failure, figure } from "./parts.js";
 
 const ANEW_MS = 3_000;
@@ -87,18 +88,18 @@ function workerTable(state) {
   if (!state.workers.length) return h("p", { class: "notice warn" }, "None runs. Increments wait in Redis until one does: ", h("code", null, "countersink worker"));
   const row = (one) =>
     h("tr", null, [
-      h("th", { scope: "row" }, one.worker),
+      h("th", { scope: "row" }, name(one.worker)),
       h("td", null, one.state ?? "–"),
       h("td", { class: "number" }, one.slot ?? "–"),
       h("td", { class: "number" }, whole(one.rows_per_second)),
       h("td", { class: "number" }, whole(one.rows)),
       h("td", { class: "number" }, one.last_batch ? `${lasting(age(state.at, one.last_batch))} ago` : "–"),
-      h("td", { class: one.last_error ? "wrong" : "soft" }, one.last_error || "–"),
+      h("td", { class: one.last_error ? "wrong" : "soft" }, one.last_error ? visible(one.last_error) : "–"),
     ]);
   const names = ["Worker", "State", "Slot", "Rows/s", "Rows", "Last batch", "Last error"];
   return h(
     "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-labelledby": "workers-title" },
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": "The workers as a table" },
     h(
       "table",
       null,
@@ -113,12 +114,12 @@ function jobList(schedules) {
   const overdue = schedules.overdue ?? [];
   return [
     (schedules.failing ?? []).map((one) =>
-      h("p", { class: "notice bad" }, `${one.job} has failed ${one.times} times in a row, since ${moment(one.since)}: ${one.error}`),
+      h("p", { class: "notice bad" }, `${one.job} has failed ${one.times} times in a row, since ${moment(one.since)}: ${visible(one.error)}`),
     ),
     overdue.length > 0 &&
       h("p", { class: "notice warn" }, `${whole(overdue.length)} planned ${overdue.length === 1 ? "run has" : "runs have"} not begun, the first ${overdue[0].job} of ${moment(overdue[0].planned)}: is `, h("code", null, "countersink jobs"), " running?"),
     schedules.scheduler
-      ? h("p", null, "Planned by ", h("span", { class: "name" }, schedules.scheduler), ".")
+      ? h("p", null, "Planned by ", h("span", { class: "name" }, name(schedules.scheduler)), ".")
       : h("p", { class: "notice warn" }, "No scheduler is in charge: start one with ", h("code", null, "countersink scheduler")),
     (schedules.next ?? []).length > 0 &&
       h("ul", { class: "plain" }, schedules.next.map((one) => h("li", null, h("span", { class: "name" }, one.job), h("span", { class: "soft number" }, moment(one.at))))),

@@ -1,0 +1,354 @@
+"""Formats in a server's own words (``--log-format``): Apache's directives, nginx's variables.
+
+https://httpd.apache.org/docs/2.4/mod/mod_log_config.html#formats and
+https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format
+"""
+
+import re
+from typing import Final
+
+from countersink.producers.access_log.formats.line_format import (
+    TIME_LOCAL,
+    LineFormat,
+    Written,
+    written_format,
+)
+
+_APACHE_CONFIG: Final = re.compile(
+    r'\s*LogFormat\s+"((?:[^"\\]|\\.)*)"(?:\s+[^\s"]+)?\s*', re.IGNORECASE
+)
+_DIRECTIVE: Final = re.compile(
+    r"%(?:!?\d{3}(?:,\d{3})*)?[<>]?(?:\{([^}]*)\})?[<>]?(\^FB|\^t[io]|[A-Za-z%])"
+)
+_ESCAPE: Final = re.compile(r'\\(["\\tn])')
+_ESCAPES: Final = {'"': '"', "\\": "\\", "t": "\t", "n": "\n"}
+
+_PLAIN: Final = {
+    "a": ("address", "client"),
+    "A": ("server_address", "any"),
+    "B": ("size", "number"),
+    "b": ("size", "number"),
+    "D": ("duration", "number"),
+    "f": ("file", "any"),
+    "h": ("host", "client"),
+    "H": ("protocol", "word"),
+    "I": ("received", "number"),
+    "k": ("keepalives", "number"),
+    "l": ("ident", "any"),
+    "L": ("log_id", "any"),
+    "m": ("method", "word"),
+    "O": ("sent", "number"),
+    "p": ("port", "word"),
+    "P": ("process", "any"),
+    "q": ("query", "word"),
+    "r": ("request", "request"),
+    "R": ("handler", "any"),
+    "s": ("status", "status"),
+    "S": ("transferred", "number"),
+    "T": ("seconds", "decimal"),
+    "u": ("user", "user"),
+    "U": ("path", "any"),
+    "v": ("server_name", "any"),
+    "V": ("canonical_name", "any"),
+    "X": ("connection", "any"),
+    "^FB": ("first_byte", "number"),
+}
+_NAMED: Final = {
+    "i": "header",
+    "o": "response",
+    "C": "cookie",
+    "e": "env",
+    "n": "note",
+    "^ti": "trailer",
+    "^to": "response_trailer",
+    "x": "tls",
+    "c": "tls",
+    "a": "address",
+    "p": "port",
+    "P": "process",
+    "T": "duration",
+}
+_NEED_NAME: Final = ("i", "o", "C", "e", "n", "^ti", "^to", "x", "c")
+_APACHE_ALIASES: Final = {
+    "host": ("host", "address"),
+    "vhost": ("server_name", "canonical_name", "header:host"),
+    "request": ("request",),
+    "method": ("method",),
+    "path": ("path",),
+    "query": ("query",),
+    "protocol": ("protocol",),
+    "size": ("size", "sent"),
+    "referer": ("header:referer",),
+    "agent": ("header:user-agent",),
+}
+
+_TWO: Final = rb"\d\d"
+_STRFTIME: Final = {
+    "a": rb"[A-Z][a-z]{2}",
+    "A": rb"[A-Z][a-z]++",
+    "b": rb"[A-Z][a-z]{2}",
+    "B": rb"[A-Z][a-z]++",
+    "d": _TWO,
+    "e": rb"[ \d]\d",
+    "h": rb"[A-Z][a-z]{2}",
+    "H": _TWO,
+    "I": _TWO,
+    "j": rb"\d{3}",
+    "m": _TWO,
+    "M": _TWO,
+    "p": rb"[AP]M",
+    "S": _TWO,
+    "y": _TWO,
+    "Y": rb"\d{4}",
+    "z": rb"[+-]\d{4}",
+}
+_SHORT: Final = {"T": "%H:%M:%S", "F": "%Y-%m-%d", "D": "%m/%d/%y", "R": "%H:%M"}
+_EPOCHS: Final = {
+    "sec": (rb"\d{10}", "auto"),
+    "msec": (rb"\d{13}", "auto"),
+    "usec": (rb"\d{16}", "usec"),
+}
+_FRACTIONS: Final = {"msec_frac": rb"\d{3}", "usec_frac": rb"\d{6}"}
+
+_NGINX_CONFIG: Final = re.compile(
+    r"\s*(?:log_format\s+[^\s'\"]+\s+)?(?:escape=(\w+)\s+)?(.*)", re.DOTALL
+)
+_QUOTED: Final = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")""", re.DOTALL)
+_VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))")
+_ISO: Final = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:Z|[+-]\d\d:\d\d)"
+
+_KINDS: Final = {
+    "remote_addr": "client",
+    "realip_remote_addr": "client",
+    "remote_user": "user",
+    "request": "request",
+    "status": "status",
+    "body_bytes_sent": "number",
+    "bytes_sent": "number",
+    "request_length": "number",
+    "connection": "number",
+    "connection_requests": "number",
+    "request_time": "decimal",
+    **dict.fromkeys(
+        (
+            *("args", "query_string", "is_args", "request_method", "scheme", "server_protocol"),
+            *("host", "server_name", "server_addr", "server_port", "remote_port", "request_id"),
+        ),
+        "word",
+    ),
+}
+_NGINX_TIMES: Final = {
+    "time_local": TIME_LOCAL,
+    "time_iso8601": _ISO,
+    "msec": rb"\d{10}\.\d{3}",
+}
+_NGINX_ALIASES: Final = {
+    "host": ("remote_addr", "realip_remote_addr"),
+    "vhost": ("site", "http_host", "server_name"),
+    "user": ("remote_user",),
+    "time": ("time_local", "time_iso8601", "msec"),
+    "request": ("request",),
+    "method": ("request_method",),
+    "target": ("request_uri",),
+    "path": ("uri", "document_uri"),
+    "query": ("args", "query_string"),
+    "protocol": ("server_protocol",),
+    "size": ("body_bytes_sent", "bytes_sent"),
+    "referer": ("http_referer",),
+    "agent": ("http_user_agent",),
+}
+_OTHER_NAMES: Final = {"host": "site"}
+
+
+def format_from_text(text: str, time_zone: str = "") -> LineFormat:
+    """The format that ``--log-format`` writes, in Apache's words or in nginx's.
+
+    Args:
+        time_zone: IANA name for times without one.
+
+    Raises:
+        ValueError: it cannot be read; the message says what is wrong where.
+    """
+    begins = text.lstrip().lower()
+    apache = bool(_APACHE_CONFIG.fullmatch(text) or _DIRECTIVE.search(text))
+    nginx = _VARIABLE.search(text) is not None
+    if begins.startswith("logformat"):
+        nginx = False
+    elif begins.startswith("log_format"):
+        apache = False
+    if apache and nginx:
+        raise ValueError(
+            "--log-format has directives of Apache (%h) and variables of nginx ($remote_addr):"
+            " begin it with LogFormat or with log_format"
+        )
+    if apache:
+        return apache_format(text, time_zone)
+    if nginx:
+        return nginx_format(text, time_zone)
+    raise ValueError(
+        f"--log-format {text!r} has neither directives of Apache (%h %l %u %t) nor variables of"
+        " nginx ($remote_addr)"
+    )
+
+
+# --- Apache -----------------------------------------------------------------------------------
+
+
+def apache_format(text: str, time_zone: str = "") -> LineFormat:
+    """The format that directives write; ``text`` may be the whole ``LogFormat`` line.
+
+    Raises:
+        ValueError: a directive is not known or cannot be; the message says at which character.
+    """
+    config = _APACHE_CONFIG.fullmatch(text)
+    if config is not None:
+        text = config[1]
+    parts: list[str | Written] = []
+    at = 0
+    while at < len(text):
+        if text[at] == "%":
+            found = _DIRECTIVE.match(text, at)
+            if found is None:
+                raise ValueError(
+                    f"the % at character {at + 1} of --log-format begins no directive of Apache"
+                )
+            parts += _read(found)
+            at = found.end()
+        else:
+            end = text.find("%", at)
+            end = len(text) if end < 0 else end
+            parts.append(_ESCAPE.sub(lambda match: _ESCAPES[match[1]], text[at:end]))
+            at = end
+    return written_format(_joined(parts), _APACHE_ALIASES, language="Apache", time_zone=time_zone)
+
+
+def _joined(parts: list[str | Written]) -> list[str | Written]:
+    """The parts with texts that follow each other made one."""
+    joined: list[str | Written] = []
+    for part in parts:
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += part
+        elif part != "":
+            joined.append(part)
+    return joined
+
+
+def _read(found: re.Match[str]) -> list[str | Written]:
+    argument, letter = found[1], found[2]
+    shown, at = found[0], found.start() + 1
+    if letter == "%":
+        return ["%"]
+    if letter == "t":
+        return _time(argument, shown, at)
+    if argument is not None and letter in _NAMED:
+        if not argument:
+            raise ValueError(f"{shown} at character {at} of --log-format has no name in braces")
+        kind = {"a": "client", "T": "number"}.get(letter, "any")
+        return [Written(f"{_NAMED[letter]}:{argument.lower()}", shown, at, kind)]
+    if argument is None and letter in _NEED_NAME:
+        raise ValueError(
+            f"{shown} at character {at} of --log-format needs a name, as %{{Referer}}{letter}"
+        )
+    if letter not in _PLAIN:
+        raise ValueError(
+            f"{shown} at character {at} of --log-format is no directive of Apache that is known"
+            " here"
+        )
+    name, kind = _PLAIN[letter]
+    return [Written(name, shown, at, kind)]
+
+
+def _time(argument: str | None, shown: str, at: int) -> list[str | Written]:
+    if not argument:
+        return [Written("time", shown, at, pattern=rb"\[" + TIME_LOCAL + rb"\]", time="auto")]
+    argument = argument.removeprefix("begin:").removeprefix("end:")
+    if argument in _EPOCHS:
+        pattern, time = _EPOCHS[argument]
+        return [Written(f"time:{argument}", shown, at, pattern=pattern, time=time)]
+    if argument in _FRACTIONS:
+        return [Written(f"time:{argument}", shown, at, pattern=_FRACTIONS[argument])]
+    for short, long in _SHORT.items():
+        argument = argument.replace(f"%{short}", long)
+    source = b""
+    for match in re.finditer(r"%(.)|[^%]+|%", argument):
+        if match[1] is None:
+            source += re.escape(match[0].encode())
+        elif match[1] == "%":
+            source += b"%"
+        elif match[1] in _STRFTIME:
+            source += _STRFTIME[match[1]]
+        else:
+            raise ValueError(
+                f"%{match[1]} in {shown} at character {at} of --log-format is no part of a time"
+                " that is known here"
+            )
+    time = argument.replace("%e", "%d").replace("%h", "%b")
+    return [Written(f"time:{argument}", shown, at, pattern=source, time=time)]
+
+
+# --- nginx ------------------------------------------------------------------------------------
+
+
+def nginx_format(text: str, time_zone: str = "") -> LineFormat:
+    """The format that variables write; ``text`` may be as in the configuration, in quoted parts.
+
+    Raises:
+        ValueError: it cannot be; the message says at which character.
+    """
+    text, escaped = _unquoted(text)
+    parts: list[str | Written] = []
+    at = 0
+    for found in _VARIABLE.finditer(text):
+        if found.start() > at:
+            parts.append(_literal(text, at, found.start()))
+        parts.append(_value(found[1] or found[2], found[0], found.start() + 1))
+        at = found.end()
+    if at < len(text):
+        parts.append(_literal(text, at, len(text)))
+    return written_format(
+        parts, _NGINX_ALIASES, language="nginx", time_zone=time_zone, escaped=escaped
+    )
+
+
+def _literal(text: str, start: int, end: int) -> str:
+    dollar = text.find("$", start, end)
+    if dollar >= 0:
+        raise ValueError(
+            f"the $ at character {dollar + 1} of --log-format begins no variable of nginx"
+        )
+    return text[start:end]
+
+
+def _value(name: str, shown: str, at: int) -> Written:
+    if name in _NGINX_TIMES:
+        return Written(name, shown, at, pattern=_NGINX_TIMES[name], time="auto")
+    kind = _KINDS.get(name, "list" if name.startswith("upstream_") else "any")
+    # {host} is the client in every format; nginx's own $host is {vhost}.
+    return Written(_OTHER_NAMES.get(name, name), shown, at, kind)
+
+
+def _unquoted(text: str) -> tuple[str, bool]:
+    """The text itself, of what may be a part of the configuration, and whether nginx escapes."""
+    config = _NGINX_CONFIG.fullmatch(text)
+    assert config is not None
+    if config[1] == "json":
+        raise ValueError("a log_format with escape=json is read by --input-format nginx-json")
+    if config[1] not in (None, "default", "none"):
+        raise ValueError(f"escape={config[1]} is not known; nginx has default, json and none")
+    escaped = config[1] != "none"
+    if not text[: config.start(2)].strip() and not config[2].startswith("'"):
+        return text, escaped
+    text = config[2]
+    text = text.strip().removesuffix(";")
+    whole, at = "", 0
+    while text[at:].strip():
+        found = _QUOTED.match(text, at)
+        if found is None:
+            raise ValueError(
+                f"the log_format's text {text[at : at + 40]!r} is not quoted: give all of it, as it"
+                " stands in nginx's configuration"
+            )
+        part = found[1] if found[1] is not None else found[2]
+        whole += re.sub(r"\\(['\"\\])", r"\1", part)
+        at = found.end()
+    return whole, escaped

@@ -1,0 +1,219 @@
+"""Stores what was read of a log: entries and position together, however long Redis is away."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
+
+import redis
+
+from countersink.producers.access_log import Counts
+from countersink.producers.access_log.position import Ledger, Outcome, Position
+from countersink.producers.errors import TailError
+from countersink.runtime.process import Stop
+from countersink.runtime.retry import Backoff
+from countersink.stream.clock import offset_ms
+from countersink.stream.connection import mapped
+from countersink.stream.entry import (
+    ROWS_PER_ENTRY,
+    Sealed,
+    encode_rows,
+    id_for,
+    new_entry_id,
+)
+from countersink.stream.errors import StreamUnavailable
+from countersink.stream.names import note_use, partitions, stream_key
+
+_FIRST_WAIT: Final = 0.2
+_LONGEST_WAIT: Final = 5.0
+_REMIND_EVERY: Final = 60.0
+"""Seconds between two notices about the same trouble."""
+_LAST_ATTEMPTS: Final = 5.0
+"""Seconds that storing may still take once a stop was asked for."""
+_CLOCK_EVERY: Final = 60.0
+"""Seconds between two looks at Redis's clock: clocks drift."""
+
+T = TypeVar("T")
+
+
+class LogSender:
+    """Stores batches, waiting as long as Redis is away or the stream is full.
+
+    Args:
+        client: from :func:`countersink.stream.connection.connect`.
+        counter: what is counted.
+        full: entries in the stream from which on to wait for the workers.
+        notice: told, in sentences, what is being waited for.
+        stop: when set, storing is given up after 5 s.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        counter: str,
+        full: int,
+        notice: Callable[[str], None],
+        stop: Stop,
+    ) -> None:
+        self.client = client
+        self._counter = counter
+        self._full = full
+        self._notice = notice
+        self.stop = stop
+        self._offset: int | None = None
+        self._ask_again = 0.0
+        self.entries = 0
+
+    def move(
+        self,
+        ledger: Ledger,
+        old: Position,
+        new: Position,
+        counts: Counts,
+        *,
+        again: bool = False,
+    ) -> Position:
+        """Store the hits between two positions of a file, and the second of them, which is returned
+        with its time.
+
+        The entries' ids follow from where in the file the batch begins and ends. Should Redis lose
+        its last second, a reader that cuts the same batches again sends the same ids, and nothing
+        counts twice. A batch that had ended at the end of a growing file is cut differently once
+        the file has grown; its lines then count twice if a worker had applied them already, unless
+        a position file says how they were cut: ``again`` sends them with the time of ``new``.
+
+        Raises:
+            TailError: another reader moved the position, Redis lost it, or a stop came while Redis
+                was away.
+            StreamError: Redis refuses for good.
+        """
+        span = f"{old.offset}+{old.unterminated:d}..{new.offset}+{new.unterminated:d}"
+        place = f"{new.series}:{new.file}:{span}"
+        if not again:
+            new = replace(new, at=self.now())
+        entries = self._seal(
+            counts, new.at, lambda n: id_for(f"tail:{ledger.source}", self._counter, f"{place}:{n}")
+        )
+        if not self._insist(lambda: ledger.move(old.token, new, entries, self._full)):
+            now = self.patiently(ledger.read)
+            if now is None or (now.series == new.series and now.at < old.at):
+                raise TailError(
+                    "Redis has lost the position of this log: it was emptied or restored, or is "
+                    "another one. What was read last is not stored; run it again"
+                )
+            raise TailError(
+                "another countersink tail reads this log for this counter; stop one of them. "
+                "Nothing was counted twice"
+            )
+        self.entries += len(entries)
+        return new
+
+    def add(self, partition: int, counts: Counts) -> None:
+        """Store hits that have no place to go back to.
+
+        Raises:
+            TailError: a stop came while Redis was away.
+            StreamError: Redis refuses for good.
+        """
+        entries = self._seal(counts, self.now(), lambda n: new_entry_id(self.now()))
+        self._insist(lambda: self._append(stream_key(partition), entries))
+        self.entries += len(entries)
+
+    def partition(self) -> int:
+        """A partition for a source without a place of its own."""
+        partition = self.patiently(lambda: os.getpid() % partitions(self.client))
+        self.patiently(lambda: note_use(self.client, partition))
+        return partition
+
+    def _append(self, stream: str, entries: Sequence[Sealed]) -> Outcome:
+        with mapped():
+            if self.client.xlen(stream) >= self._full:
+                return "full"
+            pipe = self.client.pipeline(transaction=True)
+            for entry in entries:
+                pipe.xadd(stream, entry.fields())
+            pipe.execute()
+        return "stored"
+
+    def _seal(self, counts: Counts, at: int, name: Callable[[int], str]) -> list[Sealed]:
+        rows = [(self._counter, key, minute, amount) for (key, minute), amount in counts.items()]
+        return [
+            Sealed(
+                id=name(n),
+                at=at,
+                rows=encode_rows(part),
+                increments=sum(row[3] for row in part),
+            )
+            for n, part in enumerate(
+                rows[i : i + ROWS_PER_ENTRY] for i in range(0, len(rows), ROWS_PER_ENTRY)
+            )
+        ]
+
+    def now(self) -> int:
+        """Unix ms on Redis's clock."""
+        clock = time.monotonic()
+        if self._offset is None or clock >= self._ask_again:
+            self._offset = self.patiently(lambda: offset_ms(self.client))
+            self._ask_again = clock + _CLOCK_EVERY
+        return time.time_ns() // 1_000_000 + self._offset
+
+    def patiently(self, call: Callable[[], T]) -> T:
+        """What ``call`` returns, called again for as long as Redis is away.
+
+        Raises:
+            TailError: a stop came, and Redis was still away 5 s later.
+            StreamError: Redis refuses for good.
+        """
+        trouble = _Trouble(self._notice, self.stop)
+        while True:
+            try:
+                result = call()
+            except StreamUnavailable as error:
+                self._offset = None  # Redis may come back as another machine
+                trouble.wait(f"waiting for Redis ({error})", error)
+            else:
+                trouble.over("Redis is back")
+                return result
+
+    def _insist(self, move: Callable[[], Outcome]) -> bool:
+        """Whether it was stored; False when somebody else moved the position."""
+        trouble = _Trouble(self._notice, self.stop)
+        while (outcome := self.patiently(move)) == "full":
+            trouble.wait(
+                f"the queue holds {self._full} entries or more: waiting for the workers", None
+            )
+        trouble.over("the queue has room again")
+        return outcome == "stored"
+
+
+class _Trouble:
+    """Waits longer each time, says why now and then, and gives up some time after a stop."""
+
+    def __init__(self, notice: Callable[[str], None], stop: Stop) -> None:
+        self._notice = notice
+        self._stop = stop
+        self._backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
+        self._said: float | None = None
+        self._stopped: float | None = None
+
+    def wait(self, why: str, cause: Exception | None) -> None:
+        now = time.monotonic()
+        if self._said is None or now - self._said >= _REMIND_EVERY:
+            self._notice(why)
+            self._said = now
+        if self._stop.requested:
+            self._stopped = self._stopped or now
+            if now - self._stopped >= _LAST_ATTEMPTS:
+                raise TailError(
+                    f"stopped while {why}: what was read last is not stored, "
+                    "and the next run reads it again"
+                ) from cause
+            time.sleep(_FIRST_WAIT)
+        else:
+            self._stop.wait(self._backoff.pause_s())
+
+    def over(self, news: str) -> None:
+        if self._said is not None:
+            self._notice(news)

@@ -1,0 +1,120 @@
+"""An increment, and a batch that is accepted together: what they are, and the checks of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from countersink.producers.errors import InvalidBatch
+from countersink.runtime.limits import (
+    MAX_AMOUNT,
+    MAX_KEY_BYTES,
+    MIN_AMOUNT,
+    check_amount,
+    check_counter,
+    check_key,
+    minute_of,
+)
+from countersink.stream.entry import ROWS_PER_ENTRY
+
+MAX_ID_LENGTH: Final = 1_000
+"""Characters in an ``id``; it is hashed, so its length costs nothing later."""
+MAX_BATCH: Final = ROWS_PER_ENTRY
+"""Increments in a batch: one entry holds them all."""
+
+Event = tuple[str, str, int | None, int]
+"""(counter, key, minute or None for now, amount)."""
+Names = tuple[str, ...]
+"""What an entry's id is hashed from: (counter, id) of an increment, (id,) of a batch."""
+
+
+Asked = tuple[str, str, int, datetime | None, str | None]
+"""What an :class:`Increment` is, also as a plain tuple, of which many are made faster."""
+
+
+class Increment(NamedTuple):
+    """One increment, as it is asked for.
+
+    Attributes:
+        counter: the counter's name.
+        key: the key; amount: what is added to it.
+        at: the event's time, aware; ``None``: now.
+        id: the app's own id, if it gives one.
+    """
+
+    counter: str
+    key: str = ""
+    amount: int = 1
+    at: datetime | None = None
+    id: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class IncrementBatch:
+    """Checked increments that find room together, or not at all.
+
+    Attributes:
+        plain: those that coalesce with others.
+        named: those that travel in entries of their own, with what the entry's id is made from.
+        rows: how many there are in all.
+        bytes: what they take in memory.
+    """
+
+    plain: list[Event]
+    named: list[tuple[Names, list[Event]]]
+    rows: int
+    bytes: int = 0
+
+
+def check_id(id: object) -> None:
+    """Whether ``id`` can name an event.
+
+    Raises:
+        TypeError, ValueError: it cannot.
+    """
+    if type(id) is not str:
+        raise TypeError(f"an id is a str, not {type(id).__name__}")
+    if not 1 <= len(id) <= MAX_ID_LENGTH:
+        raise ValueError(f"an id has 1 to {MAX_ID_LENGTH} characters, not {len(id)}")
+
+
+def check_batch(increments: Iterable[Asked], id: str | None) -> IncrementBatch:
+    """The checked batch; with an ``id`` of the whole none of its increments has one.
+
+    Raises:
+        InvalidBatch: some increments cannot be.
+        TypeError, ValueError: nor can the id; there are more than :data:`MAX_BATCH`.
+    """
+    if id is not None:
+        check_id(id)
+    plain: list[Event] = []
+    named: list[tuple[Names, list[Event]]] = []
+    errors: list[tuple[int, str]] = []
+    checked: str | None = None  # the counter found good last: neighbours often have the same
+    rows = 0
+    for rows, increment in enumerate(increments, 1):
+        if rows > MAX_BATCH:
+            raise ValueError(f"a batch holds at most {MAX_BATCH:,} increments: send several")
+        try:
+            counter, key, amount, at, own = increment
+            if type(counter) is not str or counter != checked:
+                checked = check_counter(counter)
+            if not (type(key) is str and len(key) <= MAX_KEY_BYTES and key.isascii()):
+                key = check_key(key)
+            if not (type(amount) is int and MIN_AMOUNT <= amount <= MAX_AMOUNT):
+                check_amount(amount)
+            event = (counter, key, None if at is None else minute_of(at), amount)
+            if own is None:
+                plain.append(event)
+                continue
+            check_id(own)
+            if id is not None:
+                raise ValueError("it has an id, and so has the batch: give either")
+            named.append(((counter, own), [event]))
+        except (TypeError, ValueError) as error:
+            errors.append((rows - 1, str(error)))
+    if errors:
+        raise InvalidBatch(errors)
+    if id is not None and plain:
+        return IncrementBatch([], [((id,), plain)], rows)
+    return IncrementBatch(plain, named, rows)

@@ -1,0 +1,421 @@
+"""Where ``increment()`` leaves its events, and how they become rows.
+
+The caller's side must cost less than a locked dictionary update. So there is a list of keys per
+counter, and a call is one ``list.append``, which is atomic: no lock, no tuple, nothing to collect.
+The lists live as long as the buffer and are never replaced (a caller that has just fetched
+``append`` would leave its event in a list that nobody reads): the fold thread copies a prefix,
+deletes it, and counts it with ``collections.Counter``, whose loop is in C.
+
+``fast`` maps a counter's name to the ``append`` of its list. A name that is not in there goes the
+slow way, which checks everything and does what else has to be done, such as starting the threads.
+So the fast way needs no test of the producer's state: whenever callers should take the slow way,
+``fast`` is emptied.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from itertools import chain
+from typing import Final
+
+from countersink.producers.batch import Event, IncrementBatch
+from countersink.producers.buffer.generations import batch_bytes
+from countersink.producers.buffer.rows import RowBuffer
+from countersink.producers.lifecycle import wait_for_end
+from countersink.producers.threads import RLock, in_main_thread, sleep
+from countersink.stream.clock import RedisClock
+
+FAST_COUNTERS: Final = 16_384
+"""Counters with a list of their own, some 500 bytes each; the events of further ones share a list,
+at a higher price per call.
+"""
+MAX_RAW: Final = 500_000
+"""Events not folded yet above which callers fold a chunk themselves, or wait a little."""
+PAUSE_SECONDS: Final = 0.0001
+"""How long a call in the main thread lets the fold thread go on while there are too many events."""
+CHUNK: Final = 2_000
+"""Events that a caller folds at a time."""
+CLAIM: Final = 1_000
+"""Events that room is taken for at a time, where many counters have few each."""
+ALL_CHUNK: Final = 4_000
+"""Events that a flush folds at a time."""
+MANY_SECONDS: Final = 5e-6
+"""How long a call of ``increment_many`` lets the fold thread or the send thread go on, per key."""
+MAX_MANY_SECONDS: Final = 0.25
+"""At most."""
+
+Many = tuple[str, int | None, list[str], list[int]]
+"""(counter, minute or None for now, keys, amounts): an increment for each key."""
+
+
+class Mode(Enum):
+    """What a call that takes the slow way has to do besides leaving its event."""
+
+    IDLE = "start or wake the threads"
+    HOT = "nothing: the fold thread looks every few ms"
+    CROWDED = "fold a chunk, or let the fold thread do so"
+    FULL = "wait a little: memory fills faster than Redis, or the spool, empties it"
+    ALONE = "fold a chunk, and try to start the threads: there are none"
+    CLOSED = "refuse"
+
+
+class EventBuffer:
+    """Events on their way into the row buffer, and the count of what was accepted and dropped.
+
+    Attributes:
+        fast: counter name → ``append`` for the key of an increment by 1, now.
+        lock: guards the row buffer, the figures and the taking of events. Never held during I/O,
+            nor by a call in the main thread as long as the fold thread answers: a signal handler
+            that came in between would wait for the fold thread, and this one for the lock.
+        accepted: increments folded into rows; ``dropped``: those that found no room.
+        patient: what finds no room is to wait for some.
+        refused: the last fold has left something that does so.
+        largest_refused: keys in the largest call of ``increment_many`` among the latter.
+    """
+
+    def __init__(self, buffer: RowBuffer, clock: RedisClock, wake: Callable[[], None]) -> None:
+        self.fast: dict[str, Callable[[str], None]] = {}
+        # Reentrant only for a process without threads, where callers fold: a signal handler that
+        # interrupts that finds `_folding` set, and goes without.
+        self.lock = RLock()
+        self.buffer = buffer
+        self.accepted = 0
+        self.dropped = 0
+        self.largest_refused = 0
+        self.patient = False
+        self.refused = False
+        self.mode = Mode.IDLE
+        self._closed = False
+        self._folding = False
+        self._claimed = 0  # rows that room is taken for, whatever they are
+        self._torn = False  # an exception came up in the midst of folding
+        self._clock = clock
+        self._wake = wake
+        self._ones: dict[str, list[str]] = {}
+        # The same lists, in two that are safe to walk while they grow, other than a dictionary.
+        self._lists: list[tuple[str, list[str]]] = []
+        self._events: list[list[str]] = []
+        self._mixed: list[Event] = []
+        self._many: list[Many] = []
+        self._batches: list[IncrementBatch] = []
+        self._promising = RLock()  # among callers; reentrant for a signal handler
+        self._late: list[int] = []
+        self._named: list[tuple[str, Event]] = []
+        self._turn = -1  # whose list was folded last, so that each gets its turn
+
+    # --- the callers' side -------------------------------------------------------------------
+
+    def put(self, counter: str, key: str, minute: int | None, amount: int) -> None:
+        """Leave a checked event."""
+        if amount == 1 and minute is None:
+            events = self._list_of(counter)
+            if events is not None:
+                events.append(key)
+                if self._hot():
+                    self.fast[counter] = events.append
+                    if not self._hot():  # changed meanwhile, and `fast` perhaps emptied
+                        self.fast.clear()
+                self._after_put(len(events))
+                return
+        self._mixed.append((counter, key, minute, amount))
+        self._after_put(len(self._mixed))
+
+    def put_many(
+        self, counter: str, minute: int | None, keys: list[str], amounts: list[int]
+    ) -> None:
+        """Leave checked events, for all of which there will be room or for none."""
+        self._many.append((counter, minute, keys, amounts))
+        self._after_put(len(self._many) * len(keys))  # about: adding them up would take long
+        if self.mode is Mode.FULL or self.mode is Mode.CROWDED:
+            pauses = int(min(len(keys) * MANY_SECONDS, MAX_MANY_SECONDS) / PAUSE_SECONDS)
+            while pauses > 0 and (self.mode is Mode.FULL or self._many_raw() > MAX_RAW):
+                sleep(PAUSE_SECONDS)
+                pauses -= 1
+
+    def put_batch(self, batch: IncrementBatch) -> bool:
+        """Leave checked events for which there is room, which is theirs from now on; else False."""
+        buffer = self.buffer
+        batch.bytes = batch_bytes(batch)
+        rows, size = batch.rows, batch.bytes
+        with self._promising:
+            if not buffer.promise(rows, size):
+                return False
+            try:
+                self._batches.append(batch)
+                if not (buffer.closed and self._withdraw(batch)):
+                    rows = size = 0
+                # else a signal handler had closed the producer
+            finally:
+                # An exception of a signal handler leaves no room promised for ever; in the worst
+                # case, right after the append, there is that much more than there should be.
+                buffer.take_back(rows, size)
+        if rows:
+            return False
+        if self.mode is not Mode.HOT or buffer.much_promised:
+            self._wake()
+            if self.mode is Mode.ALONE:
+                self._fold_if_free()
+            elif self.mode is Mode.CLOSED:
+                wait_for_end()
+        return True
+
+    def _withdraw(self, batch: IncrementBatch) -> bool:
+        """Take a batch back, unless the fold thread has it."""
+        try:
+            self._batches.remove(batch)
+        except ValueError:
+            return False
+        return True
+
+    def put_named(self, id: str, event: Event) -> None:
+        """Leave a checked event that has the app's own id."""
+        self._named.append((id, event))
+        self._after_put(len(self._named))
+
+    def refuse(self, increments: int) -> None:
+        """Count increments that came too late as dropped."""
+        self._late.append(increments)
+
+    def switch(self, mode: Mode) -> None:
+        """Change what callers have to do. ``CLOSED`` is final."""
+        if mode is Mode.CLOSED:
+            self._closed = True
+        self.mode = mode
+        if self._closed:  # looked at last, so that no switch that was under way undoes a close
+            self.mode = Mode.CLOSED
+        if self.mode is not Mode.HOT:
+            self.fast.clear()
+
+    def _hot(self) -> bool:
+        return self.mode is Mode.HOT
+
+    def _list_of(self, counter: str) -> list[str] | None:
+        events = self._ones.get(counter)
+        if events is None and len(self._ones) < FAST_COUNTERS:
+            mine: list[str] = []
+            events = self._ones.setdefault(counter, mine)
+            if events is mine:  # setdefault is atomic: one caller wins
+                self._lists.append((counter, mine))
+                self._events.append(mine)
+        return events
+
+    def _after_put(self, waiting: int) -> None:
+        """Do what the mode asks for; ``waiting``: events in the list that the caller has used."""
+        mode = self.mode
+        if mode is Mode.IDLE or mode is Mode.ALONE:
+            self._wake()
+        if mode is Mode.ALONE:
+            if waiting > CHUNK:
+                self._fold_if_free()
+        elif mode is Mode.CLOSED:
+            wait_for_end()  # it may have been left after the last fold
+        elif mode is Mode.FULL:
+            sleep(PAUSE_SECONDS)
+        elif waiting > (CHUNK if mode is Mode.CROWDED else MAX_RAW):
+            if in_main_thread():
+                # Not folded here: an exception raised by a signal handler, which runs in this
+                # thread, would tear events out of the midst of it.
+                sleep(PAUSE_SECONDS)
+            else:
+                self._fold_if_free()
+
+    def _fold_if_free(self) -> None:
+        # Whoever finds the lock taken goes on: its holder is folding, or will be done in
+        # microseconds.
+        if self.lock.acquire(blocking=False):
+            try:
+                self._fold_chunk(CHUNK)
+            finally:
+                self.lock.release()
+
+    # --- the fold thread's side -------------------------------------------------------------------
+
+    def raw(self) -> int:
+        """Events that are not folded yet."""
+        ones = sum(map(len, self._events))
+        return ones + self._many_raw() + self._batched() + len(self._mixed) + len(self._named)
+
+    def _many_raw(self) -> int:
+        return sum([len(keys) for _, _, keys, _ in self._many])
+
+    def _batched(self) -> int:
+        return sum([batch.rows for batch in self._batches])
+
+    def fold(self, limit: int) -> int:
+        """Fold at most ``limit`` events of each kind; how many were folded."""
+        with self.lock:
+            return self._fold_chunk(limit)
+
+    def fold_all(self, allowed: Callable[[], int] = lambda: ALL_CHUNK) -> None:
+        """Fold all that was there when this began, whatever is added meanwhile.
+
+        Args:
+            allowed: asked how many events may be folded now, and then again; may wait.
+        """
+        ones = [(name, events, len(events)) for name, events in list(self._lists) if events]
+        kinds: list[tuple[Callable[[int], int], int]] = [
+            (partial(self._fold_some, ones), sum([there for _, _, there in ones])),
+            (self._fold_mixed, len(self._mixed)),
+            (self._fold_many, self._many_raw()),
+            (self._fold_batches, self._batched()),
+            (self._fold_named, len(self._named)),
+        ]
+        room = 0
+        for fold, there in kinds:
+            # Each kind by as many as there were, wherever other callers have added to the rest.
+            left = there
+            while left > 0:
+                room = room if room > 0 else allowed()
+                with self.lock:
+                    self.refused = False
+                    folded = self._guarded(fold, min(left, room))
+                if not folded and not self.refused:
+                    break  # others have folded the rest
+                left -= folded
+                room = room - folded if folded else 0
+        with self.lock:
+            while self._late:
+                self.dropped += self._late.pop()
+
+    def _fold_chunk(self, limit: int) -> int:
+        self.refused = False
+        # Kinds that come seldom have a limit of their own, or a busy one could keep them waiting.
+        done = self._guarded(self._fold_ones, limit)
+        if self._mixed:
+            done += self._guarded(self._fold_mixed, limit)
+        if self._many:
+            done += self._guarded(self._fold_many, limit)
+        if self._batches:
+            done += self._guarded(self._fold_batches, limit)
+        if self._named:
+            done += self._guarded(self._fold_named, limit)
+        return done
+
+    def _guarded(self, fold: Callable[[int], int], limit: int) -> int:
+        """Fold, unless this is a signal handler or a finalizer in the midst of that."""
+        if self._folding:
+            return 0
+        self._folding = True
+        try:
+            if self._torn:
+                self.buffer.mend()
+            self._torn = True
+            self.buffer.recount()
+            self._claimed = 0
+            folded = fold(limit)
+            self.buffer.recount()
+            self._torn = False
+            return folded
+        finally:
+            if self._torn:
+                self.buffer.mend()
+            self._folding = False
+
+    def _with_room(self, limit: int) -> int:
+        """How many events may be folded: the others wait for room, or find none."""
+        if not self.patient:
+            return limit
+        certain = self.buffer.certain
+        self.refused = self.refused or not certain
+        return min(limit, certain)
+
+    def _fold_ones(self, limit: int) -> int:
+        lists = self._lists
+        turn = self._turn + 1
+        minute = self._clock.minute()
+        limit = self._with_room(limit)
+        done = 0
+        if not limit:
+            return 0
+        for number in chain(range(turn, len(lists)), range(min(turn, len(lists)))):
+            counter, events = lists[number]
+            if events:
+                done += self._fold_list(counter, events, limit - done, minute)
+                if done >= limit:
+                    self._turn = number
+                    break
+        return done
+
+    def _fold_some(self, ones: list[tuple[str, list[str], int]], limit: int) -> int:
+        """Fold of each list as many events as it says, from the last list on."""
+        minute = self._clock.minute()
+        limit = self._with_room(limit)
+        done = 0
+        while ones and done < limit:
+            counter, events, there = ones.pop()
+            folded = self._fold_list(counter, events, min(there, limit - done), minute)
+            done += folded
+            if 0 < folded < there:
+                ones.append((counter, events, there - folded))
+        return done
+
+    def _fold_list(self, counter: str, events: list[str], limit: int, minute: int) -> int:
+        chunk = events[:limit]
+        del events[: len(chunk)]
+        count = len(chunk)
+        if self._claimed < count <= CLAIM:
+            # Once for many lists: there may be one for each event.
+            self.buffer.recount()
+            self._claimed = CLAIM if self.buffer.claim_tables(CLAIM) else 0
+        bounded = self._claimed < count
+        dropped = self.buffer.add_ones(counter, minute, chunk, bounded=bounded)
+        self._claimed = 0 if bounded else self._claimed - count
+        self.dropped += dropped
+        self.accepted += count - dropped
+        return count
+
+    def _fold_mixed(self, limit: int) -> int:
+        minute = self._clock.minute()
+        chunk = self._mixed[: self._with_room(limit)]
+        del self._mixed[: len(chunk)]
+        dropped = self.buffer.add_events(chunk, minute)
+        self.dropped += dropped
+        self.accepted += len(chunk) - dropped
+        return len(chunk)
+
+    def _fold_many(self, limit: int) -> int:
+        minute = self._clock.minute()
+        done = 0
+        while self._many and done < limit:
+            counter, at, keys, amounts = self._many.pop(0)
+            dropped = self.buffer.add_many(counter, minute if at is None else at, keys, amounts)
+            if dropped and self.patient and self.buffer.fits(keys):
+                self.refused = True
+                self._many.insert(0, (counter, at, keys, amounts))
+                break  # there will be room soon
+            self.largest_refused = max(self.largest_refused, dropped)
+            self.dropped += dropped
+            self.accepted += len(keys) - dropped
+            done += len(keys)
+        return done
+
+    def _fold_batches(self, limit: int) -> int:
+        minute = self._clock.minute()
+        chunk, done, size = 0, 0, 0
+        for batch in self._batches:
+            if done >= limit:
+                break
+            chunk, done, size = chunk + 1, done + batch.rows, size + batch.bytes
+        batches = self._batches[:chunk]
+        del self._batches[:chunk]
+        try:
+            if self.buffer.closed:  # given up meanwhile
+                self.dropped += done
+                return done
+            self.buffer.add_batches(batches, minute)
+            self.accepted += done
+            return done
+        finally:
+            self.buffer.redeem(done, size)
+
+    def _fold_named(self, limit: int) -> int:
+        minute = self._clock.minute()
+        chunk = self._named[: self._with_room(limit)]
+        del self._named[: len(chunk)]
+        dropped = 0
+        for id, (counter, key, at, amount) in chunk:
+            row = (counter, key, minute if at is None else at, amount)
+            dropped += self.buffer.add_named((counter, id), [row])
+        self.dropped += dropped
+        self.accepted += len(chunk) - dropped
+        return len(chunk)

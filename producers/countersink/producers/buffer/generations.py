@@ -1,0 +1,272 @@
+"""Generations: rows that were accepted between two flushes, and how much memory they take."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from sys import getsizeof
+from typing import Final, cast
+
+from countersink.producers.batch import IncrementBatch, Names
+from countersink.stream.entry import Row
+
+# What things cost in memory at most, measured on CPython 3.11 to 3.14 (a test holds them against
+# what the process really takes).
+ROW_BYTES: Final = 224
+"""A row without its key: its share of the table (90 in the midst of a resize, which is the worst),
+of the table of `extra`, and its amounts.
+"""
+TABLE_BYTES: Final = 800
+"""An empty table, with its place among the others."""
+NAMED_BYTES: Final = 512
+"""An entry with names of the app's own, without them and its rows."""
+OUTSIDE_BYTES: Final = 160
+"""A row that was handed out: encoded, in a parcel."""
+MOST_ROW_BYTES: Final = ROW_BYTES + 1_100
+"""A row with a key whose every character takes four bytes, for one beyond the BMP is among them."""
+
+# The loop in C that Counter has works on a plain dictionary as well.
+count_all = cast(Callable[[dict[str, int], list[str]], None], Counter.update)
+"""Add 1 to each of the keys."""
+
+Named = tuple[Names, list[Row], int]
+"""The app's own names, the rows that travel under them, and how many rows there are in the list up
+to and including these: counted so that their sum can be told without adding it up, and cannot part
+from them."""
+
+
+_ASCII_BYTES: Final = getsizeof("")
+"""A text of ASCII besides its characters."""
+
+
+def rows_bytes(keys: Sequence[str]) -> int:
+    """What rows with these keys take."""
+    text = "".join(keys)
+    if text.isascii():  # a third of the price
+        return len(keys) * (ROW_BYTES + _ASCII_BYTES) + len(text)
+    return len(keys) * ROW_BYTES + sum(map(getsizeof, keys))
+
+
+def named_bytes(names: Names, rows: Sequence[tuple[str, str, int | None, int]]) -> int:
+    """What an entry of ``rows`` under ``names`` takes."""
+    return NAMED_BYTES + sum(map(getsizeof, names)) + rows_bytes([row[1] for row in rows])
+
+
+def batch_bytes(batch: IncrementBatch) -> int:
+    """What its rows take in memory at most: as if none of them were there."""
+    tables = {(counter, at) for counter, _, at, _ in batch.plain}
+    plain = rows_bytes([event[1] for event in batch.plain])
+    size = len(tables) * TABLE_BYTES + plain
+    for names, events in batch.named:
+        size += named_bytes(names, events)
+    return size
+
+
+class MinuteTable:
+    """One counter's rows of one minute.
+
+    Counting by 1, which is nearly all there is to do, is one call into C: `count_all`.
+
+    Attributes:
+        counts: key → amount.
+        extra: key → increments minus amount; missing: 0. Counting by 1 does not change it.
+        large: an amount is beyond ±``LARGE``, so that every addition has to be checked.
+    """
+
+    __slots__ = ("counts", "extra", "large")
+
+    def __init__(self) -> None:
+        # No Counter, which the garbage collector looks through: there may be a table for each row.
+        self.counts: dict[str, int] = {}
+        self.extra: dict[str, int] = {}
+        self.large = False
+
+
+@dataclass(slots=True)
+class Generation:
+    """The rows that were accepted between two takings.
+
+    Attributes:
+        cells: rows in the tables. A figure, since there may be very many tables; so is
+        bytes: what all rows take in memory; and
+        relative: whether a row's minute is relative (see ``RedisClock``).
+    """
+
+    number: int
+    oldest: int  # of the generations whose rows are in here; smaller than `number` after a return
+    tables: dict[tuple[str, int], MinuteTable] = field(default_factory=dict)
+    full: list[tuple[Row, int]] = field(default_factory=list)  # whose next sum left 64 bits
+    named: list[Named] = field(default_factory=list)
+    cells: int = 0
+    bytes: int = 0
+    relative: bool = False
+
+    @property
+    def size(self) -> int:
+        """Rows, of all kinds."""
+        return self.cells + len(self.full) + self.named_rows
+
+    @property
+    def named_rows(self) -> int:
+        """Rows that have names."""
+        return self.named[-1][2] if self.named else 0
+
+    def table(self, counter: str, minute: int) -> MinuteTable:
+        """A new table."""
+        table = self.tables[counter, minute] = MinuteTable()
+        self.bytes += TABLE_BYTES
+        if minute < 0:
+            self.relative = True
+        return table
+
+    def count_ones(self, table: MinuteTable, keys: list[str]) -> None:
+        """Add 1 to each of ``keys``."""
+        counts = table.counts
+        if len(keys) < 8:  # which costs less than the call
+            for key in keys:
+                have = counts.get(key)
+                if have is None:
+                    self.cells += 1
+                    self.bytes += ROW_BYTES + getsizeof(key)
+                    have = 0
+                counts[key] = have + 1
+            return
+        before = len(counts)
+        count_all(counts, keys)
+        if len(counts) > before:
+            self.grown(counts, len(counts) - before)
+
+    def grown(self, counts: dict[str, int], new: int) -> None:
+        """``counts`` has got as many new rows: the last ones."""
+        self.cells += new
+        self.bytes += rows_bytes(list(islice(reversed(counts), new)))
+
+    def add_named(self, names: Names, rows: list[Row]) -> None:
+        """Add rows that travel in an entry of their own."""
+        self.named.append((names, rows, self.named_rows + len(rows)))
+        self.bytes += named_bytes(names, rows)
+        if any(minute < 0 for _, _, minute, _ in rows):
+            self.relative = True
+
+    def count_anew(self) -> None:
+        """Find the figures out again, after something may have come between them and the rows."""
+        tables = list(self.tables.values())
+        self.cells = sum(len(table.counts) for table in tables)
+        self.bytes = sum(TABLE_BYTES + rows_bytes(list(table.counts)) for table in tables)
+        self.bytes += sum(named_bytes(names, rows) for names, rows, _ in self.named)
+        self.relative = True  # maybe
+
+    def walk(self) -> Iterator[tuple[Row, int]]:
+        """Each row without an id, and how many increments it stands for. The tables leave memory
+        one by one.
+        """
+        yield from self.full
+        tables = list(self.tables.items())
+        tables.reverse()
+        self.tables.clear()
+        while tables:
+            (counter, minute), table = tables.pop()
+            extra = table.extra
+            for key, amount in table.counts.items():
+                calls = amount + extra.get(key, 0) if extra else amount
+                yield (counter, key, minute, amount), calls
+
+
+class Taken:
+    """A generation that no longer grows, handed out piece by piece.
+
+    Attributes:
+        left: rows without an id that were not handed out; 0 only when the last one was.
+        named: those with names that were not handed out, in the order in which they came: of two
+            that have the same the first is to count.
+        bytes: what it takes in memory. All of it until its end, since a table leaves as a whole.
+        relative: see :class:`Generation`.
+    """
+
+    def __init__(self, rows: Generation) -> None:
+        self.generation = rows.oldest
+        self.named = deque(rows.named)
+        self.bytes = rows.bytes
+        self.relative = rows.relative
+        self._named_given = 0
+        self._total = rows.size - rows.named_rows
+        self._rows = rows.walk()
+        self._ahead = next(self._rows, None)
+        self._given = 0
+
+    @property
+    def left(self) -> int:
+        return 0 if self._ahead is None else max(1, self._total - self._given)
+
+    @property
+    def named_rows(self) -> int:
+        return self.named[-1][2] - self._named_given if self.named else 0
+
+    def next_named(self) -> tuple[Names, list[Row]]:
+        names, rows, self._named_given = self.named.popleft()
+        return names, rows
+
+    def next(self, limit: int) -> list[tuple[Row, int]]:
+        if self._ahead is None:
+            return []
+        piece = [self._ahead, *islice(self._rows, limit - 1)]
+        self._ahead = next(self._rows, None)
+        self._given += len(piece)
+        return piece
+
+
+class Room:
+    """So many units, and who has them.
+
+    Promises are made without the owner's lock, which a thread that waits in the midst of one could
+    hold up for ever: by two figures, of which each side writes one, ``promised`` and ``until``.
+    Whoever wants room moves its own first, then looks at the other's, and moves back if that is too
+    much. So of two at the same moment at least one sees the other, and never do both take the last
+    room.
+
+    Attributes:
+        limit: units that there are in all.
+        promised: units that were ever promised, and those for which somebody is just trying.
+            Written by whoever promises, one thread at a time.
+        redeemed: promised units that have come.
+        until: what ``promised`` may come to: ``limit`` less what is held, and more by what was
+            redeemed. Written by the owner, as is ``redeemed``.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.promised = 0
+        self.redeemed = 0
+        self.until = limit
+
+    @property
+    def reserved(self) -> int:
+        """Units that were promised and are still to come."""
+        return self.promised - self.redeemed
+
+    @property
+    def free(self) -> int:
+        """Units that nobody has."""
+        return self.until - self.promised
+
+    def promise(self, units: int) -> bool:
+        """Promise as many, if there are."""
+        self.promised += units
+        if self.promised <= self.until:
+            return True
+        self.promised -= units
+        return False
+
+    def claim(self, units: int) -> bool:
+        """Take as many, if there are."""
+        if self.free < units:
+            return False
+        self.until -= units
+        if self.free >= 0:
+            return True
+        self.until += units  # promised to others at this moment
+        return False
+
+    def recount(self, held: int) -> None:
+        """``held`` units are held."""
+        self.until = self.limit - held + self.redeemed

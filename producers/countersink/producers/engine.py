@@ -1,0 +1,371 @@
+"""A producer's buffers, threads and figures in one process: built anew in a forked child."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from countersink.producers import lifecycle
+from countersink.producers.buffer.events import EventBuffer, Mode
+from countersink.producers.buffer.fold_thread import FoldThread
+from countersink.producers.buffer.rows import NEVER, RowBuffer
+from countersink.producers.log import ProducerLog
+from countersink.producers.options import Options
+from countersink.producers.outbox import Outbox
+from countersink.producers.redis_link import RedisLink, StoredMark, Trail
+from countersink.producers.send_thread import POLL_SECONDS, Flush, SendThread
+from countersink.producers.spool.writer import Spool, SpoolThread
+from countersink.producers.threads import Lock, breathe, pause
+from countersink.stream.clock import RedisClock
+from countersink.stream.connection import connect
+
+JOIN_SECONDS: Final = 1.0
+"""How long the end of a thread is waited for at close, once what it waits for was broken off."""
+ANSWER_SECONDS: Final = 5.0
+"""How long the fold thread is waited for by callers that have no time-out of their own."""
+DRAINING_SECONDS: Final = 2.0
+"""Rows leave memory if some were stored so long ago at most."""
+RESTART_SECONDS: Final = 1.0
+"""Between two attempts to start the threads."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stats:
+    """Figures of one producer in one process, since it was created there (a forked child starts at
+    0).
+
+    The unit is the *increment*, one call of ``increment()`` or one item of ``increment_many()`` and
+    ``increment_batch()`` whatever its amount, except where another is named. ``accepted + dropped``
+    is what was asked for, but for batches of which ``increment_batch()`` said that there was no
+    room, and ``accepted - stored - spooled`` is what only this process's memory holds.
+
+    Attributes:
+        accepted: increments taken and not dropped.
+        stored: increments that Redis has acknowledged, straight from memory.
+        resent: increments sent again because the first answer was lost (not counted twice: same
+            entry id).
+        spooled: increments written and fsynced to the disk spool.
+        replayed: increments sent to Redis from spool segments, also from those that dead processes
+            left.
+        dropped: increments that fitted neither into memory nor into the spool, or were left over at
+            close.
+        pending_rows: distinct rows, in *rows*, held in memory and not stored yet.
+        last_error: the last failure to reach Redis or to write the spool, without passwords;
+            ``None``: none so far.
+        connected: Redis answered the last time it was asked, and takes entries.
+    """
+
+    accepted: int
+    stored: int
+    resent: int
+    spooled: int
+    replayed: int
+    dropped: int
+    pending_rows: int
+    last_error: str | None
+    connected: bool
+
+
+class Engine:
+    """Wires the buffers and the threads together, and closes them in order."""
+
+    def __init__(self, url: str, options: Options) -> None:
+        self._url = url
+        self._options = options
+        self._log = ProducerLog()
+        self._clock = RedisClock()
+        self._buffer = RowBuffer(options.max_rows_in_memory or NEVER, options.max_bytes_in_memory)
+        self.events = EventBuffer(self._buffer, self._clock, self._wake)
+        self._outbox = Outbox(self.events, self._clock, options.id_scope)
+        self._link = RedisLink(url, options, self._clock, self._log)
+        self._spool: Spool | None = None
+        self._spool_thread: SpoolThread | None = None
+        if options.spool is not None:
+            self._spool = Spool(Path(options.spool), options.spool_max_bytes, self._log)
+        self._send_thread = SendThread(
+            self._link, self._outbox, self.events, self._clock, self._log, self._spool, options
+        )
+        if self._spool is not None:
+            self._spool_thread = SpoolThread(
+                self._spool, self._outbox, self._buffer, self._log, self._send_thread.flush_now
+            )
+        self._fold_thread = FoldThread(
+            self.events, self._clock, self._log, self._rows_waiting, self._draining
+        )
+        self._guard = Lock()  # never held over a call, so that no signal handler meets it
+        self._starter: object | None = None  # who starts the threads at this moment
+        self._started = False
+        self._next_start = 0.0
+        self._ending = False
+        self._told = 0  # increments dropped of which flush() has told
+
+    # --- threads -----------------------------------------------------------------------------
+
+    def start(self, *, wait: bool = True) -> bool:
+        """Start the threads unless they run; whether they do.
+
+        With ``wait=False`` for callers that must not wait until another one has started them.
+        """
+        if self._started:
+            return True
+        me = object()
+        give_up = time.monotonic() + (JOIN_SECONDS if wait else 0.0)
+        try:
+            while True:
+                with self._guard:
+                    if self._starter is None:
+                        self._starter = me
+                if self._starter is me:
+                    break
+                if self._started or time.monotonic() >= give_up:
+                    return self._started
+                breathe()
+            if not self._started and (wait or time.monotonic() >= self._next_start):
+                self._start_threads()
+        finally:
+            if self._starter is me:
+                self._starter = None
+        return self._started
+
+    def _start_threads(self) -> None:
+        try:
+            for thread in (self._fold_thread, self._send_thread, self._spool_thread):
+                if thread is not None and not thread.is_alive():
+                    thread.start()
+            self._started = True
+            lifecycle.use_multiprocessing()
+        except RuntimeError as error:
+            # No more threads to be had, or the interpreter is ending: callers fold, and close()
+            # sends, unless a later attempt succeeds.
+            self._next_start = time.monotonic() + RESTART_SECONDS
+            self.events.switch(Mode.ALONE)
+            self._log.seldom(logging.ERROR, "internal_error", "no thread: %s", error)
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing was counted in this process, and nothing flushed."""
+        return not (self._started or self.events.raw() or self._buffer.held)
+
+    def _wake(self) -> None:
+        """A caller has left an event while nobody was looking."""
+        if self._options.handle_sigterm:
+            lifecycle.handle_signals_anew()
+        if self.start(wait=False):
+            self.events.switch(Mode.HOT)
+            self._fold_thread.wake()
+
+    def _rows_waiting(self) -> None:
+        if self.events.mode is Mode.FULL:
+            self._send_thread.flush_now()
+        self._send_thread.rows_waiting()
+        if self._spool_thread is not None:
+            self._spool_thread.rows_waiting()
+
+    def _draining(self, full_since: float) -> bool:
+        """Whether somebody takes rows out of memory, as it seems."""
+        link, spool_thread = self._link, self._spool_thread
+        tries = (
+            link.usable
+            or not link.failures
+            or (spool_thread is not None and not spool_thread.failing)
+        )
+        last = max(full_since, self._outbox.settled_at)
+        return (
+            tries and not self._send_thread.stopping and time.monotonic() - last < DRAINING_SECONDS
+        )
+
+    # --- flushing ----------------------------------------------------------------------------
+
+    def flush(self, timeout: float) -> bool:
+        """Store what was accepted so far; whether that was done within ``timeout`` seconds, and
+        nothing was dropped since the last call.
+        """
+        stored = self._flush(timeout)
+        return not self._dropped_anew() and stored
+
+    def _dropped_anew(self) -> bool:
+        told, self._told = self._told, self.events.dropped
+        return self._told > told
+
+    def _flush(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        flush = self.begin_flush(deadline)
+        if flush is None:
+            return False
+        if flush.stored():
+            return True
+        if self._ending or not self._started:
+            return self._flush_without_threads(flush, deadline)
+        return flush.wait()
+
+    def begin_flush(self, deadline: float) -> Flush | None:
+        """Begin to store what was accepted so far; None: the fold thread did not answer in time."""
+        if self._spool is not None or self.events.raw() or self._buffer.held:
+            # With a spool even if nothing is counted here: to replay what dead processes left.
+            self.start()
+        generation = self._fold_thread.ask(
+            self._outbox.mark, max(JOIN_SECONDS, deadline - time.monotonic())
+        )
+        if generation is None:
+            return None
+        return Flush(
+            self._link, self._outbox, self._send_thread, self._spool_thread, generation, deadline
+        )
+
+    def begin_flush_over(self, deadline: float) -> Callable[[], bool]:
+        """Begin a flush that others wait for: what is returned says whether it is over."""
+        flush = self.begin_flush(deadline)
+        if flush is None or self._ending or not self._started:
+            return lambda: True  # close() does what can be done without threads
+        return flush.over
+
+    def _flush_without_threads(self, flush: Flush, deadline: float) -> bool:
+        while not flush.stored() and time.monotonic() < deadline:
+            self._send_thread.work()
+            if self._spool_thread is not None and not flush.stored():
+                self._spool_thread.request(flush.generation)
+                self._spool_thread.work()
+            breathe()
+        return flush.stored()
+
+    @property
+    def trail(self) -> Trail:
+        """What became of all that this process has stored."""
+        return self._link.trail
+
+    def mark(self, since: int) -> StoredMark | None:
+        """Where what this process has stored ends; ``None``: some of that is in its spool."""
+        return None if self._spool and self._spool.waiting else self.trail.mark(since)
+
+    def applied(self, timeout: float, since: int) -> bool:
+        """Wait until all that this process stored is applied, and the spool is empty.
+
+        ``since``: the breaks of the trail that somebody had been told of before.
+        """
+        deadline = time.monotonic() + timeout
+        patience = POLL_SECONDS
+        client = connect(self._url, socket_timeout=self._options.socket_timeout)
+        try:
+            mark: StoredMark | None = None
+            while True:
+                if mark is None:
+                    mark = self.mark(since)
+                if mark is not None:
+                    (verdict,) = self.trail.applied(client, [mark])
+                    if verdict is None:
+                        self.trail.tell()
+                    if verdict is not False:
+                        return bool(verdict)
+                now = time.monotonic()
+                if now >= deadline:
+                    return False
+                pause(min(patience, deadline - now))
+                patience = min(0.2, patience * 1.5)
+        finally:
+            client.close()
+
+    def stats(self) -> Stats:
+        """The figures now."""
+        figures = self._fold_thread.ask(self._figures, ANSWER_SECONDS)
+        return self._figures() if figures is None else figures
+
+    def _figures(self) -> Stats:
+        if self._buffer.waiting:
+            self._rows_waiting()  # the fold thread may find nothing to fold, and so nothing to tell
+        spool_error = None if self._spool_thread is None else self._spool_thread.last_error
+        with self.events.lock:
+            return Stats(
+                accepted=self.events.accepted,
+                stored=self._outbox.stored,
+                resent=self._outbox.resent,
+                spooled=self._outbox.spooled,
+                replayed=self._send_thread.replayed,
+                dropped=self.events.dropped,
+                pending_rows=self._buffer.held,
+                last_error=spool_error or self._link.last_error,
+                connected=self._link.usable,
+            )
+
+    def close(self, timeout: float) -> bool:
+        """Store what ``timeout`` seconds allow, count the rest as dropped; whether none was, nor
+        since the last flush.
+
+        May be called again if an exception of a signal handler ended it, and goes on.
+        """
+        self.events.switch(Mode.CLOSED)
+        if not self._ending:
+            deadline = time.monotonic() + timeout
+            stored = self._flush(timeout)
+            while stored and self.events.raw():  # of calls that were under way at the switch
+                stored = self._flush(deadline - time.monotonic())
+            if not stored:
+                self._spool_rest()
+            self._ending = True
+        self._stop_threads()
+        lost = self._fold_thread.ask(self._outbox.give_up, ANSWER_SECONDS)
+        self._fold_thread.stop()
+        if self._fold_thread.is_alive():
+            self._fold_thread.join(JOIN_SECONDS)
+        if lost is None:
+            self._log.say(
+                logging.ERROR,
+                "left_over",
+                "what was not stored is lost, and not counted: the folder did not answer",
+            )
+        elif unsaid := self._send_thread.unsaid():
+            self._log.say(
+                logging.ERROR,
+                "left_over",
+                "%d increments could be stored neither in Redis nor on disk and are lost",
+                unsaid,
+            )
+        self._link.close()
+        if self._spool is not None:
+            self._spool.close()
+        return not self._dropped_anew() and lost == 0
+
+    def _spool_rest(self) -> None:
+        """Let the spool thread, for a second at most, write what Redis has not taken."""
+        spool_thread = self._spool_thread
+        if spool_thread is None:
+            return
+        flush = self.begin_flush(time.monotonic())
+        if flush is None:
+            return
+        spool_thread.request(flush.generation)
+        if not self._started:
+            spool_thread.work()
+        deadline = time.monotonic() + JOIN_SECONDS
+        while not (flush.stored() or spool_thread.failing or time.monotonic() >= deadline):
+            breathe()
+
+    def complain_of_late(self) -> None:
+        """Say that increments came after the close at the end of the process."""
+        self._log.seldom(
+            logging.WARNING, "dropped", "counted after the flush at exit, and so dropped"
+        )
+
+    def tell_of_loss(self) -> None:
+        """Say how much is in this process's memory alone, which ends."""
+        figures = self.stats()
+        if left := figures.accepted - figures.stored - figures.spooled:
+            self._log.say(
+                logging.ERROR,
+                "left_over",
+                "%d increments are not stored, and lost as the process ends now",
+                left,
+            )
+
+    def _stop_threads(self) -> None:
+        self._send_thread.stop()
+        if self._spool_thread is not None:
+            self._spool_thread.stop()
+        if self._spool_thread is not None and self._spool_thread.is_alive():
+            self._spool_thread.join(JOIN_SECONDS)
+        if self._send_thread.is_alive():
+            self._send_thread.join(JOIN_SECONDS if self._link.usable else POLL_SECONDS)
+        if self._send_thread.is_alive():
+            self._link.abort()  # it hangs in a command that a frozen Redis does not answer
+            self._send_thread.join(JOIN_SECONDS)

@@ -1,0 +1,362 @@
+"""The send thread's way to Redis: connected or not, when to try again, which stream, and whether
+what was stored there is in MySQL.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import redis
+
+from countersink.producers.log import ProducerLog
+from countersink.producers.options import Options
+from countersink.producers.outbox import Parcel
+from countersink.stream.clock import RedisClock
+from countersink.stream.connection import connect, mapped
+from countersink.stream.errors import StreamError, StreamMisconfigured, translate
+from countersink.stream.names import note_use, partitions, stream_key
+from countersink.stream.progress import Epoch, look, order
+
+FIRST_BACKOFF_SECONDS: Final = 0.1
+MAX_BACKOFF_SECONDS: Final = 5.0
+HELD_BACK_SECONDS: Final = 1.0
+_OLDER: Final = (
+    "Redis is older than what was stored there: a replica that lags behind, or a copy put back"
+)
+
+
+class RedisLink:
+    """One connection, used by one thread; only the attributes and :meth:`abort` are for others.
+
+    Attributes:
+        connected: Redis answered the last time.
+        held_back: it answered, but its stream is longer than it may get.
+        failures: failed attempts so far, to connect or to send.
+        last_error: the last failure's text, without passwords.
+        trail: told of each entry that this process has stored.
+    """
+
+    def __init__(self, url: str, options: Options, clock: RedisClock, log: ProducerLog) -> None:
+        self.connected = False
+        self.held_back = False
+        self.failures = 0
+        self.last_error: str | None = None
+        self.trail = Trail(log)
+        self._url = url
+        self._socket_timeout = options.socket_timeout
+        self._max_length = options.max_stream_length
+        self._clock = clock
+        self._log = log
+        self._client: redis.Redis | None = None
+        self._partition = 0
+        self._share = random.SystemRandom().random()  # which partition: the same all life long
+        self._backoff = FIRST_BACKOFF_SECONDS
+        self._not_before = 0.0
+        self._aborted = False
+
+    @property
+    def _stream(self) -> str:
+        return stream_key(self._partition)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the last thing known is that entries can be sent."""
+        return self.connected and not self.held_back
+
+    def seconds_to_next_try(self) -> float:
+        """Seconds until :meth:`ready` will try again."""
+        return max(0.0, self._not_before - time.monotonic())
+
+    def try_now(self) -> None:
+        """Let the next :meth:`ready` try at once. From any thread."""
+        if not self.held_back:
+            self._not_before = 0.0
+
+    def ready(self) -> bool:
+        """Connect if needed and due; whether entries can be sent now."""
+        if time.monotonic() < self._not_before:
+            return False
+        try:
+            if not self.connected:
+                self._connect()
+            if self._client is not None and self._clock.stale():
+                self._clock.learn(self._client)
+            if self._client is not None and self.held_back:
+                with mapped():
+                    self._judge(int(self._client.xlen(self._stream)))
+        except StreamError as error:
+            self._fail(error)
+        return self.usable
+
+    def send(self, parcels: Sequence[Parcel]) -> list[Parcel]:
+        """Send stamped parcels; those that Redis stored. Never raises for a failure of Redis."""
+        client = self._client
+        if client is None:
+            return []
+        try:
+            delivery: SendResult = deliver(client, self._partition, parcels)
+        except StreamError as error:
+            for parcel in parcels:
+                parcel.in_doubt = True
+            self._fail(error)
+            return []
+        if delivery.last_id is not None:
+            self.trail.stored(self._stream, delivery.last_id)
+        if delivery.error is not None:
+            self._fail(delivery.error)
+        else:
+            self._judge(delivery.length)
+        return delivery.stored
+
+    def abort(self) -> None:
+        """Break the connection, so that a call that hangs in it fails at once. From any thread."""
+        self._aborted = True
+        client = self._client
+        if client is not None:
+            client.connection_pool.disconnect()
+
+    def close(self) -> None:
+        """Hang up."""
+        client, self._client = self._client, None
+        self.connected = False
+        if client is not None:
+            try:
+                client.close()
+            except (redis.RedisError, OSError):
+                pass  # nothing is lost with a connection that cannot even be closed
+
+    def _connect(self) -> None:
+        self.close()  # what an attempt that ended in an unexpected exception has left
+        client = connect(
+            self._url, socket_timeout=self._socket_timeout, client_name="countersink-producer"
+        )
+        self._client = client  # from here on, abort() can break it off
+        self._clock.learn(client)
+        self._partition = int(self._share * partitions(client))
+        self.trail.follow(client, self._stream)
+        self.connected = True
+        self._backoff = FIRST_BACKOFF_SECONDS
+        if self.failures:
+            self._log.say(logging.INFO, "connected", "Redis answers again")
+        with mapped():
+            self._judge(int(client.xlen(self._stream)))
+
+    def _judge(self, length: int) -> None:
+        """Hold entries back while the stream is too long."""
+        if length > self._max_length:
+            self.held_back = True
+            self.last_error = (
+                f"{self._stream} has {length} entries; at most {self._max_length} may wait"
+            )
+            self._not_before = time.monotonic() + HELD_BACK_SECONDS * random.uniform(0.5, 1.5)
+            self._log.seldom(logging.WARNING, "held_back", "%s", self.last_error)
+        else:
+            self.held_back = False
+
+    def _fail(self, error: StreamError) -> None:
+        self.failures += 1
+        self.last_error = str(error)
+        self._not_before = time.monotonic() + self._backoff * random.uniform(0.5, 1.0)
+        self._backoff = min(MAX_BACKOFF_SECONDS, self._backoff * 2)
+        if not self._aborted:
+            self._log.seldom(logging.WARNING, "unavailable", "%s; rows wait in memory", error)
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """What Redis said to a pipeline of parcels.
+
+    Attributes:
+        stored: the parcels it acknowledged.
+        last_id: the stream id of the last of them, ``None`` if there are none.
+        length: entries in the stream afterwards.
+        error: why the others, or the question for the length, were refused.
+    """
+
+    stored: list[Parcel]
+    last_id: str | None
+    length: int
+    error: StreamError | None
+
+
+def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> SendResult:
+    """XADD every parcel to the partition's stream, and ask for its length, in one pipeline without
+    a transaction.
+
+    Raises:
+        StreamError: the connection failed; any of the parcels may have arrived, so all are to be
+            sent again as they are.
+    """
+    stream = stream_key(partition)
+    with mapped(), client.pipeline(transaction=False) as pipe:
+        # First, so that no entry is stored where nobody looks.
+        note_use(pipe, partition)
+        for parcel in parcels:
+            pipe.xadd(stream, parcel.sealed().fields())
+        pipe.xlen(stream)
+        _, *answers, length = pipe.execute(raise_on_error=False)
+    stored: list[Parcel] = []
+    last_id: str | None = None
+    error: StreamError | None = None
+    for parcel, answer in zip(parcels, answers, strict=True):
+        if isinstance(answer, Exception):
+            error = translate(answer)
+            error.__cause__ = answer
+        else:
+            stored.append(parcel)
+            last_id = answer.decode() if isinstance(answer, bytes) else str(answer)
+    if isinstance(length, Exception) and error is None:
+        error = translate(length)  # unknown, which is not 0: nothing says that more may be sent
+        error.__cause__ = length
+    return SendResult(stored, last_id, length if isinstance(length, int) else 0, error)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMark:
+    """Where what a process has stored ended at some moment.
+
+    Attributes:
+        ends: stream → id of the last entry stored there, unless all up to it is known to be
+            applied; and the epoch in which the entries up to it were stored, None: not known.
+        since: how many breaks of the trail there had been when its waiting began.
+    """
+
+    ends: Mapping[str, tuple[str, Epoch | None]]
+    since: int
+
+
+class Trail:
+    """Follows what a process stores, from before the first entry until it is applied.
+
+    Workers acknowledge what they have applied, or laid aside. An entry that is gone from its stream
+    was acknowledged only if nothing else took entries away: see :mod:`countersink.stream.progress`.
+    Where that cannot be known, it is said, once, and what is stored from then on is followed anew.
+
+    The send thread writes, any thread asks; without a lock, since a signal handler may flush:
+    each step leaves it such that at worst less is known than could be.
+
+    Args:
+        log: where it is said that the trail was lost.
+    """
+
+    def __init__(self, log: ProducerLog) -> None:
+        self._log = log
+        self._ends: dict[str, str] = {}
+        self._applied: dict[str, str] = {}
+        self._epochs: dict[str, Epoch | None] = {}
+        self._breaks: list[str] = []  # appending is one step
+        self._told = 0
+
+    @property
+    def breaks(self) -> int:
+        """How often it could not be known any more what became of entries stored before."""
+        return len(self._breaks)
+
+    @property
+    def told(self) -> int:
+        """The breaks that somebody was told of by :meth:`tell`."""
+        return self._told
+
+    def tell(self) -> None:
+        """Say that what is waited for is not known to be applied; the next one asks for what came
+        since.
+        """
+        told, self._told = self._told, self.breaks
+        if self._told > told:
+            self._log.say(
+                logging.WARNING,
+                "not_known",
+                "whether all that was stored is in MySQL is not known: %s",
+                self._breaks[-1],
+            )
+
+    def follow(self, client: redis.Redis, stream: str) -> None:
+        """Look at ``stream`` before entries are stored there over a new connection.
+
+        Raises:
+            StreamUnavailable: Redis did not answer.
+        """
+        end = self._ends.get(stream)
+        before = self._epochs.get(stream)
+        epoch: Epoch | None = None
+        reached = False
+        try:
+            now = look(client, stream, make=True)
+            epoch, reached = now.epoch, now.reaches(end)
+            why = "it was not known at first"
+            if before is not None:
+                why = _OLDER if epoch == before else before.end(epoch)
+        except StreamMisconfigured as error:
+            why = f"{error}; the rights that are needed are in ops/redis/users.acl"
+        if end is not None and end != self._applied.get(stream):
+            if reached and epoch == before:
+                return
+            self._breaks.append(why)  # before the new epoch can be seen
+            self._applied[stream] = end  # or lost: what comes after it is followed
+        self._epochs[stream] = epoch
+
+    def stored(self, stream: str, stream_id: str) -> None:
+        """An entry was stored."""
+        self._ends[stream] = stream_id
+
+    def mark(self, since: int) -> StoredMark:
+        """Where what was stored ends now; ``since``: :attr:`breaks` or :attr:`told`, before it was
+        stored.
+        """
+        ends = {
+            stream: (end, self._epochs.get(stream))
+            for stream, end in self._ends.copy().items()
+            if end != self._applied.get(stream)
+        }
+        return StoredMark(ends, since)
+
+    def applied(self, client: redis.Redis, marks: Sequence[StoredMark]) -> list[bool | None]:
+        """For each mark whether all up to it is applied; None: that is not known, and will not be.
+
+        False as long as something is not, and where Redis does not tell.
+        """
+        latest: dict[str, str] = {}
+        for mark in marks:
+            for stream, (end, _) in mark.ends.items():
+                latest[stream] = max(latest.get(stream, "0-0"), end, key=order)
+        # One look at each stream for all marks: the first entry tells.
+        found = {stream: self._first(client, stream) for stream in latest}
+        return [self._verdict(mark, found) for mark in marks]
+
+    def _first(self, client: redis.Redis, stream: str) -> tuple[Epoch | None, str | None] | None:
+        """The epoch and the first entry's id; None: Redis does not tell."""
+        end = self._ends.get(stream)
+        try:
+            try:
+                now = look(client, stream)
+            except StreamMisconfigured:
+                now = None
+            if now is None or now.epoch != self._epochs.get(stream) or not now.reaches(end):
+                self.follow(client, stream)
+        except StreamError:
+            return None
+        return (None, None) if now is None else (now.epoch, now.first)
+
+    def _verdict(
+        self, mark: StoredMark, found: Mapping[str, tuple[Epoch | None, str | None] | None]
+    ) -> bool | None:
+        verdict: bool | None = True
+        for stream, (end, epoch) in mark.ends.items():
+            told = found[stream]
+            if told is None:
+                verdict = False
+                continue
+            now, first = told
+            if epoch is None or now != epoch:
+                return None
+            if first is not None and order(first) <= order(end):
+                verdict = False
+        if self.breaks > mark.since:
+            return None
+        if verdict:
+            self._applied |= {stream: end for stream, (end, _) in mark.ends.items()}
+        return verdict

@@ -1,0 +1,260 @@
+"""The thread that sends: flushes every ``flush_interval`` and resends what has no reply."""
+
+import logging
+import time
+from typing import Final
+
+from countersink.producers.buffer.events import EventBuffer
+from countersink.producers.errors import SpoolError
+from countersink.producers.log import ProducerLog
+from countersink.producers.options import Options
+from countersink.producers.outbox import PARCELS_AT_A_TIME, Outbox
+from countersink.producers.redis_link import RedisLink
+from countersink.producers.spool.writer import Spool, SpoolThread
+from countersink.producers.threads import Bell, WorkThread, sleep
+from countersink.stream.clock import RedisClock
+
+AFTER_BUG_SECONDS: Final = 1.0
+"""From an exception that nobody thought of to the next attempt, at most."""
+ADOPT_SECONDS: Final = 10.0
+"""Between two looks for segments of dead processes."""
+
+
+class SendThread(WorkThread):
+    """Flushes at intervals, early when many rows wait, and at once when asked to."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        outbox: Outbox,
+        events: EventBuffer,
+        clock: RedisClock,
+        log: ProducerLog,
+        spool: Spool | None,
+        options: Options,
+    ) -> None:
+        super().__init__("countersink-sender")
+        self._link = link
+        self._outbox = outbox
+        self._events = events
+        self._buffer = events.buffer
+        self._clock = clock
+        self._log = log
+        self._spool = spool
+        self._interval = options.flush_interval
+        self._max_rows = options.max_rows
+        self._urgent = False
+        self._idle = False
+        self._next_flush = 0.0
+        self._next_adoption = 0.0
+        self._reported = 0
+
+    @property
+    def replayed(self) -> int:
+        """Increments sent from the spool."""
+        return 0 if self._spool is None else self._spool.backlog.increments_done
+
+    def rows_waiting(self) -> None:
+        """There are rows: flush now if there are many, or if none were sent for an interval, so
+        that a short-lived process has sent the first ones before it ends; else when it is time.
+        """
+        if self._buffer.growing >= self._max_rows:
+            self.flush_now()
+        elif self._idle:
+            self._idle = False
+            self.bell.ring()
+
+    def flush_now(self) -> None:
+        """Flush without waiting for the interval to end."""
+        self._urgent = True
+        self.bell.ring()
+
+    def run(self) -> None:
+        """The thread."""
+        while not self.stopping:
+            try:
+                self.bell.wait(self._patience())
+                if self._urgent or time.monotonic() >= self._next_flush:
+                    self.work()
+                self._report()
+            except Exception:
+                self._log.bug("the sender")
+                self._link.close()  # whatever has gone wrong there, begin anew
+                self._next_flush = 0.0
+                sleep(min(self._interval, AFTER_BUG_SECONDS))
+        self._link.close()
+
+    def work_once(self) -> None:
+        """Send everything that is there now, as far as Redis takes it."""
+        self._urgent = False
+        self._next_flush = time.monotonic() + self._interval
+        upto = self._buffer.generation
+        if not (self._link.ready() and self._replay() and self._send(upto)):
+            # What is not sealed goes on coalescing, which bounds memory by distinct rows.
+            self._outbox.give_back()
+
+    def _report(self) -> None:
+        """Tell of drops: here, where a log handler that blocks holds up nobody's memory."""
+        dropped = self._events.dropped
+        if (
+            dropped > self._reported
+            and not self.stopping  # close() says what is left to say
+            and self._log.seldom(
+                logging.WARNING,
+                "dropped",
+                "%d increments dropped: %s",
+                dropped - self._reported,
+                self._cause(),
+            )
+        ):
+            self._reported = dropped
+
+    def unsaid(self) -> int:
+        """How many increments were dropped of which the log says nothing so far; asked once."""
+        said, self._reported = self._reported, self._events.dropped
+        return self._reported - said
+
+    def _cause(self) -> str:
+        """Why there was no room."""
+        largest = self._events.largest_refused
+        if largest and not self._buffer.crowded:
+            return f"memory has no room for a call of increment_many with {largest} keys as a whole"
+        if self._link.usable:
+            redis = "they came faster than Redis took them"
+        else:
+            redis = self._link.last_error or "Redis has not answered yet"
+        spool = "there is no spool"
+        if self._spool is not None:
+            spool = self._spool.failure or "the spool did not take them in time"
+        held, size = self._buffer.held, self._buffer.held_bytes >> 20
+        return f"memory is full ({held} rows, {size} MB): {redis}; {spool}"
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for the bell."""
+        now = time.monotonic()
+        self._idle = True
+        if self._buffer.waiting or len(self._outbox) or (self._spool and self._spool.waiting):
+            self._idle = False
+            return max(self._next_flush - now, self._link.seconds_to_next_try(), 0.0)
+        if self._spool is not None:
+            # All three, or a look that is due and cannot be taken yet would keep this thread busy.
+            return max(
+                self._next_adoption - now,
+                self._next_flush - now,
+                self._link.seconds_to_next_try(),
+                0.0,
+            )
+        return None
+
+    def _send(self, upto: int) -> bool:
+        """Send the outbox and the rows up to generation ``upto``; whether Redis has taken all."""
+        while not self.stopping:
+            if len(self._outbox):
+                parcels = self._outbox.stamp(PARCELS_AT_A_TIME)
+                self._outbox.settle(self._link.send(parcels))
+                if not self._link.usable:
+                    return False
+                continue
+            for _ in range(PARCELS_AT_A_TIME):
+                parcel = self._outbox.seal(upto)
+                if parcel is None:
+                    break
+                self._outbox.post([parcel])
+            if not len(self._outbox):
+                return True
+        return False
+
+    def _replay(self) -> bool:
+        """Send what the spool holds; whether Redis has taken all that can be read."""
+        spool = self._spool
+        if spool is None:
+            return True
+        backlog = spool.backlog
+        while not self.stopping:
+            try:
+                spool.roll()
+                looking = not len(backlog) and time.monotonic() >= self._next_adoption
+                if looking and not spool.adopt_one():
+                    self._next_adoption = time.monotonic() + ADOPT_SECONDS
+                if not len(backlog):
+                    return True
+                parcels = backlog.next(PARCELS_AT_A_TIME, self._clock.now_ms)
+                if parcels:
+                    backlog.delivered(self._link.send(parcels))
+                    if not self._link.usable:
+                        return False
+            except SpoolError as error:
+                self._log.seldom(logging.ERROR, "spool_failed", "%s; tried again later", error)
+                self._next_adoption = time.monotonic() + ADOPT_SECONDS
+                if len(backlog):
+                    backlog.drop_first()
+        return False
+
+
+POLL_SECONDS: Final = 0.02
+
+
+class Flush:
+    """Has the send thread send, and the spool thread write what Redis does not take in time.
+
+    Holds no lock between two calls: a signal handler may interrupt it and flush as well.
+
+    Attributes:
+        generation: what is to be stored, from :meth:`Outbox.mark`.
+
+    Args:
+        deadline: the monotonic time at which it is no longer waited for.
+    """
+
+    def __init__(
+        self,
+        link: RedisLink,
+        outbox: Outbox,
+        sender: SendThread,
+        spool_thread: SpoolThread | None,
+        generation: int,
+        deadline: float,
+    ) -> None:
+        self._link = link
+        self._outbox = outbox
+        self._spool_thread = spool_thread
+        self.generation = generation
+        self._deadline = deadline
+        self._failures = link.failures
+        self._spool_at = (time.monotonic() + deadline) / 2
+        self._spooling = False
+        if not self.stored():
+            link.try_now()
+            sender.flush_now()
+
+    def stored(self) -> bool:
+        """Whether everything is stored."""
+        return self._outbox.settled(self.generation)
+
+    def over(self) -> bool:
+        """Whether everything is stored or the time is up; asks for the spool when it should be."""
+        if self.stored():
+            return True
+        now = time.monotonic()
+        away = self._link.held_back or self._link.failures > self._failures
+        if (
+            self._spool_thread is not None
+            and not self._spooling
+            and (away or now >= self._spool_at)
+        ):
+            self._spooling = True
+            self._spool_thread.request(self.generation)
+        return now >= self._deadline
+
+    def wait(self) -> bool:
+        """Wait until :meth:`over`; whether everything is stored."""
+        watcher = Bell()
+        watchers = self._outbox.watchers
+        try:
+            watchers.append(watcher)
+            while not self.over():
+                watcher.wait_in_app(POLL_SECONDS)
+        finally:
+            if watcher in watchers:
+                watchers.remove(watcher)
+        return self.stored()

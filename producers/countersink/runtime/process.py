@@ -1,0 +1,191 @@
+"""A process of ours: its name, and how it stops on a signal: in good order, or after a time limit.
+
+A Python-level signal handler runs between two instructions of the main thread only: late where that
+thread hangs in a call, and maybe while it holds a lock that the handler needs. So the handlers here
+do nothing but be there, and CPython's C handler writes the signal's number to a pipe
+(:func:`signal.set_wakeup_fd`) that any thread can read.
+"""
+
+import logging
+import os
+import secrets
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from countersink.runtime.log import Log
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+FORCED: Final = 1
+"""Exit status of a stop that had to be forced."""
+STOPPING: Final = "stopping"
+"""The action of the record that a signal came."""
+STOP_FORCED: Final = "stop_forced"
+"""The action of the record that the process is ended in the midst of something."""
+_PATIENCE_S: Final = 1.0
+"""Seconds that the log, or another farewell, may take."""
+
+
+def host_name() -> str:
+    """This host's name, cut to what a column holds."""
+    return socket.gethostname()[:150]
+
+
+def process_name(purpose: str = "") -> str:
+    """A name that no other process has, or ever had: host, pid, random; ``purpose`` first."""
+    name = f"{host_name()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{purpose}-{name}" if purpose else name
+
+
+class Stop:
+    """Whether something was asked to stop. From any thread, and from a signal handler too.
+
+    Not a :class:`threading.Event`: its ``set`` takes a lock that the interrupted thread may hold.
+    """
+
+    def __init__(self) -> None:
+        self._requested = False
+        self._closed = threading.Lock()  # open from the request on
+        self._closed.acquire()
+
+    @property
+    def requested(self) -> bool:
+        """True from the first request on."""
+        return self._requested
+
+    def request(self) -> None:
+        """Ask for the stop."""
+        if not self._requested:
+            self._requested = True
+            with suppress(RuntimeError):  # another thread asks at the same moment
+                self._closed.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep for ``seconds`` or until a request, and say whether there was one."""
+        if not self._requested and self._closed.acquire(timeout=max(0.0, seconds)):
+            self._closed.release()  # for whoever else waits
+        return self._requested
+
+
+class SignalQueue:
+    """The signals that came, in their order."""
+
+    def __init__(self, reader: int, numbers: Sequence[signal.Signals]) -> None:
+        self._reader = reader
+        self._numbers = numbers
+
+    def next(self, seconds: float | None) -> signal.Signals | None:
+        """The next signal; ``None``: none came for so long, or no more will."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._reader], [], [], left)
+            written = os.read(self._reader, 1) if ready else b""
+            if not written:
+                return None
+            if written[0] in self._numbers:  # others with a handler are written, too
+                return signal.Signals(written[0])
+
+
+@contextmanager
+def signal_queue(numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[SignalQueue]:
+    """Queue these signals inside the block, instead of what they did. For the main thread."""
+    reader, writer = _pipe()
+    try:
+        with _written_to(writer, numbers):
+            yield SignalQueue(reader, numbers)
+    finally:
+        os.close(reader)
+
+
+@contextmanager
+def stop_by_signals(
+    stop: Stop,
+    log: Log,
+    within_s: float,
+    *,
+    doing: str,
+    left: str = "",
+    asked: Callable[[], object] = lambda: None,
+    forced: Callable[[], object] = lambda: None,
+) -> Iterator[None]:
+    """Inside the block SIGTERM and SIGINT request a stop, and end the process ``within_s`` seconds
+    later at the latest; a second signal ends it at once. Only in the main thread, else nothing.
+
+    Args:
+        stop: requested.
+        log: says so.
+        within_s: seconds.
+        doing: what is done after the request, for the log.
+        left: what becomes of what was in hand when the process has to be ended, for the log.
+        asked: called after the request, on a thread.
+        forced: called right before the process is ended, on a thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def watch() -> None:
+        queue = SignalQueue(reader, SIGNALS)
+        first = queue.next(None)
+        if first is None:
+            return
+        deadline = time.monotonic() + within_s
+        stop.request()
+        _briefly(lambda: log(STOPPING, f"{first.name}: {doing}"))
+        _briefly(asked)
+        second = queue.next(max(0.0, deadline - time.monotonic()))
+        if second is None and ended.is_set():
+            return
+        why = "a second signal came" if second else f"the stop took more than {within_s:g} s"
+        _briefly(lambda: log(STOP_FORCED, why + left, level=logging.ERROR))
+        _briefly(forced)
+        os._exit(FORCED)
+
+    reader, writer = _pipe()
+    ended = threading.Event()
+    watching = threading.Thread(target=watch, name="stop", daemon=True)
+    watching.start()
+    try:
+        with _written_to(writer, SIGNALS):
+            try:
+                yield
+            finally:
+                ended.set()
+    finally:
+        watching.join()
+        os.close(reader)
+
+
+def _pipe() -> tuple[int, int]:
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writer, False)
+    return reader, writer
+
+
+@contextmanager
+def _written_to(writer: int, numbers: Sequence[signal.Signals]) -> Iterator[None]:
+    """Inside the block these signals do nothing but be written to ``writer``, which is closed at
+    its end: end of file for who reads.
+    """
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup_before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        os.close(writer)
+
+
+def _briefly(work: Callable[[], object]) -> None:
+    # On a thread: the log may be what hangs (a full pipe on stderr).
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)

@@ -1,0 +1,197 @@
+"""Waiting for a server that is away or refuses, for as long as it takes, and saying so."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from countersink.runtime.errors import GivenUp
+from countersink.runtime.log import Log, error_text
+from countersink.runtime.process import Stop
+
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 5.0
+SAY_EVERY_S: Final = 30.0
+TRIES_WHILE_STOPPING: Final = 3
+WAITING: Final = "waiting"
+"""The action of the record that a server is away: at once, then every 30 s."""
+RESUMED: Final = "resumed"
+"""The action of the record that it serves again."""
+
+Result = TypeVar("Result")
+
+
+class Backoff:
+    """Pauses that become longer, up to a longest one.
+
+    Half of each is random: several that wait do not come back at once.
+    """
+
+    def __init__(self, first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S) -> None:
+        self._next = first_s
+        self._longest = longest_s
+
+    def pause_s(self) -> float:
+        """Seconds to wait before the next try."""
+        pause = self._next * random.uniform(0.5, 1.0)
+        self._next = min(2 * self._next, self._longest)
+        return pause
+
+
+class Outage:
+    """What is said of one server that is away: at once, every 30 s, and when it is back. Two
+    threads may share it, lest both say so.
+
+    Args:
+        service: ``Redis`` or ``MySQL``.
+        log: where it is said.
+        tolerated: failures in a row that are not worth a record, such as that of a connection
+            which had gone stale.
+        comfort: what the record adds, such as ``, nothing is lost``.
+    """
+
+    def __init__(self, service: str, log: Log, *, tolerated: int = 0, comfort: str = "") -> None:
+        self._service = service
+        self._log = log
+        self._tolerated = tolerated
+        self._comfort = comfort
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._since: float | None = None
+        self._latest = 0.0
+        self._said = 0.0
+
+    @property
+    def lasted_s(self) -> float | None:
+        """Seconds from the first to the latest failure of this outage; None while it serves."""
+        with self._lock:
+            return None if self._since is None else self._latest - self._since
+
+    def failed(self, error: Exception) -> None:
+        """It does not serve."""
+        now = time.monotonic()
+        with self._lock:
+            self._failures += 1
+            if self._failures <= self._tolerated:
+                return
+            if self._since is None:
+                self._since, self._said = now, now - SAY_EVERY_S
+            self._latest = now
+            since, due = self._since, now - self._said >= SAY_EVERY_S
+            if due:
+                self._said = now
+        if due:
+            self._log(
+                WAITING,
+                f"{self._service} does not serve: waiting{self._comfort}",
+                level=logging.WARNING,
+                service=self._service,
+                for_s=round(now - since),
+                error=error_text(error),
+            )
+
+    def over(self, *, quietly: bool = False) -> None:
+        """It serves."""
+        with self._lock:
+            self._failures = 0
+            since, self._since = self._since, None
+        if since is not None and not quietly:
+            self._log(
+                RESUMED,
+                f"{self._service} serves again",
+                service=self._service,
+                after_s=round(time.monotonic() - since, 1),
+            )
+
+
+def retry(
+    work: Callable[[], Result],
+    *,
+    passes: Callable[[Exception], bool],
+    enough: Callable[[], bool],
+    failed: Callable[[Exception], object],
+    pause: Callable[[float], object],
+) -> Result:
+    """The result of ``work``, which is called until it succeeds.
+
+    Args:
+        work: to be done; it may have been done when it raises.
+        passes: whether an error may pass by itself or by an operator's hand.
+        enough: asked after each such error: whether to stop waiting.
+        failed: told of each such error, before the pause.
+        pause: how to wait, in seconds.
+
+    Raises:
+        GivenUp: it is enough.
+        Exception: whatever ``work`` raises that does not pass.
+    """
+    backoff = Backoff()
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            if not passes(error):
+                raise
+            if enough():
+                raise GivenUp(error_text(error)) from error
+            failed(error)
+            pause(backoff.pause_s())
+
+
+class Patience:
+    """Repeats what fails for want of one server until it succeeds or a stop is requested. For one
+    thread.
+
+    Args:
+        service: ``Redis`` or ``MySQL``, for the log.
+        passes: whether an error may pass by itself or by an operator's hand; others are raised.
+        stop: ends the waiting: after a request, work is tried :data:`TRIES_WHILE_STOPPING` times in
+            all.
+        log: where outages are announced.
+        waiting: called before each pause, with the error.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        passes: Callable[[Exception], bool],
+        stop: Stop,
+        log: Log,
+        waiting: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        self._outage = Outage(service, log, tolerated=1, comfort=", nothing is lost")
+        self._passes = passes
+        self._stop = stop
+        self._waiting = waiting
+
+    def call(self, work: Callable[[], Result]) -> Result:
+        """The result of ``work``, which is called until it succeeds.
+
+        Raises:
+            GivenUp: a stop was requested and the server is still away.
+            Exception: whatever ``work`` raises that does not pass.
+        """
+        tries_while_stopping = 0
+
+        def enough() -> bool:
+            nonlocal tries_while_stopping
+            tries_while_stopping += self._stop.requested
+            return tries_while_stopping >= TRIES_WHILE_STOPPING
+
+        def failed(error: Exception) -> None:
+            self._outage.failed(error)
+            self._waiting(error)
+
+        result = retry(work, passes=self._passes, enough=enough, failed=failed, pause=self._pause)
+        # While stopping, work that needs no server counts as success too: no word of its return.
+        self._outage.over(quietly=self._stop.requested)
+        return result
+
+    def _pause(self, seconds: float) -> None:
+        # While stopping, the event is set and no longer waits: sleep, shortly.
+        if self._stop.requested:
+            time.sleep(min(seconds, 2 * FIRST_PAUSE_S))
+        else:
+            self._stop.wait(seconds)

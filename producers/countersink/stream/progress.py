@@ -1,0 +1,159 @@
+"""Lag and epochs of a stream: the oldest entry that waits, and whether what left was applied.
+
+A stream is ordered by arrival. What a spool replays arrives today and was first sent long ago, so
+the first entry need not be the one that was sent first: :func:`first_sent` looks at all of them.
+
+That an entry is no longer in its stream does not say that a worker has applied it: Redis may have
+come back empty, or somebody trimmed the stream. So the acknowledging script counts, in a hash
+beside the stream, and Redis counts what was ever added. As long as the same server holds the same
+group on the stream, and what was added is what is there and what was acknowledged, nothing got
+lost: that is one epoch, and two of them are equal or something happened in between. A server that
+is older than an entry says nothing of it: see :meth:`Look.reaches`.
+
+Redis before 7.0 does not count what was added: there a trimmed stream goes unnoticed.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import redis
+
+from countersink.stream.connection import mapped
+from countersink.stream.entry import ends, script
+from countersink.stream.errors import Interrupted
+from countersink.stream.names import GROUP, applied_key
+
+PAGE: Final = 20
+"""Entries that Redis looks at per call, which keeps it for about 2 ms if they are full flushes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What stays the same for as long as entries leave a stream by acknowledgement alone.
+
+    Attributes:
+        server: the replication id of the Redis server: another one after each restart and failover.
+        group: random, given to the consumer group when it was made; empty if there is none.
+        unaccounted: entries that were added, and are neither there nor acknowledged; less than 0
+            where the stream was deleted.
+    """
+
+    server: str
+    group: str
+    unaccounted: int
+
+    def end(self, now: "Epoch") -> str:
+        """What ended this epoch, the one at the moment being ``now``: a clause for people."""
+        if now.server != self.server:
+            return "Redis was started anew, or another server took over"
+        if now.group != self.group:
+            return "the stream or its consumer group was deleted"
+        return (
+            f"{abs(now.unaccounted - self.unaccounted)} entries left the stream without the mark of"
+            " having been applied: by XTRIM or XDEL, or by a worker of an older version"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a stream.
+
+    Attributes:
+        epoch: at that moment.
+        first: the stream id of the first entry; None if it is empty.
+        last: the last stream id that was given there.
+    """
+
+    epoch: Epoch
+    first: str | None
+    last: str
+
+    def reaches(self, stream_id: str | None) -> bool:
+        """Whether the stream has ever got as far as ``stream_id``. A replica that lags behind, of
+        the same replication id as its primary, has not, nor has an older stream put back.
+        """
+        return stream_id is None or order(stream_id) <= order(self.last)
+
+
+def look(client: redis.Redis, stream: str, *, make: bool = False) -> Look:
+    """Look at ``stream``.
+
+    Args:
+        client: from :func:`countersink.stream.connection.connect`.
+        stream: its key.
+        make: make the stream and its consumer group, at 0, where they are missing: an epoch begins
+            with them.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    look_there = client.register_script(script("epoch"))
+    arguments = [GROUP, os.urandom(8).hex() if make else ""]
+    with mapped():
+        reply = look_there(keys=[stream, applied_key(stream)], args=arguments)
+    server, group, unaccounted, first, last = reply
+    epoch = Epoch(server.decode(), group.decode(), int(unaccounted))
+    return Look(epoch, None if first is None else first.decode(), last.decode())
+
+
+def order(stream_id: str) -> tuple[int, int]:
+    """A key by which stream ids sort as Redis sorts them."""
+    ms, _, sequence = stream_id.partition("-")
+    return int(ms), int(sequence or 0)
+
+
+def first_sent(
+    client: redis.Redis,
+    streams: Iterable[str],
+    *,
+    page: int = PAGE,
+    stop: Callable[[], bool] = lambda: False,
+) -> int | None:
+    """Unix ms of the earliest first attempt to send of any entry in ``streams``; None if all are
+    empty.
+
+    An entry that is pending with a consumer, dead or alive, is still in its stream until it is
+    acknowledged.
+
+    Args:
+        client: from :func:`countersink.stream.connection.connect`.
+        streams: their keys.
+        page: entries per call.
+        stop: asked between two calls.
+
+    Raises:
+        Interrupted: ``stop`` said so.
+        StreamError: Redis did not do its part.
+    """
+    look = client.register_script(script("oldest"))
+    oldest: int | None = None
+    for stream in streams:
+        start = "-"
+        found = page
+        while found == page:
+            if stop():
+                raise Interrupted("stopped while looking for the oldest entry")
+            with mapped():
+                reply = look(keys=[stream], args=[start, page])
+            found = int(reply[0])
+            if found:
+                sent = int(reply[1])
+                oldest = sent if oldest is None else min(oldest, sent)
+                start = f"({reply[2].decode()}"
+    return oldest
+
+
+def first_arrived(client: redis.Redis, streams: Iterable[str]) -> int | None:
+    """Unix ms at which the entry that has waited longest in ``streams`` arrived; None if all are
+    empty.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    arrived = []
+    for stream in streams:
+        if found := ends(client, stream):
+            arrived.append(int(found[0].partition("-")[0]))
+    return min(arrived, default=None)

@@ -1,0 +1,52 @@
+"""What can go wrong with scheduled jobs.
+
+::
+
+    JobFailed        a job found a reason to fail, and says it
+    ├── RunStopped   it was to stop, and what it has done so far is for nothing
+    ├── TablesDiffer what is in the tables is not what was counted
+    └── Alarm        somebody should look
+    RunFailed        a run failed, or could not begin; for RQ
+    NotOurs          an RQ job that is none of countersink's
+    Deposed          this scheduler is not in charge any more
+    Outdated         the counter is not what it was when the pass looked
+"""
+
+
+class JobFailed(Exception):
+    """A job found a reason to fail: what it looked at is wrong, or it could not do its work.
+
+    The message is a sentence for people, without a secret in it: ``runs`` and the logs show it as
+    it is. Any other exception is a mistake in the program. The run is not tried again: what was
+    found does not pass within seconds; the next planned run looks again.
+    """
+
+
+class RunStopped(JobFailed):
+    """A job was to stop, and what it has done so far is for nothing: it begins again elsewhere,
+    or, if its time was over, has failed.
+    """
+
+
+class TablesDiffer(JobFailed):
+    """What is in the tables is not what was counted; the message says where."""
+
+
+class Alarm(JobFailed):
+    """Somebody should look; the message says at what, and with which command."""
+
+
+class RunFailed(Exception):
+    """A run failed, or could not begin; the message is one sentence."""
+
+
+class NotOurs(Exception):
+    """An RQ job that calls something else than what is countersink's."""
+
+
+class Deposed(Exception):
+    """This process is not in charge any more: whatever it wanted to plan is not planned."""
+
+
+class Outdated(Exception):
+    """The counter, or policies, are not what they were when the pass looked; nothing was moved."""

@@ -1,0 +1,147 @@
+"""The jobs that look and tell: ``verify`` holds the tables against the ledger, and ``alarms``
+fails, and so shows, when something needs a person.
+
+``verify`` also holds tracked tables against their counters. ``alarms`` looks at how long the queue
+has waited, at the dead rows, and at jobs that have not succeeded for long; what else there is to
+know is in ``countersink info``, ``runs`` and ``doctor``.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from countersink.schedules.errors import Alarm, RunStopped, TablesDiffer
+from countersink.schedules.jobs import Context, JobOutcome
+from countersink.store.apply import dead
+from countersink.store.connection import Session
+from countersink.store.sessions import open_tables
+from countersink.store.verify import Verified, open_session, verify
+from countersink.stream.connection import connect, mapped
+from countersink.stream.errors import StreamError
+from countersink.stream.names import stream_keys
+from countersink.stream.progress import first_arrived
+
+SHOWN: Final = 10
+"""Differences that a failed run names; ``countersink verify`` shows all."""
+UNSUCCESSFUL_HOURS: Final = 24
+"""A job none of whose runs was done for so long is an alarm."""
+_LONG_AGO: Final = "1000-01-01"
+_READ_S: Final = 30.0
+
+
+def verification(context: Context) -> JobOutcome:
+    """Verify all counters and tracked tables; it repairs nothing.
+
+    Raises:
+        TablesDiffer: something is wrong.
+        RunStopped: it was to stop before it had looked at everything, and found nothing wrong so
+            far.
+        StoreError: MySQL did not do its part.
+    """
+    with open_session(context.mysql_url) as session:
+        done = verify(session, stop=context.stop)
+    if not done.agrees:
+        found = [f"{one.counter}: {one.detail}" for one in done.differences]
+        found += [
+            f"{one.tracked.counter} ({one.tracked.name}): {one.detail}"
+            for one in done.row_differences
+        ]
+        shown = "; ".join(found[:SHOWN])
+        more = len(found) - SHOWN
+        raise TablesDiffer(
+            f"{shown}{f'; and {more:,} more' if more > 0 else ''}: see countersink verify"
+        )
+    if not done.finished:
+        raise RunStopped(f"stopped when {_looked_at(done)} were verified, which agree")
+    tracked = f", {done.tables:,} tracked tables with their counters" if done.tables else ""
+    return JobOutcome(
+        rows=done.rows, detail=f"{done.counters:,} counters agree with the ledger{tracked}"
+    )
+
+
+def _looked_at(done: Verified) -> str:
+    tables = f" and {done.tables:,} tracked tables" if done.tables else ""
+    return f"{done.counters:,} counters{tables}"
+
+
+def alarms(context: Context) -> JobOutcome:
+    """Look at everything, then say all of it at once.
+
+    Raises:
+        Alarm: something needs a person.
+        StoreError: MySQL did not do its part.
+    """
+    said = list(_queue(context))
+    with open_tables(context.mysql_url, read_timeout=_READ_S) as session:
+        said += _dead(session, context.options.alarm_dead)
+        said += _jobs(session)
+    if said:
+        raise Alarm("; ".join(said))
+    return JobOutcome(rows=0, detail="nothing to report")
+
+
+def _queue(context: Context) -> Iterator[str]:
+    limit = context.options.alarm_lag_s
+    try:
+        with connect(context.redis_url, client_name="countersink-alarms") as client:
+            # The streams first: what they hold has arrived before this time.
+            arrived = first_arrived(client, stream_keys(client))
+            with mapped():
+                seconds, microseconds = client.time()
+    except StreamError as error:
+        yield f"{error}, so how long the queue has waited is not known"
+        return
+    waited = 0.0 if arrived is None else seconds + microseconds / 1e6 - arrived / 1000
+    if waited > limit:
+        yield (
+            f"the oldest entry has waited in the queue for {waited:,.0f} s, and the limit is"
+            f" {limit:,.0f} s: look at countersink info, and start more workers if they are busy"
+        )
+
+
+def _dead(session: Session, limit: int) -> Iterator[str]:
+    by_reason = dead.count(session)
+    total = sum(by_reason.values())
+    if total > limit:
+        reasons = ", ".join(f"{name} {number:,}" for name, number in by_reason.items())
+        yield (
+            f"{total:,} rows are dead ({reasons}), and the limit is {limit:,}:"
+            " countersink dead list, then retry or drop them"
+        )
+
+
+def _jobs(session: Session) -> Iterator[str]:
+    """Jobs without a run that was done since one that was planned long ago, whatever became of it:
+    it may have failed, been skipped, or never begun.
+    """
+    jobs = session.query(
+        "SELECT name, UTC_TIMESTAMP() FROM job WHERE cron <> 'off' AND name <> 'alarms'"
+        " ORDER BY name"
+    )
+    for name, now in jobs:
+        since = _unsuccessful_since(session, name)
+        if since is not None and now - since > timedelta(hours=UNSUCCESSFUL_HOURS):
+            yield (
+                f"{name} has not succeeded since before {since.isoformat(timespec='minutes')}Z:"
+                " countersink runs says why"
+            )
+
+
+def _unsuccessful_since(session: Session, job: str) -> datetime | None:
+    """When the first run after the last one that was done was planned.
+
+    Both walk the primary key, from the newest run to the last one that was done and one further:
+    few rows, however many runs are kept, unless all of them went wrong.
+    """
+    done = session.query(
+        "SELECT planned_at FROM job_run FORCE INDEX (PRIMARY)"
+        " WHERE job = %s AND state = 'done' ORDER BY planned_at DESC LIMIT 1",
+        (job,),
+    )
+    first = session.query(
+        "SELECT planned_at FROM job_run FORCE INDEX (PRIMARY)"
+        " WHERE job = %s AND planned_at > %s ORDER BY planned_at LIMIT 1",
+        (job, done[0][0] if done else _LONG_AGO),
+    )
+    found: datetime | None = first[0][0] if first else None
+    return found

@@ -1,0 +1,335 @@
+"""Moving a range of one bucket's rows into slot 0 or into a month, in one short transaction.
+
+At REPEATABLE READ the locking read takes the range's rows and the gaps between them: until the
+COMMIT nobody changes a row of it or inserts one, so what is deleted is what was summed up. Whoever
+reads sees all of it or nothing. At READ COMMITTED a row that comes in between would be deleted
+without having been added; that the numbers of rows agree is checked all the same.
+
+The locking read does not wait: a row that somebody holds makes it fail at once, instead of queueing
+workers up behind a transaction that itself waits.
+
+What goes into a month goes there by what the counter was when the pass looked at it. So that is
+looked at again under the share lock of control that applying transactions take as well, before any
+other lock: whoever deletes a counter, or gives it another policy, holds that row alone. If there is
+a cap on its keys, those that the day still has are to be counted anew: the row by which makers of
+keys take turns is held from then on, which comes before the rows that are moved for them, too.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
+
+from countersink.runtime.pace import Pace
+from countersink.schedules.errors import Outdated
+from countersink.schedules.jobs.ranges import COMPACTED, BucketKey, BucketRange, Month, keys_of
+from countersink.store import sessions, sql
+from countersink.store.apply import key_caps
+from countersink.store.apply.control import read_control
+from countersink.store.connection import Connect, Session, rerun
+from countersink.store.errors import BadData, Conflict, StoreError, Unavailable
+from countersink.store.ledger.postings import BucketSums, post
+
+LOCK_WAIT_S: Final = 1
+"""Seconds that a statement after the first may wait for a lock."""
+
+_BIGINT: Final = (-(2**63), 2**63 - 1)
+_ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What became of a part.
+
+    Attributes:
+        before: rows in the bucket of the keys from which something moved.
+        after: rows of the same keys that are there now.
+        moved: rows that were added elsewhere and deleted.
+    """
+
+    before: int = 0
+    after: int = 0
+    moved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One key's rows, summed up by the server."""
+
+    key: bytes
+    amount: int
+    moving: int
+    rows: int
+
+
+def move(session: Session, part: BucketRange) -> Moved:
+    """Move what there is; committed when it returns. To be run again after any error.
+
+    Args:
+        session: at REPEATABLE READ with a short lock wait, outside a transaction.
+        part: what to move and where to.
+
+    Raises:
+        Outdated: that month may not be the one by now; nothing was moved.
+        Conflict: somebody holds a row; nothing was moved.
+        BadData: a sum does not fit BIGINT; nothing was moved.
+        Unavailable: the connection is lost; everything was moved or nothing.
+        StoreError: as any query; nothing was moved.
+    """
+    with session.transaction():
+        if part.month is not None:
+            _check(session, part.counter, part.month)
+            if part.month.capped_day is not None:
+                key_caps.count_anew(session, (part.counter, part.month.capped_day))
+        keys = _lock(session, part)
+        moving = [one for one in keys if one.moving]
+        moved = sum(one.moving for one in moving)
+        if moving:
+            _add(session, part, moving)
+            if part.month is not None:
+                _post(session, part, part.month, moving)
+            deleted = _delete(session, part)
+            if deleted != moved:
+                raise Conflict(
+                    f"{moved:,} rows were added up and {deleted:,} deleted, so nothing was moved:"
+                    " rows came in between, which InnoDB at REPEATABLE READ does not allow"
+                )
+    before = sum(one.rows for one in moving)
+    return Moved(before, len(moving) if part.month is None else before - moved, moved)
+
+
+def _check(session: Session, counter: str, month: Month) -> None:
+    """Hold the counter and the policies as they are, and see that they are what they were."""
+    version = read_control(session).policy_version
+    # A locking read, as it reads what is, not a snapshot.
+    found = session.query(
+        "SELECT rolled_up_to FROM counter WHERE name = %s LOCK IN SHARE MODE", (counter,)
+    )
+    on_record = found[0][0] if found else None
+    # The day only grows while the counter is there: another pass may have been here.
+    if version != month.version or on_record is None or on_record < month.rolled_up_to:
+        raise Outdated(f"{counter} was changed or deleted since the pass looked at it")
+
+
+def _lock(session: Session, part: BucketRange) -> list[_Key]:
+    where, args = part.where()
+    # Only sums come over the wire: reading the rows one by one would cost more than moving them.
+    # Counted by COUNT, not SUM, which adds decimals.
+    moving = f"slot >= {part.lowest_slot:d}"
+    found = session.query(
+        f"SELECT counter_key, COALESCE(SUM(IF({moving}, amount, NULL)), 0),"
+        f" COUNT(IF({moving}, 1, NULL)), COUNT(*)"
+        f" FROM {_ROWS} WHERE {where} GROUP BY counter_key FOR UPDATE NOWAIT",
+        args,
+    )
+    return [_Key(bytes(key), *map(int, numbers)) for key, *numbers in found]
+
+
+def _add(session: Session, part: BucketRange, keys: list[_Key]) -> None:
+    if part.month is None:
+        table, columns = "counter_slot", "counter, bucket, counter_key, slot, amount"
+        head, tail = sql.head(session, part.counter, part.bucket), f"', {COMPACTED:d}, "
+    else:
+        table, columns = "counter_month", "counter, bucket, counter_key, amount"
+        head, tail = sql.head(session, part.counter, part.month.label), "', "
+    clause = session.dialect.upsert_add(table, "amount")
+    size = sql.per_statement(session)
+    for start in range(0, len(keys), size):
+        values = ", ".join(
+            f"{head}{one.key.hex()}{tail}{amount:d})"
+            for one in keys[start : start + size]
+            for amount in _in_bigint(one.amount)
+        )
+        session.execute(f"INSERT INTO {table} ({columns}) VALUES {values}{clause}")
+
+
+def _post(session: Session, part: BucketRange, month: Month, keys: list[_Key]) -> None:
+    """Post that rows left a bucket and came to a month: as they were found, so that whatever was
+    wrong with them stays wrong by as much.
+    """
+    left, came = BucketSums(), BucketSums(month=True)
+    for one in keys:
+        left.add_row(part.counter, part.bucket, one.key, one.amount)
+        came.add_row(part.counter, month.label, one.key, one.amount)
+    moved = came.postings()[part.counter] - left.postings()[part.counter]
+    post(session, COMPACTED, [(part.counter, moved)])
+
+
+def _delete(session: Session, part: BucketRange) -> int:
+    where, args = part.where()
+    # With a table in front, as MariaDB knows no index hints without: by any other index the DELETE
+    # would lock rows of other buckets.
+    return session.execute(
+        f"DELETE counter_slot FROM {_ROWS} WHERE {where} AND slot >= {part.lowest_slot:d}", args
+    )
+
+
+def _in_bigint(amount: int) -> Iterator[int]:
+    """An amount in pieces that fit the column: a sum beyond it may fit what is there already."""
+    least, most = _BIGINT
+    while not least <= amount <= most:
+        piece = most if amount > 0 else least
+        yield piece
+        amount -= piece
+    yield amount
+
+
+READ_TIMEOUT_S: Final = 120.0
+"""Seconds that a look through a bucket may take: some 500 million rows."""
+UNDISTURBED: Final = 8
+"""Times as many rows are moved at once where nobody is in the way as where somebody may be."""
+_DISTURBED: Final = 16
+"""Part of the rows that are tried at once where others were in the way time and again."""
+_RECONNECTS: Final = 3
+_RECONNECT_PAUSE_S: Final = 0.5
+
+Result = TypeVar("Result")
+
+
+def open_tables(mysql_url: str) -> Session:
+    """A session as moving needs it, on tables of our version.
+
+    Raises:
+        SchemaMismatch: there are none, or others.
+        StoreError: as :func:`countersink.store.connection.connect`.
+    """
+    return sessions.open_tables(
+        mysql_url,
+        isolation="REPEATABLE READ",
+        read_timeout=READ_TIMEOUT_S,
+        lock_wait=LOCK_WAIT_S,
+    )
+
+
+class Mover:
+    """Moves parts on a session of its own, which it makes again when it is lost. For one thread.
+
+    Args:
+        connect: makes sessions as :func:`open_tables` does.
+        pace: how to rest between transactions.
+        rows: slot rows to move in a transaction, to begin with.
+
+    Raises:
+        ValueError: fewer than one row.
+
+    Attributes:
+        ranges: transactions that moved something.
+        before: rows in their buckets of the keys from which something moved.
+        after: rows of the same keys that are there now.
+        moved: rows that were added elsewhere and deleted.
+        busy: keys that others held; they are left for the next time.
+        overflowing: keys whose sum does not fit BIGINT; they are left as they are.
+    """
+
+    def __init__(self, connect: Connect, pace: Pace, rows: int) -> None:
+        if rows < 1:
+            raise ValueError(f"{rows} rows per transaction: at least 1 is needed")
+        self._connect = connect
+        self._pace = pace
+        self._rows = self._size = rows
+        self._session: Session | None = None
+        self.ranges = 0
+        self.before = 0
+        self.after = 0
+        self.moved = 0
+        self.busy: list[BucketKey] = []
+        self.overflowing: list[BucketKey] = []
+
+    def run(self, work: Callable[[Session], Result]) -> Result:
+        """Run ``work``, which can be run again, on the session.
+
+        Again where the session was lost, or where it met something that passes (a table that is
+        being altered).
+
+        Raises:
+            Unavailable: lost time and again.
+            Conflict: met something time and again.
+            StoreError: what ``work`` raised.
+        """
+        return rerun(partial(self._on_session, work), pause=self._pace.pause)
+
+    def size(self, *, disturbing: bool) -> int:
+        """How many slot rows the next part should have.
+
+        More and more as long as nobody was in the way, and fewer where somebody was; never more
+        than at first where it would be ``disturbing`` to hold many for longer.
+        """
+        return min(self._size, self._rows) if disturbing else self._size
+
+    def move(self, part: BucketRange) -> None:
+        """Move a part, and where that is refused its halves, down to single keys.
+
+        Returns early when the pace says stop; what is left is found by the next pass.
+
+        Raises:
+            Outdated: the rest may not go to that month any more.
+            StoreError: as any query.
+        """
+        pending: list[tuple[BucketRange, list[bytes] | None]] = [(part, None)]
+        refused = False
+        while pending and not self._pace.stopped:
+            one, keys = pending.pop()
+            try:
+                self._note(self._on_session(partial(move, part=one)))
+            except (Conflict, BadData) as error:
+                refused = refused or isinstance(error, Conflict)
+                if keys is None:
+                    keys = self._keys(one)
+                if one.first == one.last:
+                    self._leave(one, error)
+                else:
+                    pending += [_between(one, half) for half in reversed(_halves(keys)) if half]
+            self._pace.rest()
+        if refused:
+            self._size = max(1, self._rows // _DISTURBED, self._size // 4)
+        else:
+            self._size = min(self._rows * UNDISTURBED, self._size * 2)
+
+    def close(self) -> None:
+        """Close the session. Never raises."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def __enter__(self) -> "Mover":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _on_session(self, work: Callable[[Session], Result]) -> Result:
+        for attempt in range(_RECONNECTS):
+            try:
+                return work(self._open())
+            except Unavailable:
+                if self._pace.stopped:
+                    raise
+                self._pace.pause(_RECONNECT_PAUSE_S * (attempt + 1))
+        return work(self._open())
+
+    def _open(self) -> Session:
+        if self._session is None or self._session.closed:
+            self._session = self._connect()
+        return self._session
+
+    def _note(self, done: Moved) -> None:
+        self.ranges += bool(done.moved)
+        self.before += done.before
+        self.after += done.after
+        self.moved += done.moved
+
+    def _keys(self, part: BucketRange) -> list[bytes]:
+        return self.run(partial(keys_of, part=part))
+
+    def _leave(self, part: BucketRange, error: StoreError) -> None:
+        left = self.overflowing if isinstance(error, BadData) else self.busy
+        left.append(BucketKey(part.counter, part.bucket, part.first))
+
+
+def _halves(keys: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    middle = (len(keys) + 1) // 2
+    return keys[:middle], keys[middle:]
+
+
+def _between(part: BucketRange, keys: list[bytes]) -> tuple[BucketRange, list[bytes]]:
+    return replace(part, first=keys[0], last=keys[-1]), keys

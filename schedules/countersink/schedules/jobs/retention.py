@@ -1,0 +1,348 @@
+"""What is rolled up or forgotten with time: the jobs ``retention`` and ``prune``.
+
+Retention: days older than a counter keeps roll up into months of its own time zone. At first the
+counter says up to which day its days are gone (``rolled_up_to``, which only grows), then they are
+moved, range by range. So whoever reads a day in between is told that it is gone, while totals over
+more than it count slots and months in one statement. Late rows of such days are moved by later
+runs.
+
+Prune forgets guard rows, runs of jobs, and how many keys days had, that nothing needs any more. A
+guard may go once no entry that it stands for can be taken for new: the watermark that
+``guards.prune`` moves stays at or below the time of everything that still
+waits in a stream. So the streams are looked at first, then the watermark moves. What is replayed
+later than ``ledger_days`` after it was first sent cannot be told from what was counted: it goes to
+the dead letters as ``too_old``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import partial
+from typing import Final
+
+from countersink.runtime.pace import Pace
+from countersink.schedules.errors import Outdated, RunStopped
+from countersink.schedules.jobs import Context, JobOutcome, move
+from countersink.schedules.jobs.move import Mover
+from countersink.schedules.jobs.ranges import (
+    ASTRIDE,
+    BUSY,
+    OVERFLOWING,
+    UNKNOWN,
+    BucketKey,
+    Month,
+    bucket_labels,
+    mention,
+    next_part,
+    now_and_policies,
+)
+from countersink.store.apply import guards, key_caps
+from countersink.store.connection import LOCK_WAIT, Connect, Session
+from countersink.store.counters.buckets import day_label, local_day
+from countersink.store.counters.policies import Policy
+from countersink.store.sessions import open_tables
+from countersink.stream import progress
+from countersink.stream.connection import connect, mapped
+from countersink.stream.errors import Interrupted, StreamError
+from countersink.stream.names import stream_keys
+
+_DAY_S: Final = 86_400
+CHUNK: Final = 1000
+"""Runs deleted per transaction."""
+_READ_S: Final = 60.0
+_DAY_MS: Final = 86_400_000
+_MOST_DAYS: Final = 36_500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionDone:
+    """What a pass did.
+
+    Attributes:
+        rows: slot rows that were added to months.
+        counters: counters that keep their days for a while only.
+        busy: keys that an open transaction held; the next pass comes back to them.
+        overflowing: keys whose month would not fit 64 bits; their rows stay as they are.
+        astride: buckets that lie in two months; their rows stay as they are.
+        unknown: buckets that no policy of their counter made; their rows stay as they are.
+        finished: False if it was stopped.
+    """
+
+    rows: int
+    counters: int
+    busy: tuple[BucketKey, ...] = ()
+    overflowing: tuple[BucketKey, ...] = ()
+    astride: tuple[BucketKey, ...] = ()
+    unknown: tuple[BucketKey, ...] = ()
+    finished: bool = True
+
+
+def roll_up(
+    connect: Connect,
+    *,
+    rows: int = 2000,
+    share: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> RetentionDone:
+    """Roll up once whatever is due. Totals are the same before, during and after.
+
+    Args:
+        connect: makes sessions as :func:`countersink.schedules.jobs.move.open_tables` does.
+        rows: slot rows per transaction to begin with; up to eight times as many as long as nobody
+            is in the way, and far fewer where somebody is.
+        share: of the time spent working; the rest is pause.
+        stop: true once it should end; cheap to call.
+
+    Raises:
+        Unavailable: the server is away, or was lost several times.
+        StoreError: as any query. What was done so far stays done.
+    """
+    pace = Pace(share, stop)
+    with Mover(connect, pace, rows) as mover:
+        return _Pass(mover, pace).run()
+
+
+def job(context: Context) -> JobOutcome:
+    """Roll up whatever is due, at the scheduled pace."""
+    done = roll_up(
+        lambda: move.open_tables(context.mysql_url),
+        rows=context.options.compact_rows,
+        share=context.options.compact_share,
+        stop=context.stop,
+    )
+    return JobOutcome(done.rows, _sentence(done), finished=done.finished)
+
+
+class _Pass:
+    """One pass over the counters that keep their days for a while."""
+
+    def __init__(self, mover: Mover, pace: Pace) -> None:
+        self._mover = mover
+        self._pace = pace
+        self._astride: list[BucketKey] = []
+        self._unknown: list[BucketKey] = []
+        self._now, self._policies = mover.run(now_and_policies)
+
+    def run(self) -> RetentionDone:
+        limits = self._limits()
+        labels = {counter: self._labels(counter, day) for counter, day in limits.items()}
+        # Read again, after the buckets: whoever made one went by a policy that is there by now.
+        self._now, self._policies = self._mover.run(now_and_policies)
+        for counter, own in labels.items():
+            self._counter(counter, own, limits[counter])
+        mover = self._mover
+        return RetentionDone(
+            rows=mover.moved,
+            counters=len(limits),
+            busy=tuple(mover.busy),
+            overflowing=tuple(mover.overflowing),
+            astride=tuple(self._astride),
+            unknown=tuple(self._unknown),
+            finished=not self._pace.stopped,
+        )
+
+    def _limits(self) -> dict[str, date]:
+        """By counter the first day that stays, once that is on record."""
+        wanted = self._mover.run(_kept)
+        limits: dict[str, date] = {}
+        for counter, (keep_days, rolled_up_to) in wanted.items():
+            if keep_days is not None:
+                cutoff = self._cutoff(counter, keep_days)
+                if rolled_up_to is None or rolled_up_to < cutoff:
+                    rolled_up_to = self._mover.run(
+                        partial(_announce, counter=counter, keep_days=keep_days, cutoff=cutoff)
+                    )
+            if rolled_up_to is not None:
+                limits[counter] = rolled_up_to
+        return limits
+
+    def _cutoff(self, counter: str, keep_days: int) -> date:
+        policy = self._policies.at(counter, self._now // 60)
+        today = local_day(policy.time_zone, "hour", self._now // 60 * 60)
+        return today - timedelta(days=min(keep_days, today.toordinal() - date.min.toordinal()))
+
+    def _labels(self, counter: str, rolled_up_to: date) -> list[int]:
+        # A bucket's label and its local day may lie a day apart.
+        end = day_label(rolled_up_to) + 2 * _DAY_S
+        return self._mover.run(lambda session: bucket_labels(session, counter, end=end))
+
+    def _counter(self, counter: str, labels: list[int], rolled_up_to: date) -> None:
+        """Move its buckets; if it is changed or deleted meanwhile, the rest is the next pass's."""
+        policies = self._policies.of(counter)
+        for label in labels:
+            day = self._day(counter, label, rolled_up_to)
+            after: bytes | None = None
+            while day is not None and not self._pace.stopped:
+                month = Month(
+                    day_label(day.replace(day=1)),
+                    rolled_up_to,
+                    self._policies.version,
+                    None if self._policies.cap(counter) is None else day,
+                )
+                try:
+                    after = self._next(counter, label, month, after)
+                except Outdated:
+                    self._now, self._policies = self._mover.run(now_and_policies)
+                    on_record = self._mover.run(partial(_on_record, counter=counter))
+                    if (self._policies.of(counter), on_record) != (policies, rolled_up_to):
+                        return
+                    continue  # it was another counter
+                if after is None:
+                    break
+
+    def _next(self, counter: str, label: int, month: Month, after: bytes | None) -> bytes | None:
+        """Move the next part of a bucket, and return its last key; None if there is none."""
+        look = partial(
+            next_part,
+            counter=counter,
+            bucket=label,
+            after=after,
+            rows=self._mover.size(disturbing=False),
+            month=month,
+        )
+        part = self._mover.run(look)
+        if part is None:
+            return None
+        self._mover.move(part)
+        return part.last
+
+    def _day(self, counter: str, label: int, rolled_up_to: date) -> date | None:
+        """The day of a bucket that goes to its month; None if it stays."""
+        try:
+            policy = self._policies.numbered(counter, label)
+        except LookupError:
+            self._unknown.append(BucketKey(counter, label))
+            return None
+        first, last = _days(policy, label)
+        if last >= rolled_up_to:
+            return None
+        if (first.year, first.month) != (last.year, last.month):
+            self._astride.append(BucketKey(counter, label))
+            return None
+        return first
+
+
+def _kept(session: Session) -> dict[str, tuple[int | None, date | None]]:
+    """(keep_days, rolled_up_to) by counter, where there is one of them."""
+    found = session.query(
+        "SELECT name, keep_days, rolled_up_to FROM counter"
+        " WHERE keep_days IS NOT NULL OR rolled_up_to IS NOT NULL ORDER BY name"
+    )
+    return {name: (keep_days, rolled_up_to) for name, keep_days, rolled_up_to in found}
+
+
+def _announce(session: Session, counter: str, keep_days: int, cutoff: date) -> date | None:
+    """Put on record that days before ``cutoff`` are gone; what is on record then."""
+    session.execute(
+        "UPDATE counter SET rolled_up_to = %s"
+        " WHERE name = %s AND keep_days = %s AND (rolled_up_to IS NULL OR rolled_up_to < %s)",
+        (cutoff, counter, keep_days, cutoff),
+    )
+    return _on_record(session, counter)
+
+
+def _on_record(session: Session, counter: str) -> date | None:
+    """The day before which days of a counter are gone."""
+    found = session.query("SELECT rolled_up_to FROM counter WHERE name = %s", (counter,))
+    on_record: date | None = found[0][0] if found else None
+    return on_record
+
+
+def _days(policy: Policy, label: int) -> tuple[date, date]:
+    """The first and the last local day that a bucket has a part in."""
+    first = policy.local_day(label)
+    if policy.resolution == "day":
+        return first, first
+    last_minute = (policy.ends_at(label) - 1) // 60 * 60
+    return first, local_day(policy.time_zone, "hour", last_minute)
+
+
+def _sentence(done: RetentionDone) -> str:
+    said = (
+        f"{done.rows:,} rows of {done.counters:,} counters rolled up into months"
+        + mention(done.busy, BUSY)
+        + mention(done.overflowing, OVERFLOWING)
+        + mention(done.astride, ASTRIDE)
+        + mention(done.unknown, UNKNOWN)
+    )
+    return said if done.finished else f"{said}; stopped early, the next run goes on"
+
+
+def prune(context: Context) -> JobOutcome:
+    """Prune what ``ledger_days`` and ``runs_days`` allow.
+
+    Raises:
+        StreamError: Redis did not answer; nothing was pruned.
+        RunStopped: it was to stop; nothing was pruned.
+        Refused: the clocks of MySQL and Redis differ by minutes; nothing was pruned.
+        StoreError: MySQL did not do its part.
+    """
+    now_ms, not_above_ms = _queue(context)
+    pace = Pace(context.options.compact_share, context.stop)
+    with open_tables(context.mysql_url, read_timeout=_READ_S, lock_wait=LOCK_WAIT) as session:
+        pruned = guards.prune(
+            session,
+            keep_ms=round(min(context.options.ledger_days, _MOST_DAYS) * _DAY_MS),
+            now_ms=now_ms,
+            not_above_ms=not_above_ms,
+            stop=context.stop,
+            rest=pace.rest,
+        )
+        runs = 0
+        finished = pruned.finished
+        if finished:
+            runs, finished = delete_runs(session, context.options.runs_days, pace)
+        records = 0
+        if finished:
+            days = round(min(context.options.runs_days, _MOST_DAYS))
+            records, finished = key_caps.prune_overflown(
+                session, days, stop=context.stop, rest=pace.rest
+            )
+    done = f"{pruned.deleted:,} guard rows and {runs:,} runs deleted"
+    if records:
+        done += f", {records:,} records of how many keys days have"
+    return JobOutcome(
+        rows=pruned.deleted + runs + records,
+        detail=done if finished else f"{done}; stopped early, the next run goes on",
+        finished=finished,
+    )
+
+
+def _queue(context: Context) -> tuple[int, int | None]:
+    """Redis's clock, and the time of the oldest entry in any stream, in Unix ms."""
+    try:
+        with connect(context.redis_url, client_name="countersink-prune") as client:
+            # First: what is sent while we look is sent later than this.
+            with mapped():
+                seconds, microseconds = client.time()
+            waiting = progress.first_sent(client, stream_keys(client), stop=context.stop)
+    except Interrupted as error:
+        raise RunStopped("stopped while looking at the queue; nothing was pruned") from error
+    except StreamError as error:
+        raise type(error)(
+            f"{error}; nothing was pruned, since what waits there is not known"
+        ) from error
+    return seconds * 1000 + microseconds // 1000, waiting
+
+
+def delete_runs(
+    session: Session, days: float, pace: Pace, *, chunk: int = CHUNK
+) -> tuple[int, bool]:
+    """Delete runs that were planned more than ``days`` ago and have ended; how many, and whether
+    these were all.
+
+    Raises:
+        StoreError: as any statement.
+    """
+    deleted = 0
+    while True:
+        gone = session.execute(
+            "DELETE FROM job_run WHERE state IN ('done', 'failed', 'skipped')"
+            " AND planned_at < UTC_TIMESTAMP() - INTERVAL %s SECOND"
+            " ORDER BY planned_at LIMIT %s",
+            (round(min(days, _MOST_DAYS) * 86_400), chunk),
+        )
+        deleted += gone
+        if gone < chunk or pace.stopped:
+            return deleted, gone < chunk
+        pace.rest()

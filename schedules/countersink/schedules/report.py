@@ -1,0 +1,177 @@
+"""What a scheduler or a job process tells of itself: to who runs in it, to health checks by its
+heartbeat in Redis, and to the log.
+
+Records of the log carry ``action`` and ``fields``; how they look, and where they go, is up to
+whoever runs the process. No record holds event data or a password.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import redis
+
+from countersink.runtime.log import MAX_ERROR, Log
+from countersink.stream.heartbeat import Heartbeat, now_ms
+from countersink.stream.names import process_key
+
+LOGGER: Final = logging.getLogger("countersink.schedules")
+FAILING_AFTER: Final = 3
+"""Attempts in a row that failed before a job counts as failing."""
+EVERY_S: Final = 5.0
+"""Seconds between two heartbeats."""
+
+
+@dataclass(slots=True)
+class ProcessVitals:
+    """Written by the process's own threads, read by any.
+
+    Attributes:
+        state: ``starting``, ``waiting`` (a server is away), and of a scheduler ``leading`` or
+            ``standby``, of a job process ``idle`` or ``running``.
+        moved: when it last took a step, on :func:`time.monotonic`; a try to reach a server that is
+            away is one.
+        looked: when the scheduler in charge last looked after all runs, on :func:`time.time`.
+        runs: of a scheduler those that it enqueued, of a job process those that it started.
+    """
+
+    state: str = "starting"
+    moved: float = field(default_factory=time.monotonic)
+    looked: float | None = None
+    runs: int = 0
+
+    def step(self, state: str, looked: float | None = None) -> None:
+        """It moves, and this is what it does."""
+        self.state, self.looked, self.moved = state, looked, time.monotonic()
+
+
+class ProcessHeartbeat:
+    """Writes the hash at most every 5 s, unless the state changed.
+
+    Fields: ``state``, ``started`` (Unix ms), and ``looked``: when it last did what it is there for
+    (Unix ms), empty where it does not say so.
+
+    Args:
+        client: with a short time-out, see :data:`countersink.stream.heartbeat.TIMEOUT_S`.
+        kind: ``scheduler`` or ``jobs``.
+        name: of the process.
+        vitals: told every time, for who watches the process itself.
+    """
+
+    def __init__(
+        self, client: redis.Redis, kind: str, name: str, vitals: ProcessVitals | None = None
+    ) -> None:
+        self._vitals = vitals or ProcessVitals()
+        self._started = now_ms()
+        self._state = ""
+        self._hash = Heartbeat(client, process_key(kind, name), self._fields, EVERY_S)
+
+    def publish(self, state: str, *, looked: float | None = None) -> None:
+        """Say that the process lives, and what it does.
+
+        Args:
+            state: in a word.
+            looked: when it last did what it is there for, on :func:`time.time`; None: there is
+                nothing that it has to do again and again.
+        """
+        self._vitals.step(state, looked)
+        changed, self._state = state != self._state, state
+        self._hash.publish(now=changed)
+
+    def withdraw(self) -> None:
+        """Remove the hash: the process ends."""
+        self._hash.withdraw()
+
+    def _fields(self) -> dict[str, str | int | float | None]:
+        looked = self._vitals.looked
+        return {
+            "state": self._state,
+            "started": self._started,
+            "looked": None if looked is None else round(looked * 1000),
+        }
+
+
+class ScheduleAction(StrEnum):
+    """Every action a record can carry."""
+
+    STARTED = "started"
+    """The process runs; no server was asked yet."""
+    READY = "ready"
+    """The job process waits for runs."""
+    STANDBY = "standby"
+    """Another scheduler is in charge, or this one no longer is: it plans nothing."""
+    LEADING = "leading"
+    """This scheduler is in charge."""
+    PLANNED = "planned"
+    """A run was planned and enqueued (level debug)."""
+    MISSED = "missed"
+    """The last of the runs that nobody planned in time was planned now."""
+    LEFT_OUT = "left_out"
+    """Runs that are much too late were left out; the last of them was planned."""
+    REQUEUED = "requeued"
+    """A run that RQ had lost, that its process had left behind, or that is to be tried again."""
+    CLOCK = "clock"
+    """MySQL's clock was set back: planning goes on from there, and nothing is planned twice."""
+    CONFIGURED = "configured"
+    """A job's times changed, or a job is new or gone."""
+    RUN_STARTED = "run_started"
+    """A run begins."""
+    RUN_DONE = "run_done"
+    """A run ended well."""
+    RUN_SKIPPED = "run_skipped"
+    """A run was left out, with the reason."""
+    RUN_IGNORED = "run_ignored"
+    """What was enqueued is no run that could start: it did, or was never planned (level debug)."""
+    RUN_FAILED = "run_failed"
+    """A run failed."""
+    RUN_STOPPED = "run_stopped"
+    """A run was told to end before its work was done: it begins again elsewhere, or later."""
+    RUN_LOST = "run_lost"
+    """A run's lease ran out, or was taken over, while it ran."""
+    FAILING = "failing"
+    """A job has failed three times in a row or more."""
+    WAITING = "waiting"
+    """A server is away or refuses; said at once, then every 30 s with how long (``for_s``)."""
+    RESUMED = "resumed"
+    """It serves again."""
+    RQ = "rq"
+    """RQ or APScheduler has something to say."""
+    SCHEMA_TOO_NEW = "schema_too_new"
+    """The tables were migrated by a newer version: the process ends with status 1."""
+    CRASHED = "crashed"
+    """A bug: the process ends with status 1, or goes on with the next thing."""
+    STOPPING = "stopping"
+    """A signal came."""
+    STOP_FORCED = "stop_forced"
+    """The process ends in the midst of something; a run is taken over later."""
+    STOPPED = "stopped"
+    """The process ends."""
+
+
+class Forwarded(logging.Handler):
+    """Passes on what a library logs, as records of ours without its tracebacks."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log the first line of the record, but of a failed job: that is said with its reason."""
+        if hasattr(record, "job_id"):
+            return
+        line = record.getMessage().partition("\n")[0][:MAX_ERROR]
+        # Its text may hold anything, also what others put into Redis.
+        kind = record.exc_info[0] if record.exc_info else None
+        cause = {} if kind is None else {"cause": kind.__qualname__}
+        level = min(record.levelno, logging.WARNING)
+        self._log(ScheduleAction.RQ, line, level=level, bug=None, logger=record.name, **cause)
+
+
+def adopt(log: Log, *names: str) -> None:
+    """Send what the loggers ``names`` say, from warnings on, to ``log`` alone."""
+    for name in names:
+        logger = logging.getLogger(name)
+        logger.handlers = [Forwarded(log)]
+        logger.propagate = False

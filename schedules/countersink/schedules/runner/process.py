@@ -1,0 +1,208 @@
+"""The job process: takes runs from RQ's queue, one at a time, and sees each of them to its end."""
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import redis
+
+from countersink.runtime.errors import GivenUp
+from countersink.runtime.log import Log
+from countersink.runtime.process import Stop, process_name, stop_by_signals
+from countersink.runtime.retry import Outage, retry
+from countersink.schedules.jobs import JOBS, Registry, load
+from countersink.schedules.options import JobsOptions
+from countersink.schedules.report import (
+    LOGGER,
+    ProcessHeartbeat,
+    ProcessVitals,
+    ScheduleAction,
+    adopt,
+)
+from countersink.schedules.runner import backfill_jobs
+from countersink.schedules.runner.rq import Process, RunWorker, connect_queue, install
+from countersink.store.settings import Settings
+from countersink.stream.connection import connect, mapped
+from countersink.stream.errors import StreamError, translate
+from countersink.stream.heartbeat import TIMEOUT_S
+
+DONE: Final = 0
+_AGAIN_S: Final = 0.5
+"""Seconds after RQ's worker ended by itself."""
+_TELL_EVERY_S: Final = 0.1
+_IDLE_S: Final = 3.0
+"""Seconds that a stop may take with no run at hand: more means that Redis does not answer."""
+
+
+def run(
+    options: JobsOptions,
+    *,
+    registry: Registry = JOBS,
+    stop: Stop | None = None,
+    vitals: ProcessVitals | None = None,
+) -> int:
+    """Run jobs until told to stop (SIGTERM, SIGINT or ``stop``); the exit status, 0.
+
+    The run at hand is told to end; if it does not, its process is killed, and the run is taken over
+    later. Servers that are away are waited for.
+
+    Args:
+        options: the settings.
+        registry: the jobs.
+        stop: to stop it from another thread.
+        vitals: written while it runs, for whoever watches it.
+
+    Raises:
+        Misconfigured, StreamMisconfigured: one of the URLs cannot be used.
+    """
+    Settings.parse(options.mysql_url)
+    name = process_name()
+    log, stop = Log(LOGGER, process=name), stop or Stop()
+    adopt(log, "rq.worker", "rq.job", "rq.queue", "rq.registry")
+    # For the runs; they ask it, not this process.
+    connect(options.redis_url).close()
+    client = connect_queue(options.jobs_redis_url, client_name="countersink-jobs")
+    hasty = connect(options.jobs_redis_url, socket_timeout=TIMEOUT_S)
+    process = Process(options, registry, log, os.getpid())
+    install(process)
+    _preload(registry, log)
+    vitals = vitals or ProcessVitals()
+    figures = ProcessHeartbeat(hasty, "jobs", name, vitals)
+    keeper = _Keeper(name, log, stop, process, figures, vitals)
+    try:
+        with stop_by_signals(
+            stop,
+            log,
+            options.stop_within_s,
+            doing="ending in good order",
+            asked=keeper.tell,
+            forced=keeper.kill,
+        ):
+            log(ScheduleAction.STARTED, "a job process starts", pid=os.getpid())
+            while not stop.requested:
+                keeper.work(client)
+            keeper.kill()
+            keeper.figures.withdraw()
+            log(ScheduleAction.STOPPED, "a job process ends")
+    finally:
+        keeper.ended = True
+        install(None)
+        client.close()
+        hasty.close()
+    return DONE
+
+
+def _preload(registry: Registry, log: Log) -> None:
+    """Import the jobs now, once, and not in every work horse."""
+    found: dict[str, Callable[[], object]] = {
+        name: partial(load, kind) for name, kind in registry.items()
+    }
+    for name, importing in (found | {"backfill": backfill_jobs.load}).items():
+        try:
+            importing()
+        except (ImportError, AttributeError) as error:
+            log(
+                ScheduleAction.CRASHED,
+                "a job cannot be loaded",
+                level=logging.ERROR,
+                bug=error,
+                job=name,
+            )
+
+
+class _Keeper:
+    """Keeps an RQ worker at work."""
+
+    def __init__(
+        self,
+        name: str,
+        log: Log,
+        stop: Stop,
+        process: Process,
+        figures: ProcessHeartbeat,
+        vitals: ProcessVitals,
+    ) -> None:
+        self._name = name
+        self._log = log
+        self._stop = stop
+        self._process = process
+        self.figures = figures
+        self._vitals = vitals
+        self.ended = False
+        self._outage = Outage("Redis", log)
+        self._worker: RunWorker | None = None
+        self._ready = False
+
+    def work(self, client: redis.Redis) -> None:
+        """Let one RQ worker work, until it has to stop or Redis is away."""
+
+        def make() -> RunWorker:
+            self.figures.publish("waiting")
+            with mapped():
+                return RunWorker(
+                    client,
+                    f"{self._name}-{secrets.token_hex(4)}",  # RQ refuses a name that is still there
+                    self._process,
+                    self._stop,
+                    self._outage,
+                    self.figures.publish,
+                    self._vitals,
+                )
+
+        try:
+            worker = retry(
+                make,
+                passes=lambda error: isinstance(error, StreamError),
+                enough=lambda: self._stop.requested,
+                failed=self._outage.failed,
+                pause=self._stop.wait,
+            )
+        except GivenUp:
+            return
+        self._outage.over()
+        self._worker = worker
+        if not self._ready:
+            self._ready = True
+            self._log(ScheduleAction.READY, "waiting for runs")
+        try:
+            worker.work(logging_level=None)
+        except Exception as error:
+            # RQ's farewell to a Redis that is away; whatever else it is, a new worker helps.
+            self._outage.failed(translate(error))
+        if not self._stop.requested:
+            self.kill()  # a run that nobody watches any more
+            self._stop.wait(_AGAIN_S)
+
+    def tell(self) -> None:
+        """Tell the run at hand, and one that begins right now, to end; until the process has.
+
+        Without a run nothing is lost by ending the process while it hangs in a call.
+        """
+        told, busy = 0, time.monotonic()
+        while not self.ended:
+            worker = self._worker
+            if worker is not None and worker.horse_pid:
+                busy = time.monotonic()
+                if worker.horse_pid != told:
+                    told = worker.horse_pid
+                    worker.tell_horse()
+            elif time.monotonic() - busy > _IDLE_S:
+                self._log(ScheduleAction.STOPPED, "a job process ends, without a farewell to Redis")
+                os._exit(DONE)
+            time.sleep(_TELL_EVERY_S)
+
+    def kill(self) -> None:
+        """Kill the run at hand, if there is one; it is taken over later."""
+        worker = self._worker
+        if worker is not None and worker.horse_pid:
+            self._log(
+                ScheduleAction.STOP_FORCED,
+                "the run at hand is killed: unless it is over, it is taken over later",
+                level=logging.WARNING,
+            )
+            worker.end_horse()
+            worker.wait_for_horse()

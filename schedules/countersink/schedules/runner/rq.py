@@ -1,0 +1,439 @@
+"""RQ: the queue of runs, and its worker as the job process needs it.
+
+MySQL says which runs there are and which attempt of each is due; RQ carries them to a process and
+keeps their time limits. An attempt may be enqueued twice, or late: it starts once, see
+:mod:`countersink.schedules.runner.attempts`. RQ's own retries would need its scheduler process,
+with a lock in Redis, and would be forgotten with Redis: the scheduler enqueues a failed run again
+instead.
+"""
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import inf
+from typing import Any, Final
+
+import redis
+from rq import Queue, Worker
+from rq.exceptions import DeserializationError, InvalidJobOperation, NoSuchJobError, StopRequested
+from rq.job import Job
+from rq.serializers import JSONSerializer
+from rq.timeouts import BaseTimeoutException
+from rq.utils import import_attribute
+
+from countersink.runtime.log import Log
+from countersink.runtime.process import SIGNALS, Stop
+from countersink.runtime.retry import Outage
+from countersink.schedules.errors import NotOurs, RunFailed
+from countersink.schedules.jobs import Registry
+from countersink.schedules.options import JobsOptions
+from countersink.schedules.report import ProcessVitals, ScheduleAction
+from countersink.schedules.runner.attempts import TIME_FORMAT, LeaseUntil
+from countersink.stream.connection import connect, mapped
+from countersink.stream.errors import StreamMisconfigured
+
+QUEUE: Final = "countersink"
+FUNCTION: Final = "countersink.schedules.runner.run.perform"
+"""What RQ calls, with the name of a job, the planned time, the attempt and the time limit."""
+PIECES: Final = "countersink.schedules.runner.backfill_jobs.perform"
+"""What RQ calls to count pieces of a backfill."""
+_ALLOWED: Final = {
+    FUNCTION: FUNCTION,
+    PIECES: PIECES,
+    # As the release before named them: what it left in the queue still runs. For one release.
+    "countersink.schedules.perform.perform": FUNCTION,
+    "countersink.schedules.pieces.perform": PIECES,
+}
+"""What may be called, by the name in the queue."""
+RESULT_TTL_S: Final = 600
+"""Seconds that Redis remembers a run that ended well; MySQL remembers it for months."""
+FAILURE_TTL_S: Final = 86_400
+"""Seconds that Redis remembers one that did not."""
+SILENT_S: Final = 60.0
+"""Seconds after which a started RQ job without a sign of life is lost."""
+
+
+class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
+    """An RQ job that can only be a run of ours, or pieces of a backfill.
+
+    RQ calls whatever function a job names, so whoever can write to its Redis could run anything
+    here, JSON or not: this refuses all functions but those two, callbacks and webhooks included.
+    """
+
+    def restore(self, raw_data: Any) -> Any:
+        """RQ's; what cannot be read is none of our jobs, and nothing stays in Redis for longer
+        than what is ours.
+
+        Raises:
+            NoSuchJobError: RQ passes over it, and its maintenance forgets the id.
+        """
+        try:
+            restored = super().restore(raw_data)
+        except NoSuchJobError:
+            raise
+        except Exception as error:
+            self.connection.expire(self.key, FAILURE_TTL_S)
+            self.log.warning("what lies in RQ's queue is no job: passed over", exc_info=True)
+            raise NoSuchJobError("it cannot be read") from error
+        self.result_ttl, self.failure_ttl = RESULT_TTL_S, FAILURE_TTL_S
+        return restored
+
+    def perform(self) -> Any:
+        """Run it, if it is one of ours."""
+        if self.func_name not in _ALLOWED or self.instance is not None:
+            raise NotOurs(f"{self.id} is no run of countersink: refused")
+        return super().perform()
+
+    @property
+    def func(self) -> Any:
+        """What RQ calls, its module imported now."""
+        return import_attribute(_ALLOWED[self.func_name])
+
+    def execute_success_callback(self, *_: object) -> None:
+        """Nothing: runs have none."""
+
+    def execute_failure_callback(self, *_: object) -> None:
+        """Nothing: runs have none."""
+
+    def execute_stopped_callback(self, *_: object) -> None:
+        """Nothing: runs have none."""
+
+    def send_webhooks(self, *_: object, **__: object) -> None:
+        """Nothing: runs have none."""
+
+
+def run_id(job: str, planned_at: datetime) -> str:
+    """The RQ job's id: ``compact-20261121T080000Z``. RQ allows letters, digits, _ and - only."""
+    return f"{job}-{planned_at.strftime(TIME_FORMAT)}"
+
+
+def connect_queue(url: str, *, client_name: str) -> redis.Redis:
+    """A client for RQ's Redis.
+
+    Raises:
+        StreamMisconfigured: the URL cannot be used, or is that of a Redis Cluster.
+    """
+    if url.startswith("redis+cluster:"):
+        raise StreamMisconfigured(
+            "RQ cannot run on a Redis Cluster: set COUNTERSINK_JOBS_REDIS_URL to the URL of a"
+            " single Redis server for the scheduled jobs"
+        )
+    return connect(url, client_name=client_name)
+
+
+def make_queue(client: redis.Redis) -> Any:
+    """RQ's queue, with JSON: pickles would run code of whoever writes to Redis."""
+    return Queue(QUEUE, connection=client, serializer=JSONSerializer, job_class=RunJob)
+
+
+class RunQueue:
+    """The queue as the scheduler uses it.
+
+    Args:
+        client: from :func:`connect_queue`.
+        vitals: where enqueued runs are counted.
+    """
+
+    def __init__(self, client: redis.Redis, vitals: ProcessVitals | None = None) -> None:
+        self._client = client
+        self._vitals = vitals or ProcessVitals()
+        self._queue = make_queue(client)
+
+    def enqueue(self, job: str, planned_at: datetime, attempt: int, limit_s: int) -> None:
+        """Put an attempt of a run into the queue, whatever RQ knows of the run already.
+
+        Args:
+            job: its name.
+            planned_at: UTC.
+            attempt: from 1.
+            limit_s: seconds that it may take.
+
+        Raises:
+            StreamError: it may be in the queue or not.
+        """
+        with mapped():
+            self._queue.enqueue_call(
+                FUNCTION,
+                args=(job, planned_at.strftime(TIME_FORMAT), attempt, limit_s),
+                timeout=limit_s,
+                result_ttl=RESULT_TTL_S,
+                failure_ttl=FAILURE_TTL_S,
+                description=f"{job} of {planned_at:%Y-%m-%d %H:%M:%S} UTC, attempt {attempt}",
+                job_id=run_id(job, planned_at),
+            )
+        self._vitals.runs += 1
+
+    def waiting(self) -> set[str]:
+        """The ids of what waits in the queue.
+
+        Raises:
+            StreamError: Redis does not serve.
+        """
+        with mapped():
+            return set(self._queue.get_job_ids())
+
+    def in_hand(self, job: str, planned_at: datetime, attempt: int, waiting: set[str]) -> bool:
+        """Whether RQ will start this attempt, or just has; ``waiting`` from :meth:`waiting`.
+
+        Raises:
+            StreamError: Redis does not serve.
+        """
+        name = run_id(job, planned_at)
+        with mapped():
+            found = fetched(self._client, name)
+            try:
+                return (
+                    found is not None
+                    and found.args[2] >= attempt
+                    and waits_or_works(found, waiting)
+                )
+            except DeserializationError:
+                return False
+            except (LookupError, TypeError, ValueError, AttributeError):
+                return False  # not as we wrote it: enqueue it anew
+
+
+def fetched(client: redis.Redis, name: str) -> Any:
+    """The RQ job of this id; None if there is none that can be read."""
+    try:
+        return RunJob.fetch(name, client, JSONSerializer)
+    except (NoSuchJobError, InvalidJobOperation, DeserializationError):
+        return None
+
+
+def waits_or_works(job: Any, waiting: set[str]) -> bool:
+    """Whether an RQ job, as it was just fetched, will start, or is at work."""
+    status = str(job.get_status(refresh=False).value)
+    if status == "queued":
+        return job.id in waiting
+    if status != "started":
+        return status in ("scheduled", "deferred")
+    beat: datetime | None = job.last_heartbeat
+    # By the clock of the job process: a skew makes for an enqueue that starts nothing.
+    return beat is not None and _age(beat) < timedelta(seconds=SILENT_S)
+
+
+def _age(moment: datetime) -> timedelta:
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return datetime.now(UTC) - aware
+
+
+IDLE_S: Final = 1
+"""Seconds that one read of the queue waits: a stop goes unnoticed so long. RQ takes whole ones."""
+_TTL_S: Final = IDLE_S + 15
+"""RQ reads for 15 s less than this."""
+MONITOR_S: Final = 5
+"""Seconds between two looks at a work horse, and two signs of life of it in Redis; fewer where a
+lease is as short."""
+
+
+@dataclass(slots=True)
+class Process:
+    """What the job process hands to its work horses, by the fork.
+
+    Attributes:
+        options: its settings.
+        registry: the jobs it knows.
+        log: where runs say what they do.
+        pid: of the job process.
+        told: set in a work horse that is to end in good order.
+        held: where a work horse tells until when its run's lease is held.
+    """
+
+    options: JobsOptions
+    registry: Registry
+    log: Log
+    pid: int
+    told: bool = False
+    held: LeaseUntil = field(default_factory=LeaseUntil)
+
+    @property
+    def ending(self) -> bool:
+        """Whether a work horse is to end; an orphan is, too."""
+        return self.told or os.getppid() != self.pid
+
+
+_process: Process | None = None
+
+
+def install(process: Process | None) -> None:
+    """Set what :func:`perform` works with in this process and those it forks."""
+    global _process
+    _process = process
+
+
+def installed() -> Process:
+    """What :func:`install` set.
+
+    Raises:
+        RunFailed: nothing: RQ's own worker took the job.
+    """
+    if _process is None:
+        raise RunFailed(
+            "this is no job process of countersink: its runs need one; start it with"
+            " `countersink jobs` instead of `rq worker`"
+        )
+    return _process
+
+
+class _Gone(StopRequested):  # type: ignore[misc] # RQ is checked as if untyped
+    """Redis was lost while the worker had nothing to do; RQ ends its work for it without a word."""
+
+
+class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
+    """Takes runs from the queue, and lets a forked work horse do each.
+
+    Args:
+        client: RQ's Redis.
+        name: that no worker had before.
+        process: handed to the work horses.
+        stop: when to end.
+        outage: where a Redis that is away is announced.
+        beat: called with what the process does, every few seconds.
+        vitals: where started runs are counted.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        name: str,
+        process: Process,
+        stop: Stop,
+        outage: Outage,
+        beat: Callable[[str], None],
+        vitals: ProcessVitals,
+    ) -> None:
+        super().__init__(
+            [make_queue(client)],
+            name=name,
+            connection=client,
+            job_class=RunJob,
+            serializer=JSONSerializer,
+            worker_ttl=_TTL_S,
+            job_monitoring_interval=max(1, min(MONITOR_S, int(process.options.lease_s))),
+            log_job_description=False,
+        )
+        self._process = process
+        self._asked = stop
+        self._outage = outage
+        self._beat = beat
+        self._vitals = vitals
+
+    def tell_horse(self) -> None:
+        """Ask the work horse, if there is one, to end in good order; from any thread."""
+        if self.horse_pid:
+            try:
+                os.kill(self.horse_pid, signal.SIGTERM)
+            except ProcessLookupError:
+                pass  # it has just ended
+
+    def end_horse(self) -> None:
+        """Kill the work horse and whatever it started; from any thread."""
+        pid = self.horse_pid
+        if pid:
+            for kill in (os.killpg, os.kill):  # it may not lead its group yet
+                try:
+                    kill(pid, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    pass
+
+    def dequeue_job_and_maintain_ttl(
+        self, timeout: int | None, max_idle_time: int | None = None
+    ) -> Any:
+        """The next job; in short reads, so that a stop is noticed."""
+        while True:
+            self._beat("idle")
+            if self._asked.requested:
+                raise StopRequested
+            found = super().dequeue_job_and_maintain_ttl(IDLE_S, IDLE_S)
+            self._outage.over()
+            if found is not None:
+                return found
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """RQ's; outside of a run a lost connection ends :meth:`work`, whose own way of waiting
+        would not notice a stop.
+        """
+        try:
+            super().heartbeat(timeout, pipeline)
+        except redis.RedisError as error:
+            if not self.horse_pid:
+                raise _Gone from error
+
+    def set_current_job_working_time(self, *args: Any, **kwargs: Any) -> None:
+        """RQ's; a Redis that is away does not end the watch over a run."""
+        self._tolerant(lambda: super(RunWorker, self).set_current_job_working_time(*args, **kwargs))
+
+    def maintain_heartbeats(self, job: Any) -> None:
+        """RQ's; a Redis that is away does not end the watch over a run. A work horse that hangs is
+        killed once its run may have been taken over for long.
+        """
+        process = self._process
+        if time.monotonic() > process.held.until + process.options.lease_s:
+            process.held.until = inf  # once
+            process.log(
+                ScheduleAction.RUN_LOST,
+                "the run at hand has lost its lease and does not end: its process is killed",
+                level=logging.WARNING,
+                run=job.id,
+            )
+            self.end_horse()
+            return
+        self._beat("running")
+        self._tolerant(lambda: super(RunWorker, self).maintain_heartbeats(job))
+
+    def fork_work_horse(self, job: Any, queue: Any) -> None:
+        """RQ's, with signals held back until the child has its own handlers."""
+        self._beat("running")
+        self._vitals.runs += 1
+        self._process.held.until = inf
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            super().fork_work_horse(job, queue)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def setup_work_horse_signals(self) -> None:
+        """In the child: SIGTERM asks the run to end in good order, Ctrl-C is the parent's."""
+        # The pipe is the parent's: a number written to it would be a signal to the parent.
+        signal.set_wakeup_fd(-1)
+        process = self._process
+        process.told = self._asked.requested
+
+        def told(*_: object) -> None:
+            process.told = True
+
+        signal.signal(signal.SIGTERM, told)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def subscribe(self) -> None:
+        """Nothing: this process takes no commands from Redis."""
+
+    def unsubscribe(self) -> None:
+        """Nothing."""
+
+    def _install_signal_handlers(self) -> None:
+        """Nothing: the process has its own."""
+
+    def _tolerant(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except redis.RedisError:
+            time.sleep(0)  # said where the queue is read
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether RQ's time limit is behind an error: the driver may have met it first, and wrapped
+    it.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BaseTimeoutException):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

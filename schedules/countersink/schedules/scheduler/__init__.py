@@ -1,0 +1,1 @@
+"""The scheduler: one process is in charge, and plans the runs that are due."""

@@ -1,0 +1,455 @@
+"""Opening sources: plain, compressed, pipes; what is damaged, and what changes while it is read."""
+
+import bz2
+import gzip
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from countersink.backfill.errors import Unreadable
+from countersink.backfill.input.content import Content, Lookback, open_content
+from countersink.backfill.input.files import Input
+from countersink.backfill.input.spans import SpanReader
+
+MIB = 1024 * 1024
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=1).compress(data)
+
+
+def sample(size: int, seed: int = 1) -> bytes:
+    """Bytes that compress, but not to nothing."""
+    some = random.Random(seed)
+    words = [some.randbytes(some.randrange(3, 12)).hex().encode() for _ in range(500)]
+    parts: list[bytes] = []
+    while size > 0:
+        parts.append(some.choice(words) + b"\n")
+        size -= len(parts[-1])
+    return b"".join(parts)
+
+
+SAMPLE = sample(700_000)
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": lambda data: gzip.compress(data, 1),
+    "bzip2": lambda data: bz2.compress(data, 1),
+    "zstd": zstd,
+}
+
+
+def at(path: Path) -> Input:
+    return Input(str(path), path, None)
+
+
+def written(folder: Path, data: bytes) -> Input:
+    path = folder / "source"
+    path.write_bytes(data)
+    return at(path)
+
+
+def rest(content: Content, size: int = 100_000) -> bytes:
+    """All from where it stands."""
+    parts: list[bytes] = []
+    while part := content.read(size):
+        assert len(part) <= size
+        parts.append(part)
+    return b"".join(parts)
+
+
+def until_damage(content: Content) -> tuple[bytes, str]:
+    """What can be read, and what is said then."""
+    parts: list[bytes] = []
+    try:
+        while part := content.read(100_000):
+            parts.append(part)
+    except Unreadable:
+        pass  # and again:
+    with pytest.raises(Unreadable) as told:
+        content.read(1)
+    assert content.offset == sum(map(len, parts))
+    return b"".join(parts), str(told.value)
+
+
+@contextmanager
+def fed(folder: Path, pieces: list[bytes]) -> Iterator[Input]:
+    """A FIFO into which another thread writes."""
+    path = folder / "fifo"
+    os.mkfifo(path)
+
+    def feed() -> None:
+        with path.open("wb", buffering=0) as pipe:
+            try:
+                for piece in pieces:
+                    while piece:  # a raw write may take a part
+                        piece = piece[pipe.write(piece) or 0 :]
+            except BrokenPipeError:
+                pass  # the test has read enough
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        yield at(path)
+    finally:
+        feeder.join(20)
+        path.unlink()
+
+
+def test_a_plain_file_is_read_from_anywhere(tmp_path: Path) -> None:
+    with open_content(written(tmp_path, SAMPLE)) as content:
+        assert (content.plain, content.size) == (True, len(SAMPLE))
+        assert rest(content) == SAMPLE
+        content.seek(1000)
+        assert content.read(5) == SAMPLE[1000:1005]
+        assert (content.offset, content.position) == (1005, 1005)
+        content.seek(len(SAMPLE) + 5)
+        assert content.read(1) == b""
+        assert content.offset == len(SAMPLE)
+
+
+def test_an_empty_file_is_empty(tmp_path: Path) -> None:
+    with open_content(written(tmp_path, b"")) as content:
+        assert (content.plain, content.size, content.read(1)) == (True, 0, b"")
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_compressed_files_are_known_by_their_content(tmp_path: Path, kind: str) -> None:
+    packed = PACKERS[kind](SAMPLE)
+    with open_content(written(tmp_path, packed)) as content:
+        assert (content.plain, content.size) == (False, None)
+        assert rest(content) == SAMPLE
+        assert (content.offset, content.position) == (len(SAMPLE), len(packed))
+        content.seek(3)
+        assert content.read(4) == SAMPLE[3:7]
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_several_streams_after_each_other_are_one(tmp_path: Path, kind: str) -> None:
+    pack = PACKERS[kind]
+    packed = pack(SAMPLE[:300_000]) + pack(b"") + pack(SAMPLE[300_000:300_001])
+    packed += pack(SAMPLE[300_001:])
+    with open_content(written(tmp_path, packed)) as content:
+        assert rest(content, 7_777) == SAMPLE
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_nothing_compressed_is_nothing(tmp_path: Path, kind: str) -> None:
+    with open_content(written(tmp_path, PACKERS[kind](b""))) as content:
+        assert rest(content) == b""
+
+
+def test_gzip_may_be_padded_with_zeros(tmp_path: Path) -> None:
+    one = gzip.compress(b"a\n")
+    packed = one + b"\0" * 600_000 + one + b"\0" * 5
+    with open_content(written(tmp_path, packed)) as content:
+        assert rest(content) == b"a\na\n"
+
+
+def test_frames_of_zstd_that_hold_no_data_are_skipped(tmp_path: Path) -> None:
+    skipped = b"\x53\x2a\x4d\x18" + (300_000).to_bytes(4, "little") + b"x" * 300_000
+    with open_content(written(tmp_path, skipped + zstd(SAMPLE) + skipped)) as content:
+        assert rest(content) == SAMPLE
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_what_stands_before_the_cut_of_a_compressed_file_is_read(tmp_path: Path, kind: str) -> None:
+    packed = PACKERS[kind](SAMPLE)
+    found = 0
+    for cut in (SNIFFED, len(packed) // 2, len(packed) - 9, len(packed) - 1):
+        with open_content(written(tmp_path, packed[:cut])) as content:
+            data, told = until_damage(content)
+            assert SAMPLE.startswith(data)
+            assert len(data) >= found
+            found = len(data)
+            assert f"its {kind} data is cut off" in told
+            assert "give a whole copy" in told
+            content.seek(0)
+            assert until_damage(content)[0] == data
+    assert found > len(SAMPLE) // 2
+
+
+SNIFFED = 16
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_corrupt_data_is_told(tmp_path: Path, kind: str) -> None:
+    big = SAMPLE * 3
+    packed = bytearray(PACKERS[kind](big))
+    for at_byte in range(len(packed) * 2 // 3, len(packed) * 2 // 3 + 40):
+        packed[at_byte] ^= 0x55
+    with open_content(written(tmp_path, bytes(packed))) as content:
+        data, told = until_damage(content)
+        assert f"its {kind} data is corrupt" in told
+        assert len(data) > 256 * 1024
+
+
+def test_a_checksum_that_is_wrong_is_told(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(SAMPLE))
+    packed[-6] ^= 1
+    with open_content(written(tmp_path, bytes(packed))) as content:
+        assert "incorrect data check" in until_damage(content)[1]
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_something_else_after_compressed_data_is_told(tmp_path: Path, kind: str) -> None:
+    packed = PACKERS[kind](SAMPLE) + b"a line\n"
+    with open_content(written(tmp_path, packed)) as content:
+        data, told = until_damage(content)
+        assert data == SAMPLE
+        assert f"after its {kind} data stands something else" in told
+
+
+@pytest.mark.parametrize(
+    ("first", "advice"),
+    [(b"\xfd7zXZ\0", "xzcat"), (b"PK\x03\x04", "unzip -p"), (b"\x04\x22\x4d\x18", "lz4cat")],
+)
+def test_other_compression_is_refused_with_the_way_round(
+    tmp_path: Path, first: bytes, advice: str
+) -> None:
+    with pytest.raises(Unreadable, match=rf"{advice} \S+ \| countersink backfill -"):
+        open_content(written(tmp_path, first + b"\0" * 50))
+
+
+def test_lines_that_begin_like_an_archive_are_lines(tmp_path: Path) -> None:
+    for data in (b"BZh1 is my name\n", b"(\xb5/ \n", b"\x1f\x8b", b"P", b"7z"):
+        with open_content(written(tmp_path, data)) as content:
+            assert content.plain
+            assert rest(content) == data
+
+
+def test_a_file_that_grows_is_read_as_far_as_it_went(tmp_path: Path) -> None:
+    source = written(tmp_path, b"a\nb\n")
+    assert source.path is not None
+    with open_content(source) as content:
+        assert content.read(2) == b"a\n"
+        with source.path.open("ab") as log:
+            log.write(b"c\n")
+        assert rest(content) == b"b\n"
+        content.seek(6)
+        assert content.offset == 4
+
+
+def test_a_file_that_shrinks_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    source = written(tmp_path, b"a\nb\nc\n")
+    assert source.path is not None
+    with open_content(source) as content:
+        assert content.read(2) == b"a\n"
+        os.truncate(source.path, 4)
+        assert content.read(100) == b"b\n"
+        with pytest.raises(Unreadable, match="became shorter while it was read"):
+            content.read(100)
+
+
+def test_a_file_that_is_renamed_and_replaced_is_read_on(tmp_path: Path) -> None:
+    for data in (SAMPLE, gzip.compress(SAMPLE)):
+        source = written(tmp_path, data)
+        assert source.path is not None
+        with open_content(source) as content:
+            content.read(10)
+            source.path.rename(tmp_path / "rotated")
+            source.path.write_bytes(b"new")
+            content.seek(0)
+            assert rest(content) == SAMPLE
+
+
+def test_what_is_gone_or_no_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Unreadable, match="cannot be opened: there is no such file"):
+        open_content(at(tmp_path / "gone"))
+    with pytest.raises(Unreadable, match="it is a directory"):
+        open_content(at(tmp_path))
+    with pytest.raises(Unreadable, match="it is a device"):
+        open_content(at(Path("/dev/null")))
+
+
+@pytest.mark.parametrize("pack", [bytes, *PACKERS.values()])
+def test_a_fifo_is_read_as_it_comes(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    data = pack(SAMPLE)
+    pieces = [data[:1], data[1:2], data[2:15], data[15:100_000], data[100_000:]]
+    with fed(tmp_path, pieces) as source, open_content(source) as content:
+        assert (content.plain, content.size) == (False, None)
+        assert rest(content) == SAMPLE
+        assert (content.offset, content.position) == (len(SAMPLE), len(data))
+        content.seek(5)
+        assert content.read(5) == SAMPLE[5:10]
+
+
+def test_a_pipe_goes_back_as_far_as_it_was_kept(tmp_path: Path) -> None:
+    data = SAMPLE * (40 * MIB // len(SAMPLE))
+    with fed(tmp_path, [data]) as source, open_content(source) as content:
+        content.keep(True)
+        assert content.read(100) == data[:100]
+        content.seek(30 * MIB)
+        content.seek(7)
+        assert content.read(100) == data[7:107]
+        content.keep(False)
+        assert rest(content, 1 << 20) == data[107:]
+        with pytest.raises(Unreadable, match="cannot be read again from byte 7: it is a pipe"):
+            content.seek(7)
+        content.seek(len(data) - 20 * MIB)
+        assert rest(content, 1 << 20) == data[-20 * MIB :]
+
+
+def test_a_pipe_that_cannot_be_kept_says_where_room_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))
+    with fed(tmp_path, [b"x" * MIB] * 26) as source, open_content(source) as content:
+        content.keep(True)
+        _, told = until_damage(content)
+        assert "Set TMPDIR to a directory with room" in told
+
+
+def test_a_silent_fifo_can_be_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    with pytest.raises(Unreadable, match="was not read: asked to stop"):
+        open_content(at(path), lambda: True)
+    # Opened for both: whoever reads is not at the end.
+    with path.open("r+b", buffering=0) as pipe:
+        pipe.write(b"a\nb\n" * 10)
+        with open_content(at(path), lambda: True) as content:
+            reader = SpanReader(content, 0, 1)
+            assert sum(len(window.lines) for window in reader) == 20
+            assert reader.span is not None
+            assert (reader.span.end, reader.span.open_at) == (40, None)
+            with pytest.raises(Unreadable, match="was not read to its end: asked to stop"):
+                list(SpanReader(content, 40, 21))
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_what_came_through_a_pipe_before_the_stop_is_not_lost(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    data = b"a line of some length\n" * 3_000
+    packed = PACKERS[kind](data)
+    with path.open("r+b", buffering=0) as pipe:
+        pipe.write(packed)
+        with open_content(at(path), lambda: True) as content:
+            assert until_damage(content)[0] == data
+
+
+@given(
+    blocks=st.lists(st.binary(min_size=1, max_size=40), max_size=30),
+    keeps=st.lists(st.booleans(), min_size=30, max_size=30),
+    looks=st.lists(st.tuples(st.integers(0, 600), st.integers(1, 90)), max_size=5),
+)
+@settings(deadline=None)
+def test_the_lookback_has_what_it_says(
+    blocks: list[bytes], keeps: list[bool], looks: list[tuple[int, int]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("countersink.backfill.input.content._JOINED", 10)
+        recent = Lookback(memory=50)
+        data, kept_from = b"", 0
+        for block, keep in zip(blocks, keeps, strict=False):
+            if keep and not recent.keeping:
+                kept_from = recent.start
+            recent.keeping = keep
+            recent.append(block)
+            data += block
+            assert recent.end == len(data)
+            assert recent.start <= max(0, len(data) - 50)
+            if keep:
+                assert recent.start <= kept_from
+            for offset, size in looks:
+                if recent.start <= offset:
+                    found = recent.get(offset, size)
+                    assert data[offset:].startswith(found)
+                    assert len(found) <= size
+                    assert found or offset >= len(data)
+        recent.clear()
+        assert (recent.start, recent.end) == (0, 0)
+
+
+READER = """
+import sys
+from pathlib import Path
+from countersink.backfill.input.content import open_content
+from countersink.backfill.input.files import Input
+from countersink.backfill.input.spans import Quoting
+from countersink.backfill.input.spans import SpanReader
+name, quoted = sys.argv[1], Quoting(",") if sys.argv[2] == "quoted" else None
+at, line, lines, rejected = 0, 1, [], []
+with open_content(Input(name, None if name == "-" else Path(name), None)) as content:
+    while True:
+        reader = SpanReader(content, at, line, quoted=quoted)
+        for window in reader:
+            lines += window.lines
+            rejected += window.rejected
+        if reader.span is None:
+            break
+        at, line = reader.span.end, reader.span.next_line
+print(at, line, b",".join(lines).decode(), [one.line for one in rejected])
+status = dict(one.split(":", 1) for one in open("/proc/self/status"))
+print(int(status["VmHWM"].split()[0]) // 1024)  # ru_maxrss would be at least the parent's
+"""
+
+HUGE = 120 * MIB
+
+
+def read_by_another(name: str, quoted: str, pieces: list[bytes]) -> tuple[str, int]:
+    """What a process of its own reads, and its peak in MiB."""
+    with subprocess.Popen(
+        [sys.executable, "-c", READER, name, quoted], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        for piece in pieces:
+            reader.stdin.write(piece)
+        reader.stdin.close()
+        said, peak = reader.stdout.read().decode().splitlines()
+    return said, int(peak)
+
+
+@pytest.mark.parametrize("quoted", ["lines", "quoted"])
+def test_memory_is_flat_over_a_huge_line_from_a_pipe(quoted: str) -> None:
+    pieces = [b"a\n", *[b'"' + b"x" * (MIB - 1)] * (HUGE // MIB), b"\nb\n"]
+    said, peak = read_by_another("-", quoted, pieces)
+    assert said == f"{HUGE + 5} 4 a,b [2]"
+    assert peak < 110
+
+
+@pytest.mark.parametrize("kind", ["nul", *PACKERS])
+def test_memory_is_flat_over_what_unpacks_to_a_huge_line(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "huge"
+    if kind == "nul":
+        path.write_bytes(b"a\n")
+        os.truncate(path, HUGE + 2)
+        with path.open("ab") as log:
+            log.write(b"b\n")
+    else:
+        with path.open("wb") as file:
+            file.write(PACKERS[kind](b"a\n"))
+            file.write(compressed_run(kind))
+            file.write(PACKERS[kind](b"b\n"))
+    said, peak = read_by_another(str(path), "lines", [])
+    if kind == "nul":
+        assert said == f"{HUGE + 4} 3 a,b []"
+    else:
+        assert said == f"{HUGE + 5} 4 a,b [2]"
+    assert peak < 110
+
+
+def compressed_run(kind: str) -> bytes:
+    """One stream: a line of HUGE bytes."""
+    if kind == "gzip":
+        packer = zlib.compressobj(1, wbits=31)
+    elif kind == "bzip2":
+        return bz2.compress(b"x" * MIB) * (HUGE // MIB) + bz2.compress(b"\n")
+    else:
+        frame = zstandard.ZstdCompressor(level=1).compressobj()
+        parts = [frame.compress(b"x" * MIB) for _ in range(HUGE // MIB)]
+        return b"".join([*parts, frame.compress(b"\n"), frame.flush()])
+    parts = [packer.compress(b"x" * MIB) for _ in range(HUGE // MIB)]
+    return b"".join([*parts, packer.compress(b"\n"), packer.flush()])

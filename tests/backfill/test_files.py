@@ -1,0 +1,212 @@
+"""Which files the names on a command line mean."""
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from countersink.backfill.errors import Unreadable
+from countersink.backfill.input.content import open_content
+from countersink.backfill.input.files import Input, expand
+
+NOBODY = 65_534
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with some files, and the current one."""
+    for name in ("b.log", "a.log", "a.log.2.gz", ".hidden.log", "sub/c.log", "sub/deep/d.log"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "e.log").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(*sources: str) -> list[str]:
+    """What the sources are, if all is well."""
+    found, failed = expand(sources)
+    assert failed == []
+    return [one.name for one in found]
+
+
+def refused(*sources: str) -> dict[str, str]:
+    """What is said of sources of which none can be."""
+    found, failed = expand(sources)
+    assert found == []
+    assert {one.outcome for one in failed} == {"failed"}
+    return {one.source: one.detail for one in failed}
+
+
+def test_files_keep_the_order_in_which_they_were_named(folder: Path) -> None:
+    found, failed = expand(["b.log", "sub/c.log", "a.log"])
+    assert failed == []
+    assert found == [
+        Input("b.log", folder / "b.log", 5),
+        Input("sub/c.log", folder / "sub" / "c.log", 9),
+        Input("a.log", folder / "a.log", 5),
+    ]
+
+
+def test_a_pattern_gives_its_files_in_order(folder: Path) -> None:
+    assert names("*.log") == ["a.log", "b.log"]
+    assert names("a.log*") == ["a.log", "a.log.2.gz"]
+    assert names("**/[cd].log") == ["sub/c.log", "sub/deep/d.log"]
+    assert names("s?b") == ["sub/c.log", "sub/deep/d.log"]
+    assert names("**") == ["a.log", "a.log.2.gz", "b.log", "sub/c.log", "sub/deep/d.log"]
+    assert names(".hid*.log") == [".hidden.log"]
+
+
+def test_a_directory_gives_what_is_in_it_and_below_but_for_what_is_hidden(folder: Path) -> None:
+    os.mkfifo(folder / "fifo")
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("socket")
+    (folder / "loop").symlink_to(folder)
+    (folder / "gone").symlink_to("nowhere")
+    for name in "backfill-7-rejects.ndjson", "sub/backfill-12-rejects-2.ndjson":
+        (folder / name).touch()  # what earlier backfills rejected
+    expected = ["a.log", "a.log.2.gz", "b.log", "sub/c.log", "sub/deep/d.log"]
+    assert names("backfill-7-rejects.ndjson") == ["backfill-7-rejects.ndjson"]
+    assert names(".") == ["./" + one for one in expected]
+    assert names(str(folder)) == [str(folder / one) for one in expected]
+
+
+def test_the_same_file_is_there_once(folder: Path) -> None:
+    (folder / "link.log").symlink_to("a.log")
+    os.link(folder / "a.log", folder / "z.log")
+    assert names("link.log", "./a.log", "a.log", "*.log") == ["link.log", "b.log"]
+
+
+def test_standard_input_is_there_once(folder: Path) -> None:
+    assert expand(["-", "a.log", "-"]) == (
+        [Input("-", None, None), Input("a.log", folder / "a.log", 5)],
+        [],
+    )
+
+
+def test_a_fifo_has_no_size(folder: Path) -> None:
+    os.mkfifo(folder / "fifo")
+    assert expand(["fifo"]) == ([Input("fifo", folder / "fifo", None)], [])
+
+
+def test_a_name_that_is_there_is_no_pattern(folder: Path) -> None:
+    (folder / "a[1].log").touch()
+    (folder / "a1.log").touch()
+    assert names("a[1].log") == ["a[1].log"]
+    assert names("a[2-3,1].log") == ["a1.log"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_not_there_is_told() -> None:
+    nothing = "there is no such file or directory"
+    assert refused("x.log", "a.log/x", "x*", "") == {
+        "x.log": nothing,
+        "a.log/x": nothing,
+        "x*": "no file matches the pattern",
+        "": nothing,
+    }
+
+
+def test_a_link_to_nothing_is_told(folder: Path) -> None:
+    (folder / "gone").symlink_to("nowhere")
+    (folder / "round").symlink_to("round")
+    said = refused("gone", "round")
+    assert said["gone"] == "it is a link to nowhere, which is not there"
+    assert "symbolic links" in said["round"]
+
+
+def test_an_empty_directory_is_told(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    (folder / "empty" / ".x").touch()
+    told = "there is no file in this directory (hidden ones are left out)"
+    assert refused("empty") == {"empty": told}
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_hidden_can_be_named() -> None:
+    assert names(".hidden", ".hidden.log") == [".hidden/e.log", ".hidden.log"]
+
+
+def test_what_is_no_file_is_told(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("socket")
+    assert refused("socket", "/dev/null") == {
+        "socket": "it is a socket, not a file",
+        "/dev/null": "it is a device, not a file; standard input is named -",
+    }
+    assert (folder / "socket").exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_names_that_cannot_be_are_told() -> None:
+    said = refused("a\0b", "x" * 300, "a/" * 3_000)
+    assert said["a\\0b"].startswith("this is no name of a file")
+    assert said["x" * 300] == "File name too long"
+
+
+def test_names_that_are_no_text_can_be_printed_and_opened(folder: Path) -> None:
+    raw = os.fsencode(folder) + b"/caf\xe9.log"
+    with open(raw, "wb") as file:
+        file.write(b"hello\n")
+    (found,) = expand([os.fsdecode(raw)])[0]
+    assert found.name == f"{folder}/caf\\xe9.log"
+    found.name.encode()
+    with open_content(found) as content:
+        assert content.read(10) == b"hello\n"
+
+
+def test_one_that_fails_keeps_no_other_from_being_found(folder: Path) -> None:
+    found, failed = expand(["x.log", "a.log", "nothing*", "b.log"])
+    assert [one.name for one in found] == ["a.log", "b.log"]
+    assert [one.source for one in failed] == ["x.log", "nothing*"]
+    assert (folder / "a.log").exists()
+
+
+@contextmanager
+def public() -> Iterator[Path]:
+    """A directory that everybody may enter."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """Root may read everything."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_no_permission_is_told() -> None:
+    with public() as folder:
+        for name in ("secret.log", "open.log"):
+            (folder / name).write_text(name)
+        (folder / "closed").mkdir(0o700)
+        (folder / "closed" / "c.log").touch()
+        (folder / "closed").chmod(0o000)
+        (folder / "secret.log").chmod(0o000)
+        with unprivileged():
+            found, failed = expand([str(folder)])
+            direct = expand([str(folder / "secret.log"), str(folder / "closed" / "c.log")])
+            with pytest.raises(Unreadable, match=r"secret\.log cannot be opened: no permission"):
+                open_content(Input("secret.log", folder / "secret.log", 1))
+        (folder / "closed").chmod(0o700)
+    assert [one.name for one in found] == [str(folder / "open.log")]
+    told = "no permission to read it; run this as a user who may, or change its mode"
+    assert {one.source: one.detail for one in failed} == {
+        str(folder / "secret.log"): told,
+        str(folder / "closed"): told,
+    }
+    assert direct[0] == []
+    assert [one.detail for one in direct[1]] == [told, told]

@@ -1,0 +1,427 @@
+"""Logs as real servers write them come to the same through `tail` and `backfill`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from countersink.backfill.formats import check
+from countersink.backfill.options import Recipe
+from countersink.producers.access_log.formats.detection import detect
+from tests.backfill.format_helpers import at, both, read, where
+from tests.support.log_samples import SAMPLES
+
+NOON = at(2026, 3, 1, 12)
+WHEN = "2026-03-01T12:00:00Z"
+
+
+def haproxy(client: str, request: str = "GET /a HTTP/1.1") -> str:
+    return (
+        f"{client} [01/Mar/2026:12:00:00.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ----"
+        f' 1/1/1/1/0 0/0 "{request}"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("client", "host"),
+    [
+        ("::ffff:10.10.10.1:56952", "::ffff:10.10.10.1"),
+        ("2001:db8::1:56952", "2001:db8::1"),
+        ("2001:db8::1:443", "2001:db8::1"),
+        ("1:2:3:4:5:6:7:8:443", "1:2:3:4:5:6:7:8"),
+        (":::80", "::"),
+        ("fe80::1%eth0:80", "fe80::1%eth0"),
+        ("[2001:db8::1]:443", "[2001:db8::1]"),
+        ("10.0.1.2:33317", "10.0.1.2"),
+        ("unix:1", "unix"),
+        ("-:-", "-"),
+    ],
+)
+def test_haproxy_writes_a_port_behind_every_client(client: str, host: str) -> None:
+    recipe = Recipe(input_format="haproxy", time_zone="UTC", key="{host}{path}")
+    assert both(recipe, [haproxy(client)]) == ({(f"{host}/a", NOON): 1}, {})
+
+
+@pytest.mark.parametrize("client", ["0.1.2:33317", "1:2:3:80", "10.0.1.2:33317:1", ":80"])
+def test_a_torn_client_of_haproxy_is_rejected(client: str) -> None:
+    recipe = Recipe(input_format="haproxy", time_zone="UTC")
+    counts, rejected = both(recipe, [haproxy(client)])
+    assert (counts, list(rejected)) == ({}, [1])
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [("#22x#22", '"x"'), ("#23", "#"), ("#C3#A9", "é"), ("#ff", "%FF"), (r"\x22", r"\x22")],
+)
+def test_haproxy_escapes_by_a_hash_alone(written: str, path: str) -> None:
+    recipe = Recipe(input_format="haproxy", time_zone="UTC")
+    line = haproxy("192.0.2.1:1", f"GET /{written}?q HTTP/1.1")
+    assert both(recipe, [line]) == ({(f"/{path}", NOON): 1}, {})
+
+
+ALB = (
+    "http 2026-03-01T12:00:00.186641Z app/lb/50dc6c495c0c9188 192.0.2.1:2817 10.0.0.1:80 0.000"
+    ' 0.001 0.000 200 200 34 366 "GET http://h.example:80/a HTTP/1.1" "curl/7.46.0" - - arn:aws:x'
+    ' "Root=1-58337262-36d228ad5d99923122bbe354"'
+)
+
+
+@pytest.mark.parametrize(
+    ("rest", "vhost"),
+    [
+        ("", ""),
+        (" - -", "-"),
+        (" - - 0", "-"),
+        (' "h.example"', "h.example"),
+        (' "h.example" "arn:x" 0 2026-03-01T12:00:00.0Z "forward"', "h.example"),
+    ],
+)
+def test_lines_of_balancers_from_before_2018_end_sooner(rest: str, vhost: str) -> None:
+    recipe = Recipe(input_format="alb", key="{vhost}{path}")
+    assert both(recipe, [ALB + rest]) == ({(f"{vhost}/a", NOON): 1}, {})
+
+
+@pytest.mark.parametrize("line", [ALB[:-1], ALB + ' "h.exa', ALB + '"h.example"'])
+def test_a_torn_line_of_a_balancer_is_rejected(line: str) -> None:
+    counts, rejected = both(Recipe(input_format="alb"), [line])
+    assert (counts, list(rejected)) == ({}, [1])
+
+
+@pytest.mark.parametrize(
+    ("envelope", "prefix"),
+    [
+        ("syslog", "2026-03-01T12:00:00+0000 web nginx[1]: "),
+        ("syslog", "2026-03-01T12:00:00.123456+0100 web nginx[1]: "),
+        ("syslog", "Mar 01 12:00:00.123456 web nginx[1]: "),
+        ("compose", "\x1b[36mweb_1  |\x1b[0m "),
+    ],
+)
+def test_journalctl_and_docker_compose_write_more_prefixes(envelope: str, prefix: str) -> None:
+    line = prefix + '192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 1 "-" "-"'
+    recipe = Recipe(input_format="combined", envelope=envelope)
+    assert both(recipe, [line]) == ({("/a", NOON): 1}, {})
+
+
+def nginx(rest: str) -> str:
+    return '{"time_iso8601": "' + WHEN + '", ' + rest + "}"
+
+
+DEEP = '"uri": "/a", "n": ' + "[" * 499 + "%s" + "]" * 499
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        '"uri": "/a", "n": 1e999',
+        '"uri": "/a", "n": ' + "9" * 400,
+        '"uri": "/%61", "uri": "/a"',
+        r'"uri": "/a", "n": "\\ud800 \ud83d\ude00 \\\\udc00"',
+        DEEP % "",
+        '"uri": "/a", "n": "' + "[{" * 1000 + '"',
+    ],
+)
+def test_json_is_read_in_one_way(rest: str) -> None:
+    assert both(Recipe(input_format="nginx-json"), [nginx(rest)]) == ({("/a", NOON): 1}, {})
+
+
+@pytest.mark.parametrize(
+    ("rest", "reason"),
+    [
+        (r'"uri": "/\ud800"', "half a character"),
+        (r'"request": "GET /\udcff HTTP/1.1"', "half a character"),
+        (r'"uri": "/a", "n": "\\\ud83d\ud83d\ude00"', "half a character"),
+        (r'"uri": "/a", "\uDE00\uD83D": ""', "half a character"),
+        ('"uri": "/a", "n": NaN', "NaN is no value"),
+        ('"uri": "/a", "n": -Infinity', "-Infinity is no value"),
+        (r'"uri": "/\x22"', "escape=json"),
+        (DEEP % "[]", "nested too deep"),
+        (DEEP.replace("[", '{"":').replace("]", "}") % "[]", "nested too deep"),
+        ('"uri": "/a"}{"uri": "/b"', "no JSON"),
+        ('"uri": "/a", "n": "\t"', "no JSON"),
+        ('"uri": "/a", "time_iso8601": "2026-03-01"', "a date without a time of day"),
+    ],
+)
+def test_json_is_refused_in_one_way(rest: str, reason: str) -> None:
+    counts, rejected = both(
+        Recipe(input_format="nginx-json", time_zone="Europe/Berlin"), [nginx(rest)]
+    )
+    assert counts == {}
+    assert reason in rejected[1]
+
+
+def caddy(logger: str, uri: str = "/a") -> str:
+    request = {"remote_ip": "192.0.2.1", "method": "GET", "uri": uri}
+    line = {"level": "info", "ts": 1772366400.5, "request": request, "status": 500}
+    return json.dumps(line | ({"logger": logger} if logger else {}))
+
+
+def test_caddys_other_loggers_tell_of_no_requests() -> None:
+    recipe = Recipe(input_format="caddy")
+    lines = [
+        caddy("http.log.access"),
+        caddy("http.log.access.log0"),
+        caddy(""),
+        caddy("http.log.error"),
+        caddy("http.log.error.log0"),
+        caddy("http.handlers.reverse_proxy"),
+        '{"level":"info","ts":1772366400.1,"logger":"tls","msg":"cleaning storage unit"}',
+    ]
+    counts, rejected = both(recipe, lines)
+    assert counts == {("/a", NOON): 3}
+    assert list(rejected) == [4, 5, 6, 7]
+    assert "Caddy's logger 'http.log.error', no request" in rejected[4]
+    assert "--where 'logger~http.log.access*' leaves such out" in rejected[4]
+    asked = replace(recipe, where=(where("logger", "~", "http.log.access*"),))
+    assert both(asked, lines) == ({("/a", NOON): 2}, {})
+
+
+@pytest.mark.parametrize("uri", ["", "-"])
+@pytest.mark.parametrize("key", ["path", "target", "query"])
+@pytest.mark.parametrize(
+    ("recipe", "line"),
+    [
+        (Recipe(input_format="caddy"), caddy("http.log.access", "URI")),
+        (
+            Recipe(input_format="traefik"),
+            '{"StartUTC":"' + WHEN + '","RequestMethod":"GET","RequestPath":"URI"}',
+        ),
+        (Recipe(input_format="nginx-json"), nginx('"uri": "URI", "request": "URI"')),
+        (Recipe(input_format="nginx-json"), nginx('"request_uri": "URI", "request": "-"')),
+        (
+            Recipe(input_format="combined"),
+            '192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] "URI" 408 0 "-" "-"',
+        ),
+    ],
+)
+def test_a_request_for_nothing_is_rejected(recipe: Recipe, line: str, key: str, uri: str) -> None:
+    counts, rejected = both(replace(recipe, key=key), [line.replace("URI", uri)])
+    assert (counts, rejected) == ({}, {1: "the client sent no request"})
+
+
+@pytest.mark.parametrize("key", ["path", "{path}|{target}|{query}"])
+def test_a_path_is_what_the_client_asked_for(key: str) -> None:
+    lines = [
+        nginx('"uri": "/index.php", "args": "p=1", "request": "GET /a?b HTTP/1.1"'),
+        nginx('"uri": "/index.php", "request_uri": "/a?b", "request": "GET /x HTTP/1.1"'),
+    ]
+    expected = "/a" if key == "path" else "/a|/a?b|b"
+    assert both(Recipe(input_format="nginx-json", key=key), lines) == ({(expected, NOON): 2}, {})
+
+
+LOCAL = "[01/Mar/2026:12:00:00 +0000]"
+
+
+@pytest.mark.parametrize(
+    ("log_format", "line", "key", "expected"),
+    [
+        # Names of headers have no case.
+        ('%t "%r" "%{X-Real-IP}i"', f'{LOCAL} "GET /a H" "::1"', "{header:X-REAL-ip}", "::1"),
+        ('[$time_local] "$request" $Foo', f'{LOCAL} "GET /a HTTP/1" x', "{foo}", "x"),
+        # What the client asked for, before what the server has made of it.
+        (
+            '[$time_local] $uri "$request_uri" "$request"',
+            f'{LOCAL} /index.php "/a?b" "GET /x HTTP/1.1"',
+            "{path}|{target}|{query}|{uri}|{method}",
+            "/a|/a?b|b|/index.php|GET",
+        ),
+        (
+            '[$time_local] "$request" $uri $args',
+            f'{LOCAL} "POST /a?b HTTP/1.1" /index.php q=/a',
+            "{path}|{target}|{query}|{args}|{protocol}",
+            "/a|/a?b|b|q=/a|HTTP/1.1",
+        ),
+        ("[$time_local] $uri $args", f"{LOCAL} /a b=c", "{path}|{target}", "/a|/a?b=c"),
+        ("[$time_local] $uri $args", f"{LOCAL} /a -", "{path}|{target}", "/a|/a"),
+        ("[$time_local] $uri", f"{LOCAL} /a b", "path", "/a b"),
+        # An address with its port.
+        (
+            '$remote_addr:$remote_port [$time_local] "$request"',
+            f'192.0.2.1:443 {LOCAL} "GET /a HTTP/1.1"',
+            "{host} {remote_port}",
+            "192.0.2.1 443",
+        ),
+        (
+            '[$time_local] "$request" $remote_addr:$remote_port',
+            f'{LOCAL} "GET /a HTTP/1.1" 2001:db8::1:443',
+            "{host} {remote_port}",
+            "2001:db8::1 443",
+        ),
+        (
+            '%h:%{remote}p %t "%r"',
+            f'crawl.example:5 {LOCAL} "GET /a HTTP/1.1"',
+            "{host} {port:remote}",
+            "crawl.example 5",
+        ),
+        # Nothing is escaped.
+        (
+            """log_format a escape=none '[$time_local] "$request" "$http_user_agent"';""",
+            rf'{LOCAL} "GET /\x22"b HTTP/1.1" "a\"',
+            "{path} {agent}",
+            '/\\x22"b a\\',
+        ),
+        (
+            """escape=default '[$time_local] "$request"'""",
+            rf'{LOCAL} "GET /\x22 HTTP/1.1"',
+            "path",
+            '/"',
+        ),
+    ],
+)
+def test_servers_words(log_format: str, line: str, key: str, expected: str) -> None:
+    recipe = Recipe(input_format="log-format", log_format=log_format, key=key)
+    assert both(recipe, [line]) == ({(expected, NOON): 1}, {})
+
+
+@pytest.mark.parametrize(
+    ("log_format", "line"),
+    [
+        ("[$time_local] $uri $args", f"{LOCAL} /c d -"),
+        ("%t %U %q", f"{LOCAL} /c d ?e"),
+        ('$remote_addr:$remote_port [$time_local] "$request"', f'1.2.3:4 {LOCAL} "GET / HTTP/1"'),
+    ],
+)
+def test_a_line_that_would_be_read_in_a_wrong_way_is_rejected(log_format: str, line: str) -> None:
+    recipe = Recipe(input_format="log-format", log_format=log_format)
+    counts, rejected = both(recipe, [line])
+    assert (counts, list(rejected)) == ({}, [1])
+
+
+@pytest.mark.parametrize("uri", ["", "-"])
+@pytest.mark.parametrize("key", ["path", "target"])
+@pytest.mark.parametrize(
+    "log_format",
+    ['[$time_local] "$request_uri"', '[$time_local] "$uri"', '%t "%U"', '%t "%r"'],
+)
+def test_a_request_for_nothing_is_rejected_in_servers_words(
+    log_format: str, key: str, uri: str
+) -> None:
+    recipe = Recipe(input_format="log-format", log_format=log_format, key=key)
+    assert both(recipe, [f'{LOCAL} "{uri}"']) == ({}, {1: "the client sent no request"})
+
+
+def test_a_format_without_the_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="have no field 'path'"):
+        both(Recipe(input_format="log-format", log_format="%h %t"), [f"192.0.2.1 {LOCAL}"])
+    with pytest.raises(ValueError, match="have no field 'path'"):
+        check(Recipe(input_format="log-format", log_format="%h %t"))
+
+
+def test_what_a_condition_leaves_out_is_not_rejected_for_its_time() -> None:
+    recipe = Recipe(input_format="combined", where=(where("status", "=", "404"),))
+    line = '192.0.2.1 - - [31/Feb/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 1 "-" "-"'
+    assert both(recipe, [line, line + " "]) == ({}, {})
+
+
+FIELDS = "#Fields: date time c-ip cs-uri-stem cs-uri-query sc-status"
+
+
+def w3c(path: str, divider: str = " ") -> str:
+    return divider.join(["2026-03-01", "12:00:00", "192.0.2.1", path, "q=1", "200"])
+
+
+def test_each_line_of_a_w3c_log_tells_what_divides_it() -> None:
+    lines = [
+        FIELDS,
+        w3c("/a"),
+        w3c("/b", "\t"),
+        w3c("/c\td"),
+        "",
+        w3c("/e", "\t") + "\r",
+        "\0 " + w3c("/f", "\t"),
+        "\t" + w3c("/g"),
+        "#Remark: x",
+        w3c("/h i", "\t"),
+        w3c("/a"),
+    ]
+    expected = {(f"/{path}", NOON): 1 for path in ("b", "c\td", "e", "f", "g", "h i")}
+    assert both(Recipe(input_format="w3c"), lines) == (expected | {("/a", NOON): 2}, {})
+
+
+def test_lines_after_fields_without_a_name_are_rejected() -> None:
+    lines = [FIELDS, w3c("/a"), "#Fields:", w3c("/b"), "#Date: 2026-03-01", w3c("/c"), FIELDS]
+    counts, rejected = both(Recipe(input_format="w3c"), [*lines, w3c("/d")])
+    assert counts == {("/a", NOON): 1, ("/d", NOON): 1}
+    assert list(rejected) == [4, 6]
+
+
+@pytest.mark.parametrize("columns", ["cs-uri-stem cs-uri-query", "cs-uri cs-uri-query"])
+@pytest.mark.parametrize("key", ["path", "target"])
+@pytest.mark.parametrize("divider", [" ", "\t"])
+def test_a_request_for_nothing_is_rejected_in_w3c_logs(
+    columns: str, key: str, divider: str
+) -> None:
+    lines = [
+        FIELDS.replace("cs-uri-stem cs-uri-query", columns),
+        w3c("-", divider),
+        w3c("/a", divider),
+    ]
+    counts, rejected = both(Recipe(input_format="w3c", key=key), lines)
+    assert rejected == {2: "the client sent no request"}
+    assert list(counts.values()) == [1]
+
+
+@pytest.mark.parametrize("key", ["path", "status", "{cs-uri-query}"])
+def test_a_torn_line_is_not_counted_at_midnight_of_its_date_directive(key: str) -> None:
+    lines = ["#Date: 2026-03-01", "#Fields: time c-ip cs-uri-stem cs-uri-query sc-status"]
+    lines += ["12:00:00 192.0.2.1 /a q 200", "12:00:00 192.0.2.1 /a q", "nonsense"]
+    counts, rejected = both(Recipe(input_format="w3c", key=key), lines)
+    assert (list(counts.values()), list(rejected)) == ([1], [4, 5])
+
+
+BITS = [
+    *'"\\{}[],:09.-#%?/ \t\r\0\x0b\x85',
+    "\\ud800",
+    r"\"",
+    "#Fields:",
+    "#Date: 2026-03-01",
+    "web-1 | ",
+]
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[Recipe, list[bytes]]:
+    """Lines of a format, some of them with something changed, and how they are read."""
+    sample = draw(st.sampled_from(SAMPLES))
+    options = dict(zip(sample.options[::2], sample.options[1::2], strict=True))
+    told = detect([line.encode() for line in sample.lines])
+    recipe = Recipe(
+        input_format=options.get("--input-format", told.input_format if told else "log-format"),  # type: ignore[arg-type]
+        log_format=options.get("--log-format", ""),
+        envelope=told.envelope if told else "",
+        time_zone=options.get("--time-zone", ""),
+        key=draw(st.sampled_from(["path", "target", "status", "{path} {status}"])),
+    )
+    directives = [line for line in sample.lines if line.startswith("#")]
+    lines = draw(st.lists(st.sampled_from([*sample.lines, *sample.bad]), max_size=6))
+    made = [line.encode() for line in directives]
+    for line in lines:
+        for _ in range(draw(st.integers(0, 2))):
+            place = draw(st.integers(0, len(line)))
+            new = draw(st.sampled_from(BITS)) if draw(st.booleans()) else ""
+            line = line[:place] + new + line[place + draw(st.integers(0, 4)) :]
+        made.append(line.encode("utf-8", "surrogateescape").lstrip(b"\0"))
+    return recipe, made
+
+
+@settings(max_examples=150, deadline=None)
+@given(logs())
+def test_whatever_stands_in_a_log_comes_to_the_same(log: tuple[Recipe, list[bytes]]) -> None:
+    both(*log)
+
+
+def test_directives_may_have_a_mark_wherever_a_window_begins() -> None:
+    lines = [
+        "#Fields: date time cs-uri-stem",
+        "2026-03-01 12:00:00 /a",
+        "2026-03-01 12:00:00 /b",
+        "\ufeff#Fields: cs-uri-stem date time",
+        "/c 2026-03-01 12:00:00",
+    ]
+    recipe = Recipe(input_format="w3c")
+    expected = {(path, NOON): 1 for path in ("/a", "/b", "/c")}
+    assert both(recipe, lines) == (expected, {})
+    assert read(recipe, lines, sizes=(2,)).counts == expected

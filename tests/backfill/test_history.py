@@ -1,0 +1,164 @@
+"""Listing what backfills there were, however much there is to list."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from countersink.backfill import history
+from countersink.backfill.count import task
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.history import Drift, RejectedLine
+from countersink.backfill.options import Recipe
+from countersink.backfill.undo import undo
+from countersink.producers.access_log.template import Condition
+from countersink.store.connection import Session
+from tests.backfill.helpers import add, log, long_log, write
+from tests.backfill.truths import new_run
+from tests.store.helpers import minute
+from tests.store.policy_rows import put_policies
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four rows a page."""
+    monkeypatch.setattr(history, "PAGE", 4)
+
+
+def test_there_are_none(session: Session) -> None:
+    assert history.runs(session) == []
+    assert history.runs(session, "views") == []
+    for number in (0, -1, 1, 2**63, 2**64, 10**40):
+        with pytest.raises(
+            BackfillError, match=f"no backfill {number}: `countersink backfills list"
+        ):
+            history.run(session, number)
+
+
+def test_a_run_says_what_was_asked_and_what_it_came_to(
+    mysql_url: str, session: Session, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "ä\udcff.log", log("/a", "/b?x", "/c.css") + b"nonsense\n")
+    report = add(
+        mysql_url,
+        source,
+        rejects=tmp_path / "rejects",
+        where=(Condition("status", "=", "200"),),
+        exclude_keys=("*.css",),
+        start=date(2026, 3, 1),
+        strip_query=True,
+    )
+    assert report.run is not None
+    run = history.run(session, report.run)
+    assert run.recipe == Recipe(
+        where=(Condition("status", "=", "200"),),
+        exclude_keys=("*.css",),
+        start=date(2026, 3, 1),
+        strip_query=True,
+    )
+    assert (run.counter, run.mode, run.state, run.error) == ("views", "add", "done", None)
+    assert (run.lines, run.counted, run.filtered, run.rejected, run.amount) == (4, 2, 1, 1, 2)
+    assert run.size_bytes == source.stat().st_size
+    assert [Path(name).name for name in run.sources] == ["ä\\xff.log"]
+    now = datetime.now(UTC).replace(tzinfo=None)
+    assert run.ended is not None
+    assert now - timedelta(minutes=5) < run.started <= run.seen <= run.ended
+    assert history.runs(session) == history.runs(session, "views") == [run]
+    assert history.runs(session, "view") == []
+
+
+def test_the_latest_runs_come_first(mysql_url: str, session: Session, tmp_path: Path) -> None:
+    for number, counter in enumerate(("b", "a", "b")):
+        add(mysql_url, write(tmp_path / f"{number}.log", log(f"/{number}")), counter=counter)
+    found = [(run.id, run.counter) for run in history.runs(session)]
+    assert [counter for _, counter in found] == ["b", "a", "b"]
+    assert [number for number, _ in found] == sorted((number for number, _ in found), reverse=True)
+    assert len(history.runs(session, "b")) == 2
+
+
+def test_the_sources_of_a_run_are_those_it_read_anything_new_of(
+    mysql_url: str, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "LINES", 10)
+    old = write(tmp_path / "old.log", long_log(30))
+    add(mysql_url, old)
+    grown, new = write(tmp_path / "grown.log", long_log(20, first=50)), tmp_path / "new.log"
+    add(mysql_url, grown)
+    write(grown, long_log(35, first=50))
+    report = add(mysql_url, old, grown, write(new, long_log(10, first=100) + b"\x00x\n"))
+    assert report.run is not None
+    found = history.sources_of(session, report.run)
+    assert [(one.path, one.chunks, one.lines, one.rejected) for one in found] == [
+        (str(grown), 2, 15, 0),
+        (str(new), 2, 11, 1),
+    ]
+    assert [(one.pending, one.undone, one.amount) for one in found] == [(0, 0, 15), (0, 0, 10)]
+    undo(mysql_url, report.run)
+    # That of which nothing else is known was forgotten.
+    (left,) = history.sources_of(session, report.run)
+    assert (left.path, left.chunks, left.undone) == (str(grown), 2, 2)
+    assert history.sources_of(session, 10**6) == []
+
+
+def test_all_rejected_lines_are_listed_in_order(
+    mysql_url: str, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "LINES", 10)
+    content = log("/a") + b"".join(b"wrong %d \xff\n" % number for number in range(23))
+    first, second = tmp_path / "a.log", tmp_path / "b.log"
+    report = add(mysql_url, write(first, content), write(second, b"bad\n"))
+    assert report.run is not None
+    found = list(history.rejects(session, report.run))
+    assert [one.line for one in found] == [*range(2, 25), 1]
+    assert found[0].text == b"wrong 0 \xff"
+    assert found[-1] == RejectedLine(
+        source=str(second), line=1, reason=found[0].reason, text=b"bad"
+    )
+    assert list(history.rejects(session, report.run + 1)) == []
+    undo(mysql_url, report.run)
+    assert list(history.rejects(session, report.run)) == []
+
+
+@pytest.mark.parametrize("keys", [1, 3, 4, 5, 8, 9])
+def test_all_corrections_are_listed_in_order(session: Session, keys: int) -> None:
+    put_policies(
+        session, "views", [(0, "UTC", "day"), (minute(date(2026, 3, 15)), "Asia/Tokyo", "hour")]
+    )
+    run, other = new_run(session), new_run(session)
+    labels = ("2026-03-14 00:00:00", "2026-03-15 00:00:00", "2026-03-15 20:00:01")
+    for label in labels:
+        for number in range(keys):
+            session.execute(
+                "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be)"
+                " VALUES (%s, %s, %s, %s, %s), (%s, %s, 'x', 1, 2)"
+                " ON DUPLICATE KEY UPDATE had = 1",
+                (run, label, f"/{number}", 10, number, other, label),
+            )
+    found = list(history.drift(session, run))
+    assert [(str(one.bucket), one.key) for one in found] == [
+        (label, f"/{number}") for label in labels for number in range(keys)
+    ]
+    assert [one.delta for one in found[:keys]] == [number - 10 for number in range(keys)]
+    # An hour of the second policy is of the next day in its zone.
+    assert [str(one.day) for one in found[::keys]] == ["2026-03-14", "2026-03-15", "2026-03-16"]
+    assert len(list(history.drift(session, other))) == 3
+
+
+def test_a_correction_of_a_policy_that_is_gone_has_a_day_all_the_same(session: Session) -> None:
+    run = new_run(session)
+    session.execute(
+        "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be)"
+        " VALUES (%s, '2026-03-14 20:00:07', X'C328', -3, 4)",
+        (run,),
+    )
+    assert list(history.drift(session, run)) == [
+        Drift(
+            day=date(2026, 3, 14),
+            bucket=datetime(2026, 3, 14, 20, 0, 7),  # noqa: DTZ001 (a label)
+            key="\ufffd(",
+            had=-3,
+            should_be=4,
+        )
+    ]

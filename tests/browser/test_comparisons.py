@@ -1,0 +1,481 @@
+"""Counters and keys side by side, their ratio, other periods, other time zones, filters.
+
+Each number is held against sums of what was counted."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Container, Iterator
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from countersink.cli.servers import MySQLServer, RedisServer
+from countersink.store.migrate import migrate
+from tests.browser.axe import faults
+from tests.browser.chromium import looking
+from tests.browser.compared import BERLIN, KEYS, NOW, Event, by_day, counted, fill
+from tests.support.databases import dropped, new_name
+from tests.web.serving import Web, serving
+
+TODAY = NOW.date()
+DAYS = (date(2025, 1, 10), date(2025, 2, 8))
+RANGE = f"range=custom&from={DAYS[0]}&to={DAYS[1]}"
+LEAP = date(2024, 2, 29)
+
+
+@pytest.fixture(scope="module")
+def compared(servers_directory: Path, mysql_server: MySQLServer) -> Iterator[Web]:
+    """A server with the events of `tests.browser.compared`."""
+    with (
+        RedisServer(servers_directory / "redis-compared") as redis_server,
+        dropped(mysql_server, new_name()) as mysql_url,
+    ):
+        migrate(mysql_url)
+        with serving(redis_server.url, mysql_url) as served:
+            fill(served)
+            yield served
+
+
+@pytest.fixture
+def page(browser: Browser, compared: Web, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page whose clock says NOW, in New York."""
+    options: dict[str, Any] = {"viewport": {"width": 1200, "height": 900}}
+    options |= getattr(request, "param", {})
+    with looking(browser, compared.url, timezone_id="America/New_York", **options) as look:
+        look.page.clock.set_fixed_time(NOW)
+        yield look.page
+        # What a counter cannot be told in is a 422, which Chromium writes to the console.
+        look.complaints[:] = [one for one in look.complaints if "422" not in one]
+
+
+def legend(page: Page) -> dict[str, str]:
+    """The totals of the legend, by name."""
+    expect(page.locator(".panel:not([aria-busy]) .lines li").first).to_be_visible()
+    items = page.locator(".lines li")
+    return {
+        one.locator(".name-of").inner_text(): one.locator(".number").inner_text()
+        for one in items.all()
+    }
+
+
+def rows(page: Page) -> list[list[str]]:
+    """The rows of the table of the chart, the earliest first."""
+    table = page.get_by_role("region", name="The numbers of the chart")
+    if not table.is_visible():
+        page.get_by_text("The numbers as a table").click()
+    expect(table.locator("tbody tr").first).to_be_visible()
+    script = "all => all.map((tr) => [...tr.cells].map((td) => td.textContent))"
+    found: list[list[str]] = table.locator("tbody tr").evaluate_all(script)
+    return found[::-1]
+
+
+def sum_note(page: Page) -> Any:
+    return page.locator(".figure small").nth(1)
+
+
+def of_key(key: str) -> int:
+    """The sum of a key of `visits` over DAYS."""
+    return counted("visits", *DAYS, BERLIN, lambda event: event.key == key)
+
+
+def in_hours(day: date, hours: Container[int], *, key: str | None = None) -> int:
+    """The sum of `visits` in some hours of Berlin's clocks, of all keys or of one."""
+
+    def wanted(event: Event) -> bool:
+        inside = event.at.astimezone(ZoneInfo(BERLIN)).hour in hours
+        return inside and key in (None, event.key)
+
+    return counted("visits", day, day, BERLIN, wanted)
+
+
+def up_to_three(last: date) -> Callable[[Event], bool]:
+    """What was counted before 15:00 of the last day, in Berlin."""
+
+    def wanted(event: Event) -> bool:
+        at = event.at.astimezone(ZoneInfo(BERLIN))
+        return at.date() < last or at.hour < 15
+
+    return wanted
+
+
+def percent(now: int, before: int) -> str:
+    """As JavaScript writes it: at most one digit, and a sign."""
+    change = round((now / before - 1) * 1000) / 10
+    return f"{change:+,.1f}%".replace(".0%", "%") if change else "0%"
+
+
+def test_counters_stand_side_by_side_in_days_that_all_can_be_told_in(page: Page) -> None:
+    page.goto(f"/#/counter/visits?{RANGE}")
+    own = f"{counted('visits', *DAYS, BERLIN):,}"
+    expect(page.locator(".figure dd > span").nth(1)).to_have_text(own)
+    page.get_by_text("Choose keys, or a counter").click()
+    page.get_by_label("What to choose by").select_option("with")
+    field = page.get_by_label("Key, begin of keys, or counter")
+    field.fill("bu")
+    expect(page.locator("#offered option")).to_have_count(1)
+    field.fill("buys")
+    field.press("Enter")
+    expect(page.locator(".lines li")).to_have_count(2)
+    sums = {name: counted(name, *DAYS, "UTC") for name in ("visits", "buys")}
+    assert legend(page) == {name: f"{n:,}" for name, n in sums.items()}
+    expect(page.locator(".note")).to_contain_text("Days of UTC.")
+    days = [by_day(name, *DAYS, "UTC") for name in ("visits", "buys")]
+    assert [row[1:] for row in rows(page)] == [
+        [f"{a:,}", f"{b:,}"] for a, b in zip(*(one.values() for one in days), strict=True)
+    ]
+    dashes = page.locator(".lines line").evaluate_all(
+        "all => all.map((one) => one.getAttribute('stroke-dasharray'))"
+    )
+    assert len(set(dashes)) == 2  # to be told apart without colours, too
+    chart = page.get_by_role("slider")
+    chart.press("Home")
+    first = [one[DAYS[0]] for one in days]
+    expected = f"Fri, 10 Jan 2025: visits {first[0]}, buys {first[1]}"
+    expect(chart).to_have_attribute("aria-valuetext", expected)
+    expect(page).to_have_url(re.compile("with=buys"))
+    page.reload()
+    assert legend(page) == {name: f"{n:,}" for name, n in sums.items()}
+    page.get_by_role("button", name="Take away: beside it buys").click()
+    expect(page.locator(".figure dd > span").nth(1)).to_have_text(own)
+    page.go_back()
+    assert legend(page) == {name: f"{n:,}" for name, n in sums.items()}
+
+
+def test_a_ratio_has_gaps_where_there_is_nothing_to_divide_by(page: Page) -> None:
+    page.goto(f"/#/counter/visits?{RANGE}&with=buys")
+    page.get_by_role("button", name="buys ÷ visits").click()
+    visits, buys = (by_day(name, *DAYS, "UTC") for name in ("visits", "buys"))
+    expect(page.locator(".lines li")).to_have_count(3)
+    ratio = sum(buys.values()) / sum(visits.values())
+    written = legend(page)["buys ÷ visits"]
+    assert float(written.rstrip("%")) / 100 == pytest.approx(ratio, rel=1e-3)
+    gaps = [day for day, n in visits.items() if not n]
+    assert gaps
+    assert [day for day, n in buys.items() if not n and visits[day]]  # a 0, and no gap
+    for row, day in zip(rows(page), visits, strict=True):
+        if day in gaps:
+            assert row[1] == "–", day
+        else:
+            assert float(row[1].rstrip("%")) / 100 == pytest.approx(
+                buys[day] / visits[day], rel=1e-3
+            )
+        assert row[2:] == [f"{visits[day]:,}", f"{buys[day]:,}"]
+    expect(page.locator(".note")).to_contain_text("Where visits is 0, there is no ratio.")
+    chart = page.get_by_role("slider")
+    chart.press("Home")
+    for _ in range((gaps[0] - DAYS[0]).days):
+        chart.press("ArrowRight")
+    expect(chart).to_have_attribute("aria-valuetext", re.compile(": –$"))
+    page.get_by_role("button", name="visits ÷ buys").click()
+    expect(page.locator(".lines li").last).to_contain_text("visits ÷ buys")
+    other = legend(page)["visits ÷ buys"]
+    assert float(other) == pytest.approx(1 / ratio, rel=1e-3)  # no percent: it is above 1
+    page.get_by_label("Compare with").select_option("1")
+    length = timedelta(days=(DAYS[1] - DAYS[0]).days + 1)
+    earlier = (DAYS[0] - length, DAYS[1] - length)
+    before = counted("visits", *earlier, "UTC") / counted("buys", *earlier, "UTC")
+    expect(page.locator(".note")).to_contain_text("before")
+    said = re.search(r"before ([\d.]+)", page.locator(".note").inner_text())
+    assert said
+    assert float(said[1].rstrip(".")) == pytest.approx(before, rel=1e-3)
+    page.go_back()
+    page.go_back()
+    expect(page.locator(".lines li").last).to_contain_text("buys ÷ visits")
+
+
+def test_keys_of_one_counter_have_a_line_each(page: Page) -> None:
+    page.goto(f"/#/counter/visits?{RANGE}&key=/blog/a&key=&key=/shop")
+    page.get_by_label("A line for each key").check()
+    expect(page.locator(".lines li")).to_have_count(3)
+    keys = ("/blog/a", "", "/shop")
+    assert legend(page) == {key or "(no key)": f"{of_key(key):,}" for key in keys}
+    expect(page.get_by_role("button", name="Ratio")).to_have_attribute("aria-disabled", "true")
+    page.get_by_role("button", name="Take away: only (no key)").click()
+    expect(page.get_by_role("button", name="/blog/a ÷ /shop")).to_be_enabled()
+
+
+def test_keys_are_picked_by_name_by_prefix_and_left_out(page: Page) -> None:
+    page.goto(f"/#/counter/visits?{RANGE}")
+    page.get_by_text("Choose keys, or a counter").click()
+    kind = page.get_by_label("What to choose by")
+    field = page.get_by_label("Key, begin of keys, or counter")
+    everything = (date(2024, 1, 1), TODAY)
+    picked: list[str] = []
+
+    def agree() -> None:
+        sums = [
+            counted("visits", *days, BERLIN, lambda event: event.key in picked)
+            for days in (DAYS, everything)
+        ]
+        for place, total in zip((1, 2), sums, strict=True):
+            expect(page.locator(".figure dd > span").nth(place)).to_have_text(f"{total:,}")
+        totals = {key: of_key(key) for key in picked}
+        ranked = sorted(totals, key=lambda key: -totals[key])
+        expect(page.locator(".keys .total")).to_have_text([f"{totals[key]:,}" for key in ranked])
+        expect(page.locator(".keys .key")).to_have_text([key or "(no key)" for key in ranked])
+        with page.expect_download() as download:
+            page.locator(".panel").get_by_role("link", name="Download as CSV").click()
+        with download.value.path().open() as file:
+            assert sum(int(row["total"]) for row in csv.DictReader(file)) == sums[0]
+
+    kind.select_option("prefix")
+    field.fill("/blog/")
+    field.press("Enter")
+    picked[:] = ["/blog/a", "/blog/b"]
+    agree()
+    kind.select_option("key")
+    field.fill("(no key)")
+    page.get_by_role("button", name="Add", exact=True).click()
+    picked[:] = ["/blog/a", "/blog/b", ""]
+    agree()
+    kind.select_option("exclude_key")
+    field.fill("/blog/b")
+    field.press("Enter")
+    picked[:] = ["/blog/a", ""]
+    agree()
+    page.go_back()
+    picked[:] = ["/blog/a", "/blog/b", ""]
+    agree()
+    page.get_by_role("button", name="Take away all").click()
+    expect(page.locator(".chip")).to_have_count(0)
+    kind.select_option("exclude_prefix")
+    field.fill("/blog")
+    field.press("Enter")
+    picked[:] = [key for key in KEYS if not key.startswith("/blog")]
+    agree()
+    assert page.evaluate("location.hash").count("exclude_prefix=") == 1
+
+
+def test_days_are_those_of_a_time_zone_that_is_chosen(page: Page) -> None:
+    page.goto(f"/#/counter/visits?{RANGE}")
+    select = page.get_by_label("Time zone")
+    offered = select.locator("> option").all_inner_texts()
+    assert offered == [
+        f"{BERLIN} (the counter’s)",
+        "America/New_York (this browser’s)",
+        "UTC",
+    ]
+    totals = {}
+    for zone in ("America/New_York", "Australia/Adelaide", "UTC"):
+        select.select_option(zone)
+        expect(page).to_have_url(re.compile(zone.replace("/", "%2F")))
+        total = totals[zone] = counted("visits", *DAYS, zone)
+        expect(page.locator(".figure dd > span").nth(1)).to_have_text(f"{total:,}")
+        expect(page.locator(".note")).to_contain_text(f"Days of {zone}.")
+        days = [f"{n:,}" for n in by_day("visits", *DAYS, zone).values()]
+        assert [row[1] for row in rows(page)] == days
+    assert len(set(totals.values())) == 3
+    page.go_back()
+    expect(select).to_have_value("Australia/Adelaide")
+    page.goto("/#/counter/visits?zone=Pacific/Auckland&range=7")  # where it is tomorrow already
+    auckland = NOW.astimezone(ZoneInfo("Pacific/Auckland")).date()
+    assert auckland != TODAY
+    expect(page.get_by_label("Last day")).to_have_value(str(auckland))
+
+
+def test_what_days_of_a_time_zone_cannot_be_told_in_is_said_in_words(page: Page) -> None:
+    page.goto(f"/#/counter/buys?{RANGE}&zone=America/New_York")
+    total = counted("buys", *DAYS, "UTC")
+    expect(page.locator(".figure dd > span").nth(1)).to_have_text(f"{total:,}")
+    words = page.locator(".notice.warn")
+    expect(words).to_contain_text("Days of America/New_York cannot be told. 'buys' is counted by")
+    expect(words).to_contain_text("Shown are those of UTC.")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.get_by_label("Time zone").select_option(label="UTC (the counter’s)")
+    expect(words).to_have_count(0)
+
+
+def test_an_unfinished_day_is_compared_up_to_the_same_moment(page: Page) -> None:
+    """In Berlin it is 15:35: both last days count up to 15:00."""
+    page.goto("/#/counter/visits?range=7&compare=1")
+    start = TODAY - timedelta(days=6)
+    week = timedelta(days=7)
+
+    mine = counted("visits", start, TODAY, BERLIN, up_to_three(TODAY))
+    before = counted("visits", start - week, TODAY - week, BERLIN, up_to_three(TODAY - week))
+    assert mine < counted("visits", start, TODAY, BERLIN)
+    assert before < counted("visits", start - week, TODAY - week, BERLIN)
+    said = f"up to 15:00 {mine:,}; before {before:,}, {percent(mine, before)}"
+    expect(sum_note(page)).to_have_text(said)
+    page.get_by_role("button", name="Hours").click()
+    expect(page.get_by_role("slider")).to_have_attribute("aria-valuemax", "167")
+    expect(sum_note(page)).to_have_text(said)
+    page.goto("/#/counter/visits?range=90&compare=1&by=month")
+    start, length = TODAY - timedelta(days=89), timedelta(days=90)
+    mine = counted("visits", start, TODAY, BERLIN, up_to_three(TODAY))
+    before = counted("visits", start - length, TODAY - length, BERLIN, up_to_three(TODAY - length))
+    said = f"up to 15:00 {mine:,}; before {before:,}, {percent(mine, before)}"
+    expect(sum_note(page)).to_have_text(said)
+    expect(page.locator(".note")).to_contain_text("This month is not over.")
+    # Of a counter by day that day is left out.
+    page.goto("/#/counter/buys?range=30&compare=1")
+    start, length = TODAY - timedelta(days=29), timedelta(days=30)
+    yesterday = TODAY - timedelta(days=1)
+    mine = counted("buys", start, yesterday, "UTC")
+    before = counted("buys", start - length, yesterday - length, "UTC")
+    said = f"without today {mine:,}; before {before:,}, {percent(mine, before)}"
+    expect(sum_note(page)).to_have_text(said)
+    expect(page.locator(".note")).to_contain_text("Today is not over.")
+    chart = page.get_by_role("slider")
+    chart.press("End")
+    expect(chart).to_have_attribute("aria-valuetext", re.compile(r"Mar 2025 \(not over\): "))
+
+
+def test_days_to_come_are_not_compared(page: Page) -> None:
+    start, end = TODAY + timedelta(days=1), TODAY + timedelta(days=3)
+    page.goto(f"/#/counter/visits?range=custom&from={start}&to={end}&compare=1")
+    before = counted("visits", TODAY - timedelta(days=2), TODAY, BERLIN)
+    expect(sum_note(page)).to_have_text(f"before {before:,}")
+
+
+def test_the_year_before_is_day_by_day_and_29_february_stands_alone(page: Page) -> None:
+    start, end = date(2025, 2, 20), date(2025, 3, 5)
+    page.goto(f"/#/counter/visits?range=custom&from={start}&to={end}")
+    page.get_by_label("Compare with").select_option("year")
+    expect(page).to_have_url(re.compile("compare=year"))
+    mine = counted("visits", start, end, BERLIN)
+    then = (date(2024, 2, 20), date(2024, 3, 5))
+    assert counted("visits", LEAP, LEAP, BERLIN)
+    before = counted("visits", *then, BERLIN) - counted("visits", LEAP, LEAP, BERLIN)
+    expect(sum_note(page)).to_have_text(f"before {before:,}, {percent(mine, before)}")
+    note = page.locator(".note")
+    expect(note).to_contain_text("Thu, 29 Feb 2024 of the other period: left out.")
+    days = by_day("visits", start, end, BERLIN)
+    years = [counted("visits", d, d, BERLIN) for d in (day.replace(year=2024) for day in days)]
+    assert [row[1:] for row in rows(page)] == [
+        [f"{n:,}", f"{m:,}"] for n, m in zip(days.values(), years, strict=True)
+    ]
+    # Whole months have all their days.
+    page.goto("/#/counter/visits?range=custom&from=2025-01-01&to=2025-02-28&compare=year&by=month")
+    months = ((date(2024, 1, 1), date(2024, 1, 31)), (date(2024, 2, 1), LEAP))
+    expect(sum_note(page)).to_contain_text(
+        f"before {sum(counted('visits', *month, BERLIN) for month in months):,}"
+    )
+    assert [row[2] for row in rows(page)] == [
+        f"{counted('visits', *month, BERLIN):,}" for month in months
+    ]
+
+
+def test_hours_are_compared_by_the_clock_when_clocks_are_changed(page: Page) -> None:
+    """In Berlin clocks went forward on 31 March 2024: 2 o'clock is not there."""
+    page.goto(
+        "/#/counter/visits?range=custom&from=2024-03-31&to=2024-03-31&by=hour"
+        "&compare=own&other_from=2024-03-30"
+    )
+    expect(page.get_by_role("slider")).to_have_attribute("aria-valuemax", "22")
+    found = {row[0].rpartition(", ")[2]: row[1:] for row in rows(page)}
+    assert "02:00" not in found
+    assert len(found) == 23
+    for hour, (now, then) in found.items():
+        for day, written in ((31, now), (30, then)):
+            total = in_hours(date(2024, 3, day), [int(hour[:2])])
+            assert written == f"{total:,}", (day, hour)
+
+
+def test_an_hour_that_clocks_repeat_has_one_hour_beside_it(page: Page) -> None:
+    """In Berlin clocks went back on 27 October 2024: 2 o'clock is there twice."""
+    page.goto(
+        "/#/counter/visits?range=custom&from=2024-10-27&to=2024-10-27&by=hour"
+        "&compare=own&other_from=2024-10-26"
+    )
+    expect(page.get_by_role("slider")).to_have_attribute("aria-valuemax", "24")
+    found = [(int(row[0].rpartition(", ")[2][:2]), row[2]) for row in rows(page)]
+    assert [hour for hour, _ in found] == [0, 1, 2, 2, *range(3, 24)]
+    then = [f"{in_hours(date(2024, 10, 26), [hour]):,}" for hour in range(24)]
+    assert [written for _, written in found] == [*then[:3], "–", *then[3:]]
+
+
+def test_a_counter_is_set_beside_another_with_the_keyboard_alone(page: Page) -> None:
+    page.goto(f"/#/counter/visits?{RANGE}")
+    page.get_by_text("Choose keys, or a counter").press("Enter")
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("What to choose by")).to_be_focused()
+    page.keyboard.type("Beside")
+    page.keyboard.press("Tab")
+    page.keyboard.type("buys")
+    page.keyboard.press("Enter")
+    expect(page.locator(".lines li")).to_have_count(2)
+    expect(page.get_by_label("Key, begin of keys, or counter")).to_be_focused()
+    expect(page.locator("#announce")).to_contain_text(
+        f"visits {counted('visits', *DAYS, 'UTC'):,}, buys {counted('buys', *DAYS, 'UTC'):,}"
+    )
+    away = page.get_by_role("button", name="Take away: beside it buys")
+    away.press("Enter")
+    expect(page.locator(".chip")).to_have_count(0)
+    expect(page.get_by_text("Choose keys, or a counter")).to_be_focused()
+
+
+def test_months_stand_beside_months_whose_days_are_gone(page: Page) -> None:
+    """What was counted up to a day of December is not known any more: no change is told."""
+    page.goto("/#/counter/old?range=custom&from=2025-01-01&to=2025-03-10&by=month&compare=1")
+    expect(page.locator(".figure dd > span").nth(1)).to_have_text("7")
+    expect(sum_note(page)).to_have_text("before 310")
+    assert page.get_by_role("alert").count() == 0
+
+
+def test_today_is_compared_up_to_the_hour(page: Page) -> None:
+    page.goto("/#/counter/visits?range=1&compare=1&key=/blog/a")
+    found = [
+        in_hours(last, range(15), key="/blog/a") for last in (TODAY, TODAY - timedelta(days=1))
+    ]
+    assert all(found)
+    expect(sum_note(page)).to_contain_text(f"up to 15:00 {found[0]:,}; before {found[1]:,}")
+
+
+def test_a_period_of_ones_own_to_compare_with(page: Page) -> None:
+    page.goto(f"/#/counter/visits?{RANGE}&compare=1")
+    page.get_by_label("Compare with").select_option("own")
+    page.get_by_label("Compared from").fill("2024-05-01")
+    expect(page).to_have_url(re.compile("other_from=2024-05-01"))
+    length = DAYS[1] - DAYS[0]
+    other = (date(2024, 5, 1), date(2024, 5, 1) + length)
+    mine, before = counted("visits", *DAYS, BERLIN), counted("visits", *other, BERLIN)
+    expect(sum_note(page)).to_have_text(f"before {before:,}, {percent(mine, before)}")
+    expect(page.get_by_label("Compared to")).to_have_value(str(other[1]))
+    page.get_by_label("Compared to").fill("2024-05-10")
+    short = (other[0], date(2024, 5, 10))
+    alike = counted("visits", DAYS[0], DAYS[0] + timedelta(days=9), BERLIN)
+    before = counted("visits", *short, BERLIN)
+    expect(sum_note(page)).to_have_text(
+        f"before {before:,}, {percent(alike, before)} for {alike:,}"
+    )
+    expect(page.locator(".note")).to_contain_text("20 days: nothing to compare with.")
+
+
+def test_numbers_that_javascript_cannot_hold_are_marked_in_the_legend_too(page: Page) -> None:
+    page.goto("/#/counter/huge?with=hugest&range=7")
+    about = "≈ 1,152,921,504,606,847,000"
+    assert legend(page) == {"huge": about, "hugest": about}
+
+
+VIEWS = (
+    f"/#/counter/visits?{RANGE}&with=buys&with=huge",
+    f"/#/counter/visits?{RANGE}&with=buys&ratio=ab&compare=year",
+    f"/#/counter/visits?{RANGE}&key=/&key=&exclude_prefix=/shop/of/a/very/long/name/indeed&each=1",
+    "/#/counter/buys?zone=America/New_York&compare=own&range=90",
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("page", "scheme"),
+    [
+        ({"viewport": {"width": 390, "height": 800}, "color_scheme": scheme}, scheme)
+        for scheme in ("light", "dark")
+    ],
+    indirect=["page"],
+)
+def test_it_fits_a_phone_and_axe_finds_nothing(page: Page, scheme: str) -> None:
+    for path in VIEWS:
+        page.goto("about:blank")
+        page.goto(path)
+        expect(page.locator(".panel:not([aria-busy]) .u-over")).to_be_attached()
+        expect(page.locator("#fresh.good")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+        assert faults(page, scheme) == [], path

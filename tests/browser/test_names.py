@@ -1,0 +1,112 @@
+"""Names that look like others, or like nothing: each is shown so that it can be told apart."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import requests
+from playwright.sync_api import Browser, expect
+
+from countersink.stream.connection import connect
+from tests.browser.chromium import looking, row
+from tests.browser.filled import send
+from tests.web.serving import Web
+
+PLAIN = ("/home", "a b", "á", "[U+0020]/home", "naïve/日本語/שלום")
+"""Shown as they are, but for what would look like an escape."""
+HOSTILE = {
+    " /home": "[U+0020]/home",
+    "/home ": "/home[U+0020]",
+    "a  b": "a [U+0020]b",
+    "/ho\u200bme": "/ho[U+200B]me",
+    "\u202e/emoh": "[U+202E]/emoh",
+    "/home\u2066\u2069": "/home[U+2066][U+2069]",
+    "/home\n": "/home[U+000A]",
+    "\u00a0": "[U+00A0]",
+    "a\u0301": "a[U+0301]",
+    "\ufeff/home": "[U+FEFF]/home",
+    "\u3164": "[U+3164]",
+    "/home\U000e0041": "/home[U+E0041]",
+    "\u0301x": "[U+0301]x",
+    "ho\u00adme": "ho[U+00AD]me",
+    "\ufe0f": "[U+FE0F]",
+    "[U+0020]/home": "[U+005B]U+0020]/home",
+}
+
+
+@pytest.fixture
+def hostile(web: Web) -> Web:
+    for amount, key in enumerate([*PLAIN, *HOSTILE], start=1):
+        web.producer.increment("names", key, amount)
+    web.apply()
+    return web
+
+
+def test_no_key_looks_like_another_one(browser: Browser, hostile: Web) -> None:
+    with looking(browser, hostile.url) as look:
+        page = look.page
+        page.goto("/#/counter/names")
+        keys = page.locator(".keys .key")
+        expect(keys).to_have_count(len({*PLAIN, *HOSTILE}))
+        shown = keys.all_inner_texts()
+        assert sorted(shown) == sorted(HOSTILE.get(key, key) for key in {*PLAIN, *HOSTILE})
+        keys.get_by_text("[U+202E]/emoh").first.click()
+        expect(page.locator(".chip")).to_contain_text("[U+202E]/emoh")
+        page.get_by_label("Find keys").fill("\u200b\u200b")
+        expect(page.get_by_text("No key has “[U+200B][U+200B]” in it.")).to_be_visible()
+
+
+def test_a_counter_that_there_cannot_be_is_named_visibly(browser: Browser, web: Web) -> None:
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/#/counter/%E2%80%AEsweiv_egap%20")
+        told = "[U+202E]sweiv_egap[U+0020]"
+        expect(page.get_by_role("heading", level=1)).to_have_text(told)
+        expect(page).to_have_title(f"{told} · countersink")
+        expect(page.get_by_role("slider", include_hidden=True)).to_have_count(1)
+        expect(page.locator(".notice").first).to_contain_text(f"as {told}.")
+        expect(page.locator("#fresh.good")).to_be_visible()  # live numbers come all the same
+        look.complaints.clear()  # Chromium writes the 404 to the console
+
+
+def test_dead_letters_say_what_and_what_to_do_and_show_what_cannot_be_seen(
+    browser: Browser, web: Web
+) -> None:
+    with connect(web.options.redis_url) as client:
+        send(client, [["page\u202eviews", "a", 1, 1]])
+        send(client, [["views", "k", -5, 1]])
+    web.apply()
+    with looking(browser, web.url) as look:
+        page = look.page
+        page.goto("/#/system")
+        letter = page.locator(".letters li", has_text="No counter can have this name")
+        expect(letter.get_by_text("Mend what sends it")).to_be_visible()
+        raw = letter.get_by_text("bad_counter")
+        expect(raw).not_to_be_visible()
+        letter.get_by_text("Details").click()
+        expect(raw).to_be_visible()
+        assert "\u202e" not in letter.inner_text()
+        other = page.locator(".letters li", has_text="The time is none")
+        expect(other.get_by_text("before 1970")).to_be_visible()
+
+
+def test_counters_of_dots_alone_have_a_page_and_a_path(browser: Browser, web: Web) -> None:
+    names = (".", "..", "...")
+    for amount, name in enumerate(names, start=1):
+        web.producer.increment(name, "a", amount)
+    web.apply()
+    with looking(browser, web.url) as look:
+        page = look.page
+        for amount, name in enumerate(names, start=1):
+            page.goto("/")
+            page.locator(row(name)).get_by_role("link").click()
+            expect(page.get_by_role("heading", level=1)).to_have_text(name)
+            expect(page.locator(".figure dd > span").nth(2)).to_have_text(str(amount))
+            expect(page.locator(".keys li")).to_have_text(re.compile(rf"a–100%{amount}$"))
+    for amount, name in enumerate(names, start=1):
+        got = requests.get(f"{web.url}/v1/counters/~{name}/totals?by=total", timeout=20).json()
+        assert got["rows"] == [{"total": amount}]
+    assert requests.get(f"{web.url}/hit/~../a.gif", timeout=20).status_code == 200
+    web.apply()
+    assert web.store.totals.total("..") == 3

@@ -1,0 +1,116 @@
+"""`backfill --counter-column`: an export of several counters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Servers
+
+ROWS = {
+    "views": {("2026-05-12", "/a"): 3, ("2026-05-13", "/b"): 4},
+    "sales": {("2026-05-12", "book"): 5},
+    "a:b": {("2026-05-13", ""): 6},
+}
+
+
+def _write(form: str, path: Path) -> tuple[str, ...]:
+    lines = ["counter,day,key,total"] if form == "csv" else []
+    for counter, cells in ROWS.items():
+        for (day, key), total in cells.items():
+            lines.append(
+                f"{counter},{day},{key},{total}"
+                if form == "csv"
+                else f'{{"counter":"{counter}","day":"{day}","key":"{key}","total":{total}}}'
+            )
+    if form == "csv":
+        lines += ["no name,2026-05-12,k,1", "views,2026-05-12", ",2026-05-12,k,1"]
+    else:
+        lines += ['{"counter":"no name","day":"2026-05-12","key":"k","total":1}', "[]", "{}"]
+    bad = lines[1 if form == "csv" else 0].replace("2026-05-12", "2026-05-32")
+    path.write_text("\n".join([*lines, bad]) + "\n")
+    columns = ("--key-column", "key", "--time-column", "day", "--amount-column", "total")
+    return ("backfill", str(path), "--counter-column", "counter", "--input-format", form, *columns)
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+def test_an_export_of_several_counters_counts_once_and_is_undone(
+    form: str, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # runs write their rejected lines there
+    run = _write(form, tmp_path / "export")
+    dry = servers.call(*run, "--dry-run", "--format", "json")
+    assert (dry.status, dry.json["stray_lines"]) == (3, 3)
+    amounts = {each["counter"]: each["amount"] for each in dry.json["runs"]}
+    assert amounts == {counter: sum(cells.values()) for counter, cells in ROWS.items()}
+    assert servers.call("totals", "views").status == 1
+
+    done = servers.call(*run, "--format", "json")
+    assert done.status == 3
+    assert "counter name 'no name'" in done.err
+    # What is of no counter is told of once, what is of one is rejected by its run.
+    assert done.json["stray_lines"] == 3
+    assert {each["counter"]: each["rejected"] for each in done.json["runs"]} == {
+        counter: int(counter == "views") for counter in ROWS
+    }
+    again = servers.call(*run, "--format", "json")
+    assert [each["amount"] for each in again.json["runs"]] == [0, 0, 0]
+    for counter, cells in ROWS.items():
+        for (day, key), total in cells.items():
+            shown = servers.call(
+                *("totals", counter, "--key", key, "--from", day, "--to", day),
+                *("--by", "total", "--format", "json"),
+            )
+            assert shown.json["rows"][0]["total"] == total
+    number = next(each["run"] for each in done.json["runs"] if each["counter"] == "sales")
+    assert servers.call("backfills", "undo", str(number)).status == 0
+    shown = servers.call("totals", "sales", "--by", "total", "--format", "json")
+    assert shown.json["rows"][0]["total"] == 0
+    once_more = servers.call(*run, "--format", "json")
+    amounts = {each["counter"]: each["amount"] for each in once_more.json["runs"]}
+    assert amounts == {"views": 0, "sales": 5, "a:b": 0}
+
+
+@pytest.mark.parametrize(("allowed", "status"), [("3", 0), ("2", 3), ("38%", 0), ("37%", 3)])
+def test_lines_of_no_counter_can_be_allowed(
+    allowed: str, status: int, servers: Servers, tmp_path: Path
+) -> None:
+    # 3 of 8 lines are of none: 37.5 %. Each run rejects at most one of them.
+    run = _write("ndjson", tmp_path / "export")
+    done = servers.call(*run, "--dry-run", "--format", "json", "--allow-rejects", allowed)
+    assert (done.json["stray_lines"], done.status) == (3, status)
+    assert [each["rejected"] for each in done.json["runs"]] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "given"),
+    [
+        ("", ()),
+        ("counter,day,key,total\n", ()),
+        ("counter,day,key,total\nviews,2026-05-12,/a,1\n", ("--where", "key=/b")),
+    ],
+)
+def test_an_export_of_which_nothing_counts_is_done(
+    servers: Servers, tmp_path: Path, content: str, given: tuple[str, ...]
+) -> None:
+    """As one of a single counter is."""
+    run = _write("csv", tmp_path / "export")
+    (tmp_path / "export").write_text(content)
+    done = servers.call(*run, *given, "--format", "json")
+    assert (done.status, done.json) == (0, {"runs": [], "stray_lines": 0})
+    assert "no line that counts" in done.err
+
+
+def test_strict_mode_and_wrong_usage(servers: Servers, tmp_path: Path) -> None:
+    run = _write("csv", tmp_path / "export")
+    assert servers.call("counter", "strict", "on").status == 0
+    assert servers.call("counter", "set", "sales").status == 0
+    done = servers.call(*run, "--dry-run", "--format", "json")
+    assert [each["counter"] for each in done.json["runs"]] == ["sales"]
+    assert "no counter is called 'views'" in done.err
+    assert servers.call(*run, "--counter", "views").status == 2
+    assert servers.call("backfill", "x").status == 2
+    assert servers.call(*run, "--rejects", "x").status == 2
+    piped = servers.call(*(word if word != run[1] else "-" for word in run))
+    assert (piped.status, "write it to a file" in piped.err) == (1, True)

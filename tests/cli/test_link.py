@@ -1,0 +1,64 @@
+"""`countersink link`: links to one counter of the dashboard."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from countersink.store import links
+from tests.cli.command import Servers, one_sentence
+
+
+@pytest.fixture
+def counted(servers: Servers) -> Servers:
+    """A counter."""
+    servers.call("increment", "page:views", "/a")
+    servers.apply()
+    return servers
+
+
+def test_a_link_is_made_listed_and_revoked(counted: Servers) -> None:
+    made = counted.run(
+        *("link", "create", "page:views", "--url", "https://count.example/", "--expires", "12h")
+    )
+    assert made.status == 0, made.err
+    start = "https://count.example/shared#/counter/page%3Aviews?link="
+    assert made.out.startswith(start)
+    claim = links.claim_of(made.out.strip().removeprefix(start))
+    assert claim is not None
+    assert claim.counter == "page:views"
+    ends = datetime.fromtimestamp(claim.ends, UTC)
+    assert timedelta(hours=11) < ends - datetime.now(UTC) <= timedelta(hours=12)
+    assert "page:views until 2" in made.err
+    document = counted.call("link", "list", "--format", "json").json
+    (row,) = document["links"]
+    assert (row["id"], row["counter"], row["key"]) == (claim.id, "page:views", None)
+    assert claim.id in counted.call("link", "list").out
+    assert "cl_" not in counted.call("link", "list", "--format", "csv").out
+    assert counted.call("link", "revoke", claim.id).out == "revoked 1\n"
+    assert counted.call("link", "list").out == "There are no links.\n"
+    again = counted.call("link", "revoke", claim.id)
+    assert (again.status, "no link that is valid" in one_sentence(again)) == (1, True)
+    for _ in range(3):
+        counted.call("link", "create", "page:views")
+    all_of_them = counted.call("link", "revoke", "--all", "--format", "json")
+    assert all_of_them.json == {"revoked": 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("create", "nothing"), 1, "there is no counter 'nothing'"),
+        (("create", "page:views", "--expires", "53w"), 2, "within 366 days"),
+        (("create", "page:views", "--expires", "2020-01-01T00:00Z"), 2, "in the future"),
+        (("create", "page:views", "--expires", "soon"), 2, "neither a time from now"),
+        (("create", "a b"), 2, "counter name"),
+        (("revoke",), 2, "name one ID, or say --all"),
+        (("revoke", "x", "--all"), 2, "name one ID, or say --all"),
+        (("revoke", "ä"), 1, "no link that is valid"),
+    ],
+)
+def test_wrong_usage(counted: Servers, arguments: tuple[str, ...], status: int, said: str) -> None:
+    refused = counted.call("link", *arguments)
+    assert (refused.status, said in refused.err) == (status, True), refused.err

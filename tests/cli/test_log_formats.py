@@ -1,0 +1,141 @@
+"""Each log format, through `tail` and `backfill`, by day and by key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Servers
+from tests.support.log_samples import SAMPLES, Sample
+
+KEY = "{host} {path} {status}"
+
+
+def _totals(servers: Servers, counter: str, by: str) -> Counter[str]:
+    rows = servers.call("totals", counter, "--by", by, "--format", "json").json["rows"]
+    return Counter({row[by]: row["total"] for row in rows if row["total"]})
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
+def test_a_log_as_its_writer_documents_it(sample: Sample, servers: Servers, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_text(sample.text)
+    days = Counter(day for day, *_ in sample.expected)
+    keys = Counter(" ".join(others) for _, *others in sample.expected)
+    assert len(keys) > 1
+
+    options = (*sample.options, "--key", KEY)
+    tailed = servers.call("tail", str(log), "--counter", "tailed", *options)
+    said = f"tailed: counted {len(sample.expected)}, rejected {len(sample.bad)}\n"
+    assert (tailed.out, tailed.status) == (said, 3), tailed.err
+    servers.apply()
+    done = servers.call(
+        *("backfill", str(log), "--counter", "backfilled", "--format", "json", *options),
+        *("--rejects", str(tmp_path / "rejects.ndjson")),
+    )
+    assert done.status == 3, done.err
+    assert (done.json["counted"], done.json["rejected"]) == (len(sample.expected), len(sample.bad))
+    for counter in ("tailed", "backfilled"):
+        assert _totals(servers, counter, "day") == days
+        assert _totals(servers, counter, "key") == keys
+
+    first = sample.expected[0][1:]
+    left = servers.call(
+        *("tail", str(log), "--counter", "some", *options, "--where", f"status={first[2]}"),
+        *("--where", f"path={first[1]}"),
+    )
+    alike = sum(1 for _, _, path, status in sample.expected if (path, status) == first[1:])
+    assert left.out.startswith(f"some: counted {alike}, rejected ")
+
+
+def test_a_growing_log_goes_on_with_the_directive_that_was_in_force(
+    servers: Servers, tmp_path: Path
+) -> None:
+    log = tmp_path / "u_ex020503.log"
+    sample = next(each for each in SAMPLES if each.name == "iis")
+    log.write_text("\n".join(sample.lines) + "\n")
+    for number in (2, 1):
+        counted = servers.call("tail", str(log), "--counter", "tailed", "--key", "path")
+        assert counted.out == f"tailed: counted {number}, rejected 0\n", counted.err
+        filled = servers.call("backfill", str(log), "--counter", "filled", "--key", "path")
+        assert filled.out.rpartition("filled: ")[2].startswith(f"added {number}."), filled.err
+        with log.open("a") as file:
+            file.write("2002-05-04 00:00:00 /grown.htm 200 172.22.255.9\n")
+    servers.apply()
+    for counter in ("tailed", "filled"):
+        assert _totals(servers, counter, "key") == {
+            "/images/picture.jpg": 1,
+            "/later.htm": 1,
+            "/grown.htm": 1,
+        }
+
+
+@pytest.mark.parametrize("first", ["#Date: {}\n#Fields: {}\n", "#Fields: {1}\n#Date: {0}\n"])
+def test_lines_with_a_time_alone_are_of_the_day_of_the_directive(
+    servers: Servers, tmp_path: Path, first: str
+) -> None:
+    log = tmp_path / "access.log"
+    head = first.format("2026-05-11 10:00:00", "time c-ip cs-uri-stem sc-status")
+    lines = ["10:00:01 192.0.2.1 /a 200\n", "23:59:59 192.0.2.1 /b 200\n"]
+    log.write_text("#Version: 1.0\n" + head + "".join(lines))
+    appended = "", "10:00:03 192.0.2.1 /c 200\n#Date: 2026-05-12 00:00:00\n" + lines[0]
+    for more, number in zip(appended, (2, 2), strict=True):
+        with log.open("a") as file:
+            file.write(more)
+        tailed = servers.call("tail", str(log), "--counter", "tailed")
+        assert tailed.out == f"tailed: counted {number}, rejected 0\n", tailed.err
+        filled = servers.call("backfill", str(log), "--counter", "filled", "--input-format", "w3c")
+        assert f"filled: added {number}." in filled.out, filled.err
+    servers.apply()
+    for counter in ("tailed", "filled"):
+        assert _totals(servers, counter, "day") == {"2026-05-11": 3, "2026-05-12": 1}
+    dateless = tmp_path / "dateless.log"
+    dateless.write_text("#Fields: time c-ip cs-uri-stem sc-status\n" + lines[0])
+    done = servers.call("tail", str(dateless), "--counter", "dateless")
+    assert (done.status, "no #Date: says it" in done.err) == (3, True)
+
+
+HEAD = "#Software: Microsoft Internet Information Services 10.0\n#Version: 1.0\n#Fields: "
+
+
+def _iis(day: str, *, columns: str = "date time c-ip cs-uri-stem sc-status", rows: int = 40) -> str:
+    """A day's log of its own."""
+    lines = [
+        {
+            "date": day,
+            "time": f"10:{row:02}:00",
+            "c-ip": f"192.0.2.{row}",
+            "cs-uri-stem": f"/{day}/{row % 3}",
+            "sc-status": "200",
+        }
+        for row in range(rows)
+    ]
+    names = columns.split()
+    return (
+        HEAD
+        + columns
+        + "\n"
+        + "".join(" ".join(line[name] for name in names) + "\n" for line in lines)
+    )
+
+
+def test_logs_with_the_same_directives_are_different_logs_and_all_count(
+    servers: Servers, tmp_path: Path
+) -> None:
+    days = ("2026-05-11", "2026-05-12")
+    parts = [_iis(days[0]), _iis(days[1], columns="sc-status cs-uri-stem date time c-ip")]
+    for name, part in zip("ab", parts, strict=True):
+        (tmp_path / name).write_text(part)
+        done = servers.call("backfill", str(tmp_path / name), "--counter", "hits")
+        assert (done.status, done.out.rpartition("hits: ")[2][:9]) == (0, "added 40."), done.err
+    (tmp_path / "all").write_text("".join(parts))
+    again = servers.call("backfill", str(tmp_path / "all"), "--counter", "hits")
+    assert "hits: added 0." in again.out, again.err
+    with (tmp_path / "all").open("a") as file:
+        file.write("404 /new 2026-05-12 23:00:00 192.0.2.1\n")
+    grown = servers.call("backfill", str(tmp_path / "all"), "--counter", "hits")
+    assert "hits: added 1." in grown.out, grown.err
+    assert _totals(servers, "hits", "day") == {days[0]: 40, days[1]: 41}
+    assert _totals(servers, "hits", "key")["/new"] == 1

@@ -1,0 +1,67 @@
+"""Keys from outside, made safe to print."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersink.cli.output import bar, printable
+from countersink.reads.formats import for_spreadsheet
+
+FORMULA = "=+-@\t\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/home", "/home"),
+        ("/ä/😀", "/ä/😀"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("a\nb\tc\0", "a\\x0ab\\x09c\\x00"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("\u2028", "\\u2028"),
+        ("\u200b", "\\u200b"),
+        ("\x9b31m", "\\x9b31m"),
+        ("\udcff", "\\udcff"),
+        ("\\x1b", "\\\\x1b"),
+        ("\U000e0041", "\\U000e0041"),
+        ("[red]", "[red]"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.lists(st.text(max_size=20), min_size=2, max_size=2, unique=True))
+def test_two_keys_never_look_alike_by_escaping(pair: list[str]) -> None:
+    assert printable(pair[0]) != printable(pair[1])
+
+
+@pytest.mark.parametrize("start", FORMULA)
+def test_a_formula_is_made_text(start: str) -> None:
+    assert for_spreadsheet(f"{start}1+1") == f"'{start}1+1"
+    assert for_spreadsheet(f"/{start}") == f"/{start}"
+
+
+@given(st.text(alphabet=f"{FORMULA}'a", max_size=6))
+def test_of_a_formula_made_text_the_text_can_be_told(text: str) -> None:
+    shown = for_spreadsheet(text)
+    assert shown.removeprefix("'") == text
+    assert not shown.startswith(tuple(FORMULA))
+
+
+@pytest.mark.parametrize(
+    ("value", "largest", "shown"),
+    [(0, 10, ""), (-5, 10, ""), (10, 10, "█" * 40), (5, 10, "█" * 20), (1, 10**9, "▏")],
+)
+def test_bars_are_in_proportion(value: int, largest: int, shown: str) -> None:
+    assert bar(value, largest) == shown
+
+
+def test_csv_keeps_commas_quotes_and_newlines() -> None:
+    text = io.StringIO('key\n"a,""b""\nc"\n')
+    assert list(csv.reader(text)) == [["key"], ['a,"b"\nc']]

@@ -1,0 +1,198 @@
+"""Times of every way of writing, and of none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersink.producers.access_log import Malformed
+from countersink.producers.access_log.times import Clock
+from tests.backfill.format_helpers import at
+
+MINUTE = at(2015, 5, 17, 10, 5)
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "2015-05-17T10:05:03Z",
+        "2015-05-17T10:05:59.999999Z",
+        "2015-05-17T10:05:03.123456789Z",
+        "2015-05-17T10:05:60Z",
+        "2015-05-17T10:05Z",
+        "2015-05-17 12:05:03+02:00",
+        "2015-05-17 12:05:03 +0200",
+        "2015-05-17 12:05:03 +02",
+        "2015-05-17 10:05:03 UTC",
+        "2015-05-17 06:35:03-03:30",
+        "20150517T100503Z",
+        " 2015-05-17T10:05:03Z ",
+        "1431857103",
+        "1431857159.999",
+        "1431857103123",
+        1431857103,
+        1431857103.9,
+        1431857103123,
+        "17/May/2015:10:05:03 +0000",
+        "[17/May/2015:12:05:03 +0200]",
+    ],
+)
+def test_what_auto_takes(time: object) -> None:
+    assert Clock().minute(time) == MINUTE
+
+
+@pytest.mark.parametrize(
+    ("time", "reason"),
+    [
+        ("", "there is no time"),
+        ("  ", "there is no time"),
+        (None, "there is no time"),
+        ("2015-05-17T10:05:03", "no time zone; say which by --time-zone"),
+        ("2015-05-17", "no time zone"),
+        ("20150517", "no time zone"),
+        ("yesterday", "neither ISO 8601 nor Unix seconds"),
+        ("2015", "neither ISO 8601 nor Unix seconds"),
+        ("201505171005", "cannot be"),
+        ("05/17/2015", "neither ISO 8601"),
+        ("2015-02-30T10:05:03Z", "cannot be"),
+        ("2015-05-17T25:05:03Z", "cannot be"),
+        ("1969-12-31T23:59:59Z", "between 1970-01-01 and 9999-12-25"),
+        ("9999-12-26T00:00:00Z", "between 1970-01-01 and 9999-12-25"),
+        ("0001-01-01T00:00:00+14:00", "between 1970-01-01 and 9999-12-25"),
+        ("9999-12-31T23:59:59-14:00", "between 1970-01-01 and 9999-12-25"),
+        ("-1", "cannot be"),
+        ("1e9", "cannot be"),
+        (5, "cannot be"),
+        (10**30, "neither a text nor a number that can be one"),
+        (float("nan"), "neither a text nor a number that can be one"),
+        (float("inf"), "neither a text nor a number that can be one"),
+        (True, "neither a text nor a number that can be one"),
+        ({}, "neither a text nor a number that can be one"),
+        ("1" * 100_000, "the time is too long"),
+        ("17/Mai/2015:10:05:03 +0000", "no month Mai"),
+        ("١٤٣١٨٥٧١٠٣", "neither ISO 8601"),
+    ],
+)
+def test_what_is_no_time_says_why(time: object, reason: str) -> None:
+    clock = Clock()
+    for _ in range(2):
+        with pytest.raises(Malformed, match=reason):
+            clock.minute(time)
+
+
+@pytest.mark.parametrize(
+    ("time_zone", "time", "expected"),
+    [
+        ("Europe/Berlin", "2015-05-17T12:05:03", MINUTE),
+        ("Europe/Berlin", "2015-05-17T10:05:03Z", MINUTE),
+        ("Europe/Berlin", "2015-05-17", at(2015, 5, 16, 22)),
+        ("Europe/Berlin", "20150117", at(2015, 1, 16, 23)),
+        ("UTC", "2015-05-17 10:05:03.5", MINUTE),
+        # Twice: the first. Skipped: as far after the last that there was.
+        ("Europe/Berlin", "2015-10-25T02:30:00", at(2015, 10, 25, 0, 30)),
+        ("Europe/Berlin", "2015-03-29T02:30:00", at(2015, 3, 29, 1, 30)),
+        ("America/Sao_Paulo", "2015-10-18", at(2015, 10, 18, 3)),
+        ("Asia/Kathmandu", "2015-05-17T15:50:03", MINUTE),
+    ],
+)
+def test_times_without_a_zone_are_in_that_of_the_recipe(
+    time_zone: str, time: str, expected: int
+) -> None:
+    assert Clock(time_zone=time_zone).minute(time) == expected
+
+
+@pytest.mark.parametrize(
+    ("time_format", "time", "expected"),
+    [
+        ("unix", "60", 1),
+        ("unix", 119.9, 1),
+        ("unix", "0", 0),
+        ("unix-ms", "119999", 1),
+        ("unix-ms", 60_000, 1),
+        ("%d.%m.%Y %H:%M:%S %z", "17.05.2015 12:05:03 +0200", MINUTE),
+        ("%Y-%m-%dT%H:%M:%S.%f%z", "2015-05-17T10:05:03.5Z", MINUTE),
+    ],
+)
+def test_a_format_is_taken_at_its_word(time_format: str, time: object, expected: int) -> None:
+    assert Clock(time_format).minute(time) == expected
+
+
+@pytest.mark.parametrize(
+    ("time_format", "time"),
+    [
+        ("unix", "2015-05-17T10:05:03Z"),
+        ("unix", "-1"),
+        ("unix", "1e3"),
+        ("unix", "1" * 19),
+        ("unix", "１"),
+        ("unix-ms", "-0.5"),
+        ("%d.%m.%Y %z", "2015-05-17T10:05:03Z"),
+        ("%d.%m.%Y %z", "31.02.2015 +0000"),
+    ],
+)
+def test_what_is_not_in_the_format_is_malformed(time_format: str, time: str) -> None:
+    with pytest.raises(Malformed, match="cannot be"):
+        Clock(time_format).minute(time)
+
+
+def test_a_pattern_without_zone_takes_that_of_the_recipe() -> None:
+    clock = Clock("%d/%m/%Y %H:%M", "America/New_York")
+    assert clock.minute("17/05/2015 06:05") == MINUTE
+    assert Clock("%m/%d/%y", "UTC").minute("05/17/15") == at(2015, 5, 17)
+
+
+@pytest.mark.parametrize(
+    ("time_format", "time_zone", "says"),
+    [
+        ("%d.%m.%Y", "", "has no %z: say by --time-zone"),
+        ("%H:%M %z", "", "has no year"),
+        ("%Q", "UTC", "bad directive"),
+        ("%Y%", "UTC", "stray %"),
+        ("iso", "UTC", "no % directive"),
+        ("", "UTC", "no % directive"),
+        ("%Y-%m-%d %Z", "UTC", "reads %Z and forgets it"),
+        ("auto", "Mars/Olympus", "is no time zone"),
+        ("auto", "../../etc/passwd", "is no time zone"),
+    ],
+)
+def test_a_format_or_zone_that_cannot_be_is_refused(
+    time_format: str, time_zone: str, says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        Clock(time_format, time_zone)
+
+
+@given(
+    st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 25), timezones=st.just(UTC)),  # noqa: DTZ001
+    st.sampled_from(["", "Asia/Tokyo"]),
+)
+def test_a_time_with_its_zone_is_what_it_says(when: datetime, zone: str) -> None:
+    minute = int(when.timestamp() // 60)
+    clock = Clock(time_zone=zone)
+    assert clock.minute(when.isoformat()) == minute
+    assert clock.minute(str(when)) == minute
+    assert (
+        Clock("%Y-%m-%d %H:%M:%S.%f%z").minute(f"{when:%Y-%m-%d %H:%M:%S.%f%z}".zfill(31)) == minute
+    )
+
+
+@given(st.text(max_size=80) | st.integers() | st.floats() | st.none())
+def test_nothing_raises_anything_but_malformed(time: object) -> None:
+    for clock in (
+        Clock(time_zone="Europe/Berlin"),
+        Clock("unix"),
+        Clock("unix-ms"),
+        Clock("%Y %z"),
+    ):
+        try:
+            clock.minute(time)
+        except Malformed:
+            pass
+
+
+def test_more_times_than_are_remembered_are_read_all_the_same() -> None:
+    clock = Clock("unix")
+    assert [clock.minute(60 * n) for n in range(0, 50_000, 7)] == list(range(0, 50_000, 7))

@@ -1,0 +1,109 @@
+"""Keys are bounded in length and number, and nothing is ever raised."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersink.producers.middleware.count import BEYOND, KeyCounter, fitting
+from countersink.producers.testing import RecordingProducer
+from countersink.runtime.limits import MAX_KEY_BYTES, check_key
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=400)
+
+
+@given(before=ANY_TEXT, name=ANY_TEXT, after=ANY_TEXT)
+def test_whatever_the_parts_are_it_counts_one(before: str, name: str, after: str) -> None:
+    producer = RecordingProducer()
+    KeyCounter(producer, "requests").add(before, name, after)
+    assert producer.count("requests") == 1
+
+
+def test_parts_are_one_key() -> None:
+    producer = RecordingProducer()
+    tally = KeyCounter(producer, "requests")
+    tally.add("GET", "/users/{id}", "200")
+    tally.add("GET", "/users/{id}", "200")
+    tally.add("", "shop.charge", "failed")
+    producer.assert_counted("requests", {"GET /users/{id} 200": 2, "shop.charge failed": 1})
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "汉", "🦉"])
+def test_long_names_are_cut_between_characters_and_told_apart(letter: str) -> None:
+    names = [fitting(letter * 300), fitting(letter * 300 + "!")]
+    assert len(set(names)) == 2
+    for name in names:
+        assert name.startswith(letter * 10)
+        assert check_key(key := f"{'b' * 26} {name} {'a' * 26}") == key
+        assert len(key.encode()) <= MAX_KEY_BYTES
+    assert fitting("/" + "a" * 199) == "/" + "a" * 199
+
+
+def test_lone_surrogates_are_replaced() -> None:
+    assert fitting("/caf\udce9") == "/caf?"
+
+
+def test_names_beyond_the_limit_share_a_key_and_known_ones_go_on() -> None:
+    producer = RecordingProducer()
+    tally = KeyCounter(producer, "requests", max_names=2)
+    for number in range(10_000):
+        tally.add("GET", f"/{number}", "200")
+    for _ in range(2):
+        tally.add("GET", "/1", "200")
+    tally.add("GET", "/1", "404")
+    producer.assert_counted(
+        "requests",
+        {
+            "GET /0 200": 1,
+            "GET /1 200": 3,
+            "GET /1 404": 1,
+            f"GET {BEYOND} 200": 9_998,
+        },
+    )
+    assert len(tally._keys) <= 3  # what clients ask for does not decide how much is remembered
+
+
+def test_many_threads_count_exactly_and_within_the_limit() -> None:
+    producer = RecordingProducer()
+    tally = KeyCounter(producer, "requests", max_names=10)
+    together = threading.Barrier(4)
+
+    def count() -> None:
+        together.wait()
+        for number in range(1_000):
+            tally.add("GET", f"/{number % 50}", "200")
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert producer.count("requests") == 4_000
+    assert len(producer.totals()) == 11
+
+
+def test_a_closed_producer_is_logged_once_and_never_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    producer = RecordingProducer()
+    tally = KeyCounter(producer, "requests")
+    producer.close()
+    with caplog.at_level(logging.INFO, "countersink.producers"):
+        for _ in range(100):
+            tally.add("GET", "/", "200")
+    assert [record.__dict__["action"] for record in caplog.records] == ["internal_error"]
+
+
+def test_misuse_is_raised_at_once() -> None:
+    with pytest.raises(ValueError, match="counter name"):
+        KeyCounter(RecordingProducer(), "no spaces")
+    with pytest.raises(TypeError, match="counter name"):
+        KeyCounter(RecordingProducer(), None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a Producer, not str"):
+        KeyCounter("redis://localhost", "requests")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least 1"):
+        KeyCounter(RecordingProducer(), "requests", max_names=0)

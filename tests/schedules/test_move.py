@@ -1,0 +1,392 @@
+"""Moving a range: all of it or nothing, whoever reads, writes, holds or kills meanwhile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date
+from functools import partial
+
+import pytest
+from pymysql.cursors import DictCursor
+
+from countersink.runtime.pace import Pace
+from countersink.schedules.errors import Outdated
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import Moved, Mover, move, open_tables
+from countersink.schedules.jobs.ranges import BucketKey, BucketRange, Month, next_part
+from countersink.schedules.jobs.retention import roll_up
+from countersink.store.connection import Session, connect
+from countersink.store.counters.buckets import day_label
+from countersink.store.errors import BadData, Conflict, Unavailable
+from tests.schedules.tables import DAY, LABEL, MAX, MIN, Tables, spread
+from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+
+MARCH = Month(day_label(date(2020, 3, 1)), date(2020, 4, 1), 0)
+WHOLE = BucketRange("v", LABEL, b"", b"\xff" * 255)
+ALL_BYTES = [b"", b"\x00", b"'", b"\\", b"%s", b"a", b"a ", b"A", "ä".encode(), b"\xff\xfe"]
+
+
+@pytest.fixture
+def tables(mysql_url: str) -> Iterator[Tables]:
+    made = Tables(mysql_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def session(mysql_url: str) -> Iterator[Session]:
+    with open_tables(mysql_url) as opened:
+        yield opened
+
+
+def roll_up_to_april(tables: Tables) -> None:
+    tables.run(
+        "INSERT INTO counter (name, rolled_up_to, created) VALUES ('v', '2020-04-01', '2020-01-01')"
+    )
+
+
+def test_a_range_becomes_one_row_per_key_in_slot_0(tables: Tables, session: Session) -> None:
+    tables.plant(spread(ALL_BYTES, (0, 1, 17, 255)))
+    before = tables.totals()
+    assert move(session, WHOLE) == Moved(40, 10, 30)
+    assert tables.totals() == before
+    assert [(key, slot) for _, key, slot, _ in tables.slots()] == [
+        (key, 0) for key in sorted(ALL_BYTES)
+    ]
+    tables.check_ledger()
+
+
+def test_only_the_range_moves(tables: Tables, session: Session) -> None:
+    tables.plant(spread([b"a", b"b", b"c"], (1, 2)))
+    tables.plant(spread([b"b"], (1, 2), "2020-03-05 00:00:01"))
+    tables.plant([("w", DAY, b"b", slot, 5) for slot in (1, 2)])
+    assert move(session, BucketRange("v", LABEL, b"b", b"b")).moved == 2
+    left = [(bucket[-2:], key, slot) for bucket, key, slot, _ in tables.slots()]
+    assert left == [
+        ("00", b"a", 1),
+        ("00", b"a", 2),
+        ("00", b"b", 0),
+        ("00", b"c", 1),
+        ("00", b"c", 2),
+        ("01", b"b", 1),
+        ("01", b"b", 2),
+    ]
+    assert len(tables.slots("w")) == 2
+
+
+def test_what_moves_within_a_bucket_is_posted_by_nobody(tables: Tables, session: Session) -> None:
+    tables.plant(spread([b"a", b"b"], (7, 255, 256, 300, 511, 512, 600)))
+    tables.check_ledger()
+    ledgers = "SELECT * FROM counter_ledger", "SELECT * FROM app_ledger"
+    before = [tables.run(each) for each in ledgers]
+    move(session, WHOLE)
+    tables.check_ledger()
+    assert [tables.run(each) for each in ledgers] == before
+
+
+def test_what_the_app_counted_up_and_down_again_leaves_the_counter_known(
+    tables: Tables, session: Session
+) -> None:
+    roll_up_to_april(tables)
+    tables.plant([("v", DAY, b"a", 256, 5), ("v", DAY, b"a", 257, -5)])
+    move(session, BucketRange("v", LABEL, b"a", b"a", MARCH))
+    assert tables.ledger() == {"v": 0}
+    assert tables.months() == [(date(2020, 3, 1), b"a", 0)]
+
+
+def test_a_key_declared_with_0_keeps_its_row(tables: Tables, session: Session) -> None:
+    tables.plant([("v", DAY, b"a", 3, 0)])
+    move(session, WHOLE)
+    assert tables.slots() == [(DAY, b"a", 0, 0)]
+
+
+def test_a_sum_beyond_64_bits_fits_what_is_there_already(tables: Tables, session: Session) -> None:
+    tables.plant([("v", DAY, b"up", 0, -10), ("v", DAY, b"up", 1, MAX), ("v", DAY, b"up", 2, 5)])
+    tables.plant([("v", DAY, b"down", 0, MAX), ("v", DAY, b"down", 1, MIN)])
+    tables.plant([("v", DAY, b"down", 2, MIN), ("v", DAY, b"down", 3, 1)])
+    move(session, WHOLE)
+    assert tables.slots() == [(DAY, b"down", 0, MIN), (DAY, b"up", 0, MAX - 5)]
+
+
+@pytest.mark.parametrize("month", [None, MARCH])
+def test_a_total_beyond_64_bits_is_refused_and_changes_nothing(
+    tables: Tables, session: Session, month: Month | None
+) -> None:
+    roll_up_to_april(tables)
+    tables.plant([("v", DAY, b"a", 1, 7), ("v", DAY, b"b", 1, MAX), ("v", DAY, b"b", 2, 1)])
+    before = tables.slots()
+    with pytest.raises(BadData):
+        move(session, BucketRange("v", LABEL, b"a", b"z", month))
+    assert tables.slots() == before
+    assert tables.months() == []
+    tables.check_ledger()
+
+
+def test_every_slot_moves_to_a_month_that_may_have_rows(tables: Tables, session: Session) -> None:
+    roll_up_to_april(tables)
+    tables.plant(spread(ALL_BYTES, (0, 3, 300)))
+    tables.plant(spread(ALL_BYTES, (0, 5), "2020-03-06 00:00:00"))
+    before = tables.totals()
+    for label in (LABEL, LABEL + 86_400):
+        move(session, BucketRange("v", label, b"", b"\xff" * 255, MARCH))
+    assert tables.slots() == []
+    assert tables.totals() == before
+    assert [key for _, key, _ in tables.months()] == sorted(ALL_BYTES)
+    tables.check_ledger()
+
+
+NOT_WHAT_IT_WAS = {
+    "deleted": "DELETE FROM counter",
+    "made anew": "UPDATE counter SET rolled_up_to = NULL",
+    "made anew, with days that are gone": "UPDATE counter SET rolled_up_to = '2020-03-31'",
+    "policies": "UPDATE control SET policy_version = policy_version + 1",
+}
+
+
+@pytest.mark.parametrize("change", NOT_WHAT_IT_WAS)
+def test_nothing_moves_to_a_month_of_a_counter_that_is_not_what_it_was(
+    tables: Tables, session: Session, change: str
+) -> None:
+    roll_up_to_april(tables)
+    tables.plant(spread([b"a", b"b"], (0, 1, 300)))
+    before = tables.slots()
+    tables.run(NOT_WHAT_IT_WAS[change])
+    with pytest.raises(Outdated):
+        move(session, BucketRange("v", LABEL, b"a", b"z", MARCH))
+    assert tables.slots() == before
+    assert tables.months() == []
+    tables.check_ledger()
+
+
+def test_more_days_may_be_gone_by_now_and_slot_0_is_for_whatever_counter(
+    tables: Tables, session: Session
+) -> None:
+    roll_up_to_april(tables)
+    tables.plant(spread([b"a", b"b"], (0, 1, 300)))
+    tables.run("UPDATE counter SET rolled_up_to = '2020-05-01'")
+    assert move(session, BucketRange("v", LABEL, b"a", b"a", MARCH)).moved == 3
+    tables.run("DELETE FROM counter")
+    assert move(session, BucketRange("v", LABEL, b"b", b"b")).moved == 2
+
+
+def test_whoever_changes_counters_waits_for_a_move_to_a_month(
+    tables: Tables, mysql_url: str
+) -> None:
+    roll_up_to_april(tables)
+    tables.plant(spread([b"a"], (1, 2)))
+    refused: list[str] = []
+
+    def change(_request: Request) -> None:
+        with connect(mysql_url, lock_wait=1) as other:
+            for statement in ("SELECT 1 FROM control FOR UPDATE", "DELETE FROM counter"):
+                with pytest.raises(Conflict), other.transaction():
+                    other.execute(statement)
+                refused.append(statement)
+
+    proxy = MySQLProxy.to(mysql_url)
+    try:
+        proxy.when("*", Phase.AFTER, Deed.PASS, call=change, where=is_locking)
+        with open_tables(proxy.url(mysql_url)) as session:
+            assert move(session, BucketRange("v", LABEL, b"a", b"a", MARCH)).moved == 2
+    finally:
+        proxy.close()
+    assert len(refused) == 2
+
+
+def test_a_held_row_is_refused_at_once_and_nothing_stays_locked(
+    tables: Tables, session: Session, mysql_url: str
+) -> None:
+    tables.plant(spread([b"a", b"b", b"c"], (1, 2)))
+    with tables.held(b"b"):
+        with pytest.raises(Conflict):
+            move(session, WHOLE)
+        # A writer that would not wait a moment.
+        tables.run(
+            "SELECT amount FROM counter_slot WHERE counter = 'v' AND bucket = %s"
+            " AND counter_key = 'a' AND slot = 1 FOR UPDATE NOWAIT",
+            DAY,
+        )
+        tables.run("INSERT INTO counter_slot VALUES ('v', %s, 'a', 9, 1)", DAY)
+    assert move(session, WHOLE).moved == 7
+
+
+def test_a_row_that_comes_between_reading_and_deleting_waits_and_is_counted(
+    tables: Tables, mysql_url: str
+) -> None:
+    tables.plant(spread([b"a", b"c"], (1, 2)))
+    refused: list[int] = []
+
+    def insert(_request: Request) -> None:
+        with connect(mysql_url, lock_wait=1) as writer:
+            try:
+                writer.execute(f"INSERT INTO counter_slot VALUES ('v', '{DAY}', 'b', 1, 1)")
+            except Conflict as error:
+                refused.append(error.code)
+
+    proxy = MySQLProxy.to(mysql_url)
+    try:
+        proxy.when("*", Phase.AFTER, Deed.PASS, call=insert, where=is_locking)
+        with open_tables(proxy.url(mysql_url)) as session:
+            assert move(session, WHOLE).moved == 4
+    finally:
+        proxy.close()
+    assert refused == [1205]
+    tables.check_ledger()
+
+
+def test_without_gap_locks_a_row_that_comes_between_stops_the_move(
+    tables: Tables, mysql_url: str
+) -> None:
+    tables.plant(spread([b"a", b"c"], (1, 2)))
+    insert = [("v", DAY, b"b", 1, 1)]
+    proxy = MySQLProxy.to(mysql_url)
+    try:
+        rule = proxy.when(
+            "*", Phase.AFTER, Deed.PASS, call=lambda _: tables.plant(insert), where=is_locking
+        )
+        with connect(proxy.url(mysql_url)) as session, pytest.raises(Conflict, match="in between"):
+            move(session, WHOLE)
+    finally:
+        proxy.close()
+    assert rule.acted == 1
+    assert len(tables.slots()) == 5
+    tables.check_ledger()
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_connection_lost_at_commit_is_made_again_and_the_range_with_it(
+    tables: Tables, mysql_url: str, phase: Phase
+) -> None:
+    tables.plant(spread([b"a", b"b"], (1, 2, 300)))
+    before = tables.totals()
+    proxy = MySQLProxy.to(mysql_url)
+    try:
+        rule = proxy.when("commit_other", phase, Deed.CUT, times=1)
+        with Mover(lambda: open_tables(proxy.url(mysql_url)), Pace(), 2000) as mover:
+            mover.move(WHOLE)
+    finally:
+        proxy.close()
+    assert rule.acted == 1
+    assert tables.totals() == before
+    assert len(tables.slots()) == 2
+    tables.check_ledger()
+
+
+def test_a_server_that_stays_away_ends_it(mysql_url: str) -> None:
+    proxy = MySQLProxy.to(mysql_url)
+    url = proxy.url(mysql_url)
+    proxy.close()
+    mover = Mover(lambda: open_tables(url), Pace(stop=lambda: True), 2000)
+    with mover, pytest.raises(Unavailable):
+        mover.run(lambda session: session.query("SELECT 1"))
+
+
+def test_a_look_at_a_table_that_is_being_altered_is_taken_again(
+    tables: Tables, mysql_url: str
+) -> None:
+    tables.plant(spread([b"a"], (1, 2)))
+    proxy = MySQLProxy.to(mysql_url)
+    try:
+        rule = proxy.when("select", Phase.BEFORE, Deed.ERROR, error=1205, times=2, where=is_look)
+        with Mover(lambda: open_tables(proxy.url(mysql_url)), Pace(), 2000) as mover:
+            part = mover.run(lambda session: next_part(session, "v", LABEL, rows=20))
+    finally:
+        proxy.close()
+    assert rule.acted == 2
+    assert part == BucketRange("v", LABEL, b"a", b"a")
+
+
+def test_around_held_and_overflowing_keys_everything_else_moves(
+    tables: Tables, mysql_url: str
+) -> None:
+    keys = [b"%03d" % number for number in range(40)]
+    tables.plant(spread(keys, (1, 2, 3)))
+    tables.plant([("v", DAY, b"005x", slot, MAX) for slot in (1, 2)])
+    before = tables.totals()
+    with tables.held(b"020"), Mover(lambda: open_tables(mysql_url), Pace(), 2000) as mover:
+        mover.move(WHOLE)
+        assert mover.busy == [BucketKey("v", LABEL, b"020")]
+        assert mover.overflowing == [BucketKey("v", LABEL, b"005x")]
+        assert (mover.before, mover.after, mover.moved) == (39 * 3, 39, 39 * 3)
+    left = {key for _, key, slot, _ in tables.slots() if slot}
+    assert left == {b"020", b"005x"}
+    assert tables.totals() == before
+    tables.check_ledger()
+
+
+def test_parts_hold_about_so_many_rows_and_cover_every_key_once(
+    tables: Tables, session: Session
+) -> None:
+    tables.plant(spread(ALL_BYTES, range(1, 8)))
+    tables.plant(spread([b"compacted%d" % number for number in range(30)], (0,)))
+    seen: list[tuple[bytes, bytes]] = []
+    after: bytes | None = None
+    while part := next_part(session, "v", LABEL, after=after, rows=20):
+        seen.append((part.first, part.last))
+        after = part.last
+    inside = [[key for key in ALL_BYTES if first <= key <= last] for first, last in seen]
+    assert sorted(key for part in inside for key in part) == sorted(ALL_BYTES)
+    assert max(map(len, inside)) <= 3
+    # What was compacted before is skipped: no part begins with it.
+    assert {first for first, _ in seen} <= set(ALL_BYTES)
+
+
+def test_a_key_with_more_rows_than_a_part_may_have_is_a_part(
+    tables: Tables, session: Session
+) -> None:
+    tables.plant(spread([b"a", b"b"], range(1, 30)))
+    assert next_part(session, "v", LABEL, rows=10) == BucketRange("v", LABEL, b"a", b"a")
+    assert next_part(session, "v", LABEL, rows=10, above=28) == BucketRange("v", LABEL, b"a", b"a")
+    assert next_part(session, "v", LABEL, rows=10, above=29) is None
+
+
+def test_every_statement_goes_by_the_primary_key(tables: Tables, mysql_url: str) -> None:
+    for day in range(1, 4):
+        for number in range(40):
+            tables.plant(spread([b"%03d" % number], (1, 2, 3), f"2020-03-{day:02d} 00:00:00"))
+    tables.plant(spread([b"a"], (1, 2, 3), "9000-01-01 00:00:00"))
+    tables.run("INSERT INTO counter (name, keep_days, created) VALUES ('v', 30, '2020-01-01')")
+    tables.run("ANALYZE TABLE counter_slot")
+    proxy = MySQLProxy.to(mysql_url)
+    try:
+        connect_to = partial(open_tables, proxy.url(mysql_url))
+        compact(connect_to, CompactOptions(rows=30, threshold=2))
+        roll_up(connect_to, rows=30)
+        texts = [request.text for request in proxy.seen if "counter_slot" in request.text]
+    finally:
+        proxy.close()
+    # Others' rows: what is looked for must not be nearly all there is.
+    tables.plant(("a", "9000-01-01 00:00:00", b"%04d" % number, 0, 1) for number in range(1000))
+    tables.run("ANALYZE TABLE counter_slot")
+    explained = {
+        re.sub(r"'[^']*'|[0-9]+", "?", text): text
+        for text in texts
+        if text.startswith(("SELECT", "DELETE"))
+    }
+    assert len(explained) >= 10
+    for text in explained.values():
+        plan = explain(tables, text)
+        ways = [(row["key"], row["type"]) for row in plan if row["table"] == "counter_slot"]
+        # The list of all counters is a loose scan, or, where the table is small, a whole one.
+        allowed = ("range", "ref") if "WHERE" in text else ("range", "index")
+        # Without a way the index's end was looked up, and that was all.
+        assert all(key == "PRIMARY" and way in allowed for key, way in ways), (ways, text)
+
+
+def explain(tables: Tables, text: str) -> list[dict[str, object]]:
+    with tables.connection.cursor(DictCursor) as cursor:
+        # MySQL 9 explains as a tree unless told otherwise; MariaDB knows one way.
+        cursor.execute("SELECT VERSION() AS version")
+        if "mariadb" not in cursor.fetchall()[0]["version"].lower():
+            cursor.execute("SET explain_format = TRADITIONAL")
+        cursor.execute(f"EXPLAIN {text}")
+        return list(cursor.fetchall())
+
+
+def is_locking(request: Request, _reply: bytes) -> bool:
+    return "FOR UPDATE NOWAIT" in request.text
+
+
+def is_look(request: Request, _reply: bytes) -> bool:
+    return "counter_slot" in request.text

@@ -1,0 +1,96 @@
+"""How the code is laid out: names, sizes of folders, and that docs/architecture.md says so."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.support.processes import PROJECT, SOURCE_ROOTS
+
+MODULES: Final = sorted(
+    path for root in SOURCE_ROOTS for path in (PROJECT / root / "countersink").rglob("*.py")
+)
+MOST_MODULES: Final = 310
+MOST_IN_A_FOLDER: Final = 15
+NO_NOUN: Final = re.compile(r"(ing|ly)$")
+"""Gerunds and adverbs."""
+NO_TERM: Final = {
+    *("alike", "bell", "door", "figures", "folder", "gate", "heads", "horse", "journal", "memory"),
+    *("patience", "pieces", "places", "pulse", "reign", "runs", "tables", "together", "trouble"),
+    *("truth", "trying", "whole"),
+}
+"""Metaphors, and words with two meanings."""
+TERMS: Final = {"apply", "encoding", "pending", "pruning", "tally", "testing"}
+"""Terms of the field that look like one."""
+MAP: Final = PROJECT / "docs" / "architecture.md"
+
+
+def classes(path: Path) -> Iterator[ast.ClassDef]:
+    """The public classes of a module."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+
+
+def test_a_module_is_named_by_a_noun() -> None:
+    wrong = {path.stem for path in MODULES if NO_NOUN.search(path.stem)} | NO_TERM
+    assert [path for path in MODULES if path.stem in wrong - TERMS] == []
+
+
+def test_a_folder_can_be_seen_at_a_glance() -> None:
+    assert len(MODULES) <= MOST_MODULES
+    sizes = Counter(path.parent for path in MODULES if path.stem != "__init__")
+    assert {folder: size for folder, size in sizes.items() if size > MOST_IN_A_FOLDER} == {}
+
+
+def test_a_public_class_name_exists_once() -> None:
+    found = defaultdict(list)
+    for path in MODULES:
+        for each in classes(path):
+            found[each.name].append(path)
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_errors_are_in_errors_py() -> None:
+    """By the names of the bases, to the end: an error of ours is one as well."""
+    bases = {
+        each.name: [ast.unparse(base).rpartition(".")[2] for base in each.bases]
+        for path in MODULES
+        for each in classes(path)
+    }
+
+    def is_error(name: str) -> bool:
+        own = bases.get(name)
+        if own is None or name in own:  # of somebody else, or called as that
+            return name.endswith(("Error", "Exception"))
+        return any(map(is_error, own))
+
+    wrong = [
+        f"{path.relative_to(PROJECT)}: {each.name}"
+        for path in MODULES
+        for each in classes(path)
+        if path.stem != "errors" and is_error(each.name)
+    ]
+    assert not wrong
+
+
+def test_the_map_names_every_folder() -> None:
+    text = MAP.read_text()
+    folders = {str(path.parent.relative_to(PROJECT)) for path in MODULES}
+    assert [folder for folder in sorted(folders) if f"`{folder}/`" not in text] == []
+
+
+def test_what_the_map_names_is_there() -> None:
+    roots = "|".join((*SOURCE_ROOTS, "tests", "docs", "benchmarks"))
+    named = set(re.findall(rf"`((?:{roots})/[^`\s]*)`", MAP.read_text()))
+    assert len(named) > 100
+    assert [path for path in sorted(named) if not (PROJECT / path).exists()] == []
+
+
+def test_the_map_answers_thirty_questions() -> None:
+    questions = MAP.read_text().partition("## Where do I change")[2].partition("\n## ")[0]
+    assert questions.count("\n| ") >= 30 + 1  # and the head of the table

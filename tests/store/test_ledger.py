@@ -1,0 +1,152 @@
+"""The ledgers are equal to the rows, in sums and checksums, whatever anybody does."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from countersink.backfill.run import backfill
+from countersink.backfill.undo import undo
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.retention import roll_up
+from countersink.store import Store, UnknownCounter
+from countersink.store.apply.apply import Applier
+from countersink.store.connection import Session
+from countersink.store.verify import open_session, verify
+from tests.backfill.helpers import NOON, add, line, options, write
+from tests.store.app import open_app
+from tests.store.helpers import entry
+from tests.support.ledger import held, posted
+
+KEYS = ["", "/a", "/b", "ä", "/" + "long" * 60]
+MAX = 2**63 - 1
+
+
+class Play:
+    """Random acts on two counters, one of which goes by hours."""
+
+    def __init__(
+        self, mysql_url: str, redis_url: str, store: Store, directory: Path, draw: Random
+    ) -> None:
+        self.url, self.store, self.directory, self.draw = mysql_url, store, directory, draw
+        self.redis_url = redis_url
+        self.reconciled = 0
+        self.app = open_app(mysql_url, autocommit=draw.random() < 0.5)
+        self.days = 0
+        store.counters.set("hours", resolution="hour")
+
+    def counter(self) -> str:
+        return self.draw.choice(("views", "hours"))
+
+    def at(self) -> datetime:
+        return NOON + timedelta(hours=self.draw.randrange(-900, 900))
+
+    def apply(self) -> None:
+        applier = Applier(self.url, self.draw.randrange(1, 256))
+        applier.apply(
+            [
+                entry(
+                    [
+                        (
+                            place,
+                            self.counter(),
+                            self.draw.choice(KEYS),
+                            int(self.at().timestamp()) // 60,
+                            self.draw.choice((1, -3, 0, 2**40, MAX)),
+                        )
+                        for place in range(8)
+                    ]
+                )
+            ]
+        )
+        applier.close()
+
+    def count_in_app(self) -> None:
+        if self.draw.random() < 0.5:
+            self.app.begin()
+        keys = self.draw.sample(KEYS, 2)
+        amounts = {key: self.draw.randrange(-5, 9) for key in keys}
+        self.store.increment_many(self.app, self.counter(), amounts, at=self.at())
+        if self.draw.random() < 0.3:
+            self.store.delete(self.app, self.counter(), keys[0])
+        self.app.rollback() if self.draw.random() < 0.3 else self.app.commit()
+
+    def compact(self) -> None:
+        before = self.draw.choice((None, date(2026, 3, 20), date(2027, 1, 1)))
+        compact(partial(open_tables, self.url), CompactOptions(before=before, threshold=1))
+
+    def roll_up(self) -> None:
+        kept = (datetime.now(UTC).date() - date(2026, 3, 14)).days
+        self.store.counters.set(
+            self.counter(), keep_days=max(1, kept + self.draw.randrange(-9, 30))
+        )
+        roll_up(partial(open_tables, self.url))
+
+    def delete(self) -> None:
+        try:
+            self.store.counters.delete(self.counter(), self.draw.choice(KEYS))
+        except UnknownCounter:
+            return
+
+    def log(self) -> Path:
+        lines = [
+            line(f"/{self.draw.randrange(3)}", at=self.at().replace(day=14, month=3))
+            for _ in range(5)
+        ]
+        return write(self.directory / f"{self.draw.random()}.log", b"".join(sorted(lines)))
+
+    def backfill(self) -> None:
+        add(self.url, self.log(), counter=self.counter())
+
+    def reconcile(self) -> None:
+        day = NOON.date()
+        asked = options(
+            self.log(),
+            mode="reconcile",
+            counter=self.counter(),
+            start=day,
+            end=day,
+            delete_missing=self.draw.random() < 0.5,
+        )
+        self.reconciled += backfill(self.url, asked, redis_url=self.redis_url).corrections
+
+    def undo(self) -> None:
+        with open_tables(self.url) as session:
+            runs = session.query("SELECT id FROM backfill_run WHERE state = 'done'")
+        if runs:
+            undo(self.url, int(self.draw.choice(runs)[0]))
+
+    def change_policy(self) -> None:
+        start = datetime.now(UTC).replace(second=0, microsecond=0)
+        self.days += 1
+        self.store.counters.set(
+            "hours",
+            resolution=self.draw.choice(("hour", "quarter")),
+            time_zone=self.draw.choice(("UTC", "Europe/Berlin")),
+            start=start + timedelta(days=self.days),
+        )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_acts_keep_rows_and_ledgers_equal(
+    mysql_url: str, redis_url: str, store: Store, session: Session, tmp_path: Path, seed: int
+) -> None:
+    draw = Random(seed)
+    play = Play(mysql_url, redis_url, store, tmp_path, draw)
+    acts = [play.apply, play.count_in_app, play.compact, play.roll_up, play.delete, play.backfill]
+    acts += [play.undo, play.change_policy, play.reconcile]
+    with open_session(mysql_url) as verifying:
+        for _ in range(25):
+            act = draw.choice(acts)
+            act()
+            rows, said = held(session), posted(session)
+            for counter in rows.keys() | said.keys():
+                assert rows.get(counter, (0, 0, 0)) == said.get(counter, (0, 0, 0)), act
+        assert verify(verifying).differences == []
+    assert play.reconciled
+    play.app.close()

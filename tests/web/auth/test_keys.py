@@ -1,0 +1,251 @@
+"""Keys: who is let in, who is not, and from when on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+import pytest
+import requests
+
+from countersink.store import Store, api_keys
+from countersink.store.connection import Session
+from countersink.store.migrate import migrate
+from countersink.store.sessions import open_tables
+from countersink.web.auth import register
+from countersink.web.auth.register import Register
+from tests.support.factories import MySQLFactory
+from tests.web.routes import ROUTES
+from tests.web.serving import Web, serving
+
+T = TypeVar("T")
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def status(web: Web, method: str, path: str, key: str | None = None) -> int:
+    headers = {} if key is None else bearer(key)
+    return requests.request(method, web.url + path, headers=headers, timeout=20).status_code
+
+
+def revoke(web: Web, which: str) -> None:
+    with open_tables(web.options.mysql_url) as session:
+        api_keys.revoke(session, which)
+    web.look_again()
+
+
+def test_before_there_is_a_key_everybody_here_may_do_everything(opened: Web) -> None:
+    answer = requests.post(f"{opened.url}/admin", timeout=20)
+    assert answer.json()["name"] == "everybody"
+
+
+def test_from_the_first_key_on_one_is_needed_whatever_becomes_of_it(
+    redis_url: str, mysql_url: str
+) -> None:
+    with serving(redis_url, mysql_url, routes=ROUTES) as web:
+        assert status(web, "GET", "/read") == 200
+        key = web.key("read")
+        assert status(web, "GET", "/read") == 401
+        assert status(web, "GET", "/read", key) == 200
+        revoke(web, "test")
+        assert status(web, "GET", "/read", key) == 401
+        assert status(web, "GET", "/read") == 401
+        with open_tables(mysql_url) as session:
+            session.execute("DELETE FROM api_key")
+        web.look_again()
+        assert status(web, "GET", "/read") == 401
+
+
+def test_a_key_is_shown_in_either_header_and_says_who_asks(guarded: Web) -> None:
+    key = guarded.key("read", name="the page")
+    for headers in (bearer(key), {"Authorization": f"bearer  {key} "}, {"X-API-Key": key}):
+        answer = requests.get(f"{guarded.url}/read", headers=headers, timeout=20)
+        assert answer.json()["name"] == "the page"
+
+
+def test_another_scheme_of_authorization_is_not_ours(guarded: Web) -> None:
+    key = guarded.key("read")
+    both = {"Authorization": "Basic dXNlcjpwYXNz", "X-API-Key": key}
+    assert requests.get(f"{guarded.url}/read", headers=both, timeout=20).status_code == 200
+
+
+def test_a_wrong_key_is_refused(guarded: Web) -> None:
+    key = guarded.key("admin")
+    other = "A" if key[-1] != "A" else "B"
+    for shown in (
+        key[:-1] + other,
+        re.sub("^ck_[a-z0-9]+", "ck_zzzzzzzzzz", key),
+        key + "A",
+        key[:-1],
+        key.upper(),
+        f"{key} {key}",
+        "",
+        "ck__",
+        "A" * 8_000,
+        "ck_\u00e9_x",
+        "' OR 1=1 -- ",
+        f"ck_aaaaaaaaaa_{'A' * 43}",
+        "0" * 32,
+    ):
+        headers = {"Authorization": f"Bearer {shown}".encode("latin-1")}
+        answer = requests.get(f"{guarded.url}/read", headers=headers, timeout=20)
+        assert answer.status_code == 401, shown
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+        assert key not in answer.text
+
+
+def test_scopes(guarded: Web) -> None:
+    keys = {scope: guarded.key(scope, name=scope) for scope in api_keys.SCOPES}
+    asked = {"ingest": ("POST", "/ingest"), "read": ("GET", "/read"), "admin": ("POST", "/admin")}
+    for holder, key in keys.items():
+        for scope, (method, path) in asked.items():
+            expected = 200 if holder in (scope, "admin") else 403
+            assert status(guarded, method, path, key) == expected, (holder, scope)
+
+
+def test_a_key_made_just_now_is_known_at_once(guarded: Web) -> None:
+    with open_tables(guarded.options.mysql_url) as session:
+        _, key = api_keys.create(session, "new", ["read"])
+    assert status(guarded, "GET", "/read", key) == 200
+
+
+def test_an_expired_key_is_refused_without_asking_mysql(guarded: Web) -> None:
+    now = [0.0]
+    register = Register(guarded.store, guarded.options.mysql_url, clock=lambda: now[0])
+    soon = datetime.now(UTC) + timedelta(seconds=90)
+    with open_tables(guarded.options.mysql_url) as session:
+        made, _ = api_keys.create(session, "short", ["read"], expires=soon)
+        forever, _ = api_keys.create(session, "long", ["read"])
+    asyncio.run(register.read())
+    assert register.key(made.id) is not None
+    now[0] = 91.0
+    assert register.key(made.id) is None
+    assert register.key(forever.id) is not None
+
+
+def test_keys_outlive_mysql_and_increments_are_accepted(
+    redis_url: str, own_mysql_server: MySQLFactory
+) -> None:
+    server = own_mysql_server()
+    url = server.url_for("countersink")
+    migrate(url)
+    with serving(redis_url, url, routes=ROUTES) as web:
+        key = web.key("ingest")
+        server.stop()
+        assert status(web, "POST", "/ingest", key) == 200
+        assert status(web, "POST", "/ingest") == 401
+        assert status(web, "POST", "/ingest", f"{key[:-1]}~") == 401
+
+
+def test_after_many_wrong_keys_an_address_is_told_to_wait_and_a_right_key_still_passes(
+    redis_url: str, mysql_url: str
+) -> None:
+    with serving(redis_url, mysql_url, routes=ROUTES, failures_per_minute=3) as web:
+        key = web.key("read")
+        guesses = [f"ck_aaaaaaaaaa_{number:043}" for number in range(5)]
+        answers = [
+            requests.get(f"{web.url}/read", headers=bearer(guess), timeout=20) for guess in guesses
+        ]
+        assert [answer.status_code for answer in answers] == [401, 401, 401, 429, 429]
+        assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
+        assert status(web, "GET", "/read", key) == 200
+
+
+def test_a_row_that_somebody_has_edited_is_no_key_and_keeps_no_other_from_being_revoked(
+    guarded: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = guarded.key("read")
+    edited = {}
+    with open_tables(guarded.options.mysql_url) as session:
+        for counters in ("null", "{}", '"shop.*"', "[1]", '[["a"]]'):
+            made, text = api_keys.create(session, counters, ["read"], counters=["shop.*"])
+            edited[made.id] = text
+            session.execute("UPDATE api_key SET counters = %s WHERE id = %s", (counters, made.id))
+    for _ in range(2):
+        guarded.look_again()
+    assert status(guarded, "GET", "/read", good) == 200
+    for id, key in edited.items():
+        assert status(guarded, "GET", "/read", key) == 401
+        assert sum(id in record.getMessage() for record in caplog.records) == 1
+    revoke(guarded, good.split("_")[1])
+    assert status(guarded, "GET", "/read", good) == 401
+    with open_tables(guarded.options.mysql_url) as session:
+        for listed in api_keys.list_keys(session):
+            if listed.id in edited:
+                assert listed.scopes == ()
+                assert api_keys.revoke(session, listed.id).revoked is not None
+
+
+class Faulty(Store):
+    """A store that has a bug, for a while."""
+
+    bug = False
+
+    def snapshot(self, work: Callable[[Session], T]) -> T:
+        if self.bug:
+            raise TypeError("a bug")
+        return super().snapshot(work)
+
+
+def test_whatever_breaks_a_reading_the_next_one_is_done(
+    guarded: Web, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(register, "REFRESH_S", 0.01)
+    url = guarded.options.mysql_url
+    id = guarded.key("read").split("_")[1]
+
+    async def until(check: Callable[[], bool]) -> None:
+        while not check():
+            await asyncio.sleep(0.01)
+
+    async def keep(store: Faulty) -> None:
+        kept = Register(store, url)
+        await kept.read()
+        assert kept.key(id) is not None
+        keeping = asyncio.create_task(kept.keep())
+        store.bug = True
+        await until(lambda: any("cannot be read" in each.getMessage() for each in caplog.records))
+        store.bug = False
+        with open_tables(url) as session:
+            api_keys.revoke(session, id)
+        await until(lambda: kept.key(id) is None)
+        keeping.cancel()
+
+    store = Faulty(url)
+    with store:
+        asyncio.run(asyncio.wait_for(keep(store), 20))
+
+
+def test_the_use_of_a_key_is_written_down_at_the_end(redis_url: str, mysql_url: str) -> None:
+    with serving(redis_url, mysql_url, routes=ROUTES) as web:
+        used = web.key("read", name="used")
+        web.key("read", name="idle")
+        assert status(web, "GET", "/read", used) == 200
+    with open_tables(mysql_url) as session:
+        seen = {key.name: key.last_used for key in api_keys.list_keys(session)}
+    assert seen["used"] is not None
+    assert seen["idle"] is None
+
+
+def test_no_key_is_in_the_log_or_in_any_repr(
+    guarded: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    key = guarded.key("admin")
+    secret = key.split("_", 2)[2]
+    for path in (f"/read?key={key}", "/broken", "/away"):
+        requests.get(guarded.url + path, headers=bearer(key), timeout=20)
+    known = guarded.services.register.key(key.split("_")[1])
+    with open_tables(guarded.options.mysql_url) as session:
+        shown = [repr(known), repr(api_keys.live(session)), repr(guarded.services.register)]
+    said = [r.getMessage() for r in caplog.records if not r.name.startswith("urllib3")]
+    assert said
+    assert all(secret not in line for line in said)
+    assert all(secret not in text for text in shown)
+    assert all("hash" not in text for text in shown)

@@ -1,0 +1,146 @@
+"""Token buckets: what passes, what waits, what is remembered."""
+
+from __future__ import annotations
+
+import resource
+
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersink.web.auth.limits import UNKNOWN, Addresses, TokenBuckets
+from countersink.web.errors import Problem
+from countersink.web.server.process import OTHER_FILES, allow_files
+from tests.web.routes import ROUTES
+from tests.web.serving import serving
+
+
+class Clock:
+    """Time that stands still unless told."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_full_bucket_holds_the_burst_and_then_one_must_wait() -> None:
+    clock = Clock()
+    buckets = TokenBuckets(10.0, 3, clock=clock)
+    assert [buckets.take("a") > 0 for _ in range(4)] == [False, False, False, True]
+    clock.now += buckets.take("a") + 1e-9
+    assert buckets.take("a") == 0.0
+    assert buckets.take("a") > 0
+
+
+def test_who_is_refused_takes_nothing() -> None:
+    clock = Clock()
+    buckets = TokenBuckets(1.0, 1, clock=clock)
+    assert buckets.take("a") == 0.0
+    waits = {buckets.take("a") for _ in range(100)}
+    assert waits == {1.0}
+
+
+def test_looking_takes_nothing() -> None:
+    buckets = TokenBuckets(1.0, 1, clock=Clock())
+    assert [buckets.wait("a") for _ in range(3)] == [0.0, 0.0, 0.0]
+    assert buckets.take("a") == 0.0
+    assert buckets.wait("a") == 1.0
+
+
+def test_buckets_are_apart() -> None:
+    buckets = TokenBuckets(1.0, 1, clock=Clock())
+    assert buckets.take("a") == buckets.take("b") == 0.0
+
+
+def test_no_rate_is_no_limit() -> None:
+    buckets = TokenBuckets(0.0, 1, clock=Clock())
+    assert all(buckets.take("a") == 0.0 for _ in range(10_000))
+
+
+@given(
+    rate=st.floats(0.1, 1_000),
+    burst=st.integers(1, 50),
+    pauses=st.lists(st.floats(0, 5), max_size=200),
+)
+def test_never_more_passes_than_the_burst_and_what_flowed_in(
+    rate: float, burst: int, pauses: list[float]
+) -> None:
+    clock = Clock()
+    buckets = TokenBuckets(rate, burst, clock=clock)
+    passed, began = 0, clock.now
+    for pause in pauses:
+        clock.now += pause
+        passed += buckets.take("a") == 0.0
+        assert passed <= burst + rate * (clock.now - began) + 1e-2
+
+
+def test_a_million_names_take_bounded_memory_and_the_busy_one_stays_limited() -> None:
+    clock = Clock()
+    buckets = TokenBuckets(1e-6, 1, kept=1_000, clock=clock)
+    assert buckets.take("busy") == 0.0
+    for number in range(20_000):
+        assert buckets.take(f"10.0.{number}") == 0.0
+        if number % 500 == 0:
+            assert buckets.take("busy") > 0
+    assert len(buckets) <= 2_000
+
+
+def test_retry_after_is_whole_seconds_and_never_none() -> None:
+    told = [Problem(429, "", retry_after=each).headers for each in (0.001, 1.0, 1.2)]
+    assert told == [{"Retry-After": each} for each in ("1", "1", "2")]
+
+
+def test_an_address_and_a_key_are_told_when_to_come_again_each_by_itself(
+    redis_url: str, mysql_url: str
+) -> None:
+    with serving(
+        redis_url, mysql_url, routes=ROUTES, rate_per_address=0.01, rate_per_key=0.01
+    ) as web:
+
+        def ask(key: str | None = None) -> requests.Response:
+            headers = {} if key is None else {"X-API-Key": key}
+            return requests.get(f"{web.url}/read", headers=headers, timeout=20)
+
+        first, second = web.key("read"), web.key("read")
+        assert [ask(first).status_code for _ in range(2)] == [200, 429]
+        assert [ask(second).status_code for _ in range(2)] == [200, 429]
+        assert [ask().status_code for _ in range(2)] == [401, 429]
+        assert int(ask().headers["Retry-After"]) >= 1
+
+
+def test_an_address_is_known_by_what_trusted_proxies_say_alone() -> None:
+    addresses = Addresses(["10.0.0.0/8", "::1"])
+    assert addresses.find("203.0.113.9", "1.1.1.1") == "203.0.113.9"
+    assert addresses.find("10.1.1.1", "1.1.1.1") == "1.1.1.1"
+    assert addresses.find("10.1.1.1", "1.1.1.1, 2.2.2.2, 10.9.9.9") == "2.2.2.2"
+    assert addresses.find("10.1.1.1", "10.2.2.2") == "10.2.2.2"
+    # With the port, as some proxies write it.
+    assert addresses.find("10.1.1.1", "1.1.1.1:4711, 2.2.2.2:4712, 10.9.9.9:80") == "2.2.2.2"
+    assert addresses.find("::1", "[2001:db8::7]:4711") == "2001:db8::/64"
+    assert addresses.find("::1", "[2001:db8::7]") == "2001:db8::/64"
+    assert (
+        addresses.find("10.1.1.1", "2001:db8::7, [::1]:9, [::ffff:10.1.1.2]:1") == "2001:db8::/64"
+    )
+    for junk in ("1.1.1.1:x", "[1.1.1.1", "1.1.1:80", "[x]:1", "1.1.1.1:1:1", "[]:1", ":80"):
+        assert addresses.find("10.1.1.1", junk) == UNKNOWN, junk
+    assert addresses.find("10.1.1.1", "junk") == UNKNOWN
+    assert addresses.find("10.1.1.1", "") == UNKNOWN
+    assert addresses.find(None, None) == UNKNOWN
+    assert addresses.find("::ffff:9.9.9.9", None) == "9.9.9.9"
+    assert addresses.find("2001:db8:1:2:3::4", None) == "2001:db8:1:2::/64"
+    assert Addresses().find("10.1.1.1", "1.1.1.1") == "10.1.1.1"
+
+
+def test_there_are_descriptors_for_all_connections_and_some_to_spare() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, before[1]))
+        assert allow_files(100) == 100
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1_024, before[1])
+        assert allow_files(1_000) == 1_000
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1_000 + OTHER_FILES, before[1])
+        assert allow_files(before[1] * 2) == before[1] - OTHER_FILES  # the hard limit is one
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

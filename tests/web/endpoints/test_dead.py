@@ -1,0 +1,214 @@
+"""`/v1/dead`: dead letters by HTTP."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from itertools import product
+from typing import Any, Final
+
+import requests
+
+from countersink.store.apply.dead import DeadRow, insert
+from countersink.store.sessions import open_tables
+from countersink.stream.entry import new_entry_id
+from countersink.stream.names import stream_key
+from countersink.web.endpoints.dead import SHOWN_BYTES
+from tests.web.serving import Web
+
+BAD_CHOICES: Final[tuple[Any, ...]] = (
+    {},
+    [],
+    None,
+    {"all": False},
+    {"all": True, "reason": "too_old"},
+    {"refs": []},
+    {"refs": ["' OR 1=1 --"]},
+    {"refs": ["0" * 32 + ":-2"]},
+    {"refs": ["0" * 32] * 1_001},
+    {"reason": ""},
+    {"reason": "x" * 65},
+    {"reason": "ä"},
+    {"everything": True},
+    {"all": 1},
+    {"up_to": 1},
+    {"most": 1},
+    {"refs": ["0" * 32], "up_to": 1},
+    {"refs": ["0" * 32], "most": 1},
+    *({"all": True, "up_to": wrong} for wrong in (None, -1, 1.5, "1", True, 253_402_300_800_000)),
+    *({"all": True, "most": wrong} for wrong in (None, -1, 1.5, "1", True, 2**63)),
+)
+
+
+def set_aside(web: Web, key: str, *, reason: str = "out_of_range", payload: bytes = b"") -> str:
+    """A dead letter worth 7; its ref."""
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    row = payload or json.dumps(["orders", key, now // 60_000, 7]).encode()
+    letter = DeadRow(bytes.fromhex(new_entry_id(now)), 0, stream_key(0), now, reason, "why", row)
+    with open_tables(web.options.mysql_url) as session, session.transaction():
+        insert(session, [letter])
+    return letter.ref
+
+
+def set_aside_at(web: Web, second: int, key: str, *, reason: str = "out_of_range") -> str:
+    """One that was set aside in this second of Unix time; its ref."""
+    ref = set_aside(web, key, reason=reason)
+    with open_tables(web.options.mysql_url) as session:
+        session.execute(
+            "UPDATE dead_row SET created = TIMESTAMPADD(SECOND, %s, '1970-01-01')"
+            " WHERE entry_id = %s",
+            (second, bytes.fromhex(ref[:32])),
+        )
+    return ref
+
+
+def listed(web: Web, **query: str) -> Any:
+    answer = requests.get(f"{web.url}/v1/dead", params=query, timeout=20)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def post(web: Web, action: str, body: Any, **headers: str) -> requests.Response:
+    return requests.post(f"{web.url}/v1/dead/{action}", json=body, headers=headers, timeout=20)
+
+
+def test_they_are_listed_with_their_reasons(web: Web) -> None:
+    assert listed(web) == {"rows": [], "by_reason": {}, "total": 0, "up_to": None}
+    ref = set_aside(web, "a")
+    old = set_aside(web, "b", reason="too_old")
+    found = listed(web)
+    assert found["by_reason"] == {"out_of_range": 1, "too_old": 1}
+    assert found["total"] == 2
+    assert {row["ref"] for row in found["rows"]} == {ref, old}
+    assert [row["ref"] for row in listed(web, reason="too_old")["rows"]] == [old]
+    assert len(listed(web, limit="1")["rows"]) == 1
+    (row,) = listed(web, reason="out_of_range")["rows"]
+    assert json.loads(row["payload"])[1] == "a"
+    assert row["created"].endswith("Z")
+
+
+def test_a_long_payload_is_shown_in_part(web: Web) -> None:
+    set_aside(web, "a", payload=b'["' + b"\xff" + b"x" * 50_000)
+    (row,) = listed(web)["rows"]
+    assert len(row["payload"]) == SHOWN_BYTES
+    assert row["payload"].startswith('["\\xff')
+    assert row["payload_characters"] == 50_006
+
+
+def test_a_retry_counts_once_however_often_it_is_asked_for(web: Web) -> None:
+    refs = [set_aside(web, key) for key in ("a", "b", "c")]
+    first = post(web, "retry", {"refs": refs[:2]})
+    assert first.json() == {"retried": 2, "failed": 0, "rows": 2, "left_out": 0}
+    again = post(web, "retry", {"refs": refs[:2]})
+    assert again.json() == {"retried": 0, "failed": 0, "rows": 0, "left_out": 0}
+    assert web.store.totals.total("orders") == 14
+    assert [row["ref"] for row in listed(web)["rows"]] == [refs[2]]
+
+
+def test_all_leaves_out_what_may_be_counted_already(web: Web) -> None:
+    set_aside(web, "a")
+    set_aside(web, "b", reason="too_old")
+    assert post(web, "retry", {"all": True}).json() == {
+        "retried": 1,
+        "failed": 0,
+        "rows": 1,
+        "left_out": 1,
+    }
+    assert post(web, "retry", {"reason": "too_old"}).json()["retried"] == 1
+    assert web.store.totals.total("orders") == 14
+
+
+def test_what_is_dropped_is_never_counted(web: Web) -> None:
+    ref = set_aside(web, "a")
+    set_aside(web, "b")
+    assert post(web, "drop", {"refs": [ref]}).json() == {"dropped": 1}
+    assert post(web, "drop", {"all": True}).json() == {"dropped": 1}
+    assert listed(web)["total"] == 0
+    assert web.store.counters.list() == []
+
+
+def test_what_came_after_the_list_is_left(web: Web) -> None:
+    for action, result in (("retry", "retried"), ("drop", "dropped")):
+        seen = [set_aside_at(web, 1_700_000_000, "a"), set_aside_at(web, 1_700_000_001, "b")]
+        old = set_aside_at(web, 1_700_000_002, "c", reason="bad_key")
+        found = listed(web)
+        assert found["up_to"] == 1_700_000_002_000
+        bound = {"up_to": found["up_to"], "most": found["by_reason"]["out_of_range"]}
+        later = set_aside_at(web, 1_700_000_003, "d")
+        done = post(web, action, {"reason": "out_of_range"} | bound)
+        assert done.json()[result] == len(seen)
+        assert [row["ref"] for row in listed(web)["rows"]] == [later, old]
+        done = post(web, action, {"all": True, "up_to": found["up_to"], "most": 1})
+        assert done.json()[result] == 1
+        assert [row["ref"] for row in listed(web)["rows"]] == [later]
+        assert post(web, action, {"all": True, "most": 1}).json()[result] == 1
+        assert listed(web)["total"] == 0
+
+
+def test_what_is_left_out_is_of_what_was_chosen(web: Web) -> None:
+    for second in (1_700_000_000, 1_700_000_009):
+        set_aside_at(web, second, "a", reason="too_old")
+    done = post(web, "retry", {"all": True, "up_to": 1_700_000_005_000, "most": 1})
+    assert done.json() == {"retried": 0, "failed": 0, "rows": 0, "left_out": 1}
+
+
+def test_more_than_were_seen_are_not_touched(web: Web) -> None:
+    # One whose transaction began before the list was made can be committed after it.
+    for key in ("a", "late"):
+        set_aside_at(web, 1_700_000_000, key)
+    set_aside_at(web, 1_700_000_000, "b", reason="bad_key")
+    choices: tuple[tuple[dict[str, Any], int], ...] = (
+        ({"reason": "out_of_range"}, 1),
+        ({"all": True}, 2),
+    )
+    for action, (which, most) in product(("retry", "drop"), choices):
+        bound = {"up_to": 1_700_000_000_000, "most": most}
+        answer = post(web, action, which | bound)
+        assert answer.status_code == 409
+        assert f"{most + 1} by now" in answer.json()["detail"]
+    assert listed(web)["total"] == 3
+
+
+def test_a_bad_choice_does_nothing(web: Web) -> None:
+    set_aside(web, "a")
+    for action, body in product(("retry", "drop"), BAD_CHOICES):
+        answer = post(web, action, body)
+        assert answer.status_code == 422, body
+        assert answer.headers["Content-Type"] == "application/problem+json"
+    for action in ("retry", "drop"):
+        body = '{"reason": "bad_key", "reason": "out_of_range"}'
+        answer = requests.post(f"{web.url}/v1/dead/{action}", data=body, timeout=20)
+        assert (answer.status_code, "twice" in answer.text) == (422, True)
+    assert listed(web)["total"] == 1
+
+
+def test_a_bad_question_is_refused(web: Web) -> None:
+    set_aside(web, "a")
+    for action in ("retry", "drop"):  # a bound that is given in the wrong place is no bound
+        answer = post(web, f"{action}?most=0", {"all": True})
+        assert answer.status_code == 422, action
+    assert listed(web)["total"] == 1
+    for query in ("limit=0", "limit=501", "limit=1&limit=2", "reason=", "x=1"):
+        assert requests.get(f"{web.url}/v1/dead?{query}", timeout=20).status_code == 422, query
+
+
+def test_who_may_do_what(web: Web) -> None:
+    set_aside(web, "a")
+    read, admin = web.key("read", name="r"), web.key("admin", name="a")
+    some = web.key("admin", name="s", counters=["votes"])
+    for key, status in ((None, 401), (read, 403), (some, 403), (admin, 200)):
+        headers = {} if key is None else {"X-API-Key": key}
+        assert post(web, "drop", {"reason": "nothing"}, **headers).status_code == status
+        assert post(web, "retry", {"reason": "nothing"}, **headers).status_code == status
+    # What could not be counted may be of any counter.
+    answer = requests.get(f"{web.url}/v1/dead", headers={"X-API-Key": some}, timeout=20)
+    assert answer.status_code == 403
+    answer = requests.get(f"{web.url}/v1/dead", headers={"X-API-Key": read}, timeout=20)
+    assert answer.json()["total"] == 1
+
+
+def test_another_site_cannot_make_a_browser_drop_them(web: Web) -> None:
+    set_aside(web, "a")
+    answer = post(web, "drop", {"all": True}, **{"Sec-Fetch-Site": "cross-site"})
+    assert answer.status_code == 403
+    assert listed(web)["total"] == 1

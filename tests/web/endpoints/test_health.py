@@ -1,0 +1,188 @@
+"""`/livez`, `/readyz` and `/metrics` of the HTTP interface."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+from countersink.metrics.samples import installation_samples
+from countersink.metrics.table import METRICS, Sample
+from countersink.store.connection import connect
+from countersink.stream.connection import connect as connect_redis
+from countersink.web.endpoints import system
+from tests.support.factories import RedisFactory
+from tests.support.waiting import eventually
+from tests.web.serving import Web, serving
+
+NOBODY_RUNS = {
+    "countersink_job_last_success_timestamp_seconds",
+    "countersink_job_runs",
+    "countersink_job_failures_in_a_row",
+    "countersink_dead_rows",
+    "countersink_producer_spool_bytes",
+}
+"""What there is no sample of in a new installation."""
+
+
+def get(web: Web, path: str, **options: Any) -> requests.Response:
+    return requests.get(f"{web.url}{path}", timeout=60, **options)
+
+
+def scraped(web: Web, **options: Any) -> dict[str, dict[tuple[str, ...], float]]:
+    answer = get(web, "/metrics", **options)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def test_a_new_server_shows_what_is_documented(web: Web) -> None:
+    assert (get(web, "/livez").text, get(web, "/readyz").text) == ("ok\n", "ok\n")
+    ours = {name for name in scraped(web) if name.startswith("countersink_")}
+    shown_here = ("every process", "producer", "web", "whole")
+    documented = {metric.name for metric in METRICS.values() if metric.where in shown_here}
+    assert ours <= documented
+    assert documented - ours <= NOBODY_RUNS
+
+
+def test_figures_of_the_process_and_of_the_installation(web: Web) -> None:
+    secret = "a-key-that-no-label-may-show"
+    web.producer.increment("no_label_either", secret)
+    web.producer.increment("no_label_either", secret + "2")
+    assert web.producer.flush(20)
+    with connect_redis(web.options.redis_url) as client:
+        # A row that cannot be counted, for the dead letters.
+        row = json.dumps([["no_label_either", "k", 29_000_000, 2**80]])
+        client.xadd("{countersink:0}:events", {"v": "1", "rows": row})
+    before = scraped(web)
+    assert before["countersink_queue_entries"] == {(): 2}
+    assert before["countersink_queue_oldest_age_seconds"][()] >= 0
+    assert before["countersink_queue_bytes"][()] > 0
+    assert before["countersink_producer_increments_accepted_total"] == {(): 2}
+    assert before["countersink_producer_increments_stored_total"] == {(): 2}
+    assert before["countersink_producer_increments_dropped_total"] == {(): 0}
+    assert before["countersink_producer_connected"] == {(): 1}
+    web.apply()
+    # What is shown of the installation is looked at again when it is 5 s old; here at once.
+    after = {
+        (sample.name, *sample.labels.values()): sample.value
+        for sample in installation_samples(web.services.system())
+    }
+    assert after["countersink_queue_entries",] == 0
+    assert sum(v for k, v in after.items() if k[0] == "countersink_dead_rows") == 1
+    text = get(web, "/metrics").text
+    assert secret not in text
+    assert "no_label_either" not in text
+
+
+def test_answers_are_counted_by_status(web: Web) -> None:
+    for _ in range(3):
+        assert get(web, "/nothing/here").status_code == 404
+    assert get(web, "/livez").status_code == 200
+    first = scraped(web)["countersink_web_requests_total"]
+    assert first == {("200",): 1, ("404",): 3}
+    assert scraped(web)["countersink_web_requests_total"] == {("200",): 2, ("404",): 3}
+
+
+def test_openmetrics_where_it_is_asked_for(web: Web) -> None:
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    answer = get(web, "/metrics", headers=accept)
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert answer.text.endswith("# EOF\n")
+    plain = get(web, "/metrics")
+    assert plain.headers["Content-Type"].startswith("text/plain; version=")
+
+
+def test_metrics_take_a_key_where_keys_are_needed(web: Web) -> None:
+    key = web.key("read", name="prometheus")
+    eventually(lambda: get(web, "/metrics").status_code == 401)
+    assert scraped(web, headers={"Authorization": f"Bearer {key}"})
+    ingest = web.key("ingest", name="app")
+    refused = get(web, "/metrics", headers={"Authorization": f"Bearer {ingest}"})
+    assert refused.status_code == 403
+    # A supervisor has no key.
+    assert get(web, "/livez").status_code == 200
+    assert get(web, "/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("spooled", [False, True])
+def test_a_frozen_redis(
+    own_redis_server: RedisFactory,
+    mysql_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spooled: bool,
+) -> None:
+    monkeypatch.setattr(system, "SYSTEM_WITHIN_S", 0.2)
+    server = own_redis_server()
+    spool: dict[str, Any] = {"spool": str(tmp_path / "spool")} if spooled else {}
+    with serving(server.url, mysql_url, producer={"socket_timeout": 0.3, **spool}) as web:
+        assert get(web, "/readyz").status_code == 200
+        server.freeze()
+        try:
+            if spooled:
+                web.producer.increment("c")
+                assert web.producer.flush(60)  # on the disk
+                assert scraped(web)["countersink_producer_spool_bytes"][()] > 0
+                # It can take increments without Redis.
+                assert get(web, "/readyz").status_code == 200
+            else:
+                eventually(lambda: get(web, "/readyz").status_code == 503)
+                assert get(web, "/readyz").text == "not ready\n"
+            assert get(web, "/livez").status_code == 200
+            found = scraped(web)
+            assert found["countersink_server_up"] == {("redis",): 0, ("mysql",): 1}
+            # Not known is not 0.
+            assert spooled or "countersink_queue_entries" not in found
+        finally:
+            server.thaw()
+        if spooled:
+            # What the alert looks at goes back to 0 by itself.
+            eventually(lambda: scraped(web)["countersink_producer_spool_bytes"] == {(): 0})
+
+
+def test_what_is_not_known_has_no_sample(web: Web) -> None:
+    document = dict(web.services.system())
+    document |= {"dead_by_reason": None, "overflown": None, "schedules": {"unknown": "no MySQL"}}
+    shown = {sample.name for sample in installation_samples(document)}
+    assert "countersink_queue_entries" in shown
+    assert not shown & {
+        "countersink_dead_rows",
+        "countersink_overflown_rows",
+        "countersink_schedulers_in_charge",
+        "countersink_job_runs",
+    }
+
+
+def test_runs_by_job_and_state(web: Web) -> None:
+    rows = [
+        ("compact", "-30 HOUR", "done"),  # too long ago to be counted, and a success all the same
+        ("verify", "-2 HOUR", "done"),
+        ("verify", "-1 HOUR", "failed"),
+        ("alarms", "-10 MINUTE", "planned"),
+        ("alarms", "10 MINUTE", "planned"),  # not yet
+    ]
+    with connect(web.options.mysql_url) as session:
+        for job, ago, state in rows:
+            session.execute(
+                "INSERT INTO job_run (job, planned_at, token, state, attempts, ended_at)"
+                f" VALUES (%s, UTC_TIMESTAMP() + INTERVAL {ago}, 1, %s, 1,"
+                f" UTC_TIMESTAMP(3) + INTERVAL {ago})",
+                (job, state),
+            )
+    found: dict[tuple[str, ...], float] = {}
+    for sample in installation_samples(web.services.system()):
+        assert isinstance(sample, Sample)
+        found[(sample.name, *sample.labels.values())] = sample.value
+    runs = {key[1:]: n for key, n in found.items() if key[0] == "countersink_job_runs" and n}
+    assert runs == {("verify", "done"): 1, ("verify", "failed"): 1, ("alarms", "planned"): 1}
+    done = {key[1] for key in found if key[0].startswith("countersink_job_last_success")}
+    assert done == {"compact", "verify"}
+    assert found["countersink_job_overdue_runs",] == 1

@@ -1,0 +1,333 @@
+"""`/hit/…`: pixels, badges and beacons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+import pytest
+import requests
+
+from countersink.runtime.limits import cut_key
+from countersink.store.connection import Session, connect
+from countersink.store.migrate import migrate
+from countersink.store.totals.shapes import counter_names
+from countersink.web.acknowledgement import StoredWaiters
+from countersink.web.badges import HitNumbers, badge
+from countersink.web.endpoints import hits
+from countersink.web.endpoints.hits import GIF
+from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.waiting import eventually
+from tests.web.serving import Web, serving
+
+ELSEWHERE = {"Sec-Fetch-Site": "cross-site", "Origin": "https://blog.example"}
+
+
+@pytest.fixture
+def guarded(redis_url: str, mysql_url: str) -> Iterator[Web]:
+    """A server that takes keys alone, but for ``public`` and counters whose names begin so."""
+    with serving(redis_url, mysql_url, public_counters=("public", "public.*")) as web:
+        web.key("ingest", name="anybody's")
+        yield web
+
+
+def title(picture: bytes) -> str:
+    """What a badge says."""
+    found = ElementTree.fromstring(picture).findtext("{http://www.w3.org/2000/svg}title")
+    assert found is not None
+    return found
+
+
+def counted(web: Web, counter: str) -> dict[str, int]:
+    """Totals by key, once everything is applied."""
+    web.apply()
+    return dict(web.store.totals.by_key(counter))
+
+
+def test_the_pixel_is_a_transparent_gif_of_one_pixel_that_is_never_kept(web: Web) -> None:
+    answer = requests.get(f"{web.url}/hit/views/home.gif", timeout=20)
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"] == "image/gif"
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["Cross-Origin-Resource-Policy"] == "cross-origin"
+    assert answer.content == GIF
+    assert len(GIF) == 43
+    assert GIF.startswith(b"GIF89a\x01\x00\x01\x00")
+    assert GIF.endswith(b";")
+    assert counted(web, "views") == {"home": 1}
+
+
+def test_keys_are_whatever_the_path_says(web: Web) -> None:
+    keys = ["", "/", "/a//b/", "a.gif", "a b", "ä", "日本", "%41", "?", "#", "a+b", ".."]
+    for key in keys:
+        path = quote(key, safe="/") if key != ".." else "%2e%2e"
+        answer = requests.get(f"{web.url}/hit/views/{path}.gif?x={len(path)}", timeout=20)
+        assert answer.status_code == 200, key
+    assert counted(web, "views") == dict.fromkeys(keys, 1)
+
+
+def test_a_long_key_is_counted_in_the_form_of_all_interfaces_and_found_by_its_whole_text(
+    web: Web,
+) -> None:
+    key = "/" + "ü" * 150 + "/end"
+    path = f"{web.url}/hit/views/{quote(key)}"
+    assert requests.get(f"{path}.gif", timeout=20).status_code == 200
+    assert requests.post(path, timeout=20).status_code == 204
+    # The picture's ending is a part of a beacon's key, so it is cut with it.
+    assert requests.post(f"{path}.gif", timeout=20).status_code == 204
+    assert requests.post(
+        f"{web.url}/v1/increments", json={"counter": "views", "key": key}, timeout=20
+    ).ok
+    assert counted(web, "views") == {cut_key(key): 3, cut_key(f"{key}.gif"): 1}
+    assert title(requests.get(f"{path}.svg?count=0", timeout=20).content) == "hits: 3"
+    for question in ("totals?by=key&", "daily?", "totals?by=key&include_pending=true&"):
+        answer = requests.get(
+            f"{web.url}/v1/counters/views/{question}key={quote(key)}", timeout=20
+        ).json()
+        assert [row["total"] for row in answer["rows"]] == [3], question
+    prefix = requests.get(
+        f"{web.url}/v1/counters/views/totals?by=key&prefix={quote(key)}", timeout=20
+    )
+    assert prefix.status_code == 422  # in what was cut it cannot be told
+
+
+def test_what_there_cannot_be_is_not_counted(web: Web) -> None:
+    for path in ("no%20name/k.gif", f"{'c' * 65}/k.gif", "c/%E4%B8.svg"):
+        answer = requests.get(f"{web.url}/hit/{path}", timeout=20)
+        assert answer.status_code in (400, 422), path
+        assert answer.headers["Content-Type"] == "application/problem+json"
+    assert requests.get(f"{web.url}/hit/c/k", timeout=20).status_code == 405
+    assert web.producer.stats().accepted == 0
+
+
+@pytest.mark.parametrize("kind", ["gif", "svg"])
+def test_who_does_not_look_is_not_counted(web: Web, kind: str) -> None:
+    url = f"{web.url}/hit/views/home.{kind}"
+    assert requests.head(url, timeout=20).status_code == 200
+    for headers in (
+        {"Sec-Purpose": "prefetch"},
+        {"Sec-Purpose": "prefetch;prerender"},
+        {"Purpose": "prefetch"},
+    ):
+        assert requests.get(url, headers=headers, timeout=20).status_code == 200
+    assert web.producer.stats().accepted == 0
+
+
+def test_the_badge_says_how_many_there_were_with_this_one(web: Web) -> None:
+    url = f"{web.url}/hit/views/home.svg"
+    with ThreadPoolExecutor(8) as pool:
+        first = title(requests.get(url, timeout=20).content)
+        assert first == "hits: 1"
+        list(pool.map(lambda _: requests.get(url, timeout=20), range(40)))
+    assert title(requests.get(url, timeout=20).content) == "hits: 42"
+    shown = requests.get(url, params={"count": "0", "label": "visits & more"}, timeout=20)
+    assert shown.headers["Content-Type"].startswith("image/svg+xml")
+    assert shown.headers["Cache-Control"] == "no-store"
+    assert title(shown.content) == "visits & more: 42"
+    assert counted(web, "views") == {"home": 42}
+    # Another server has not counted them, and knows of all the same.
+    with serving(web.options.redis_url, web.options.mysql_url) as other:
+        answer = requests.get(f"{other.url}/hit/views/home.svg", timeout=20)
+        assert title(answer.content) == "hits: 43"
+
+
+def test_visits_that_come_while_the_number_is_read_are_not_shown_twice(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{web.url}/hit/views/home.svg"
+    more = 5
+    others: list[Future[requests.Response]] = []
+    read = HitNumbers._total
+
+    def reading(numbers: HitNumbers, counter: str, key: str) -> tuple[int, bool] | None:
+        if not others:
+            others.extend(pool.submit(requests.get, url, timeout=20) for _ in range(more))
+            eventually(lambda: web.producer.stats().accepted == 1 + more)
+            web.producer.flush(20)
+        return read(numbers, counter, key)
+
+    monkeypatch.setattr("countersink.web.badges.PATIENCE_S", 20.0)
+    monkeypatch.setattr(HitNumbers, "_total", reading)
+    with ThreadPoolExecutor(more) as pool:
+        shown = [title(requests.get(url, timeout=20).content)]
+        shown += [title(other.result().content) for other in others]
+    assert shown == [f"hits: {1 + more}"] * (1 + more)
+    assert title(requests.get(url, timeout=20).content) == f"hits: {2 + more}"
+
+
+def test_a_badge_does_not_fall_because_visits_are_still_on_their_way(
+    redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def in_vain(stored: StoredWaiters, seconds: float) -> bool:
+        return False
+
+    monkeypatch.setattr("countersink.web.badges.FRESH_S", 0.0)
+    with serving(redis_url, mysql_url, producer={"flush_interval": 60}) as web:
+        url = f"{web.url}/hit/views/home.svg"
+        assert title(requests.get(url, timeout=20).content) == "hits: 1"
+        with monkeypatch.context() as patch:
+            patch.setattr(StoredWaiters, "reached", in_vain)
+            for number in (2, 3):
+                assert title(requests.get(url, timeout=20).content) == f"hits: {number}"
+        assert title(requests.get(url, timeout=20).content) == "hits: 4"
+        # The queue may be too long to be read.
+        monkeypatch.setattr("countersink.web.badges.MAX_QUEUE", 0)
+        assert title(requests.get(url, timeout=20).content) == "hits: 5"
+
+
+def test_a_badge_falls_when_the_total_does(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("countersink.web.badges.FRESH_S", 0.0)
+    url = f"{web.url}/hit/views/home.svg"
+    assert title(requests.get(url, timeout=20).content) == "hits: 1"
+    web.producer.increment("views", "home", -9)
+    assert title(requests.get(url, timeout=20).content) == "hits: -7"
+    web.apply()
+    assert title(requests.get(url, timeout=20).content) == "hits: -6"
+
+
+def test_a_badge_of_what_was_never_counted_says_0(web: Web) -> None:
+    answer = requests.get(f"{web.url}/hit/views/home.svg", params={"count": "0"}, timeout=20)
+    assert title(answer.content) == "hits: 0"
+    for query in ("count=2", "label=" + "x" * 65, "colour=red"):
+        answer = requests.get(f"{web.url}/hit/views/home.svg?{query}", timeout=20)
+        assert answer.status_code == 422, query
+
+
+def test_a_badge_without_its_number_is_still_a_badge_and_counts(
+    own_redis_server: RedisFactory, mysql_url: str
+) -> None:
+    server = own_redis_server()
+    with serving(server.url, mysql_url) as web:
+        server.freeze()
+        answer = requests.get(f"{web.url}/hit/views/home.svg", timeout=20)
+        assert title(answer.content) == "hits: unknown"
+        server.thaw()
+        assert counted(web, "views") == {"home": 1}
+
+
+def test_labels_are_text_and_nothing_else() -> None:
+    for label in (
+        "<script>alert(1)</script>",
+        "\"&'",
+        "\x00\x1b\ud800\ufffe",
+        "",
+        "日本語",
+        "i" * 64,
+    ):
+        for number in (None, 0, -5, 1_234_567, 2**63):
+            root = ElementTree.fromstring(badge(label, number))
+            assert not root.findall(".//{*}script")
+            assert int(root.attrib["width"]) > 0
+    assert "1\u202f234\u202f567" in badge("hits", 1_234_567).decode()
+    assert re.search(r"\bstyle\b", badge("hits", 1).decode()) is None
+
+
+def test_a_public_pattern_is_of_counters_that_there_are(
+    guarded: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else anybody could make as many as they like, a row of each for ever."""
+    monkeypatch.setattr(hits, "FRESH_S", 0.1)
+
+    def hit(counter: str) -> int:
+        url = f"{guarded.url}/hit/{counter}/home.gif"
+        return requests.get(url, headers=ELSEWHERE, timeout=20).status_code
+
+    assert [hit(f"public.{number}") for number in range(20)] == [403] * 20
+    guarded.store.counters.set("public.made", resolution="hour")
+    eventually(lambda: hit("public.made") == 200)
+    guarded.producer.increment("public.counted", "home")
+    guarded.apply()
+    eventually(lambda: hit("public.counted") == 200)
+    assert hit("sales") == 403
+    guarded.apply()
+    with connect(guarded.options.mysql_url) as session:
+        assert counter_names(session) == ["public.counted", "public.made"]
+
+
+def test_the_names_are_read_now_and_then_however_many_are_asked_for(
+    guarded: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hits, "FRESH_S", 3_600.0)
+    readings: list[None] = []
+    names = counter_names
+
+    def noted(session: Session) -> list[str]:
+        readings.append(None)
+        return names(session)
+
+    monkeypatch.setattr(hits, "counter_names", noted)
+    urls = [f"{guarded.url}/hit/public.{number}/home.gif" for number in range(20)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda url: requests.get(url, timeout=20).status_code, urls))
+    assert answers == [403] * 20
+    assert len(readings) == 1
+
+
+def test_a_public_pattern_while_mysql_is_away(
+    redis_url: str, own_mysql_server: MySQLFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hits, "FRESH_S", 0.1)
+    server = own_mysql_server(fast=True)
+    mysql_url = server.url_for("counts")
+    migrate(mysql_url)
+    options: dict[str, Any] = {"public_counters": ("named", "public*")}
+    with serving(redis_url, mysql_url, **options) as web:
+        web.key("ingest")
+        web.store.counters.set("public", resolution="hour")
+
+        def hit(counter: str) -> int:
+            return requests.get(f"{web.url}/hit/{counter}/home.gif", timeout=20).status_code
+
+        assert hit("public") == 200
+        server.stop()
+        eventually(lambda: hit("public.new") == 503)  # once what was read is old
+        assert (hit("public"), hit("named"), hit("other")) == (200, 200, 403)
+        server.start()
+        web.store.counters.set("public.new", resolution="hour")
+        eventually(lambda: hit("public.new") == 200)
+
+
+def test_the_public_may_add_1_to_what_is_public_and_to_nothing_else(guarded: Web) -> None:
+    guarded.store.counters.set("public.blog", resolution="hour")
+    for counter, allowed in (("public", True), ("public.blog", True), ("sales", False)):
+        for method, path in (("GET", "home.gif"), ("GET", "home.svg"), ("POST", "home")):
+            answer = requests.request(
+                method, f"{guarded.url}/hit/{counter}/{path}", headers=ELSEWHERE, timeout=20
+            )
+            assert answer.ok is allowed, (counter, path, answer.text)
+            assert allowed or answer.status_code == 403
+    assert counted(guarded, "public") == {"home": 3}
+    assert counted(guarded, "public.blog") == {"home": 3}
+    assert guarded.producer.stats().accepted == 6
+
+
+def test_a_key_may_add_to_what_is_its_to_name(guarded: Web) -> None:
+    key = guarded.key("ingest", name="shop", counters=["shop.*"])
+    for counter, status in (("shop.sales", 200), ("sales", 403), ("public", 200)):
+        answer = requests.get(
+            f"{guarded.url}/hit/{counter}/k.gif", headers={"X-API-Key": key}, timeout=20
+        )
+        assert answer.status_code == status, counter
+
+
+def test_another_page_cannot_add_to_what_is_not_public_although_everybody_may(web: Web) -> None:
+    """No key was made yet: that the server is at loopback keeps no page out of the browser."""
+    for method, path in (("GET", "home.gif"), ("GET", "home.svg"), ("POST", "home")):
+        url = f"{web.url}/hit/views/{path}"
+        assert requests.request(method, url, headers=ELSEWHERE, timeout=20).status_code == 403
+        own = {"Sec-Fetch-Site": "same-origin"}
+        assert requests.request(method, url, headers=own, timeout=20).ok
+    assert counted(web, "views") == {"home": 3}
+
+
+def test_beacons_are_counted_whatever_they_carry(web: Web) -> None:
+    url = f"{web.url}/hit/views/a/b"
+    for body in (b"", b"\xff\x00", b"x" * 65_536):
+        answer = requests.post(url, data=body, timeout=20)
+        assert (answer.status_code, answer.content) == (204, b"")
+    assert requests.post(url, data=b"x" * 65_537, timeout=20).status_code == 413
+    assert counted(web, "views") == {"a/b": 3}

@@ -1,0 +1,443 @@
+"""``POST /v1/increments``: what is accepted, what is refused, and when it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import requests
+
+from countersink.stream.connection import command
+from countersink.stream.decode import entry_id_of
+from countersink.stream.entry import Delivery
+from countersink.stream.group import Group
+from countersink.web.acknowledgement import StoredWaiters
+from countersink.web.auth.register import Identity
+from countersink.web.endpoints.increments import read_increments
+from countersink.web.errors import Problem
+from countersink.web.options import WebOptions
+from countersink.worker import WorkerOptions, run
+from tests.support.factories import RedisFactory
+from tests.support.processes import Children
+from tests.support.waiting import eventually
+from tests.web.serving import Web, serving
+
+PATH = "/v1/increments"
+AT = datetime(2025, 11, 21, 8, 0, tzinfo=UTC)
+
+
+def send(web: Web, body: Any, status: int = 202, **query: str) -> Any:
+    """POST as JSON, or bytes as they are; the document of the answer."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = requests.post(
+        f"{web.url}{PATH}",
+        data=data,
+        headers={"Content-Type": "application/json"},
+        params=query,
+        timeout=30,
+    )
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_one_increment_and_a_batch_are_counted(web: Web) -> None:
+    assert send(web, {"counter": "page_views", "key": "/home"}) == {"accepted": 1}
+    batch = [{"counter": "page_views", "key": "/home", "amount": n} for n in range(1_000)]
+    assert send(web, batch) == {"accepted": 1_000}
+    assert send(web, [{"counter": "c"}, {"counter": "c", "key": "ключ", "amount": -5}]) == {
+        "accepted": 2
+    }
+    web.apply()
+    assert web.store.totals.total("page_views", key="/home") == 1 + 499_500
+    assert web.store.totals.by_key("c") == [("", 1), ("ключ", -5)]
+
+
+def test_times_are_iso_8601_with_a_zone_or_unix_seconds(web: Web) -> None:
+    seconds = int(AT.timestamp())
+    times = ["2025-11-21T08:00:00Z", "2025-11-21T09:00:00.5+01:00", seconds, seconds + 0.25, None]
+    send(web, [{"counter": "c", "at": at} for at in times])
+    web.apply()
+    days = dict(web.store.totals.daily("c"))
+    assert days[AT.date()] == 4
+    assert sum(days.values()) == 5
+
+
+@pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "text/plain", None])
+def test_bodies_may_be_announced_as_json_as_text_or_not_at_all(
+    web: Web, media_type: str | None
+) -> None:
+    headers = {} if media_type is None else {"Content-Type": media_type}
+    answer = requests.post(f"{web.url}{PATH}", data=b'{"counter":"c"}', headers=headers, timeout=20)
+    assert answer.status_code == 202, answer.text
+
+
+def test_bodies_may_be_packed(web: Web) -> None:
+    answer = requests.post(
+        f"{web.url}{PATH}",
+        data=gzip.compress(b'[{"counter":"c"}]'),
+        headers={"Content-Type": "application/json", "Content-Encoding": "gzip"},
+        timeout=20,
+    )
+    assert answer.status_code == 202, answer.text
+
+
+def test_what_cannot_be_read_is_refused(web: Web) -> None:
+    for body in (
+        b"",
+        b"counter=c",
+        b'{"counter":"c"',
+        b'{"counter":"c"} {"counter":"c"}',
+        b'{"counter":"\xff"}',
+        b'{"counter":"\\ud800"}',
+        b"[" * 100_000,
+        b'[{"counter":"c","at":NaN}]',
+        b'\xef\xbb\xbf{"counter":"c"}',
+    ):
+        assert send(web, body, 400)["title"] == "Bad request", body[:40]
+    for media_type in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        answer = requests.post(
+            f"{web.url}{PATH}",
+            data=b'{"counter":"c"}',
+            headers={"Content-Type": media_type},
+            timeout=20,
+        )
+        assert answer.status_code == 415
+        assert "application/json" in answer.json()["detail"]
+    assert web.producer.stats().accepted == 0
+
+
+def test_what_is_not_valid_is_told_item_by_item_and_nothing_is_counted(web: Web) -> None:
+    good = {"counter": "c"}
+    wrong: list[Any] = [
+        {},
+        {"counter": "no such name"},
+        {"counter": ""},
+        {"counter": "c" * 65},
+        {"counter": 7},
+        {"counter": "c'; DROP TABLE counter_slot; --"},
+        {"counter": "c", "key": None},
+        {"counter": "c", "amount": 1.5},
+        {"counter": "c", "amount": "1"},
+        {"counter": "c", "amount": True},
+        {"counter": "c", "amount": 1_000_000_001},
+        {"counter": "c", "amount": -1_000_000_001},
+        {"counter": "c", "amount": 10**30},
+        {"counter": "c", "at": "2025-11-21T08:00:00"},
+        {"counter": "c", "at": "2025-11-21"},
+        {"counter": "c", "at": "yesterday"},
+        {"counter": "c", "at": -1},
+        {"counter": "c", "at": 1e18},
+        {"counter": "c", "at": "9999-12-01T00:00:00Z"},
+        {"counter": "c", "at": True},
+        {"counter": "c", "id": ""},
+        {"counter": "c", "id": "x" * 256},
+        {"counter": "c", "id": 7},
+        {"counter": "c", "count": 1},
+        None,
+        [],
+        "c",
+    ]
+    for item in wrong:
+        for body, index in (([good, item, good], 1), (item, 0)):
+            if body == []:
+                continue
+            problem = send(web, body, 422)
+            assert [error["index"] for error in problem["errors"]] == [index], item
+            assert problem["errors"][0]["detail"], item
+    assert send(web, [], 422)["detail"].startswith("There is no increment")
+    problem = send(web, [good, {"counter": "!"}] * 100, 422)
+    assert [error["index"] for error in problem["errors"]] == list(range(1, 40, 2))
+    assert web.producer.stats().accepted == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"counter":"c","counter":"c"}',
+        b'{"counter":"c","amount":1,"amount":1000}',
+        b'{"counter":"c","key":"","key":""}',
+        b'{"counter":"c","at":null,"at":null}',
+        b'{"counter":"c","id":null,"id":"x"}',
+        b'[{"counter":"c"},{"counter":"c","key":"k","amount":1,"key":"l"}]',
+        b'{"counter":"c","\\u0061mount":1,"amount":2}',
+        b'[{"counter":"c","key":"a\\"b"},{"counter":"c","counter":"d"}]',
+    ],
+)
+def test_a_member_that_is_there_twice_is_refused_wherever_it_is(web: Web, body: bytes) -> None:
+    assert "twice" in send(web, body, 422)["detail"]
+    assert web.producer.stats().accepted == 0
+
+
+def test_nothing_else_is_taken_for_a_member_that_is_there_twice(web: Web) -> None:
+    now = datetime.now(UTC)
+    items: list[dict[str, Any]] = [
+        {"counter": "c"},
+        {"counter": "c", "key": "", "amount": 1, "at": None, "id": None},
+        {"counter": "c", "key": '{"key":"x","key":"y"}', "at": now.isoformat()},
+        {"counter": "c", "key": "counter", "at": now.timestamp(), "id": "id"},
+        {"counter": "c", "key": 'a\\"', "amount": -1},
+    ]
+    assert send(web, items)["accepted"] == len(items)
+    for item in items:
+        send(web, {**item, "id": None})
+
+
+def test_a_whole_number_is_one_however_it_is_written(web: Web) -> None:
+    body = b'[{"counter":"c","amount":743.0},{"counter":"c","amount":1e2},{"counter":"c"}]'
+    assert send(web, body)["accepted"] == 3
+    assert send(web, b'{"counter":"c","amount":-0.0}')["accepted"] == 1
+    for wrong in ("1.5", "9007199254740993.0", "1" * 25, "true"):
+        send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 422)
+    send(web, b'{"counter":"c","amount":NaN}', 400)
+    for wrong in ("1e400", "1" * 5_000):
+        said = send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 422)
+        assert "out of range" in said["detail"]
+    assert "twice" in send(web, b'{"counter":"c","amount":1.0,"amount":2.0}', 422)["detail"]
+    web.apply()
+    assert web.store.totals.total("c") == 844
+
+
+def test_more_than_fit_into_one_request_are_refused(web: Web) -> None:
+    send(web, [{"counter": "c"}] * 1_001, 413)
+    send(web, [{"counter": "!"}] * 1_001, 413)
+    send(web, [{"no": "counter"}] * 1_001, 413)
+    assert web.producer.stats().accepted == 0
+
+
+def test_unknown_questions_are_refused(web: Web) -> None:
+    assert "wait" in str(send(web, {"counter": "c"}, 422, wiat="stored"))
+    assert "stored" in str(send(web, {"counter": "c"}, 422, wait="yes"))
+    assert web.producer.stats().accepted == 0
+
+
+def test_limits_are_the_servers(redis_url: str, mysql_url: str) -> None:
+    with serving(redis_url, mysql_url, max_items=2, max_amount=10) as web:
+        send(web, [{"counter": "c", "amount": 10}] * 2)
+        send(web, [{"counter": "c"}] * 3, 413)
+        assert "at most 10" in str(send(web, [{"counter": "c", "amount": 11}], 422))
+
+
+def test_an_event_may_lie_a_day_ahead_and_ten_years_back(web: Web) -> None:
+    now = datetime.now(UTC)
+    ahead = [(now + timedelta(days=1, minutes=minutes)).isoformat() for minutes in (-10, 10)]
+    back = (now - timedelta(days=3_649)).timestamp()
+    send(web, [{"counter": "c", "at": ahead[0]}, {"counter": "c", "at": back}])
+    assert "days back" in send(web, {"counter": "c", "at": 0}, 422)["errors"][0]["detail"]
+    problem = send(web, [{"counter": "c"}, {"counter": "c", "at": ahead[1]}], 422)
+    assert [error["index"] for error in problem["errors"]] == [1]
+    assert "more than 86,400 s ahead of this server's clock" in problem["errors"][0]["detail"]
+    assert web.producer.stats().accepted == 2
+
+
+def test_bounds_of_time_are_the_servers_and_included() -> None:
+    now = AT.timestamp()
+
+    def told(seconds: float | str, **options: float) -> list[str]:
+        chosen = WebOptions(redis_url="", mysql_url="", **options)  # type: ignore[arg-type]
+        body = json.dumps([{"counter": "c"}, {"counter": "c", "at": seconds}]).encode()
+        try:
+            read_increments(body, chosen, Identity(), lambda: now)
+        except Problem as problem:
+            return [f"{problem.status} {error['detail']}" for error in problem.extra["errors"]]
+        return []
+
+    day = 86_400
+    assert told(now + day) == told("2025-11-22T09:00:00+01:00") == []
+    for beyond in (now + day + 1e-3, "2025-11-22T08:00:00.000001Z", "9999-12-01T00:00Z"):
+        assert told(beyond)[0].startswith("422 'at' lies more than 86,400 s ahead"), beyond
+    assert "not milliseconds" in told(now * 1000)[0]
+    assert told(now, max_ahead_s=0) == told(now + 1.5, max_ahead_s=1.5) == []
+    assert "more than 1.5 s ahead" in told(now + 1.75, max_ahead_s=1.5)[0]
+    assert told(253_000_000_000, max_ahead_s=1e12) == []
+    assert told(now - 3_650 * day) == told(now - 7 * day, max_age_days=7) == []
+    assert told(0, max_age_days=0) == told("1970-01-01T00:00Z", max_age_days=0) == []
+    for beyond in (0, "1970-01-01T00:00Z", now - 3_650 * day - 1e-3):
+        assert "more than 3,650 days back" in told(beyond)[0], beyond
+    for beyond in (now - 7 * day - 1e-3, 0, "0001-01-01T00:00:00+14:00"):
+        assert "more than 7 days back" in told(beyond, max_age_days=7)[0], beyond
+
+
+def test_increments_without_a_time_never_ask_for_it() -> None:
+    def clock() -> float:
+        raise AssertionError
+
+    options = WebOptions(redis_url="", mysql_url="", max_age_days=1)
+    body = b'[{"counter":"c"},{"counter":"c","at":null}]'
+    assert len(read_increments(body, options, Identity(), clock)) == 2
+
+
+def test_stored_is_answered_when_it_is_in_redis(web: Web) -> None:
+    body = {"counter": "c", "key": "k"}
+    assert send(web, body, 200, wait="stored") == {"accepted": 1, "state": "stored"}
+    assert web.services.redis.xlen("{countersink:0}:events") == 1
+
+
+def test_applied_is_answered_when_it_is_in_mysql(redis_url: str, mysql_url: str) -> None:
+    with serving(redis_url, mysql_url, wait_s=30.0) as web, Children() as children:
+        children.worker(redis_url, mysql_url)
+        answer = send(web, {"counter": "c", "key": "k"}, 200, wait="applied")
+        assert answer == {"accepted": 1, "state": "applied"}
+        assert web.store.totals.total("c", key="k") == 1
+
+
+def test_who_waits_in_vain_is_told_that_it_will_come(redis_url: str, mysql_url: str) -> None:
+    with serving(redis_url, mysql_url, wait_s=0.2) as web:  # and no worker
+        answer = send(web, {"counter": "c"}, 202, wait="applied")
+        assert answer == {"accepted": 1, "state": "accepted"}
+        web.apply()
+        assert web.store.totals.total("c") == 1
+
+
+def test_applied_is_answered_however_far_behind_the_workers_stay(
+    redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("countersink.web.acknowledgement.ROUND_S", 0.05)
+    stream = "{countersink:0}:events"
+    with serving(redis_url, mysql_url, wait_s=5.0) as web, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(send, web, {"counter": "c"}, 200, wait="applied")
+        group = Group(web.services.redis, [stream], "behind")
+        taken: list[Delivery] = []
+        while not answer.done():
+            send(web, {"counter": "others"}, 200, wait="stored")
+            taken += group.read(100, 0)
+            if gone := taken[:-40]:  # as workers do that never come closer
+                group.acknowledge((d.stream, d.stream_id, entry_id_of(d)) for d in gone)
+                del taken[:-40]
+        assert answer.result()["state"] == "applied"
+
+
+@pytest.mark.parametrize("loss", [("FLUSHALL",), ("XTRIM", "{countersink:0}:events", "MAXLEN", 0)])
+def test_what_redis_lost_is_not_answered_as_applied(
+    redis_url: str, mysql_url: str, loss: tuple[str | int, ...]
+) -> None:
+    with serving(redis_url, mysql_url, wait_s=60.0) as web, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(send, web, {"counter": "c"}, 202, wait="applied")
+        queue = web.services.redis
+        eventually(lambda: queue.xlen("{countersink:0}:events") == 1)
+        command(queue, *loss)
+        assert answer.result(30) == {"accepted": 1, "state": "unknown"}
+        later = pool.submit(send, web, {"counter": "c"}, 200, wait="applied")
+        eventually(lambda: queue.xlen("{countersink:0}:events") == 1)
+        web.apply()
+        assert later.result(30)["state"] == "applied"
+        assert web.store.totals.total("c") == 1
+
+
+def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
+    flushing, go_on = threading.Event(), threading.Event()
+    rounds = 0
+
+    def flush(seconds: float) -> bool:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            flushing.set()
+            return go_on.wait(20)
+        return False
+
+    async def wait() -> list[bool | None]:
+        stored = StoredWaiters(flush)
+        first = asyncio.create_task(stored.reached(60))
+        assert await asyncio.to_thread(flushing.wait, 20)
+        second = asyncio.create_task(stored.reached(0.2))
+        await asyncio.sleep(0)  # it has begun to wait
+        go_on.set()
+        return [await first, await second]
+
+    assert asyncio.run(wait()) == [True, False]
+
+
+def test_who_waits_is_told_at_once_when_waiting_fails(caplog: pytest.LogCaptureFixture) -> None:
+    asked = 0
+
+    def flush(seconds: float) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise RuntimeError("can't start new thread")
+        return True
+
+    async def wait() -> list[bool | None]:
+        stored = StoredWaiters(flush)
+        async with asyncio.timeout(20):
+            first = await asyncio.gather(stored.reached(60), stored.reached(60))
+            return [*first, await stored.reached(60)]
+
+    assert asyncio.run(wait()) == [False, False, True]
+    (record,) = caplog.records
+    assert record.exc_info is not None
+
+
+def test_many_wait_at_once_without_a_thread_for_each(redis_url: str, mysql_url: str) -> None:
+    waiting = 60
+    with serving(redis_url, mysql_url, wait_s=30.0) as web, ThreadPoolExecutor(waiting) as pool:
+        states = ["stored", "applied"] * (waiting // 2)
+        answers = [
+            pool.submit(send, web, {"counter": "c", "key": state}, 200, wait=state)
+            for state in states
+        ]
+        eventually(lambda: web.producer.stats().accepted == waiting)
+        # Those that wait for MySQL hold no thread that others need.
+        assert requests.get(f"{web.url}/v1/counters", timeout=20).status_code == 200
+        options = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, drain=True)
+        assert run(options) == 0
+        assert [answer.result(30)["state"] for answer in answers] == states
+        print(
+            "STREAM",
+            web.services.redis.xlen("{countersink:0}:events"),
+            web.store.totals.by_key("c"),
+            web.producer.stats(),
+            web.producer.mark(),
+            command(web.services.redis, "XRANGE", "{countersink:0}:events", "-", "+"),
+            web.store.totals.by_key("c"),
+        )
+        assert web.store.totals.total("c", key="applied") == waiting // 2
+        web.apply()  # what was stored after that worker had ended
+        assert web.store.totals.total("c", key="stored") == waiting // 2
+
+
+def test_while_redis_is_away_increments_are_accepted_and_waiting_tells_the_truth(
+    own_redis_server: RedisFactory, mysql_url: str
+) -> None:
+    redis_server = own_redis_server()
+    with serving(redis_server.url, mysql_url, wait_s=0.3) as web:
+        redis_server.freeze()
+        assert send(web, {"counter": "c"}) == {"accepted": 1}
+        answer = send(web, {"counter": "c"}, 202, wait="stored")
+        assert answer == {"accepted": 1, "state": "accepted"}
+        redis_server.thaw()
+        web.apply()
+        assert web.store.totals.total("c") == 2
+
+
+def test_a_full_memory_refuses_whole_requests_and_loses_nothing(
+    own_redis_server: RedisFactory, mysql_url: str
+) -> None:
+    redis_server = own_redis_server()
+    with serving(redis_server.url, mysql_url, producer={"max_rows_in_memory": 100}) as web:
+        redis_server.freeze()
+        accepted = 0
+        for turn in range(20):
+            batch = [{"counter": "c", "key": f"{turn}/{n}"} for n in range(30)]
+            answer = requests.post(
+                f"{web.url}{PATH}",
+                json=batch,
+                headers={"Idempotency-Key": f"turn {turn}"} if turn % 2 else {},
+                timeout=20,
+            )
+            if answer.status_code == 202:
+                accepted += 30
+            else:
+                assert answer.status_code == 503
+                assert int(answer.headers["Retry-After"]) >= 1
+        assert 0 < accepted <= 100
+        assert web.producer.stats().dropped == 0
+        redis_server.thaw()
+        web.apply()
+        assert web.store.totals.total("c") == accepted

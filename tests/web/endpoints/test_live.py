@@ -1,0 +1,247 @@
+"""`GET /v1/live`: live numbers as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import requests
+
+from countersink.store import api_keys
+from countersink.store.migrate import migrate
+from countersink.store.sessions import open_tables
+from countersink.web.endpoints import live
+from tests.support.factories import MySQLFactory
+from tests.support.waiting import eventually
+from tests.web.serving import Web, serving
+
+
+class Stream:
+    """The events of one listener, as they come."""
+
+    def __init__(self, answer: requests.Response) -> None:
+        self._lines: Iterator[bytes] = answer.iter_lines()
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Until the server ends the stream."""
+        for line in self._lines:
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])
+
+    def until(self, counter: str, total: int) -> dict[str, Any]:
+        """The event that says so."""
+        for event in self.events():
+            if event.get("today", {}).get(counter, {}).get("total") == total:
+                return event
+        raise AssertionError("the stream ended")
+
+
+@contextmanager
+def listening(web: Web, *counters: str, key: str | None = None) -> Iterator[Stream]:
+    """A listener until the end of the block."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    query = [("counter", name) for name in counters]
+    with requests.get(
+        f"{web.url}/v1/live", params=query, headers=headers, stream=True, timeout=20
+    ) as answer:
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        assert answer.headers["Cache-Control"] == "no-store"
+        yield Stream(answer)
+
+
+def count(web: Web, counter: str, amount: int) -> None:
+    web.producer.increment(counter, "a", amount)
+    web.apply()
+
+
+def test_totals_of_today_come_as_they_change(web: Web) -> None:
+    count(web, "orders", 3)
+    count(web, "votes", 1)
+    with listening(web, "orders", "votes", "unknown") as stream:
+        first = stream.until("orders", 3)
+        day = f"{datetime.now(UTC):%Y-%m-%d}"
+        assert first["today"] == {
+            "orders": {"day": day, "total": 3},
+            "votes": {"day": day, "total": 1},
+        }
+        assert first["counters"] == 2
+        assert datetime.fromisoformat(first["complete_up_to"]) <= datetime.now(UTC)
+        count(web, "orders", 4)
+        assert stream.until("orders", 7)["today"].keys() == {"orders"}  # what has changed, alone
+        count(web, "unknown", 1)
+        assert stream.until("unknown", 1)["counters"] == 3
+
+
+def test_one_look_serves_all_who_listen(web: Web) -> None:
+    count(web, "orders", 3)
+    with listening(web, "orders") as one, listening(web, "orders") as another:
+        for stream in (one, another):
+            stream.until("orders", 3)
+        feed = web.services.one(live.Feed)
+        assert len(feed.listeners) == 2
+        count(web, "orders", 1)
+        for stream in (one, another):
+            stream.until("orders", 4)
+    # Nobody listens: nobody looks.
+    eventually(lambda: not feed.looking)
+
+
+def test_one_slow_look_does_not_stop_the_numbers_for_minutes() -> None:
+    assert live.rest(0.01) == live.EVERY_S
+    assert live.rest(2.0) == 2.0 * live.REST
+    assert live.rest(30.0) == live.LONGEST_REST_S
+
+
+def test_a_key_hears_of_its_own_counters_alone(web: Web) -> None:
+    count(web, "shop.orders", 3)
+    count(web, "secret", 5)
+    key = web.key("read", counters=["shop.*"])
+    with listening(web, "shop.orders", key=key) as stream:
+        event = stream.until("shop.orders", 3)
+        assert event["counters"] == 1
+        assert "secret" not in json.dumps(event)
+    refused = requests.get(
+        f"{web.url}/v1/live?counter=secret", headers={"X-API-Key": key}, timeout=20
+    )
+    assert refused.status_code == 403
+
+
+def test_counters_are_counted_once_for_all_who_may_see_the_same(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand names, matched for each listener, would keep the event loop from all
+    others for seconds."""
+    counted: list[tuple[tuple[str, ...], str]] = []
+    visible = live._visible
+
+    def noted(names: tuple[str, ...], patterns: tuple[str, ...]) -> int:
+        counted.append((patterns, threading.current_thread().name))
+        return visible(names, patterns)
+
+    monkeypatch.setattr(live, "_visible", noted)
+    for name in ("shop.orders", "shop.visits", "blog.visits"):
+        count(web, name, 1)
+    shop = web.key("read", name="shop", counters=["shop.*"])
+    visits = web.key("read", name="visits", counters=["*.visits", "nothing"])
+    shown = {shop: "shop.orders", visits: "blog.visits"}
+    with (
+        listening(web, shown[shop], key=shop) as one,
+        listening(web, shown[shop], key=shop) as two,
+        listening(web, shown[visits], key=visits) as three,
+    ):
+        for stream, name in ((one, shown[shop]), (two, shown[shop]), (three, shown[visits])):
+            assert stream.until(name, 1)["counters"] == 2
+        count(web, "shop.orders", 1)  # no other name: nothing is counted anew
+        for stream in (one, two):
+            assert stream.until("shop.orders", 2)["counters"] == 2
+        assert sorted(patterns for patterns, _ in counted) == [("*.visits", "nothing"), ("shop.*",)]
+        count(web, "shop.returns", 1)
+        event = next(event for event in two.events() if event["counters"] == 3)
+        assert event["today"] == {}
+    loop = asyncio.run_coroutine_threadsafe(_thread(), web.loop).result(20)
+    assert loop not in {thread for _, thread in counted}
+
+
+async def _thread() -> str:
+    return threading.current_thread().name
+
+
+def test_a_stream_ends_with_its_key(web: Web) -> None:
+    count(web, "orders", 3)
+    key = web.key("read", name="brief")
+    with listening(web, "orders", key=key) as stream:
+        stream.until("orders", 3)
+        with open_tables(web.options.mysql_url) as session:
+            api_keys.revoke(session, "brief")
+        web.look_again()
+        for _ in stream.events():
+            pass  # it ends
+
+
+def test_a_stream_ends_whole_when_the_server_does(redis_url: str, mysql_url: str) -> None:
+    with serving(redis_url, mysql_url) as web:
+        count(web, "orders", 3)
+        listener = listening(web, "orders")
+        stream = listener.__enter__()
+        stream.until("orders", 3)
+    # Had the connection been cut, this would raise: the chunks would lack their end.
+    assert len(list(stream.events())) <= 2
+    listener.__exit__(None, None, None)
+
+
+def test_more_listeners_than_there_may_be_are_told_to_come_later(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MAX_LISTENERS", 1)
+    count(web, "orders", 3)
+    with listening(web, "orders") as stream:
+        stream.until("orders", 3)
+        second = requests.get(f"{web.url}/v1/live", timeout=20)
+        assert second.status_code == 503
+        assert second.headers["Retry-After"] == "30"
+
+
+def test_one_key_takes_a_part_of_the_places_and_others_find_room(web: Web) -> None:
+    count(web, "orders", 3)
+    greedy, other = web.key("read", name="greedy", counters=["none.*"]), web.key("read")
+    with ExitStack() as held:
+        for _ in range(live.MAX_PER_KEY):
+            held.enter_context(listening(web, key=greedy))
+        headers = {"Authorization": f"Bearer {greedy}"}
+        refused = requests.get(f"{web.url}/v1/live", headers=headers, timeout=20)
+        assert refused.status_code == 429
+        assert refused.headers["Retry-After"] == "30"
+        held.enter_context(listening(web, "orders", key=other)).until("orders", 3)
+
+
+def test_one_address_takes_a_part_of_the_places_with_however_many_keys(web: Web) -> None:
+    keys = [web.key("read", name=str(number)) for number in range(3)]
+    assert min(live.MAX_LISTENERS, 3 * live.MAX_PER_KEY) > live.MAX_PER_ADDRESS
+    with ExitStack() as held:
+        for number in range(live.MAX_PER_ADDRESS):
+            held.enter_context(listening(web, key=keys[number % 3]))
+        for key in keys:
+            headers = {"Authorization": f"Bearer {key}"}
+            assert (
+                requests.get(f"{web.url}/v1/live", headers=headers, timeout=20).status_code == 429
+            )
+
+
+def test_a_server_that_is_away_is_told_of_and_seen_again(
+    redis_url: str, own_mysql_server: MySQLFactory
+) -> None:
+    server = own_mysql_server(fast=True)
+    mysql_url = server.url_for("counts")
+    migrate(mysql_url)
+    with serving(redis_url, mysql_url) as web:
+        count(web, "orders", 3)
+        with listening(web, "orders") as stream:
+            stream.until("orders", 3)
+            server.stop()
+            assert next(event for event in stream.events() if "trouble" in event) == {
+                "trouble": True
+            }
+            server.start()
+            assert next(event for event in stream.events() if "trouble" not in event)
+
+
+def test_a_bad_question_is_no_stream(web: Web) -> None:
+    many = "&".join(f"counter=c{number}" for number in range(101))
+    long = f"counter={'a' * 65}"
+    for query in ("counters=a", "counter=", "counter=a%20", "counter=%00", long, many):
+        answer = requests.get(f"{web.url}/v1/live?{query}", timeout=20)
+        assert answer.status_code == 422, query
+        assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+def test_head_is_answered_at_once(web: Web) -> None:
+    answer = requests.head(f"{web.url}/v1/live", timeout=20)
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"].startswith("text/event-stream")

@@ -1,0 +1,139 @@
+"""Notes on days by HTTP: who may read and write them, and what may be in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import requests
+
+from countersink.store.counters import notes
+from countersink.store.sessions import open_tables
+from tests.web.serving import Web, serving
+
+VIEWS = "/v1/counters/views/notes"
+COMMON = "/v1/notes"
+
+
+@pytest.fixture
+def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
+    """A server with two counters."""
+    with serving(redis_url, mysql_url) as served:
+        for counter in ("views", "sales"):
+            served.producer.increment(counter, "/a", at=datetime(2026, 10, 20, 12, tzinfo=UTC))
+        served.apply()
+        yield served
+
+
+def ask(web: Web, method: str, path: str, key: str = "", **more: Any) -> requests.Response:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return requests.request(method, f"{web.url}{path}", headers=headers, timeout=20, **more)
+
+
+def put(web: Web, path: str, note: object, key: str = "") -> requests.Response:
+    return ask(web, "PUT", path, key, json={"note": note})
+
+
+def told(web: Web, path: str = VIEWS, key: str = "") -> list[tuple[str | None, str, str]]:
+    rows = ask(web, "GET", path, key).json()["rows"]
+    return [(row["counter"], row["day"], row["note"]) for row in rows]
+
+
+def test_notes_are_written_changed_listed_and_deleted(web: Web) -> None:
+    first = put(web, f"{VIEWS}/2026-10-20", "  The <b>newsletter</b> went out & more  ")
+    assert first.status_code == 200
+    assert first.json() == {
+        "counter": "views",
+        "day": "2026-10-20",
+        "note": "The <b>newsletter</b> went out & more",
+        "author": "everybody",
+        "changed": first.json()["changed"],
+    }
+    put(web, f"{VIEWS}/2026-10-20", "Newsletter no. 7 🎉")
+    put(web, f"{VIEWS}/2026-10-22", "New prices")
+    put(web, f"{COMMON}/2026-10-22", "Servers moved")
+    put(web, "/v1/counters/sales/notes/2026-10-20", "Another's")
+    one, two = ("views", "2026-10-20", "Newsletter no. 7 🎉"), ("views", "2026-10-22", "New prices")
+    everywhere = (None, "2026-10-22", "Servers moved")
+    assert told(web) == [one, two, everywhere]
+    assert told(web, f"{VIEWS}?from=2026-10-21") == [two, everywhere]
+    assert told(web, f"{VIEWS}?from=2026-10-20&to=2026-10-20") == [one]
+    assert told(web, COMMON) == [everywhere]
+    assert ask(web, "DELETE", f"{VIEWS}/2026-10-22").status_code == 204
+    assert ask(web, "DELETE", f"{VIEWS}/2026-10-22").status_code == 404
+    assert ask(web, "DELETE", f"{COMMON}/2026-10-22").status_code == 204
+    assert told(web) == [one]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (f"{VIEWS}/2026-10-20", {"note": ""}, 422),
+        (f"{VIEWS}/2026-10-20", {"note": " \u3000 "}, 422),
+        (f"{VIEWS}/2026-10-20", {"note": "x" * 501}, 422),
+        (f"{VIEWS}/2026-10-20", {"note": "two\nlines"}, 422),
+        (f"{VIEWS}/2026-10-20", {"note": "\u202eback"}, 422),
+        (f"{VIEWS}/2026-10-20", {"note": "\x1b[2J"}, 422),
+        (f"{VIEWS}/2026-10-20", {"note": 7}, 422),
+        (f"{VIEWS}/2026-10-20", {"note": "x", "day": "2026-10-21"}, 422),
+        (f"{VIEWS}/2026-10-20", {}, 422),
+        (f"{VIEWS}/2026-10-20", [], 422),
+        (f"{VIEWS}/2026-02-30", {"note": "x"}, 422),
+        (f"{VIEWS}/20261020", {"note": "x"}, 422),
+        (f"{VIEWS}/today", {"note": "x"}, 422),
+        ("/v1/counters/nothing/notes/2026-10-20", {"note": "x"}, 404),
+        ("/v1/counters/a%20b/notes/2026-10-20", {"note": "x"}, 404),
+    ],
+)
+def test_what_is_no_note_is_refused(web: Web, path: str, body: object, status: int) -> None:
+    assert ask(web, "PUT", path, json=body).status_code == status
+    assert told(web) == []
+
+
+def test_a_note_fits_to_its_last_character_and_each_counter_has_room_of_its_own(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert put(web, f"{VIEWS}/2026-10-20", "🎉" * 500).status_code == 200
+    monkeypatch.setattr(notes, "MOST_NOTES", 2)
+    assert put(web, f"{VIEWS}/2026-10-21", "two").status_code == 200
+    full = put(web, f"{VIEWS}/2026-10-22", "three")
+    assert (full.status_code, "2 notes already" in full.json()["detail"]) == (409, True)
+    assert put(web, f"{VIEWS}/2026-10-21", "in its place").status_code == 200
+    assert put(web, f"{COMMON}/2026-10-22", "another's").status_code == 200
+    assert [note for _, _, note in told(web)] == ["🎉" * 500, "in its place", "another's"]
+
+
+def test_whose_key_may_do_what(web: Web) -> None:
+    admin = web.key("admin", name="Ada")
+    bound = web.key("admin", name="bound", counters=("sales",))
+    reader = web.key("read", name="reader", counters=("views",))
+    sender = web.key("ingest", name="sender")
+    note, common = f"{VIEWS}/2026-10-20", f"{COMMON}/2026-10-20"
+    assert put(web, note, "x", admin).json()["author"] == "Ada"
+    assert put(web, common, "x", admin).status_code == 200
+    for key, status in ((bound, 403), (reader, 403), (sender, 403), ("wrong", 401), ("", 401)):
+        for path in (note, common):
+            assert put(web, path, "y", key).status_code == status, path
+            assert ask(web, "DELETE", path, key).status_code == status, path
+    assert put(web, "/v1/counters/sales/notes/2026-10-20", "mine", bound).status_code == 200
+    assert len(told(web, VIEWS, reader)) == 2
+    assert ask(web, "GET", VIEWS, bound).status_code == 403
+    assert len(told(web, COMMON, reader)) == 1
+    assert ask(web, "GET", VIEWS, sender).status_code == 403
+    link = ask(web, "POST", "/v1/links", reader, json={"counter": "views"}).json()["token"]
+    assert told(web, VIEWS, link) == [("views", "2026-10-20", "x")]
+    assert put(web, note, "y", link).status_code == 403
+
+
+def test_notes_written_at_once_leave_one(web: Web) -> None:
+    def write(number: int) -> int:
+        return put(web, f"{VIEWS}/2026-10-20", f"by {number}").status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(write, range(16))) == {200}
+    assert len(told(web)) == 1
+    with open_tables(web.options.mysql_url) as session:
+        assert session.query("SELECT COUNT(*) FROM day_note") == [(1,)]

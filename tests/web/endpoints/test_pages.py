@@ -1,0 +1,139 @@
+"""The dashboard's files, the system's state and who is asking, as HTTP has them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from base64 import b64encode
+from hashlib import sha256
+
+import requests
+
+from countersink.web.endpoints.pages import MEDIA_TYPES, load
+from countersink.web.http.headers import PAGE
+from tests.web.serving import Web
+
+ELSEWHERE = (
+    "",
+    "js/",
+    "nothing.js",
+    "../pages.py",
+    "js/../../pages.py",
+    "%2e%2e/pages.py",
+    "..%2fpages.py",
+    "%2e%2e%2f%2e%2e%2f%2e%2e%2fetc/passwd",
+    "js%00/app.js",
+    "JS/app.js",
+    "/etc/passwd",
+)
+
+
+def get(web: Web, path: str, **headers: str) -> requests.Response:
+    return requests.get(f"{web.url}{path}", headers=headers, timeout=20, allow_redirects=False)
+
+
+def test_a_page_names_its_files_by_their_hash_and_they_are_kept_for_ever(web: Web) -> None:
+    page = get(web, "/")
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert page.headers["Cache-Control"] == "no-cache"
+    for name, value in PAGE[:-1]:
+        assert page.headers[name.decode()].startswith(value.decode())
+    paths = re.findall(r'(?:src|href)="(/static/[^"]+)"', page.text)
+    assert len(paths) >= 3
+    for path in paths:
+        file = get(web, path)
+        assert file.status_code == 200, path
+        assert file.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+        assert file.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_what_a_browser_has_is_not_sent_again(web: Web) -> None:
+    for accepted in ("gzip", "identity"):
+        first = get(web, "/", **{"Accept-Encoding": accepted})
+        again = {"Accept-Encoding": accepted, "If-None-Match": f'"x", {first.headers["ETag"]}'}
+        kept = get(web, "/", **again)
+        assert kept.status_code == 304
+        # What a 304 says of the page replaces what the browser has.
+        assert "Content-Security-Policy" not in kept.headers
+    other = {"Accept-Encoding": "gzip", "If-None-Match": first.headers["ETag"]}
+    assert get(web, "/", **other).status_code == 200
+
+
+def test_a_page_has_only_scripts_in_it_that_its_policy_names(web: Web) -> None:
+    page = get(web, "/")
+    scripts = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    hashes = [b64encode(sha256(one.encode()).digest()).decode() for one in scripts]
+    assert len(hashes) == 2
+    named = " ".join(f"'sha256-{one}'" for one in hashes)
+    assert page.headers["Content-Security-Policy"].endswith(f"; script-src 'self' {named}")
+
+
+def test_no_page_has_other_script_or_style_in_it_or_asks_another_host(web: Web) -> None:
+    for path, asset in load().files.items():
+        text = asset.body.decode()
+        assert gzip.decompress(asset.packed) == asset.body
+        if path.endswith(".html"):
+            assert len(re.findall("<script>", text)) == len(asset.scripts), path
+            text = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+            assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", text), path
+            assert not re.search(r'(?:src|href|action)="(?!/|#)', text), path
+        if not path.startswith("vendor/"):
+            assert "http://" not in text.replace("http://www.w3.org/2000/svg", ""), path
+            assert "https://" not in text, path
+            assert "innerHTML" not in text, path
+
+
+def test_the_licence_of_what_others_wrote_is_there(web: Web) -> None:
+    version = load().version
+    answer = get(web, f"/static/{version}/vendor/uplot/LICENSE.txt")
+    assert answer.text.startswith("The MIT License")
+    assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_nothing_else_is_served(web: Web) -> None:
+    version = load().version
+    for path in ELSEWHERE:
+        assert get(web, f"/static/{version}/{path}").status_code in (400, 404), path
+
+
+def test_a_page_of_another_version_gets_none_of_these_files(web: Web) -> None:
+    assert get(web, "/static/0123456789abcdef/js/app.js").status_code == 404
+
+
+def test_who_is_not_logged_in_is_led_to_the_login(web: Web) -> None:
+    key = web.key("read", counters=["shop.*"], name="shop")
+    answer = get(web, "/", Accept="text/html")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/login")
+    assert get(web, "/login").status_code == 200
+    assert get(web, "/v1/whoami").status_code == 401
+    who = get(web, "/v1/whoami", **{"X-API-Key": key}).json()
+    assert who == {
+        "key": key.split("_")[1],
+        "name": "shop",
+        "scopes": ["read"],
+        "counters": ["shop.*"],
+        "login": False,
+        "link": None,
+    }
+
+
+def test_where_no_key_was_made_everybody_may_do_everything(web: Web) -> None:
+    who = get(web, "/v1/whoami").json()
+    assert who["key"] is None
+    assert "admin" in who["scopes"]
+
+
+def test_the_system_says_what_info_says(web: Web) -> None:
+    web.producer.increment("orders", "a")
+    assert web.producer.flush(20)
+    state = get(web, "/v1/system").json()
+    assert state["backlog"] == 1
+    assert state["workers"] == []
+    assert state["dead"] == 0
+    assert state["schedules"]["unknown"] is None
+    assert get(web, "/v1/system?x=1").status_code == 422
+
+
+def test_every_file_has_a_type(web: Web) -> None:
+    kinds = {path.rpartition(".")[2] for path in load().files}
+    assert kinds == set(MEDIA_TYPES)

@@ -1,0 +1,508 @@
+"""`/v1/counters…` and `/v1/totals`: the totals of `countersink totals`, by HTTP."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import requests
+
+from countersink.producers import Producer
+from countersink.reads.formats import iso
+from countersink.schedules.jobs.retention import roll_up
+from countersink.store.sessions import open_tables
+from countersink.stream.connection import command
+from countersink.stream.names import stream_key
+from countersink.web.endpoints import totals as routes
+from tests.cli.command import call
+from tests.support.oracle import Oracle
+from tests.web.serving import Web
+
+DAYS = [
+    (date(2026, 10, 18), "/a", 5),
+    (date(2026, 10, 18), "/b", 2),
+    (date(2026, 10, 20), "/a", 1),
+    (date(2026, 10, 21), "/c", 5),
+]
+DAILY = [
+    {"day": "2026-10-18", "total": 7},
+    {"day": "2026-10-19", "total": 0},
+    {"day": "2026-10-20", "total": 1},
+    {"day": "2026-10-21", "total": 5},
+]
+VIEWS = "/v1/counters/views"
+
+
+def noon(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
+
+
+def count(producer: Producer, *events: tuple[date, str, int], counter: str = "views") -> None:
+    for day, key, amount in events:
+        producer.increment(counter, key, amount, at=noon(day))
+
+
+def get(web: Web, path: str, **parameters: Any) -> requests.Response:
+    return requests.get(f"{web.url}{path}", params=parameters, timeout=20)
+
+
+def document(web: Web, path: str, **parameters: Any) -> Any:
+    answer = get(web, path, **parameters)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "application/json"
+    return answer.json()
+
+
+def rows(web: Web, path: str, **parameters: Any) -> Any:
+    return document(web, path, **parameters)["rows"]
+
+
+def refused(web: Web, path: str, status: int, **parameters: Any) -> str:
+    """What the problem says, each word of it."""
+    answer = get(web, path, **parameters)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.json()["status"] == status
+    return answer.text
+
+
+@pytest.fixture
+def filled(web: Web) -> Web:
+    """Two counters with known totals."""
+    count(web.producer, *DAYS)
+    count(web.producer, (date(2026, 10, 19), "", -4), counter="clicks")
+    web.apply()
+    return web
+
+
+def test_documents_are_those_of_the_command(filled: Web) -> None:
+    questions: list[tuple[str, dict[str, Any], list[str]]] = [
+        ("totals", {}, []),
+        ("totals", {"by": "total"}, ["--by", "total"]),
+        ("totals", {"by": "month"}, ["--by", "month"]),
+        ("totals", {"by": "key"}, ["--by", "key"]),
+        ("totals", {"by": "counter"}, ["--by", "counter"]),
+        ("totals", {"top": 2}, ["--top", "2"]),
+        ("top", {"n": 2}, ["--top", "2"]),
+        (
+            "totals",
+            {"key": ["/a", "/z"], "by": "key"},
+            ["--key", "/a", "--key", "/z", "--by", "key"],
+        ),
+        ("daily", {"key": "/a"}, ["--key", "/a"]),
+        (
+            "daily",
+            {"from": "2026-10-19", "to": "2026-10-20"},
+            ["--from", "2026-10-19", "--to", "2026-10-20"],
+        ),
+        ("daily", {"time_zone": "UTC"}, ["--time-zone", "UTC"]),
+    ]
+    for path, parameters, arguments in questions:
+        done = call(
+            "totals",
+            "views",
+            *arguments,
+            "--format",
+            "json",
+            COUNTERSINK_MYSQL_URL=filled.options.mysql_url,
+            COUNTERSINK_REDIS_URL=filled.options.redis_url,
+        )
+        answer = document(filled, f"{VIEWS}/{path}", **parameters)
+        assert answer.pop("truncated") is False
+        assert answer.pop("complete_up_to") >= done.json["complete_up_to"]
+        assert answer == {k: v for k, v in done.json.items() if k != "complete_up_to"}
+
+
+def test_all_counters(filled: Web) -> None:
+    assert document(filled, "/v1/totals")["counter"] is None
+    assert rows(filled, "/v1/totals") == [
+        {"counter": "views", "total": 13},
+        {"counter": "clicks", "total": -4},
+    ]
+    assert rows(filled, "/v1/totals", top=1) == [{"counter": "views", "total": 13}]
+    assert rows(filled, "/v1/totals", by="day") == [
+        {"counter": "clicks", "day": "2026-10-19", "total": -4},
+        *({"counter": "views", **day} for day in DAILY),
+    ]
+
+
+def test_keys_by_prefix_and_by_what_is_in_them(web: Web) -> None:
+    day = date(2026, 10, 18)
+    keys = ["/blog/100%", "/blog/a_b", "/Blog", "/shop/blog", "\\", "ü", "u\u0308"]
+    count(web.producer, *((day, key, 10 - rank) for rank, key in enumerate(keys)))
+    web.apply()
+    count(web.producer, (day, "/blog/new", 1), (day, "\\", 90))
+    assert web.producer.flush(timeout=20)
+
+    def found(path: str = "top", **parameters: Any) -> list[str]:
+        return [row["key"] for row in rows(web, f"{VIEWS}/{path}", **parameters)]
+
+    assert found(search="blog") == ["/blog/100%", "/blog/a_b", "/shop/blog"]
+    assert found(prefix="/blog/") == ["/blog/100%", "/blog/a_b"]
+    assert found(prefix="/b", search="%") == ["/blog/100%"]
+    assert found(search="a_b") == ["/blog/a_b"]
+    assert found(search="axb") == []
+    assert found(search="\\") == ["\\"]
+    assert found(search="ü") == ["ü"]
+    assert found("totals", by="key", search="log", top=1) == ["/blog/100%"]
+    assert found(search="blog", n=1) == ["/blog/100%"]
+    pending = found(search="/blog/", include_pending="true")
+    assert pending == ["/blog/100%", "/blog/a_b", "/blog/new"]
+    assert found(n=1, include_pending="true") == ["\\"]
+    assert found(search="'; DROP TABLE counter_slot; --") == []
+
+
+FILTERS: list[dict[str, Any]] = [
+    {"key": ["/a", "/b/%"]},
+    {"prefix": "/b"},
+    {"prefix": ["/b/", "/c"], "key": ["/a", "/b/%"]},
+    {"exclude_key": ["/a", "/b/%"]},
+    {"exclude_prefix": ["/b", "/c"]},
+    {"prefix": "/", "exclude_prefix": "/b/", "exclude_key": "/a"},
+    {"search": "b", "exclude_key": "/b"},
+    {"key": "/a", "exclude_prefix": "/"},
+]
+
+
+def wanted(key: str, asked: dict[str, Any]) -> bool:
+    """What the parameters say of a key, in the test's own words."""
+    given = {name: [v] if isinstance(v, str) else v for name, v in asked.items()}
+    inside = "key" not in given and "prefix" not in given
+    inside |= key in given.get("key", ()) or key.startswith(tuple(given.get("prefix", ())))
+    inside &= all(part in key for part in given.get("search", ()))
+    outside = key in given.get("exclude_key", ())
+    return inside and not outside and not key.startswith(tuple(given.get("exclude_prefix", ())))
+
+
+def test_every_question_is_answered_of_the_keys_that_are_picked(web: Web) -> None:
+    """By HTTP and by the command, stored and pending, against sums of what was sent."""
+    keys = ["/a", "/b", "/b/%", "/b/_", "/B", "/c/d", ""]
+    days = [date(2026, 9, 30), date(2026, 10, 18), date(2026, 10, 19)]
+    stored = [(day, key, 10**n + day.day) for day in days for n, key in enumerate(keys)]
+    pending = [(days[2], key, 5) for key in keys]
+    count(web.producer, *stored)
+    web.apply()
+    count(web.producer, *pending)
+    assert web.producer.flush(timeout=20)
+    servers = {
+        "COUNTERSINK_MYSQL_URL": web.options.mysql_url,
+        "COUNTERSINK_REDIS_URL": web.options.redis_url,
+    }
+    for asked in FILTERS:
+        for sent, more in ((stored, {}), (stored + pending, {"include_pending": "true"})):
+            found = [event for event in sent if wanted(event[1], asked)]
+            total = sum(amount for *_, amount in found)
+            by_day = {str(day): sum(n for d, _, n in found if d == day) for day in days}
+            by_key = {key: sum(n for _, k, n in found if k == key) for key in keys}
+            answer = rows(web, f"{VIEWS}/daily", **asked, **more)
+            assert {
+                r["day"]: r["total"] for r in answer if r["day"] in by_day
+            } == by_day or not found
+            assert sum(row["total"] for row in answer) == total
+            for path in ("top", "totals"):
+                what = {} if path == "top" else {"by": "key"}
+                answer = rows(web, f"{VIEWS}/{path}", **what, **asked, **more)
+                assert {r["key"]: r["total"] for r in answer} == {
+                    key: n for key, n in by_key.items() if wanted(key, asked)
+                }
+            for by in ("month", "total"):
+                answer = rows(web, f"{VIEWS}/totals", by=by, **asked, **more)
+                assert sum(row["total"] for row in answer) == total
+            table = get(web, f"{VIEWS}/daily", format="csv", **asked, **more).text
+            assert sum(int(row["total"]) for row in csv.DictReader(io.StringIO(table))) == total
+            assert sum(row["total"] for row in rows(web, "/v1/totals", **asked, **more)) == total
+        options = [
+            word
+            for name, given in asked.items()
+            for value in ([given] if isinstance(given, str) else given)
+            for word in (f"--{name.replace('_', '-')}", value)
+        ]
+        done = call("totals", "views", *options, "--by", "total", "--format", "json", **servers)
+        assert done.json["rows"] == rows(web, f"{VIEWS}/totals", by="total", **asked)
+        done = call("export", "views", *options, "--by", "key", **servers)
+        exported = list(csv.DictReader(io.StringIO(done.out)))
+        assert sum(int(line["total"]) for line in exported) == sum(
+            amount for _, key, amount in stored if wanted(key, asked)
+        )
+
+
+def test_keys_that_are_no_utf_8_are_shown_as_they_are(filled: Web) -> None:
+    with Oracle(filled.options.mysql_url) as oracle:
+        oracle.rows(
+            "INSERT INTO counter_slot VALUES ('views', '2026-10-18', UNHEX('2FFFFE'), 1, 9)"
+        )
+    assert rows(filled, f"{VIEWS}/top", n=1) == [{"key": "/\udcff\udcfe", "total": 9}]
+    answer = get(filled, f"{VIEWS}/top", n=1, format="csv")
+    assert answer.content == b"key,total\r\n/\xff\xfe,9\r\n"
+
+
+def test_csv_by_parameter_or_by_accept(filled: Web) -> None:
+    answer = get(filled, f"{VIEWS}/daily", format="csv")
+    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8; header=present"
+    assert answer.headers["Content-Disposition"] == 'inline; filename="views-day.csv"'
+    found = list(csv.DictReader(io.StringIO(answer.text)))
+    assert found == [{"day": day["day"], "total": str(day["total"])} for day in DAILY]
+    asked = requests.get(f"{filled.url}{VIEWS}/daily", headers={"Accept": "text/csv"}, timeout=20)
+    assert asked.content == answer.content
+    both = requests.get(
+        f"{filled.url}{VIEWS}/daily",
+        headers={"Accept": "application/json, text/csv;q=0.5"},
+        timeout=20,
+    )
+    assert both.json()["rows"] == DAILY
+
+
+def test_csv_is_as_it_was_counted_or_safe_in_a_spreadsheet(web: Web) -> None:
+    keys = ('=HYPERLINK("x")', "=1", "'=1", "''=1", "1")
+    count(web.producer, *((date(2026, 10, 18), key, 1) for key in keys))
+    web.apply()
+
+    def shown(**asked: str) -> list[str]:
+        answer = get(web, f"{VIEWS}/top", format="csv", **asked)
+        return [row[0] for row in csv.reader(io.StringIO(answer.text))][1:]
+
+    assert '\'=HYPERLINK("x")' in shown(spreadsheet="true")
+    assert sorted(key.removeprefix("'") for key in shown(spreadsheet="true")) == sorted(keys)
+    assert sorted(shown()) == sorted(keys)
+
+
+def test_how_fresh_it_is_stands_in_every_answer(filled: Web) -> None:
+    stream_id = command(filled.services.redis, "XADD", stream_key(0), "*", "not", "ours").decode()
+    arrived = iso(datetime.fromtimestamp(int(stream_id.split("-")[0]) / 1000, UTC))
+    for path in ("/v1/counters", f"{VIEWS}/daily", f"{VIEWS}/top", "/v1/totals"):
+        answer = get(filled, path)
+        assert answer.json()["complete_up_to"] == arrived
+        assert answer.headers["Countersink-Complete-Up-To"] == arrived
+    answer = get(filled, f"{VIEWS}/daily", format="csv")
+    assert answer.headers["Countersink-Complete-Up-To"] == arrived
+    command(filled.services.redis, "XDEL", stream_key(0), stream_id)
+    assert document(filled, f"{VIEWS}/daily")["complete_up_to"] > arrived
+
+
+def test_a_tag_holds_until_a_number_changes(filled: Web) -> None:
+    for path in (f"{VIEWS}/daily", f"{VIEWS}/daily?format=csv", "/v1/counters?days=1", VIEWS):
+        first = get(filled, path)
+        tag = first.headers["ETag"]
+        assert tag.startswith('W/"')
+        assert "private" in first.headers["Cache-Control"]
+        again = requests.get(
+            f"{filled.url}{path}", headers={"If-None-Match": f'"x", {tag}'}, timeout=20
+        )
+        assert again.status_code == 304
+        assert again.content == b""
+        assert again.headers["ETag"] == tag
+        if path != VIEWS:
+            assert (
+                again.headers["Countersink-Complete-Up-To"]
+                >= first.headers["Countersink-Complete-Up-To"]
+            )
+    tag = get(filled, f"{VIEWS}/daily").headers["ETag"]
+    assert get(filled, f"{VIEWS}/daily?format=csv").headers["ETag"] != tag
+    count(filled.producer, (DAYS[0][0], "/a", 1))
+    filled.apply()
+    changed = requests.get(f"{filled.url}{VIEWS}/daily", headers={"If-None-Match": tag}, timeout=20)
+    assert changed.status_code == 200
+    assert changed.json()["rows"][0]["total"] == 8
+
+
+def test_pending_entries_are_added_and_never_taken_from_a_copy(filled: Web) -> None:
+    count(filled.producer, (DAYS[0][0], "/new", 100))
+    count(filled.producer, (DAYS[0][0], "/", 3), counter="only_pending")
+    assert filled.producer.flush(timeout=20)
+    assert rows(filled, f"{VIEWS}/daily")[0]["total"] == 7
+    answer = get(filled, f"{VIEWS}/daily", include_pending="true")
+    assert answer.json()["rows"][0]["total"] == 107
+    assert answer.headers["Cache-Control"] == "private, no-cache"
+    assert "include_pending=true" in refused(filled, "/v1/counters/only_pending/daily", 404)
+    pending = rows(filled, "/v1/counters/only_pending/daily", include_pending="true")
+    assert pending == [{"day": "2026-10-18", "total": 3}]
+    assert document(filled, "/v1/counters")["counters"] == 2
+    found = rows(filled, "/v1/counters", include_pending="true")
+    assert [(row["counter"], row["total"]) for row in found] == [
+        ("clicks", -4),
+        ("only_pending", 3),
+        ("views", 113),
+    ]
+
+
+def test_hours_of_a_time_zone(web: Web) -> None:
+    web.store.counters.set("views", resolution="hour")
+    web.producer.increment("views", at=datetime(2026, 10, 25, 0, 30, tzinfo=UTC))
+    web.producer.increment("views", at=datetime(2026, 10, 25, 1, 30, tzinfo=UTC))
+    web.apply()
+    assert rows(web, f"{VIEWS}/hourly", time_zone="Europe/Berlin") == [
+        {"hour": "2026-10-25T02:00+02:00", "total": 1},
+        {"hour": "2026-10-25T02:00+01:00", "total": 1},
+    ]
+    asked = {"time_zone": "Asia/Kolkata", "from": "2026-10-25"}
+    assert "Asia/Kolkata" in refused(web, f"{VIEWS}/daily", 422, **asked)
+
+
+def test_days_that_are_in_months(filled: Web) -> None:
+    with Oracle(filled.options.mysql_url) as oracle:
+        oracle.rows(
+            "INSERT INTO counter (name, keep_days, rolled_up_to, created)"
+            " VALUES ('views', 2, '2026-10-20', NOW())"
+        )
+        oracle.rows(
+            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+            " SELECT counter, '2026-10-01', counter_key, SUM(amount) FROM counter_slot"
+            " WHERE counter = 'views' AND bucket < '2026-10-20' GROUP BY counter, counter_key"
+        )
+        oracle.rows("DELETE FROM counter_slot WHERE counter = 'views' AND bucket < '2026-10-20'")
+    answer = get(filled, f"{VIEWS}/daily")
+    assert answer.json()["rolled_up_to"] == "2026-10-20"
+    assert answer.headers["Countersink-Rolled-Up-To"] == "2026-10-20"
+    assert answer.json()["rows"] == DAILY[2:]
+    assert rows(filled, f"{VIEWS}/totals", by="month") == [{"month": "2026-10", "total": 13}]
+    cut = get(filled, f"{VIEWS}/top", **{"from": "2026-10-19"})
+    assert cut.status_code == 422
+    assert cut.json()["rolled_up_to"] == "2026-10-20"
+    # The days of a glance that are gone are told as unknown, not as 0.
+    assert rows(filled, "/v1/counters", search="views", days=90)[0]["days"] is None
+
+
+NO_QUESTIONS = [
+    ("daily", "form=csv", "no such parameter"),
+    ("daily", "by=day", "no such parameter"),
+    ("daily", "from=2026-10-01&from=2026-10-02", "more than once"),
+    ("daily", "from=yesterday", "2026-11-21"),
+    ("daily", "from=2026-13-01", "month must be"),
+    ("daily", "from=2026-10-02&to=2026-10-01", "before it begins"),
+    ("daily", "from=0001-01-01&to=9999-12-31", "100,000"),
+    ("daily", "time_zone=Mars/Base", "IANA name"),
+    ("daily", "time_zone=../../etc/passwd", "IANA name"),
+    ("daily", "format=xml", "json, csv"),
+    ("daily", "spreadsheet=true", "format=csv"),
+    ("daily", "format=csv&spreadsheet=1", "true or false"),
+    ("daily", "include_pending=1", "true or false"),
+    ("top", "n=0", "from 1"),
+    ("top", "n=-1", "from 1"),
+    ("top", "n=1e3", "from 1"),
+    ("top", "n=%D9%A3", "from 1"),  # a digit, but none of ours
+    ("top", f"n={'9' * 5000}", "from 1"),
+    ("totals", "by=week", "day, hour"),
+    ("totals", "top=3&by=day", "by=key"),
+    ("totals", "exclude_prefix=", "all keys"),
+    ("daily", f"prefix={'x' * 256}", "255"),
+    ("top", "&".join(f"exclude_key={number}" for number in range(401)), "more than 400"),
+    ("totals", "&".join(f"key={number}" for number in range(401)), "more than 400"),
+    ("totals", "&".join(f"key={number}" for number in range(601)), "At most 600"),
+]
+"""(path, query, what the answer says)."""
+
+
+def test_what_is_no_question_is_refused(filled: Web) -> None:
+    for path, query, why in NO_QUESTIONS:
+        assert why in refused(filled, f"{VIEWS}/{path}?{query}", 422), query
+
+
+def test_counters_that_nobody_knows(filled: Web) -> None:
+    for path in ("", "/daily", "/hourly", "/top", "/totals"):
+        assert "ever counted" in refused(filled, f"/v1/counters/nothing{path}", 404)
+    for name in ("a b", "a" * 65, "'; --", "ä", "views\n"):
+        assert "no such counter" in refused(filled, f"/v1/counters/{quote(name)}/daily", 404)
+
+
+def test_an_answer_has_so_many_rows_at_most(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MAX_NAMES", 2)
+    answer = get(filled, f"{VIEWS}/totals", by="key")
+    assert answer.json()["truncated"] is True
+    assert answer.headers["Countersink-Truncated"] == "true"
+    assert [row["key"] for row in answer.json()["rows"]] == ["/a", "/c"]
+    assert document(filled, f"{VIEWS}/totals", by="key", search="/b")["truncated"] is False
+    assert document(filled, "/v1/totals")["truncated"] is False
+    monkeypatch.setattr(routes, "MAX_ROWS", 4)
+    assert len(rows(filled, f"{VIEWS}/daily")) == 4
+    assert "4 rows" in refused(filled, "/v1/totals", 422, by="day")
+    # Of more counters than that the largest are told all the same.
+    monkeypatch.setattr(routes, "MAX_ROWS", 1)
+    assert rows(filled, "/v1/totals", top=1) == [{"counter": "views", "total": 13}]
+    assert "1 rows" in refused(filled, "/v1/totals", 422)
+
+
+def test_head_tells_what_get_would(filled: Web) -> None:
+    answer = requests.head(f"{filled.url}{VIEWS}/daily", timeout=20)
+    assert answer.status_code == 200
+    assert answer.headers["ETag"] == get(filled, f"{VIEWS}/daily").headers["ETag"]
+    assert answer.content == b""
+
+
+def test_a_key_sees_its_own_counters_alone(filled: Web) -> None:
+    key = filled.key("read", counters=["view*"])
+
+    def asked(path: str) -> requests.Response:
+        headers = {"Authorization": f"Bearer {key}"}
+        return requests.get(f"{filled.url}{path}", headers=headers, timeout=20)
+
+    assert asked(f"{VIEWS}/daily").json()["rows"] == DAILY
+    for path in ("/totals", "/daily", "/hourly", "/top", ""):
+        assert asked(f"/v1/counters/clicks{path}").status_code == 403
+        # Nor is it told whether there is such a counter.
+        assert asked(f"/v1/counters/nothing{path}").status_code == 403
+    assert asked("/v1/totals").json()["rows"] == [{"counter": "views", "total": 13}]
+    assert {row["counter"] for row in asked("/v1/totals?by=day").json()["rows"]} == {"views"}
+    found = asked("/v1/counters").json()
+    assert [row["counter"] for row in found["rows"]] == ["views"]
+    assert found["counters"] == 1
+    assert asked("/v1/export/openmetrics?counter=views&counter=clicks").status_code == 403
+    assert get(filled, f"{VIEWS}/daily").status_code == 401
+
+
+def test_one_event_with_a_wrong_time_leaves_the_others_of_a_series(web: Web) -> None:
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    web.store.counters.set("views", resolution="hour")
+    for at in (datetime(1970, 1, 1, tzinfo=UTC), now):
+        web.producer.increment("views", at=at)
+    web.producer.increment("late", at=datetime(1970, 1, 1, tzinfo=UTC))
+    web.producer.increment("late", at=datetime(2300, 1, 1, tzinfo=UTC))
+    web.apply()
+    answer = get(web, f"{VIEWS}/hourly", include_pending="true", time_zone="UTC")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Countersink-Truncated"] == "true"
+    found = answer.json()
+    assert found["truncated"] is True
+    assert {"hour": now.isoformat(timespec="minutes"), "total": 1} in found["rows"]
+    assert sum(row["total"] for row in found["rows"]) == 1
+    whole = document(web, f"{VIEWS}/daily")
+    assert (len(whole["rows"]) > 20_000, whole["truncated"]) == (True, False)
+    days = document(web, "/v1/counters/late/daily")
+    assert (days["truncated"], days["rows"][-1]) == (True, {"day": "2300-01-01", "total": 1})
+    # Who says where it begins is told, rather than shown something else.
+    asked = get(web, f"{VIEWS}/hourly", **{"from": "1970-01-01"})
+    assert (asked.status_code, "give a range of at most" in asked.text) == (422, True)
+    latest = document(web, f"{VIEWS}/hourly", **{"from": now.date().isoformat()})
+    assert latest["truncated"] is False
+
+
+def test_what_keys_have_in_other_days_stands_beside_them(web: Web) -> None:
+    first = date(2026, 10, 1)
+    week = timedelta(days=7)
+    count(web.producer, (first, "a", 2), (first, "gone", 5))
+    count(web.producer, (first + week, "a", 7), (first + week, "new", 3))
+    web.apply()
+    path = "/v1/counters/views/top"
+    days = (f"{first}..{first + week - timedelta(days=1)}", f"{first}..{first + week}")
+    asked = f"{path}?from={first + week}&to={first + 2 * week}&also={days[0]}&also={days[1]}"
+    assert rows(web, asked) == [
+        {"key": "a", "total": 7, "also": [2, 9]},
+        {"key": "new", "total": 3, "also": [0, 3]},
+    ]
+    assert "also" not in rows(web, path)[0]
+    for wrong in ("2026-10-01", "2026-10-02..2026-10-01", "2026-10-01..", "x..y"):
+        assert "give two days" in refused(web, path, 422, also=wrong)
+    assert "format=json" in refused(web, path, 422, also=days[0], format="csv")
+
+
+def test_other_days_that_are_in_months_are_not_told(web: Web) -> None:
+    count(web.producer, (date(2024, 5, 17), "a", 1), (date(2026, 10, 1), "a", 5))
+    web.apply()
+    web.store.counters.set("views", keep_days=400)
+    roll_up(partial(open_tables, web.options.mysql_url), rows=100)
+    found = rows(web, "/v1/counters/views/top?from=2026-10-01&also=2024-05-10..2024-05-20")
+    assert found == [{"key": "a", "total": 5, "also": [None]}]

@@ -1,0 +1,335 @@
+"""The dispatcher: names, origins, paths, headers, and what is told when something breaks."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import requests
+
+from countersink.store import api_keys
+from countersink.store.sessions import open_tables
+from countersink.web.auth.origins import is_loopback
+from countersink.web.errors import Unguarded
+from countersink.web.http.headers import DATA
+from countersink.web.options import WebOptions
+from countersink.web.server.process import check_keys
+from tests.web.raw import exchange, status
+from tests.web.routes import ROUTES, SECRET
+from tests.web.serving import Web, serving
+
+CLOSE = b"Connection: close\r\n"
+
+
+def ask(web: Web, path: str, method: str = "GET", **headers: str) -> requests.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return requests.request(
+        method, web.url + path, headers=named, timeout=20, allow_redirects=False
+    )
+
+
+def test_only_names_that_cannot_be_rebound_to_us_are_answered_to(opened: Web) -> None:
+    good = ("127.0.0.1", "localhost", "LOCALHOST:80", "[::1]:8321", "127.1.2.3", "a.localhost")
+    for host in good:
+        assert ask(opened, "/read", Host=host).status_code == 200, host
+    for host in ("10.1.2.3", "203.0.113.9:8321", "[fe80::1]", "[::ffff:10.1.2.3]"):
+        assert ask(opened, "/live", Host=host).status_code == 200, host
+    nobodys = (
+        "0.0.0.0",
+        "0.0.0.0:8321",
+        "[::]",
+        "[0::0]:80",
+        "[::ffff:0.0.0.0]",
+        "0",
+        "0x7f000001",
+    )
+    evil = ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80")
+    for host in (*evil, *nobodys):
+        assert ask(opened, "/read", Host=host).status_code == 421, host
+    for host in ("", "a b", "[::1", "x:99999", "a/b", "user@localhost", "localhost:80:80"):
+        assert ask(opened, "/read", Host=host).status_code == 400, host
+
+
+def test_a_host_header_there_must_be_one(opened: Web) -> None:
+    assert status(exchange(opened.url, b"GET /read HTTP/1.1\r\n" + CLOSE + b"\r\n")) == 400
+    twice = b"GET /read HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n" + CLOSE + b"\r\n"
+    assert status(exchange(opened.url, twice)) == 400
+    # HTTP/1.0 has none, and no browser speaks it.
+    assert status(exchange(opened.url, b"GET /live HTTP/1.0\r\n\r\n")) == 200
+
+
+def test_a_page_of_another_origin_changes_nothing_and_is_nobody_where_the_public_may(
+    opened: Web,
+) -> None:
+    own = opened.url
+    for headers in (
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Origin": own},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": own + "0"},
+        {"Origin": own.replace("http", "https")},
+        {"Referer": "https://evil.example/" + own},
+        {"Origin": "http://["},
+    ):
+        for path in ("/ingest", "/admin"):
+            answer = requests.post(own + path, headers=headers, timeout=20)
+            assert answer.status_code == 403, headers
+        public = requests.post(f"{own}/hit/a", headers=headers, timeout=20).json()
+        assert public["public"] is True
+    # What counts by GET, too: a pixel.
+    pixel = requests.get(f"{own}/hit/a/b.gif", headers={"Sec-Fetch-Site": "cross-site"}, timeout=20)
+    assert pixel.json()["public"] is True
+
+
+def test_a_picture_that_says_nothing_may_count_only_where_browsers_would_say_something(
+    opened: Web,
+) -> None:
+    local = ("127.0.0.1", "127.0.0.1:8321", "localhost", "LocalHost:80", "a.localhost", "[::1]:1")
+    old = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) Version/15.6 Safari/605.1.15"
+    for host in local:
+        assert ask(opened, "/hit/a/b.gif", Host=host).json()["public"] is False, host
+        assert ask(opened, "/hit/a/b.gif", Host=host, User_Agent=old).json()["public"] is True
+        said = ask(opened, "/hit/a/b.gif", Host=host, User_Agent=old, Sec_Fetch_Site="none")
+        assert said.json()["public"] is False
+    for host in ("ip6-localhost", "localhost.localdomain"):
+        assert ask(opened, "/hit/a/b.gif", Host=host).json()["public"] is True, host
+        # What is sent by POST has an Origin where a page sends it; what counts nothing may be read.
+        assert ask(opened, "/hit/a", "POST", Host=host).json()["public"] is False
+        assert ask(opened, "/read", Host=host, User_Agent=old).json()["public"] is False
+        own = {"Host": host, "Referer": f"http://{host}/page"}
+        assert ask(opened, "/hit/a/b.gif", **own).json()["public"] is False
+
+
+def test_where_everybody_may_do_everything_by_intent_the_same_holds(opened: Web) -> None:
+    urls = opened.options.redis_url, opened.options.mysql_url
+    with serving(
+        *urls, routes=ROUTES, host="0.0.0.0", without_keys=True, trusted_proxies=("127.0.0.1",)
+    ) as web:
+        url = web.url.replace("0.0.0.0", "127.0.0.1")
+        old = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) Version/15.6 Safari/605.1.15"
+
+        def public(path: str = "/hit/a/b.gif", method: str = "GET", **headers: str) -> bool:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            answer = requests.request(method, f"{url}{path}", headers=named, timeout=20)
+            return bool(answer.json()["public"])
+
+        assert (
+            requests.get(f"{url}/read", headers={"Host": "0.0.0.0"}, timeout=20).status_code == 421
+        )
+        for host in ("192.0.2.2", "10.0.0.1:8321", "[fe80::1]", "[::ffff:127.0.0.1]"):
+            assert public(Host=host) is True, host
+            assert public("/hit/a", "POST", Host=host) is False
+            assert public("/read", Host=host, User_Agent=old) is False
+            assert public(Host=host, Referer=f"http://{host}/page") is False
+        assert public(Host="192.0.2.2", X_Forwarded_Proto="https") is False
+
+
+def test_our_own_pages_and_programs_may(opened: Web) -> None:
+    for headers in (
+        {},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": opened.url},
+        {"Referer": f"{opened.url}/page?x"},
+    ):
+        answer = requests.post(f"{opened.url}/admin", headers=headers, timeout=20)
+        assert answer.status_code == 200, headers
+
+
+def test_a_key_in_a_header_needs_no_origin(guarded: Web) -> None:
+    key = guarded.key("ingest")
+    answer = ask(guarded, "/ingest", "POST", X_API_Key=key, Origin="https://shop.example")
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "X-Forwarded-For: 203.0.113.9",
+        "x-forwarded-proto: https",
+        "X-Forwarded-Host: counters.example",
+        "X-Forwarded-Port: 443",
+        "X-Forwarded: for=203.0.113.9",
+        "Forwarded: for=203.0.113.9",
+        "Via: 1.1 proxy",
+        "X-Real-IP: 203.0.113.9",
+        "X-Client-IP: 203.0.113.9",
+        "X-Original-Forwarded-For: 203.0.113.9",
+        "CF-Connecting-IP: 203.0.113.9",
+        "CF-Ray: 230b030023ae2822-SJC",
+        "CDN-Loop: cloudflare",
+        "True-Client-IP: 203.0.113.9",
+        "Fly-Client-IP: 203.0.113.9",
+        "Fastly-Client-IP: 203.0.113.9",
+        "X-Azure-ClientIP: 203.0.113.9",
+        "X-Envoy-External-Address: 203.0.113.9",
+        "X-Amzn-Trace-Id: Root=1-67891233-abcdef012345678912345678",
+        "X-Cluster-Client-IP:",
+    ],
+)
+def test_what_comes_through_a_proxy_needs_a_key(opened: Web, header: str) -> None:
+    sent = f"GET /read HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\nConnection: close\r\n\r\n"
+    said = exchange(opened.url, sent.encode())
+    assert status(said) == 401
+    assert b"proxy" in said
+
+
+def test_what_does_not_look_as_if_it_were_of_this_machine_needs_a_key(opened: Web) -> None:
+    for host in ("10.1.2.3", "203.0.113.9:8321", "[fe80::1]", "[::ffff:10.1.2.3]"):
+        assert ask(opened, "/read", Host=host).status_code == 401, host
+        assert ask(opened, "/admin", "POST", Host=host).status_code == 401, host
+        assert ask(opened, "/hit/a", "POST", Host=host).json()["public"] is True, host
+    # So proxies speak that send nothing of the client: nginx as it is installed, for one.
+    for head in (b"", b"Host: 127.0.0.1:8321\r\n"):
+        for method in (b"GET /read", b"POST /admin"):
+            sent = method + b" HTTP/1.0\r\n" + head + CLOSE + b"\r\n"
+            assert status(exchange(opened.url, sent)) == 401, sent
+    # A page that was sent by another host says so; a proxy has put our own name into Host.
+    for origin in ("https://counters.example", "http://10.1.2.3:8321", "null"):
+        for site in ({}, {"Sec_Fetch_Site": "same-origin"}):
+            told = ask(opened, "/admin", "POST", Origin=origin, **site)
+            assert told.status_code == 403, origin
+            assert ask(opened, "/read", Origin=origin, **site).status_code == 403, origin
+
+
+def test_a_name_that_was_allowed_is_not_this_machines(opened: Web) -> None:
+    urls = opened.options.redis_url, opened.options.mysql_url
+    with serving(*urls, routes=ROUTES, allowed_hosts=("counters.example",)) as web:
+        assert ask(web, "/live", Host="counters.example").status_code == 200
+        assert ask(web, "/read", Host="counters.example").status_code == 401
+        assert ask(web, "/read").status_code == 200
+    with serving(
+        *urls, routes=ROUTES, allowed_hosts=("counters.example",), without_keys=True
+    ) as web:
+        assert ask(web, "/read", Host="counters.example", Via="1.1 x").status_code == 200
+
+
+def test_a_path_is_utf_8_or_refused_never_another_key(opened: Web) -> None:
+    assert ask(opened, "/read/%C3%A9").json()["path"] == {"name": "é"}
+    assert ask(opened, "/hit/a/b%2Fc/%25.gif").json()["path"] == {"name": "a", "key": "b/c/%"}
+    assert ask(opened, "/hit/a/.gif").json()["path"] == {"name": "a", "key": ""}
+    assert ask(opened, "/hit/a/x%0A.gif").json()["path"]["key"] == "x\n"
+    for path in ("/read/%FF", "/read/%C3", "/read?a=%FF", "/hit/a/%ED%A0%80.gif"):
+        assert ask(opened, path).status_code == 400, path
+    raw = "GET /read?a=é HTTP/1.1\r\nHost: localhost\r\n".encode() + CLOSE + b"\r\n"
+    assert status(exchange(opened.url, raw)) == 400
+
+
+def test_no_other_spelling_of_a_path_is_the_path(opened: Web) -> None:
+    for path in (
+        "/read/",
+        "//read",
+        "/./read",
+        "/x/../read",
+        "/READ",
+        "/read%0A",
+        "/read;x",
+        "/%00",
+    ):
+        # requests would tidy them up
+        line = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n".encode()
+        assert status(exchange(opened.url, line + CLOSE + b"\r\n")) == 404, path
+
+
+def test_what_a_path_does_not_take(opened: Web) -> None:
+    answer = ask(opened, "/read/x", "DELETE")
+    assert answer.status_code == 405
+    assert answer.headers["Allow"] == "GET, HEAD, OPTIONS, POST"
+    assert answer.json()["status"] == 405
+    answer = ask(opened, "/read/x", "OPTIONS")
+    assert (answer.status_code, answer.headers["Allow"]) == (204, "GET, HEAD, OPTIONS, POST")
+    assert ask(opened, "/nothing").status_code == 404
+    assert ask(opened, "/nothing", "OPTIONS").status_code == 404
+    head = ask(opened, "/read", "HEAD")
+    assert (head.status_code, head.content) == (200, b"")
+    for method in ("TRACE", "PATCH", "PROPFIND", "get"):
+        line = f"{method} /read HTTP/1.1\r\nHost: localhost\r\n".encode()
+        assert status(exchange(opened.url, line + CLOSE + b"\r\n")) in (400, 405), method
+
+
+def test_a_person_without_a_key_is_shown_the_way_in_and_a_program_is_told(guarded: Web) -> None:
+    person = ask(guarded, "/page", Accept="text/html,*/*;q=0.8")
+    assert (person.status_code, person.headers["Location"]) == (303, "/login")
+    assert ask(guarded, "/page", Accept="*/*").status_code == 401
+    assert ask(guarded, "/read", Accept="text/html").status_code == 401
+
+
+def test_what_is_public_needs_no_key_and_a_wrong_one_is_still_wrong(guarded: Web) -> None:
+    assert ask(guarded, "/hit/a/b.gif").json()["public"] is True
+    assert ask(guarded, "/hit/a", "POST", Origin="https://blog.example").json()["public"] is True
+    assert ask(guarded, "/hit/a/b.gif", X_API_Key="ck_nobody").status_code == 401
+    assert ask(guarded, "/live", X_API_Key="ck_nobody").status_code == 200
+    reader = guarded.key("read")
+    assert ask(guarded, "/hit/a/b.gif", X_API_Key=reader).json()["public"] is True
+
+
+def test_every_answer_has_its_headers_and_none_names_the_server(opened: Web) -> None:
+    paths = ("/read", "/nothing", "/broken", "/away", "/read?%FF", "/page")
+    answers = [ask(opened, path) for path in paths] + [ask(opened, "/read", Host="evil.example")]
+    for answer in answers:
+        for name, value in DATA:
+            assert answer.headers[name.decode()] == value.decode(), answer.url
+        assert "Server" not in answer.headers
+        assert not any(name.lower().startswith("access-control") for name in answer.headers)
+
+
+def test_a_bug_is_told_by_a_number_that_is_in_the_log(
+    opened: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, logger="countersink.web")
+    answer = ask(opened, "/broken")
+    assert answer.status_code == 500
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert SECRET not in answer.text
+    assert "Traceback" not in answer.text
+    record = next(record for record in caplog.records if record.name == "countersink.web")
+    assert record.fields["incident"] == answer.json()["incident"]  # type: ignore[attr-defined]
+    assert ask(opened, "/refused").status_code == 500
+
+
+def test_a_server_that_is_away_is_503_with_when_to_come_again(opened: Web) -> None:
+    answer = ask(opened, "/away")
+    assert answer.status_code == 503
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert SECRET not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.4", False),
+        ("localhost.example", False),
+        ("127.0.0.1.example", False),
+    ],
+)
+def test_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def test_without_a_valid_key_nobody_listens_beyond_loopback_unless_told_so(mysql_url: str) -> None:
+    def check(host: str, *, without_keys: bool = False) -> None:
+        options = WebOptions(
+            redis_url="redis://x", mysql_url=mysql_url, host=host, without_keys=without_keys
+        )
+        with open_tables(mysql_url) as session:
+            check_keys(session, options)
+
+    check("127.0.0.1")
+    check("0.0.0.0", without_keys=True)
+    for host in ("0.0.0.0", "::", "counters.example.com"):
+        with pytest.raises(Unguarded, match="countersink key create"):
+            check(host)
+    with open_tables(mysql_url) as session:
+        made, _ = api_keys.create(session, "x", ["read"])
+    check("0.0.0.0")
+    with open_tables(mysql_url) as session:
+        api_keys.revoke(session, made.id)
+    with pytest.raises(Unguarded):
+        check("0.0.0.0")

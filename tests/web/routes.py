@@ -1,0 +1,61 @@
+"""Routes of tests: they say who came in, and what arrived."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from countersink.store.errors import Refused, Unavailable
+from countersink.web.auth.register import Identity
+from countersink.web.http import bodies
+from countersink.web.http.route import Route
+from countersink.web.services import Services
+
+SECRET = "the inside of the server"
+
+
+async def echo(request: Request, services: Services, who: Identity) -> Response:
+    """Who asks, with what."""
+    body = await bodies.read(request, services)
+    return JSONResponse(
+        {
+            "body": len(body),
+            "path": request.path_params,
+            "query": dict(request.query_params),
+            "key": who.key_id,
+            "name": who.name,
+            "public": who.public,
+        }
+    )
+
+
+async def broken(request: Request, services: Services, who: Identity) -> Response:
+    """A bug."""
+    raise RuntimeError(SECRET)
+
+
+async def away(request: Request, services: Services, who: Identity) -> Response:
+    """MySQL is away."""
+    raise Unavailable(SECRET)
+
+
+async def refused(request: Request, services: Services, who: Identity) -> Response:
+    """MySQL does not want to."""
+    raise Refused(SECRET)
+
+
+ROUTES = (
+    Route("GET", "/read", echo, scope="read"),
+    Route("GET", "/read/{name}", echo, scope="read"),
+    Route("POST", "/read/{name}", echo, scope="ingest"),
+    Route("POST", "/ingest", echo, scope="ingest"),
+    Route("POST", "/admin", echo, scope="admin"),
+    Route("GET", "/hit/{name}/{key:path}.gif", echo, scope="ingest", public=True),
+    Route("POST", "/hit/{name}", echo, scope="ingest", public=True),
+    Route("GET", "/live", echo, scope=None),
+    Route("POST", "/live", echo, scope=None),
+    Route("GET", "/page", echo, scope="read", hidden=True),
+    Route("GET", "/broken", broken, scope=None),
+    Route("GET", "/away", away, scope=None),
+    Route("GET", "/refused", refused, scope=None),
+)

@@ -1,0 +1,336 @@
+"""Reads a chunk: from bytes to the amounts that it adds, without touching a counter."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from countersink.backfill.count import chunks
+from countersink.backfill.count.line_marks import LineMarks
+from countersink.backfill.errors import Unreadable
+from countersink.backfill.formats import Reader
+from countersink.backfill.formats.reader import RecordTally, Reject
+from countersink.backfill.input.content import Content
+from countersink.backfill.input.spans import BYTES, LINES, Span, SpanReader, Window
+from countersink.store.counters.policies import Policies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a chunk begins.
+
+    Attributes:
+        at: the first byte that is in no other chunk.
+        reads_from: where its first line begins: before ``at`` where a part of that line, without
+            its newline, was counted as if it were all.
+        first_line: number of that line.
+        part_rejected: that part was not counted, whatever stands in it: 1: a total could not take
+            it; 2: it was left out.
+        open_was: where a later chunk was counted that goes on in its last line: whether that line,
+            as far as it stands here, is taken to have been treated in the same way; else None.
+    """
+
+    at: int
+    reads_from: int
+    first_line: int
+    part_rejected: int = 0
+    open_was: int | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it begins in the midst of a line."""
+        return self.reads_from < self.at
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLabels:
+    """The label of the bucket of a Unix minute; the same ones are equal."""
+
+    counter: str
+    in_force: Policies
+
+    def __call__(self, minute: int) -> int:
+        """The label.
+
+        Raises:
+            Refused: the time zone is unknown on this machine. The policies do not become outdated
+                by that: readers ask for minutes, too, in which there is nothing to be counted.
+        """
+        return self.in_force.at(self.counter, minute).label(minute)
+
+
+class IsolatingReader:
+    """A reader that rejects the lines of some cells, which the tables cannot take.
+
+    Attributes:
+        plain: the reader that reads the lines, and knows nothing of that.
+        open_rejected: a line was rejected by this that has no newline yet.
+
+    Args:
+        reader: reads the lines.
+        cells: (label, key) → why it cannot be counted.
+    """
+
+    def __init__(self, reader: Reader, cells: Mapping[tuple[int, str], str]) -> None:
+        self.quoted = reader.quoted
+        self.plain = reader
+        self.open_rejected = False
+        self._cells = cells
+
+    def look_back(self, content: Content, offset: int) -> None:
+        """As the plain reader's."""
+        self.plain.look_back(content, offset)
+
+    def look_at(self, window: Window) -> None:
+        """As the plain reader's."""
+        self.plain.look_at(window)
+
+    def passed(self, span: Span) -> None:
+        """As the plain reader's."""
+        self.plain.passed(span)
+
+    def count(self, window: Window, tally: RecordTally) -> None:
+        """As any reader's; slow."""
+        if window.rejected:
+            self.plain.count(window, tally)
+        for number, line in zip(window.numbers, window.lines, strict=True):
+            one = RecordTally(tally.bucket)
+            self.plain.count(Window([number], [line], [], window.open), one)
+            tally.lines += one.lines
+            for reason in (
+                self._cells[cell]
+                for cell in ((label, key) for key, label in one.counts)
+                if cell in self._cells
+            ):
+                tally.reject(number, reason, line)
+                self.open_rejected |= window.open
+                break
+            else:
+                for label, amounts in one.amounts.items():
+                    tally.amounts[label].update(amounts)
+                tally.counted += one.counted
+                tally.filtered += one.filtered
+                tally.rejected += one.rejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadChunk:
+    """What a chunk holds.
+
+    Attributes:
+        start: where it was begun to be read.
+        span: its bytes.
+        in_force: the policies by which it was read: under others it is to be read again.
+        amounts: label of the bucket → key → amount. Where it begins in the midst of a line these,
+            and the numbers, are the difference to what was counted of that line before.
+        lines, counted, filtered, rejected: lines.
+        rejects: the rejected lines, but for the last one if a later chunk has kept it.
+        open_rejected: its last line has no newline, and 1: was rejected since a total could not
+            take it; 2: was left out.
+        marks: those of its lines, if they were asked for.
+        header: the first line may be a header.
+        first_left_out: the first line was left out when it had no newline, and only that came.
+    """
+
+    start: Start
+    span: Span
+    in_force: Policies
+    amounts: Mapping[int, Counter[str]]
+    lines: int
+    counted: int
+    filtered: int
+    rejected: int
+    rejects: list[Reject]
+    open_rejected: int = 0
+    marks: LineMarks | None = None
+    header: bool = False
+    first_left_out: bool = False
+
+
+def read_chunk(
+    content: Content,
+    reader: Reader,
+    start: Start,
+    counter: str,
+    in_force: Policies,
+    *,
+    end: int | None = None,
+    max_lines: int = LINES,
+    max_bytes: int = BYTES,
+    scope: bytes = b"",
+    left_out: Sequence[tuple[int, int]] = (),
+) -> ReadChunk | None:
+    """Read the chunk that begins at ``start``; None: the content has nothing after it.
+
+    Args:
+        in_force: the policies that say to which buckets of ``counter`` it adds.
+        end: where it was planned to end; None: by the limits, or with the content.
+        scope: the lines' marks are wanted, as of this scope; empty: they are not.
+        left_out: the indexes of lines that do not count, from the first one on, half-open.
+
+    Raises:
+        Unreadable: it cannot be read.
+        Refused: a time zone is unknown on this machine.
+    """
+    plain = reader.plain if isinstance(reader, IsolatingReader) else reader
+    bucket = BucketLabels(counter, in_force)
+    spans = SpanReader(
+        content,
+        start.at,
+        start.first_line,
+        quoted=reader.quoted,
+        end=end,
+        reads_from=start.reads_from,
+        max_lines=max_lines,
+        max_bytes=max_bytes,
+        split=bool(scope),
+    )
+    reader.look_back(content, start.reads_from)
+    lines = _Lines(bucket, LineMarks(scope) if scope else None, left_out)
+    for window in spans:
+        lines.count(window, reader, None if start.open_was is None else plain)
+    span = spans.span
+    if span is None:
+        return None
+    if lines.ended:
+        reader.passed(span)
+    if lines.marks is not None and not start.at:
+        lines.marks.all_samples()
+    whole, last, open_rejected = lines.whole, lines.last, lines.open_rejected
+    if isinstance(reader, IsolatingReader) and reader.open_rejected:
+        open_rejected = 1
+    if start.open_was:
+        open_rejected = start.open_was
+        if open_rejected == chunks.OPEN_LEFT_OUT:
+            last = RecordTally(bucket)
+        else:
+            _reject(last, span.next_line)
+    part = RecordTally(bucket)
+    _read_part(content, plain, start, part)
+    return ReadChunk(
+        start=start,
+        span=span,
+        in_force=in_force,
+        amounts=_difference(whole, last, part),
+        lines=whole.lines + last.lines - part.lines,
+        counted=whole.counted + last.counted - part.counted,
+        filtered=whole.filtered + last.filtered - part.filtered,
+        rejected=len(whole.rejected) + len(last.rejected) - len(part.rejected),
+        rejects=whole.rejected,
+        open_rejected=open_rejected,
+        marks=lines.marks,
+        header=reader.quoted is not None and not start.at,
+        first_left_out=_only_ended(content, start),
+    )
+
+
+class _Lines:
+    """What the lines of a chunk come to.
+
+    Attributes:
+        whole: they, but for those in ``last``.
+        last: the last line, where it has no newline and is read as it stands.
+        marks: theirs, if they are asked for.
+        open_rejected: as of :class:`ReadChunk`, where it was left out.
+        ended: the last line has its newline.
+    """
+
+    def __init__(
+        self,
+        bucket: BucketLabels,
+        marks: LineMarks | None,
+        left_out: Sequence[tuple[int, int]],
+    ) -> None:
+        self.whole, self.last = RecordTally(bucket), RecordTally(bucket)
+        self.marks = marks
+        self.open_rejected = 0
+        self.ended = True
+        self._left_out = left_out
+        self._before = 0
+
+    def count(self, window: Window, reader: Reader, last_reader: Reader | None) -> None:
+        """Count the lines of a window.
+
+        Args:
+            last_reader: counts the last line, if it has no newline, apart from the others; None: it
+                is counted as they are.
+        """
+        self.ended = not window.open
+        if self.marks is not None:
+            self.marks.add(window)
+        kept = window
+        if self._left_out:
+            reader.look_at(window)
+            kept = window.without(self._left_out, self._before)
+        self._before += len(window.numbers)
+        if not kept.numbers and not kept.rejected:
+            self.open_rejected = chunks.OPEN_LEFT_OUT if kept.open else 0
+        elif kept.open and last_reader is not None:
+            last_reader.count(kept, self.last)
+        else:
+            reader.count(kept, self.whole)
+
+
+def _difference(
+    whole: RecordTally, last: RecordTally, part: RecordTally
+) -> Mapping[int, Counter[str]]:
+    """What ``whole`` and ``last`` add beyond what ``part`` has added."""
+    for label, keys in last.amounts.items():
+        whole.amounts[label].update(keys)
+    for (key, label), amount in part.counts.items():
+        keys = whole.amounts[label]
+        keys[key] -= amount
+        # Not a cell of 0: nothing is changed.
+        if not keys[key]:
+            del keys[key]
+    return whole.amounts
+
+
+def newlines(content: Content, start: int, end: int) -> int:
+    """How many newlines the bytes [start, end) hold.
+
+    Raises:
+        Unreadable: they cannot be read.
+    """
+    found = 0
+    content.seek(start)
+    while content.offset < end:
+        data = content.read(end - content.offset)
+        if not data:
+            raise Unreadable(f"{content.name} became shorter while it was read")
+        found += data.count(b"\n")
+    return found
+
+
+def _only_ended(content: Content, start: Start) -> bool:
+    """Whether the first line was left out without its newline, and has nothing new but that."""
+    if not start.goes_on or start.part_rejected != chunks.OPEN_LEFT_OUT:
+        return False
+    content.seek(start.at)
+    return content.read(1) == b"\n"
+
+
+def _read_part(content: Content, reader: Reader, start: Start, part: RecordTally) -> None:
+    """Add what the first line came to when only [reads_from, at) of it was there."""
+    if not start.goes_on or start.part_rejected == chunks.OPEN_LEFT_OUT:
+        return
+    spans = SpanReader(
+        content,
+        start.reads_from,
+        start.first_line,
+        quoted=reader.quoted,
+        end=start.at,
+    )
+    for window in spans:
+        reader.count(window, part)
+    if start.part_rejected:
+        _reject(part, start.first_line)
+
+
+def _reject(line: RecordTally, number: int) -> None:
+    """Let a line have been rejected not for what stands in it, but for the total that it would have
+    made: as :class:`IsolatingReader` does.
+    """
+    line.amounts.clear()
+    line.rejected.clear()
+    line.counted = line.filtered = 0
+    line.reject(number, "")

@@ -1,0 +1,182 @@
+"""What a job process does for a backfill: counts chunks that are pending, until there are no more.
+
+It shares nothing with the process that planned them but the tables and the files: each chunk is
+counted in one transaction, for whoever has it locked, if its bytes are those that were planned.
+"""
+
+import random
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Final
+
+from countersink.backfill import history, run_state
+from countersink.backfill.count import sources, task
+from countersink.backfill.count.sources import Source
+from countersink.backfill.count.targets import CounterTarget, Target, TruthTarget
+from countersink.backfill.count.task import LOOK_S, LineRate, Task
+from countersink.backfill.count.transaction import count_planned
+from countersink.backfill.errors import BackfillError, RunEnded, SourceChanged, Unreadable
+from countersink.backfill.formats import Reader, make_reader
+from countersink.backfill.input.content import Content, head_of, open_content
+from countersink.backfill.input.files import Input, expand
+from countersink.store.connection import Session
+from countersink.store.counters import policies
+from countersink.store.sessions import PatientSession, open_tables
+
+IDLE_S: Final = 2.0
+"""Seconds to wait for more to be planned."""
+_AT_ONCE: Final = 8
+"""Chunks to choose from, so that two jobs seldom want the same one."""
+
+
+def work(
+    mysql_url: str,
+    run: int,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    rate: float | None = None,
+    max_rejects: int | None = None,
+    count_repeats: bool = False,
+) -> str:
+    """Count what is pending of a run; why not all of it, in a sentence, or nothing.
+
+    Args:
+        mysql_url: the database.
+        run: its number.
+        stop: asked before each chunk; true: end.
+        rate: lines per second at most; None: as fast as it goes.
+        max_rejects: more rejected lines than this end the run; None: any number may be.
+        count_repeats: lines count that were counted as another source's, too.
+
+    Raises:
+        StoreError: MySQL did not do its part; calling it again goes on.
+    """
+    with (
+        PatientSession(partial(open_tables, mysql_url), stop).open() as link,
+        _Desk(link, LineRate(rate, stop), stop) as desk,
+    ):
+        try:
+            desk.count_all(run, max_rejects, count_repeats)
+        except RunEnded:
+            return ""
+        except BackfillError as error:
+            return _here(error)
+        return "; ".join(desk.unreadable.values())
+
+
+def _found(path: str) -> Input:
+    """The file of this path.
+
+    Raises:
+        Unreadable: there is none here that can be read.
+    """
+    found, failed = expand([path])
+    if failed:
+        raise Unreadable(f"{path}: {failed[0].detail}")
+    if len(found) != 1 or found[0].size is None:
+        raise Unreadable(f"{path} is no file here")
+    return found[0]
+
+
+def _here(error: BackfillError) -> str:
+    return f"on {socket.gethostname()}: {error}"
+
+
+class _Desk:
+    """Counts chunks, with one source open at a time.
+
+    Attributes:
+        unreadable: sources that cannot be read here, and why.
+    """
+
+    def __init__(self, link: PatientSession, pace: LineRate, stop: Callable[[], bool]) -> None:
+        self._link = link
+        self._pace = pace
+        self._stop = stop
+        self._opened = ExitStack()
+        self._open: tuple[Source, Content, Reader] | None = None
+        self.unreadable: dict[int, str] = {}
+
+    def __enter__(self) -> "_Desk":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def count_all(self, run: int, max_rejects: int | None, count_repeats: bool) -> None:
+        """Count until nothing is pending that can be counted here.
+
+        Raises:
+            RunEnded, BackfillError, StoreError: as :func:`count_planned`.
+        """
+        about = self._link.run(lambda session: history.run(session, run))
+        target: Target = CounterTarget()
+        if about.mode != "add":
+            target = TruthTarget(run, about.counter)
+        task = Task(run, about.counter, target, max_rejects, count_repeats=count_repeats)
+        idle_until = time.monotonic() + IDLE_S
+        while not self._stop() and time.monotonic() < idle_until:
+            pending = self._link.run(partial(self._pending, run=run))
+            if not pending and self.unreadable:
+                return
+            if any(self._count(task, source, start_at) for source, start_at in pending):
+                idle_until = time.monotonic() + IDLE_S
+            else:
+                time.sleep(LOOK_S)
+
+    def _pending(self, session: Session, run: int) -> list[tuple[int, int]]:
+        """Some chunks, in no order."""
+        run_state.require_running(session, run)
+        without = ", ".join(str(int(source)) for source in self.unreadable) or "0"
+        found = session.query(
+            "SELECT source, start_at FROM backfill_chunk WHERE run = %s AND state = 'pending'"
+            f" AND source NOT IN ({without}) ORDER BY source, start_at LIMIT %s",
+            (run, _AT_ONCE),
+        )
+        random.shuffle(found)
+        return [(int(source), int(start_at)) for source, start_at in found]
+
+    def _count(self, task: Task, number: int, start_at: int) -> bool:
+        """Count a chunk, if it is still to be had."""
+        if self._stop() or number in self.unreadable:
+            return False
+        try:
+            source, content, reader = self._at_hand(number)
+            self._pace.wait()
+            if self._stop():
+                return False
+            counted = self._link.run(
+                lambda session: count_planned(session, task, source, start_at, content, reader)
+            )
+        except (Unreadable, SourceChanged) as error:
+            self.unreadable[number] = _here(error)
+            return False
+        if counted is None:
+            return False
+        self._pace.note(counted.lines)
+        return True
+
+    def _at_hand(self, number: int) -> tuple[Source, Content, Reader]:
+        """A source, opened."""
+        if self._open is None or self._open[0].id != number:
+            self._opened.close()
+            self._open = None
+            source = self._link.run(lambda session: sources.read(session, number))
+            if source is None:
+                raise SourceChanged(f"source {number} is not there any more")
+            content = self._opened.enter_context(open_content(_found(source.path)))
+            if not content.plain:
+                raise Unreadable(f"{source.path} is compressed here")
+            head = head_of(content)
+            in_force = self._link.run(policies.load)
+            minutes = task.minutes_asked(source.recipe, source.counter, in_force)
+            begins = partial(task.first_minute, in_force, source.counter)
+            self._open = (
+                source,
+                content,
+                make_reader(source.recipe, head, minutes, begins, source.counter),
+            )
+        return self._open

@@ -1,0 +1,468 @@
+"""Sources as the tables have them, and which of them a content is, by its bytes.
+
+A source's *head*, its first bytes, finds the candidates. A content is the source whose chunks it
+holds, each byte of them. So a copy is known, compressed or renamed, and a file that has grown
+since; and a content that begins alike and then differs is another source.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from countersink.backfill.count import chunks
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.input.content import Content
+from countersink.backfill.input.spans import Span, digest
+from countersink.backfill.options import Recipe
+from countersink.store.connection import Session, rerun
+from countersink.store.ledger import seals
+
+LONGEST_PATH: Final = 4096
+KNOWN_BYTES: Final = 4096
+"""First bytes of a content by which it is found among the sources that are known."""
+_INDEXED: Final = 16
+"""Bytes of a head that are in the index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A row of ``backfill_source``.
+
+    Attributes:
+        id: its number.
+        counter: for which it is read.
+        truth_of: the run that set totals to what it says; 0: it was added.
+        name: tells sources of the same content apart.
+        head: its first bytes, 4,096 at most, as far as they were seen.
+        recipe: how it is read.
+        path: where it was last.
+        read_to: bytes that are in chunks.
+        lines_to: lines in them.
+        open_at: where its last line begins, if it had no newline yet.
+    """
+
+    id: int
+    counter: str
+    truth_of: int
+    name: str
+    head: bytes
+    recipe: Recipe
+    path: str
+    read_to: int
+    lines_to: int
+    open_at: int | None
+
+    def after(self, span: Span, *, goes_on: bool, head: bytes) -> "ReadPosition":
+        """Where it is read to once ``span`` is in a chunk, too.
+
+        Args:
+            span: that begins at ``read_to``.
+            goes_on: it begins in the midst of a line, which is in ``lines_to`` already.
+            head: of the content that holds the span, and all chunks.
+        """
+        return ReadPosition(
+            read_to=span.end,
+            lines_to=self.lines_to + span.lines - goes_on,
+            open_at=span.open_at,
+            # What nothing was read of may have begun as something else that goes on differently.
+            head=head if not self.read_to or len(head) > len(self.head) else self.head,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPosition:
+    """What of a source is in chunks; the columns of that name of :class:`Source`."""
+
+    read_to: int
+    lines_to: int
+    open_at: int | None
+    head: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSource:
+    """How much of a source a content holds.
+
+    Attributes:
+        source: as it was looked at.
+        to: where the chunks end that it holds; below ``source.read_to`` if it does not hold all.
+        verdict: ``same``; ``older``: it ends with a chunk, or all of it stands in the source's
+            head, and is counted; ``short``: it ends within a chunk, so that one cannot tell;
+            ``other``: it differs.
+    """
+
+    source: Source
+    to: int
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSource:
+    """What a content is to be.
+
+    Attributes:
+        counter, truth_of, name, recipe, path: as of :class:`Source`.
+        head: how it begins, :data:`KNOWN_BYTES` at most.
+    """
+
+    counter: str
+    truth_of: int
+    name: str
+    recipe: Recipe
+    path: str
+    head: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSource:
+    """What was found of a content.
+
+    Attributes:
+        held: the source that it is, and how much it holds of it; None: it is a new one.
+        compared: all sources that it was compared with.
+        notice: for people, '' mostly.
+    """
+
+    held: HeldSource | None
+    compared: frozenset[int]
+    notice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """Which source a content is.
+
+    Attributes:
+        source: its number.
+        to: up to where the content is known to be that source's.
+        head: of the content.
+        ended: the content ends there, and more of the source is known: it is an older copy.
+        notice: for people, '' mostly.
+    """
+
+    source: int
+    to: int
+    head: bytes
+    ended: bool = False
+    notice: str = ""
+
+
+def settle(
+    session: Session,
+    content: Content,
+    wanted: WantedSource,
+    *,
+    looking: Callable[[], object] = lambda: None,
+) -> Settled:
+    """Settle it; committed when it returns. May be run again.
+
+    Raises:
+        BackfillError: it must not be counted; the message says why, and what to do.
+        Unreadable: the content cannot be read as far as it is known.
+        StoreError: as any transaction.
+    """
+    while True:
+        found = find(session, content, wanted, looking=looking)
+        settled = rerun(partial(_write_down, session, wanted, found))
+        if settled is not None:
+            return settled
+
+
+def find(
+    session: Session,
+    content: Content,
+    wanted: WantedSource,
+    *,
+    looking: Callable[[], object] = lambda: None,
+) -> FoundSource:
+    """Look which source it is, and change nothing.
+
+    Raises:
+        As :func:`settle`.
+    """
+    own = [
+        compare(session, content, source, wanted.head, looking=looking)
+        for source in _alike(session, wanted)
+    ]
+    held = _chosen(own)
+    if held is None and (short := [one for one in own if one.verdict == "short"]):
+        raise BackfillError(too_short(short[0].source.path))
+    return FoundSource(
+        held=held,
+        compared=frozenset(one.source.id for one in own),
+        notice=_notice(own) if held is None else "",
+    )
+
+
+def _chosen(own: Sequence[HeldSource]) -> HeldSource | None:
+    """The source that it is: at most one of those that something was read of can be."""
+    for one in own:
+        if one.verdict == "same" and one.source.read_to:
+            return one
+    for one in own:
+        if one.verdict == "older":
+            return one
+    if any(one.verdict == "short" for one in own):
+        return None
+    return next((one for one in own if one.verdict == "same"), None)
+
+
+def _alike(session: Session, wanted: WantedSource) -> list[Source]:
+    return candidates(session, wanted.counter, wanted.truth_of, wanted.name, wanted.head)
+
+
+def _write_down(session: Session, wanted: WantedSource, found: FoundSource) -> Settled | None:
+    """Write down what was found, unless somebody was faster; then None: look again."""
+    with session.transaction():
+        if found.held is None:
+            hold_counter(session, wanted.counter)
+            now = _alike(session, wanted)
+            if not {one.id for one in now} <= found.compared:
+                return None
+            number = insert(
+                session,
+                counter=wanted.counter,
+                truth_of=wanted.truth_of,
+                name=wanted.name,
+                head=wanted.head,
+                recipe=wanted.recipe,
+                path=wanted.path,
+            )
+            return Settled(source=number, to=0, head=wanted.head, notice=found.notice)
+        held = found.held
+        source = read(session, held.source.id, lock=True)
+        if source is None or not alike(source.head, wanted.head):
+            return None
+        ended = held.verdict == "older"
+        if not ended:
+            moved(session, source, wanted.path)
+        if source.recipe != wanted.recipe:
+            if not may_begin_anew(session, source):
+                raise BackfillError(other_recipe(session, source, wanted.recipe))
+            chunks.forget(session, source.id)
+            begin_anew(session, source.id, wanted.recipe)
+            return Settled(source=source.id, to=0, head=wanted.head)
+        return Settled(source=source.id, to=held.to, head=wanted.head, ended=ended)
+
+
+def may_begin_anew(session: Session, source: Source) -> bool:
+    """Whether nothing was ever counted of a source, nor is about to be."""
+    in_use = session.query(
+        "SELECT 1 FROM backfill_chunk WHERE source = %s"
+        " AND (state = 'pending' OR counted <> 0 OR amount <> 0) LIMIT 1",
+        (source.id,),
+    )
+    journalled = session.query(
+        "SELECT 1 FROM backfill_journal WHERE source = %s LIMIT 1", (source.id,)
+    )
+    return not (in_use or journalled)
+
+
+def other_recipe(session: Session, source: Source, recipe: Recipe) -> str:
+    """Why a source is not counted by two recipes."""
+    runs = session.query(
+        "SELECT DISTINCT run FROM backfill_chunk WHERE source = %s ORDER BY run", (source.id,)
+    )
+    numbers = [str(run) for (run,) in runs]
+    undo = " and ".join(f"`countersink backfills undo {number}`" for number in numbers[:3])
+    return (
+        f"it was counted as {source.counter} with other options (as {source.path}): then"
+        f" {source.recipe.described()}, now {recipe.described()}. Counting it twice would double"
+        f" it: {undo or 'undo that run'} first, or count it under another counter"
+    )
+
+
+def too_short(path: str) -> str:
+    """Why a content is refused that is shorter than what was read of ``path``."""
+    return (
+        f"it begins as {path} did, of which more was read: it ends where that cannot be"
+        " told from an older copy of it. Give the newer copy; or, if it is another source, a name"
+        " of its own by --source-name"
+    )
+
+
+def _notice(own: Sequence[HeldSource]) -> str:
+    alike = max((one for one in own if one.to), key=lambda one: one.to, default=None)
+    if alike is None:
+        return ""
+    return (
+        f"its first {alike.to:,} bytes are those of {alike.source.path}, which goes on in another"
+        " way: it is counted as another source, from its beginning"
+    )
+
+
+def alike(one: bytes, other: bytes) -> bool:
+    """Whether two beginnings may be those of one source: one is how the other begins."""
+    return one.startswith(other) or other.startswith(one)
+
+
+def compare(
+    session: Session,
+    content: Content,
+    source: Source,
+    head: bytes,
+    start_at: int = 0,
+    *,
+    looking: Callable[[], object] = lambda: None,
+) -> HeldSource:
+    """How much a content holds of the chunks of ``source`` from ``start_at`` on.
+
+    Args:
+        head: of the content.
+        start_at: where a chunk begins, or ``source.read_to``; what is before is known to be held.
+        looking: called before each chunk.
+
+    Raises:
+        Unreadable: the content cannot be read so far.
+        StoreError: as any query.
+    """
+    to = start_at
+    for chunk in chunks.of(session, source.id, start_at):
+        looking()
+        found = digest(content, chunk.start_at, chunk.end_at)
+        if found is None:
+            # It has been read to its end.
+            size = content.offset
+            told = size == len(head) and source.head.startswith(head)
+            if size == chunk.start_at or (told and chunks.all_done(session, source.id, size)):
+                return HeldSource(source, to, "older")
+            return HeldSource(source, to, "short")
+        if found != chunk.digest:
+            return HeldSource(source, to, "other")
+        to = chunk.end_at
+    return HeldSource(source, to, "same")
+
+
+_SELECT: Final = (
+    "SELECT id, counter, truth_of, name, head, options, path, read_to, lines_to, open_at"
+    " FROM backfill_source"
+)
+
+
+def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
+    """A source by its number, ``lock``: alone until the transaction ends; None: it is gone."""
+    found = session.query(f"{_SELECT} WHERE id = %s{' FOR UPDATE' if lock else ''}", (source,))
+    return _source(found[0]) if found else None
+
+
+def candidates(
+    session: Session, counter: str, truth_of: int, name: str, head: bytes
+) -> list[Source]:
+    """The sources of a counter, or of a run's truth, that begin as a content does, as far as both
+    go; those of which the most was read come first.
+
+    Args:
+        head: the content's.
+    """
+    begins = head[:_INDEXED]
+    shorter = [begins[:size] for size in range(len(begins))]
+    marks = ", ".join(["%s"] * (len(shorter) + 1))
+    found = session.query(
+        f"{_SELECT} WHERE counter = %s AND truth_of = %s"
+        # By the index; then all of it, there: others of a format begin with the same header.
+        f" AND (head IN ({marks}) OR head BETWEEN %s AND %s)"
+        " AND LEFT(head, %s) = LEFT(%s, LENGTH(head)) ORDER BY read_to DESC, id",
+        (
+            *(counter, truth_of, *shorter, begins, begins),
+            *(begins.ljust(KNOWN_BYTES, b"\xff"), len(head), head),
+        ),
+    )
+    # In SQL a name would be as that with blanks after it.
+    return [_source(row) for row in found if row[3] == name]
+
+
+def hold_counter(session: Session, counter: str) -> None:
+    """Let nobody else decide what a source of the counter is until the transaction ends."""
+    session.execute("INSERT IGNORE INTO backfill_counter (counter) VALUES (%s)", (counter,))
+    session.query("SELECT 1 FROM backfill_counter WHERE counter = %s FOR UPDATE", (counter,))
+
+
+def insert(
+    session: Session,
+    *,
+    counter: str,
+    truth_of: int,
+    name: str,
+    head: bytes,
+    recipe: Recipe,
+    path: str,
+) -> int:
+    """A source of which nothing was read yet; the caller holds its counter. Its number."""
+    session.execute(
+        "INSERT INTO backfill_source"
+        " (counter, truth_of, name, head, options, path, seal)"
+        f" VALUES (%s, %s, %s, %s, %s, %s, {seals.seal('backfill_source')})",
+        (counter, truth_of, name, head, recipe.to_json(), path[:LONGEST_PATH]),
+    )
+    ((number,),) = session.query("SELECT LAST_INSERT_ID()")
+    return int(number)
+
+
+def advance(session: Session, source: int, position: ReadPosition) -> None:
+    """Note how far a source was read."""
+    session.execute(
+        seals.update("backfill_source", "read_to = %s, lines_to = %s, open_at = %s, head = %s")
+        + " WHERE id = %s",
+        (position.read_to, position.lines_to, position.open_at, position.head, source),
+    )
+
+
+def forget_unread(session: Session, source: int) -> None:
+    """Delete a source of which nothing is in chunks: so that nothing is taken for it. In a
+    transaction of its own; who was about to read it looks again which it is.
+    """
+    with session.transaction():
+        found = read(session, source, lock=True)
+        if found is not None and not found.read_to:
+            session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))
+
+
+def moved(session: Session, source: Source, path: str) -> None:
+    """Note where a source is now."""
+    if source.path != path[:LONGEST_PATH]:
+        session.execute(
+            seals.update("backfill_source", "path = %s") + " WHERE id = %s",
+            (path[:LONGEST_PATH], source.id),
+        )
+
+
+def begin_anew(session: Session, source: int, recipe: Recipe) -> None:
+    """Let a source of which nothing was counted be read from its beginning, by another recipe."""
+    session.execute(
+        seals.update("backfill_source", "options = %s, read_to = 0, lines_to = 0, open_at = NULL")
+        + " WHERE id = %s",
+        (recipe.to_json(), source),
+    )
+
+
+def forget_lines(session: Session, run: int) -> None:
+    """Forget by what the lines of a run's truth are known: all of its sources are read."""
+    own = session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,))
+    for (source,) in own:
+        chunks.delete_marks(session, int(source))
+
+
+def forget_truth(session: Session, run: int) -> None:
+    """Delete the sources that were read as the truth of a run, with their chunks; in the caller's
+    transaction.
+    """
+    own = "(SELECT id FROM backfill_source WHERE truth_of = %s)"
+    for table in "backfill_reject", "backfill_chunk", *chunks.MARK_TABLES:
+        session.execute(f"DELETE FROM {table} WHERE source IN {own}", (run,))
+    session.execute("DELETE FROM backfill_source WHERE truth_of = %s", (run,))
+
+
+def _source(row: tuple[Any, ...]) -> Source:
+    return Source(
+        id=int(row[0]),
+        counter=row[1],
+        truth_of=int(row[2]),
+        name=row[3],
+        head=bytes(row[4]),
+        recipe=Recipe.from_json(row[5]),
+        path=row[6],
+        read_to=int(row[7]),
+        lines_to=int(row[8]),
+        open_at=None if row[9] is None else int(row[9]),
+    )

@@ -1,0 +1,329 @@
+"""Targets of a chunk's amounts: the counter, with its journal, or what a reconcile sets it to.
+
+The journal (``backfill_journal``) says what each chunk added, so that it can be taken back.
+``backfill_truth`` holds what the sources of a reconcile say in all, before anything is corrected.
+
+Nothing is added to days that a reconcile has set, by whatever source, until it is undone: what its
+sources say is all there was on them. A chunk is counted under the share lock of control, and marks
+are made under the exclusive one: a chunk that is committed before them is in what the reconcile
+sums up, and one that comes after them is refused.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.history import day_of
+from countersink.store import sql
+from countersink.store.apply import cells
+from countersink.store.apply.amounts import Amounts
+from countersink.store.connection import Session, rerun
+from countersink.store.counters import policies
+from countersink.store.counters.buckets import label_of, label_text, label_time
+from countersink.store.counters.policies import Policies, Policy, load_own
+from countersink.store.ledger import seals
+from countersink.store.tracked.definitions import tracked_names
+
+_CELLS: Final = 20_000
+"""Cells per piece: some hundred kilobytes, compressed."""
+_PACKET_SHARE: Final = 4
+"""The driver may double the bytes of a binary literal; that much room again is kept."""
+_FASTEST: Final = 1
+_Entry = tuple[int, str, int]
+"""(bucket's label, key, amount)."""
+_ROWS_PER_DELETE: Final = 5000
+_DAYS_NAMED: Final = 5
+
+
+class Target(Protocol):
+    """Takes chunks, each in the transaction that also writes down that it was taken.
+
+    Attributes:
+        truth_of: what ``backfill_source.truth_of`` is for its sources.
+    """
+
+    @property
+    def truth_of(self) -> int: ...
+
+    def add(self, session: Session, amounts: Amounts, source: int, start_at: int) -> None:
+        """Take the amounts of the chunk of ``source`` that begins at ``start_at``.
+
+        Args:
+            session: in a transaction that holds the share lock of control.
+
+        Raises:
+            BadCells: some of the amounts can never be taken; the transaction is to be undone.
+            StoreError: as any statement.
+        """
+        ...
+
+
+class CounterTarget:
+    """The counter itself: its totals, its ledger, and the journal by which it is taken back."""
+
+    truth_of = 0
+
+    def __init__(self) -> None:
+        self._slots: tuple[Session, int] | None = None
+
+    def add(self, session: Session, amounts: Amounts, source: int, start_at: int) -> None:
+        """As :meth:`Target.add`."""
+        if self._slots is None or self._slots[0] is not session:
+            self._slots = session, cells.slot_of(session)
+        cells.add(session, self._slots[1], amounts)
+        write_journal(session, source, start_at, amounts)
+
+
+class TruthTarget:
+    """Where the chunks of a reconcile go: added up beside the counter, whose totals stay as they
+    are.
+
+    Args:
+        run: its number.
+        counter: whose truth it is.
+
+    Attributes:
+        truth_of: the run: its sources are known apart from those that were added.
+    """
+
+    def __init__(self, run: int, counter: str) -> None:
+        self.truth_of = run
+        self._counter = counter
+
+    def add(self, session: Session, amounts: Amounts, source: int, start_at: int) -> None:
+        """Add a chunk in the open transaction, which holds the share lock of control.
+
+        Raises:
+            BackfillError: the counter's policies are not those by which the first chunk was read.
+            StoreError: as any query.
+        """
+        own = policies_text(load_own(session, self._counter))
+        if _agreed(session, self.truth_of, own) != json.loads(own):
+            raise _changed(self._counter)
+        clause = session.dialect.upsert_add("backfill_truth", "amount")
+        heads: dict[int, str] = {}
+        for some in amounts.chunks(sql.per_statement(session)):
+            for _, bucket, _, _ in some:
+                if bucket not in heads:
+                    heads[bucket] = f"({self.truth_of:d}, '{label_text(bucket)}', X'"
+            values = ", ".join(
+                f"{heads[bucket]}{key.encode().hex()}', {amount:d})"
+                for _, bucket, key, amount in some
+            )
+            session.execute(
+                "INSERT INTO backfill_truth (run, bucket, counter_key, amount)"
+                f" VALUES {values}{clause}"
+            )
+
+
+def write_journal(session: Session, source: int, start_at: int, amounts: Amounts) -> None:
+    """Write down the amounts of a chunk, all of one counter, in the caller's transaction."""
+    most = session.max_allowed_packet // _PACKET_SHARE
+    pieces = [
+        piece
+        for some in amounts.chunks(_CELLS)
+        for piece in _packed([(bucket, key, amount) for _, bucket, key, amount in some], most)
+    ]
+    seal = seals.seal("backfill_journal", more="%s")
+    for number, piece in enumerate(pieces):
+        session.execute(
+            "INSERT INTO backfill_journal (source, start_at, piece, cells, seal)"
+            f" VALUES (%s, %s, %s, %s, {seal})",
+            (source, start_at, number, piece, len(pieces)),
+        )
+
+
+def read_journal(session: Session, counter: str, source: int, start_at: int) -> Amounts:
+    """What a chunk added.
+
+    Raises:
+        BackfillError: a piece of it is damaged.
+    """
+    amounts = Amounts()
+    for number, piece in session.query(
+        "SELECT piece, cells FROM backfill_journal WHERE source = %s AND start_at = %s"
+        " ORDER BY piece",
+        (source, start_at),
+    ):
+        try:
+            for bucket, key, amount in _unpacked(piece):
+                amounts.add(counter, bucket, key, amount)
+        except (ValueError, TypeError, zlib.error, RecursionError) as error:
+            raise BackfillError(
+                f"piece {number} of the journal of source {source} from byte {start_at:,} on cannot"
+                f" be read ({error}): nothing of that chunk was taken back; restore table"
+                " backfill_journal from a backup"
+            ) from error
+    return amounts
+
+
+def delete_journal(session: Session, source: int, start_at: int) -> None:
+    """Forget what a chunk added."""
+    session.execute(
+        "DELETE FROM backfill_journal WHERE source = %s AND start_at = %s", (source, start_at)
+    )
+
+
+def _unpacked(piece: bytes) -> Iterator[_Entry]:
+    entries: Any = json.loads(zlib.decompress(piece))
+    for bucket, key, amount in entries:
+        # ``type``: True is a number to isinstance.
+        if (type(bucket), type(key), type(amount)) != (int, str, int):
+            raise ValueError("an entry is not a bucket, a key and an amount")
+        yield bucket, key, amount
+
+
+def _packed(entries: list[_Entry], most: int) -> Iterator[bytes]:
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
+    packed = zlib.compress(text.encode(), _FASTEST)
+    if len(packed) <= most or len(entries) == 1:
+        yield packed
+        return
+    middle = len(entries) // 2
+    yield from _packed(entries[:middle], most)
+    yield from _packed(entries[middle:], most)
+
+
+def require_policies(session: Session, run: int, counter: str, t0: int) -> tuple[Policy, ...]:
+    """The counter's policies, if they put events up to ``t0`` where they did when its truth was
+    read.
+
+    Raises:
+        BackfillError: they do not.
+    """
+    own = load_own(session, counter)
+    found = session.query("SELECT policies FROM backfill_run WHERE id = %s", (run,))
+    agreed = json.loads(found[0][0]) if found and found[0][0] is not None else None
+    if agreed is not None and _until(agreed, t0) != _until(json.loads(policies_text(own)), t0):
+        raise _changed(counter)
+    return own
+
+
+def refuse_tracked(session: Session, counter: str) -> None:
+    """See that no table's triggers count a counter.
+
+    Raises:
+        BackfillError: they do.
+    """
+    if counter in tracked_names(session):
+        raise BackfillError(
+            f"{counter} is the row count of a tracked table: only its triggers count it, and"
+            " `countersink verify` says whether they are right"
+        )
+
+
+def truth_labels(session: Session, run: int) -> list[int]:
+    """The buckets that the sources of a run know of, in order."""
+    # A loose scan: not a row of a bucket but its first is looked at.
+    found = session.query(
+        "SELECT DISTINCT run, bucket FROM backfill_truth WHERE run = %s ORDER BY bucket", (run,)
+    )
+    return [label_of(bucket) for _, bucket in found]
+
+
+def discard_truth(session: Session, run: int) -> None:
+    """Forget what the sources of a run said; outside a transaction, in steps."""
+    delete = partial(
+        session.execute,
+        f"DELETE FROM backfill_truth WHERE run = %s LIMIT {_ROWS_PER_DELETE:d}",
+        (run,),
+    )
+    while rerun(delete) == _ROWS_PER_DELETE:
+        pass
+
+
+def discard_ended_truths(session: Session, counter: str) -> None:
+    """The same of all runs of a counter that have ended, however."""
+    ended = session.query(
+        "SELECT id FROM backfill_run AS r WHERE counter = %s AND state <> 'running'"
+        " AND mode <> 'add' AND EXISTS (SELECT 1 FROM backfill_truth AS t WHERE t.run = r.id)",
+        (counter,),
+    )
+    for (run,) in ended:
+        discard_truth(session, int(run))
+
+
+def policies_text(own: Sequence[Policy]) -> str:
+    """Policies as a run keeps them: what decides on the buckets of events."""
+    return json.dumps([[one.number, one.valid_from, one.time_zone, one.resolution] for one in own])
+
+
+def _changed(counter: str) -> BackfillError:
+    """What to say where the policies are others by now."""
+    return BackfillError(
+        f"the time zone or resolution of {counter} was changed while its sources were read, so they"
+        " were added up for buckets that it has not: run this again"
+    )
+
+
+def _agreed(session: Session, run: int, own: str) -> object:
+    """The policies by which the first chunk of a run was read: ``own``, if this is the first."""
+    ask = "SELECT policies FROM backfill_run WHERE id = %s"
+    found = session.query(ask, (run,))
+    if found and found[0][0] is None:
+        session.execute(
+            seals.update("backfill_run", "policies = %s") + " WHERE id = %s AND policies IS NULL",
+            (own, run),
+        )
+        found = session.query(ask, (run,))
+    return json.loads(found[0][0]) if found else None
+
+
+def _until(own: Sequence[Sequence[object]], t0: int) -> list[Sequence[object]]:
+    """Without policies that begin later: they have no bucket that was over by then."""
+    return [one for one in own if isinstance(one[1], int) and one[1] * 60_000 <= t0]
+
+
+def refuse_set_days(
+    session: Session, in_force: Policies, counter: str, labels: Iterable[int]
+) -> None:
+    """Check that buckets may be added to.
+
+    Args:
+        session: in a transaction that holds the share lock of control, so that it stays so; or
+            outside of one, to say what would be.
+        in_force: the policies.
+        labels: of the buckets.
+
+    Raises:
+        BackfillError: a reconcile that is not undone has set some of them.
+        StoreError: as any query.
+    """
+    found = policies.last_reconciles(session, counter, labels)
+    if found:
+        run = max(found.values())
+        days = _days(in_force, counter, (one for one, by in found.items() if by == run))
+        raise BackfillError(
+            f"backfill {run} has set {days} of {counter} to what its sources say, and adding to"
+            " that would count some of it twice. Reconcile these days again, with all their"
+            f" sources; or `countersink backfills undo {run}` first; or leave these days out, by"
+            " --from and --to"
+        )
+
+
+def set_days_after(
+    session: Session, in_force: Policies, counter: str, labels: Iterable[int], run: int = 0
+) -> Iterator[str]:
+    """What to say where buckets were set after what was taken back of them.
+
+    Args:
+        run: name runs after this one; 0: all, as nothing was added to what was set.
+    """
+    found = policies.last_reconciles(session, counter, labels, later_than=run)
+    for later in sorted(set(found.values())):
+        days = _days(in_force, counter, (one for one, by in found.items() if by == later))
+        yield (
+            f"backfill {later} has set {days} after it, and the totals are not what its sources say"
+            " any more: reconcile these days again, with all their sources"
+        )
+
+
+def _days(in_force: Policies, counter: str, labels: Iterable[int]) -> str:
+    """The first days of some buckets, for people."""
+    days = sorted({day_of(in_force, counter, label_time(label)) for label in labels})
+    more = len(days) - _DAYS_NAMED
+    named = ", ".join(map(str, days[:_DAYS_NAMED]))
+    return f"{named} and {more:,} more days" if more > 0 else named

@@ -1,0 +1,312 @@
+"""The task of a run: what its chunks and sources share, its pace, progress and job processes."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from functools import partial
+from typing import Final, Protocol, TypedDict
+
+from countersink.backfill.count.sources import HeldSource, Source, compare
+from countersink.backfill.count.targets import Target
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.input.content import Content
+from countersink.backfill.input.files import Input
+from countersink.backfill.input.spans import LINES
+from countersink.backfill.options import BackfillOptions, Progress, Recipe
+from countersink.backfill.run_state import LineCounts
+from countersink.store.apply import refusals
+from countersink.store.apply.control import read_control
+from countersink.store.connection import Session
+from countersink.store.counters import policies
+from countersink.store.counters.buckets import MAX_MINUTE, day_begins
+from countersink.store.counters.policies import Policies
+from countersink.store.sessions import PatientSession
+
+FEWEST: Final = 1_000
+"""Lines of a chunk, however slow it is to go."""
+LOOK_S: Final = 0.1
+"""Seconds between two looks whether to stop."""
+INTERVAL: Final = 0.2
+"""Seconds between two reports."""
+
+
+@dataclass(slots=True)
+class Task:
+    """What the chunks of a run have in common; remembers the policies.
+
+    Attributes:
+        run: its number.
+        counter: which.
+        target: where amounts go.
+        max_rejects: more rejected lines than this end the run; None: any number may be.
+        count_repeats: lines count that were counted as another source's, too.
+    """
+
+    run: int
+    counter: str
+    target: Target
+    max_rejects: int | None = None
+    count_repeats: bool = False
+    _policies: Policies | None = field(default=None, repr=False)
+
+    def policies(self, session: Session) -> Policies:
+        """Those that were in force when they were last looked at."""
+        if self._policies is None:
+            self._policies = policies.load(session)
+        return self._policies
+
+    def in_force(self, session: Session) -> Policies:
+        """The policies; they stay so until the transaction ends.
+
+        Raises:
+            BackfillError: the counter may not be counted by a backfill.
+        """
+        control = read_control(session)
+        found = self._policies
+        if found is None or found.version != control.policy_version:
+            found = self._policies = policies.load(session)
+        refuse(session, found, self.counter)
+        return found
+
+
+def refuse(session: Session, in_force: Policies, counter: str) -> None:
+    """Check that a backfill may count a counter.
+
+    Raises:
+        BackfillError: it is that of a tracked table, or in strict mode one that nobody has made.
+    """
+    if counter in in_force.tracked:
+        raise BackfillError(
+            f"{counter!r} is the row count of a tracked table, and only its triggers count it:"
+            f" count under another name, or `countersink untrack {counter}` first"
+        )
+    if in_force.strict and counter not in in_force.known:
+        if not refusals.known(session, [counter]):
+            raise BackfillError(
+                f"no counter is called {counter!r}, and only known ones are counted here:"
+                f" `countersink counter set {counter}` makes it"
+            )
+        in_force.known.add(counter)
+
+
+class JobTerms(TypedDict):
+    """The terms on which a job process counts: arguments of :mod:`countersink.backfill.count.job`.
+
+    Attributes:
+        rate: lines per second at most; None: as fast as it goes.
+        max_rejects: more rejected lines than this end the run; None: any number may be.
+        count_repeats: lines count that were counted as another source's, too.
+    """
+
+    rate: float | None
+    max_rejects: int | None
+    count_repeats: bool
+
+
+class Team(Protocol):
+    """Job processes, and the queue from which they take work. For one thread.
+
+    Every method may raise :class:`countersink.stream.errors.StreamError`: the queue's Redis does
+    not serve.
+    """
+
+    def processes(self) -> int:
+        """How many job processes are there."""
+        ...
+
+    def enqueue(self, run: int, number: int, terms: JobTerms) -> None:
+        """Ask for one more process to count what is pending of a run.
+
+        Args:
+            run: its number.
+            number: from 0; no other job of this run and process has it.
+            terms: on which it counts.
+        """
+        ...
+
+    def alive(self, run: int) -> int:
+        """How many of the jobs that were enqueued here for a run wait or work."""
+        ...
+
+    def said(self, run: int) -> list[str]:
+        """Why jobs that have ended counted no more, a sentence each; none: there was no more."""
+        ...
+
+
+class LineRate:
+    """Pauses between chunks.
+
+    Args:
+        rate: lines per second at most; None: no pauses.
+        stop: true: pause no longer.
+
+    Attributes:
+        max_lines: how many lines a chunk is to have, so that the pauses are about a second.
+    """
+
+    def __init__(self, rate: float | None, stop: Callable[[], bool]) -> None:
+        self._rate = rate
+        self._stop = stop
+        self._began = time.monotonic()
+        self._lines = 0
+        self.max_lines = LINES if rate is None else min(LINES, max(FEWEST, int(rate)))
+
+    def note(self, lines: int) -> None:
+        """So many lines more were counted."""
+        self._lines += lines
+
+    def wait(self) -> None:
+        """Wait as long as it takes that those that were counted are no more than may be: before
+        the next chunk, so that nothing is waited for after the last.
+        """
+        if self._rate is None:
+            return
+        ready = self._began + self._lines / self._rate
+        while (left := ready - time.monotonic()) > 0 and not self._stop():
+            time.sleep(min(left, LOOK_S))
+
+
+class ProgressWatch:
+    """Knows how far the sources are read, and says so.
+
+    Args:
+        on_progress: told.
+        sources: all that are read.
+    """
+
+    def __init__(self, on_progress: Callable[[Progress], object], sources: Sequence[Input]) -> None:
+        self._on_progress = on_progress
+        sizes = [source.size for source in sources]
+        self._size = None if None in sizes else sum(size or 0 for size in sizes)
+        self._before = 0
+        self._source = ""
+        self._own_size = 0
+        self._content: Content | None = None
+        self._counted = LineCounts()
+        self._said = 0.0
+
+    def begin(self, source: Input, content: Content) -> None:
+        """A source is opened."""
+        self._source = source.name
+        self._own_size = source.size or 0
+        self._content = content
+        self.say()
+
+    def add(self, counted: LineCounts) -> None:
+        """Some of it is counted."""
+        self._counted += counted
+        self.look()
+
+    def look(self) -> None:
+        """Say how far it is, unless that was said a moment ago."""
+        if time.monotonic() - self._said >= INTERVAL:
+            self.say()
+
+    def say(self, *, jobs: int = 0) -> None:
+        """Say how far it is."""
+        self._said = time.monotonic()
+        self._on_progress(self.progress(jobs=jobs))
+
+    def progress(self, *, jobs: int = 0) -> Progress:
+        """How far it is."""
+        within = 0 if self._content is None else self._content.position
+        done = self._before + within
+        return Progress(
+            doing="reading",
+            source=self._source,
+            done=done if self._size is None else min(done, self._size),
+            size=self._size,
+            lines=self._counted.lines,
+            counted=self._counted.counted,
+            filtered=self._counted.filtered,
+            rejected=self._counted.rejected,
+            jobs=jobs,
+        )
+
+    def finish(self) -> None:
+        """The source is done with."""
+        content, self._content = self._content, None
+        self._before += self._own_size or (0 if content is None else content.position)
+        self.say()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A backfill at work.
+
+    Attributes:
+        mysql_url: the database.
+        options: as asked.
+        link: the connection.
+        task: what its chunks have in common.
+        minutes: those of the days that are asked for; None: all.
+        begins: the first minute of a day of the counter.
+        pace: how fast to go.
+        watch: says how far it is.
+        stop: true once it should end.
+        team: the job processes; None: none are to be used.
+    """
+
+    mysql_url: str
+    options: BackfillOptions
+    link: PatientSession
+    task: Task
+    minutes: tuple[int, int] | None
+    begins: Callable[[date], int]
+    pace: LineRate
+    watch: ProgressWatch
+    stop: Callable[[], bool]
+    team: Team | None
+
+    def compare(self, content: Content, source: Source, head: bytes, start_at: int) -> HeldSource:
+        """How much a content holds of the chunks of ``source`` from ``start_at`` on.
+
+        Raises:
+            Unreadable: the content cannot be read so far.
+            StoreError: as any query.
+        """
+        return self.link.run(
+            partial(
+                compare,
+                content=content,
+                source=source,
+                head=head,
+                start_at=start_at,
+                looking=self.watch.look,
+            )
+        )
+
+
+def minutes_asked(recipe: Recipe, counter: str, in_force: Policies) -> tuple[int, int] | None:
+    """The half-open range of Unix minutes of the days that a recipe asks for; None: all.
+
+    Days are those of the counter's own time zones.
+
+    Raises:
+        Refused: a time zone is unknown on this machine.
+    """
+    if recipe.start is None and recipe.end is None:
+        return None
+    first, until = 0, MAX_MINUTE + 1
+    if recipe.start is not None:
+        first = first_minute(in_force, counter, recipe.start)
+    if recipe.end is not None and recipe.end < date.max:
+        until = first_minute(in_force, counter, recipe.end + timedelta(days=1))
+    return first, max(first, until)
+
+
+def first_minute(in_force: Policies, counter: str, day: date) -> int:
+    """The first minute that is of this day of the counter, or of a later one.
+
+    Raises:
+        Refused: a time zone is unknown on this machine.
+    """
+    own = in_force.of(counter)
+    for policy, following in zip(own, [*own[1:], None], strict=True):
+        begin = max(0, -(-day_begins(policy.known_zone(), day) // 60))
+        if following is None:
+            break
+        if begin < following.valid_from:
+            break
+    return begin if policy is own[0] else max(begin, policy.valid_from)

@@ -1,0 +1,334 @@
+"""The transaction that counts one chunk of a source and notes that it was counted."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar
+
+from countersink.backfill import rejects, run_state
+from countersink.backfill.count import chunks, sources, targets
+from countersink.backfill.count.chunk_reader import (
+    IsolatingReader,
+    ReadChunk,
+    Start,
+    newlines,
+    read_chunk,
+)
+from countersink.backfill.count.chunks import Chunk
+from countersink.backfill.count.line_marks import scope_of
+from countersink.backfill.count.overlap import CountedLines, Lines, Ranges, Verdict, judge, write
+from countersink.backfill.count.sources import Source
+from countersink.backfill.count.task import Task
+from countersink.backfill.errors import (
+    BackfillError,
+    Overtaken,
+    SourceChanged,
+    TooManyInChunk,
+    TooManyRejects,
+)
+from countersink.backfill.formats import Reader
+from countersink.backfill.input.content import Content
+from countersink.backfill.input.spans import BYTES, LINES
+from countersink.backfill.run_state import LineCounts
+from countersink.store.apply import cells, key_caps
+from countersink.store.apply.amounts import Amounts
+from countersink.store.apply.key_caps import Capped
+from countersink.store.connection import Session
+from countersink.store.counters.policies import Policies
+from countersink.store.errors import BadCells
+
+_TOO_LARGE: Final = "a row of the tables would leave 64 bits with it: one of {key!r}"
+
+
+Result = TypeVar("Result")
+
+
+def count_planned(
+    session: Session, task: Task, source: Source, start_at: int, content: Content, reader: Reader
+) -> LineCounts | None:
+    """Count the chunk of ``source`` that begins at ``start_at``, if it is ``pending`` or
+    ``undone`` and nobody else is about to; it is the task's run's then. Committed when it returns.
+
+    Args:
+        session: at READ COMMITTED, outside a transaction.
+        content: of the source, which can be sought in.
+        reader: for the source's recipe.
+
+    Returns:
+        What it came to; None: it was not to be had.
+
+    Raises:
+        SourceChanged: the bytes are not those that were planned.
+        RunEnded: the run is not running any more; nothing was counted.
+        BackfillError: a reconcile has set days of it; nothing was counted.
+        TooManyInChunk: more lines than may be would be rejected in the run; nothing was counted.
+        Unreadable: the content cannot be read, or ends before the chunk does.
+        Conflict: another transaction was in the way; nothing was done: call it again.
+        StoreError: MySQL did not do its part; after Unavailable the outcome is unknown: call it
+            again.
+    """
+
+    def attempt(reader: Reader) -> LineCounts | None:
+        with session.transaction():
+            chunk = chunks.claim(session, source.id, start_at)
+            if chunk is None:
+                return None
+            start = start_of_planned(session, chunk, lock=True)
+            known = task.policies(session)
+            read = partial(_read_planned, content, reader, chunk, start, task.counter)
+            found = read(known, scope=_scope(source))
+            # Not locked while reading, which would keep all others who change policies waiting.
+            in_force = task.in_force(session)
+            if in_force is not known:
+                found = read(in_force, scope=_scope(source))
+            found = _without_repeats(
+                session, task, source, found, lambda left_out: read(in_force, left_out=left_out)
+            )
+            counted = _add(session, task, source, found)
+            chunks.update_done(session, chunk, task.run, counted, found.open_rejected)
+            _record(session, task, found, counted)
+        return counted
+
+    def count(reading: Reader) -> LineCounts | None:
+        return key_caps.with_rows(session, partial(attempt, reading))
+
+    return _isolating(task, reader, count)
+
+
+def count_next(
+    session: Session,
+    task: Task,
+    source: Source,
+    reader: Reader,
+    found: ReadChunk,
+    head: bytes,
+    again: Callable[[Reader, Ranges], ReadChunk],
+) -> LineCounts:
+    """Count what was read of ``source`` behind all of its chunks, as another chunk; committed when
+    it returns.
+
+    Args:
+        session: at READ COMMITTED, outside a transaction.
+        source: as it was looked at before ``found`` was read.
+        reader: that has read it.
+        head: of the content.
+        again: reads it once more, by another reader, or without some lines.
+
+    Raises:
+        Overtaken: the source is not any more what it was: maybe it was counted here. Or the
+            policies are not those by which it was read.
+        RunEnded, BackfillError, TooManyInChunk, Unreadable, Conflict, StoreError: as
+            :func:`count_planned`.
+    """
+
+    def attempt(reading: Reader, found: ReadChunk) -> LineCounts:
+        with session.transaction():
+            now = sources.read(session, source.id, lock=True)
+            if now is None or replace(now, path=source.path) != source:
+                raise Overtaken
+            goes_on, start = found.start.goes_on, found.start
+            if goes_on and start.part_rejected != chunks.open_rejected(
+                session, source.id, start.at, lock=True
+            ):
+                raise Overtaken  # the chunk before was undone, and counted again
+            if task.in_force(session) is not found.in_force:
+                raise Overtaken
+            found = _without_repeats(session, task, source, found, partial(again, reading))
+            counted = _add(session, task, source, found)
+            chunks.insert_done(
+                session,
+                source.id,
+                task.run,
+                found.span,
+                start.reads_from,
+                counted,
+                found.open_rejected,
+            )
+            position = source.after(found.span, goes_on=goes_on, head=head)
+            sources.advance(session, source.id, position)
+            _record(session, task, found, counted)
+        return counted
+
+    def count(reading: Reader) -> LineCounts:
+        read = found if reading is reader else again(reading, ())
+        return key_caps.with_rows(session, partial(attempt, reading, read))
+
+    return _isolating(task, reader, count)
+
+
+def start_of_next(session: Session, source: Source, content: Content) -> Start:
+    """Where the next chunk of a source begins.
+
+    Raises:
+        Unreadable: the line that it begins in cannot be read.
+        StoreError: as any query.
+    """
+    if source.open_at is None:
+        return Start(at=source.read_to, reads_from=source.read_to, first_line=source.lines_to + 1)
+    line = source.lines_to - newlines(content, source.open_at, source.read_to)
+    return Start(
+        at=source.read_to,
+        reads_from=source.open_at,
+        first_line=line,
+        part_rejected=chunks.open_rejected(session, source.id, source.read_to),
+    )
+
+
+def start_of_planned(session: Session, chunk: Chunk, *, lock: bool = False) -> Start:
+    """Where a chunk begins that is to be counted.
+
+    Args:
+        lock: what became of its neighbours stays so until the transaction ends.
+    """
+    goes_on = chunk.reads_from < chunk.start_at
+    followed = chunks.followed(session, chunk, lock=lock)
+    return Start(
+        at=chunk.start_at,
+        reads_from=chunk.reads_from,
+        first_line=chunk.first_line,
+        part_rejected=goes_on
+        and chunks.open_rejected(session, chunk.source, chunk.start_at, lock=lock),
+        open_was=chunk.open_rejected if followed else None,
+    )
+
+
+def amounts_of(counter: str, found: ReadChunk) -> Amounts:
+    """What a chunk adds."""
+    amounts = Amounts()
+    for label, keys in found.amounts.items():
+        amounts.bucket(counter, label).update(keys)
+    return amounts
+
+
+def _scope(source: Source) -> bytes:
+    return scope_of(source.counter, source.truth_of, source.name)
+
+
+def _without_repeats(
+    session: Session,
+    task: Task,
+    source: Source,
+    found: ReadChunk,
+    again: Callable[[Ranges], ReadChunk],
+) -> ReadChunk:
+    """A chunk without the lines that were counted as those of another source, once it is written
+    down which these are, and what the others are known by.
+
+    Raises:
+        Repeated: it cannot be told.
+        Conflict: another process counts the same lines.
+    """
+    if found.marks is None:
+        return found
+    lines = lines_of(source.id, found)
+    scope = _scope(source)
+    verdict = Verdict()
+    if not task.count_repeats:
+        ask = partial(judge, lines, CountedLines(session, scope), source.recipe, task.run)
+        verdict = ask()
+        if verdict.related:
+            # Others may be at the same lines just now.
+            sources.hold_counter(session, source.counter)
+            verdict = ask()
+    elif lines.buckets is not None:
+        samples = lines.marks.samples.values()
+        verdict = Verdict(samples=frozenset(chunks.sample_owners(session, set(samples))))
+    end_at = found.span.end
+    write(session, lines, verdict, scope=scope, end_at=end_at, run=task.run)
+    return again(verdict.left_out) if verdict.left_out else found
+
+
+def lines_of(source: int, found: ReadChunk) -> Lines:
+    """The lines of a chunk, for :func:`judge`."""
+    assert found.marks is not None
+    span, start = found.span, found.start
+    labels = [label for label, keys in found.amounts.items() if any(keys.values())]
+    lines = len(found.marks.sums)
+    return Lines(
+        marks=found.marks,
+        source=source,
+        start_at=span.start,
+        size_bytes=span.end - start.reads_from,
+        buckets=(min(labels), max(labels)) if labels else None,
+        begins=not start.at or (span.lines < LINES and span.end - span.start < BYTES),
+        goes_on=start.goes_on,
+        whole_to=lines - (span.open_at is not None and start.open_was is not None),
+        header=found.header,
+        first_left_out=found.first_left_out,
+    )
+
+
+def _read_planned(
+    content: Content,
+    reader: Reader,
+    chunk: Chunk,
+    start: Start,
+    counter: str,
+    in_force: Policies,
+    *,
+    scope: bytes = b"",
+    left_out: Ranges = (),
+) -> ReadChunk:
+    found = read_chunk(
+        content, reader, start, counter, in_force, end=chunk.end_at, scope=scope, left_out=left_out
+    )
+    if found is None or found.span.digest != chunk.digest:
+        raise SourceChanged(
+            f"{content.name} has changed since it was looked at: bytes {chunk.start_at:,} to"
+            f" {chunk.end_at:,} are not what they were. Run it again; what was counted of it"
+            f" before stays counted, see `countersink backfills list`"
+        )
+    return found
+
+
+def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> LineCounts:
+    """Add a chunk, read by the policies in force, and keep its rejected lines."""
+    amounts = amounts_of(task.counter, found)
+    if not task.target.truth_of:
+        changed = [label for label, keys in amounts.of(task.counter).items() if any(keys.values())]
+        targets.refuse_set_days(session, found.in_force, task.counter, changed)
+    start = found.start
+    # What is set to a truth is set, however many keys that makes.
+    capped = Capped() if task.target.truth_of else key_caps.cap(session, amounts, found.in_force)
+    task.target.add(session, amounts, source.id, start.at)
+    if capped.moved:
+        key_caps.write_overflown(session, cells.slot_of(session), capped.cells())
+    if start.goes_on:
+        # What is rejected of the line now is kept here.
+        rejects.take_back(session, source.id, start.first_line, start.reads_from, start.at)
+    rejects.insert(session, source.id, start.at, task.run, found.rejects)
+    return LineCounts(
+        size_bytes=found.span.end - found.span.start,
+        lines=found.lines,
+        counted=found.counted,
+        filtered=found.filtered,
+        rejected=found.rejected,
+        rejects=len(found.rejects),
+        amount=amounts.sums().get(task.counter, 0),
+    )
+
+
+def _record(session: Session, task: Task, found: ReadChunk, counted: LineCounts) -> None:
+    if task.target.truth_of:
+        counted = replace(counted, amount=0)  # nothing is added by reading
+    try:
+        run_state.record(session, task.run, counted, task.max_rejects)
+    except TooManyRejects as error:
+        raise TooManyInChunk(str(error), found.rejects) from error
+
+
+def _isolating(task: Task, reader: Reader, count: Callable[[Reader], Result]) -> Result:
+    """Count, and where rows would leave 64 bits once more without the lines of their cells."""
+    bad: dict[tuple[int, str], str] = {}
+    reading = reader
+    while True:
+        try:
+            return count(reading)
+        except BadCells as error:
+            if all((label, key) in bad for (_, label, key, _), _ in error.cells):
+                # What goes on in an unfinished line that was counted before leaves no choice.
+                raise BackfillError(f"{error}: run it again, which adds to other rows") from error
+            for (_, label, key, _), why in error.cells:
+                large = why.reason == "out_of_range"
+                bad[label, key] = _TOO_LARGE.format(key=key) if large else str(why)
+            reading = IsolatingReader(reader, bad)

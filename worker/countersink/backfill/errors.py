@@ -1,0 +1,84 @@
+"""Why a backfill ends, or leaves something out.
+
+::
+
+    BackfillError             it cannot go on; the message says what to do
+    ├── WrongOption           an option cannot be as it is; nothing was read
+    ├── Unreadable            a source is gone, no file, cut off or corrupt
+    ├── SourceChanged         a source has not the bytes any more that were planned
+    ├── RepeatedLines         lines were counted, and may or may not be the same events
+    ├── RunEnded              the run was undone, or its counter deleted, meanwhile
+    └── TooManyRejects        more lines would be rejected than may be
+        └── TooManyInChunk    with the rejected lines of the chunk
+
+What only one part raises and another handles, and nobody is told:
+
+::
+
+    ReconcileStopped          told to stop before anything was done
+    RolledUpMeanwhile         a bucket is in a month by now
+    Overtaken                 another process has counted what was read
+    Damaged                   compressed data cannot be unpacked
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from countersink.backfill.formats.reader import Reject
+
+
+class BackfillError(Exception):
+    """A backfill cannot go on; the message says what to do."""
+
+
+class WrongOption(BackfillError):
+    """An option cannot be as it is; nothing was read."""
+
+
+class Unreadable(BackfillError):
+    """A source cannot be read: it is gone, no file, cut off or corrupt."""
+
+
+class SourceChanged(BackfillError):
+    """A source does not hold the bytes any more that were planned."""
+
+
+class RepeatedLines(BackfillError):
+    """Lines of a source were counted, and it cannot be told whether they are the same events."""
+
+
+class RunEnded(BackfillError):
+    """The run is not running any more: it was undone, or its counter deleted, meanwhile."""
+
+
+class TooManyRejects(BackfillError):
+    """One chunk more, and more lines would have been rejected than may be."""
+
+
+class TooManyInChunk(TooManyRejects):
+    """With the rejected lines of the chunk that were too many.
+
+    Attributes:
+        rejects: they.
+    """
+
+    def __init__(self, message: str, rejects: "list[Reject]") -> None:
+        super().__init__(message)
+        self.rejects = rejects
+
+
+class ReconcileStopped(Exception):
+    """Told to stop before all that was in the streams was counted; nothing was done."""
+
+
+class RolledUpMeanwhile(Exception):
+    """The days of a bucket were rolled up since it was chosen; nothing was done."""
+
+
+class Overtaken(Exception):
+    """What was read is not to be counted: another process has counted it, or the policies by which
+    it was read are not in force any more."""
+
+
+class Damaged(Exception):
+    """What follows cannot be unpacked; the message says why, as a phrase."""

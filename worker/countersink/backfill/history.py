@@ -1,0 +1,299 @@
+"""History of backfills: runs, their sources, the lines they rejected, what they corrected.
+
+Everything is read in pages, each in its own transaction, in the order of a primary key: a run may
+have rejected or corrected millions.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Final
+
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.options import Recipe
+from countersink.store.connection import Session
+from countersink.store.counters import policies
+from countersink.store.counters.buckets import label_of
+from countersink.store.counters.policies import Policies
+
+PAGE: Final = 1000
+"""Rows that are read at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One ``countersink backfill``.
+
+    Attributes:
+        id: its number.
+        counter: as asked.
+        mode: ``add``, ``reconcile``, or ``dry-run`` of a reconcile, while it lasts.
+        state: ``running`` (also of a process that died: see ``seen``), ``done``, ``stopped``,
+            ``failed``, ``undoing``, ``undone`` or ``deleted`` (with its counter).
+        recipe: how its sources are read.
+        sources: as they were named.
+        holder: the process that began it.
+        started, seen, ended: naive UTC; ``seen`` is the last sign of life.
+        size_bytes: uncompressed bytes that were read.
+        lines, counted, filtered, rejected: lines.
+        amount: what was added, or that of the corrections.
+        corrections: reconcile: how many (key, bucket) differed.
+        error: why it failed or stopped.
+    """
+
+    id: int
+    counter: str
+    mode: str
+    state: str
+    recipe: Recipe
+    sources: tuple[str, ...]
+    holder: str
+    started: datetime
+    seen: datetime
+    ended: datetime | None
+    size_bytes: int
+    lines: int
+    counted: int
+    filtered: int
+    rejected: int
+    amount: int
+    corrections: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSource:
+    """What a run counted of a source, or is to count.
+
+    Attributes:
+        id: the source's number.
+        path: where it was last.
+        name: tells sources of the same content apart; '' mostly.
+        chunks: of this run.
+        pending: those of them that are still to be counted.
+        undone: those of them that were taken back.
+        size_bytes: uncompressed, of the chunks that are not pending.
+        lines, counted, filtered, rejected, amount: of the same.
+    """
+
+    id: int
+    path: str
+    name: str
+    chunks: int
+    pending: int
+    undone: int
+    size_bytes: int
+    lines: int
+    counted: int
+    filtered: int
+    rejected: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedLine:
+    """A line that could not be counted.
+
+    Attributes:
+        source: where it was read.
+        line: its number, from 1.
+        reason: for people.
+        text: how it begins, up to 1,000 bytes.
+    """
+
+    source: str
+    line: int
+    reason: str
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """A key's bucket that was not what the sources say.
+
+    Attributes:
+        day: in the time zone of the bucket's policy.
+        bucket: its label, as it is in the tables.
+        key: the key.
+        had: the total before.
+        should_be: what the sources say.
+    """
+
+    day: date
+    bucket: datetime
+    key: str
+    had: int
+    should_be: int
+
+    @property
+    def delta(self) -> int:
+        """What was added to correct it."""
+        return self.should_be - self.had
+
+
+_RUN: Final = (
+    "SELECT id, counter, mode, state, options, sources, holder, started, seen, ended, size_bytes,"
+    " lines_read, counted, filtered, rejected, amount, corrections, error FROM backfill_run"
+)
+
+
+def runs(session: Session, counter: str | None = None) -> list[Run]:
+    """All runs, or those of one counter; the latest first."""
+    if counter is None:
+        found = session.query(f"{_RUN} ORDER BY id DESC")
+    else:
+        found = session.query(f"{_RUN} WHERE counter = %s ORDER BY id DESC", (counter,))
+    return [_run(row) for row in found]
+
+
+def run(session: Session, number: int, *, lock: bool = False) -> Run:
+    """One run, with ``lock`` alone until the transaction ends.
+
+    Raises:
+        BackfillError: there is none of this number.
+    """
+    # The driver would send a larger one all the same, and MySQL compares it as a decimal.
+    held = " FOR UPDATE" if lock else ""
+    found = session.query(f"{_RUN} WHERE id = %s{held}", (number,)) if 0 < number < 2**64 else []
+    if not found:
+        raise BackfillError(
+            f"there is no backfill {number}: `countersink backfills list` shows all"
+        )
+    return _run(found[0])
+
+
+def sources_of(session: Session, number: int) -> list[RunSource]:
+    """The sources that a run read anything new of, in the order in which they were first seen.
+
+    What another run has counted after this one had planned or undone it is that one's.
+    """
+    read = "IF(c.state = 'pending', 0, {})"
+    sums = ", ".join(
+        f"SUM({read.format(column)})"
+        for column in (
+            "c.end_at - c.start_at",
+            "c.lines_read",
+            "c.counted",
+            "c.filtered",
+            "c.rejected",
+            "c.amount",
+        )
+    )
+    found = session.query(
+        "SELECT s.id, s.path, s.name, COUNT(*), SUM(c.state = 'pending'), SUM(c.state = 'undone'),"
+        f" {sums} FROM backfill_chunk AS c JOIN backfill_source AS s ON s.id = c.source"
+        " WHERE c.run = %s GROUP BY s.id, s.path, s.name ORDER BY s.id",
+        (number,),
+    )
+    return [
+        RunSource(
+            id=int(source),
+            path=path,
+            name=name,
+            chunks=int(numbers[0]),
+            pending=int(numbers[1]),
+            undone=int(numbers[2]),
+            size_bytes=int(numbers[3]),
+            lines=int(numbers[4]),
+            counted=int(numbers[5]),
+            filtered=int(numbers[6]),
+            rejected=int(numbers[7]),
+            amount=int(numbers[8]),
+        )
+        for source, path, name, *numbers in found
+    ]
+
+
+def rejects(session: Session, number: int) -> Iterator[RejectedLine]:
+    """The lines that a run could not count, source by source, in order."""
+    chunks = session.query(
+        "SELECT c.source, c.start_at, s.path FROM backfill_chunk AS c"
+        " JOIN backfill_source AS s ON s.id = c.source"
+        # The sum of a chunk may be 0, where an unfinished line is not rejected any more.
+        " WHERE c.run = %s AND c.state = 'done' AND EXISTS (SELECT 1 FROM backfill_reject AS r"
+        " WHERE r.source = c.source AND r.start_at = c.start_at) ORDER BY c.source, c.start_at",
+        (number,),
+    )
+    for source, start_at, path in chunks:
+        last = 0
+        while True:
+            page = session.query(
+                "SELECT line, reason, text FROM backfill_reject"
+                " WHERE source = %s AND start_at = %s AND line > %s AND run = %s"
+                " ORDER BY line LIMIT %s",
+                (source, start_at, last, number, PAGE),
+            )
+            for line, reason, text in page:
+                yield RejectedLine(source=path, line=int(line), reason=reason, text=bytes(text))
+            if len(page) < PAGE:
+                break
+            last = page[-1][0]
+
+
+def drift(session: Session, number: int) -> Iterator[Drift]:
+    """What a run corrected, by bucket and key; nothing of what was taken back since."""
+    counter = run(session, number).counter
+    in_force = policies.load(session)
+    bucket: datetime | None = None
+    key: bytes | None = None
+    while True:
+        # First the rest of the bucket, then those after it: each is one range of the primary key.
+        where, args = "run = %s", tuple[object, ...]((number,))
+        if key is not None:
+            where, args = f"{where} AND bucket = %s AND counter_key > %s", (*args, bucket, key)
+        elif bucket is not None:
+            where, args = f"{where} AND bucket > %s", (*args, bucket)
+        page = session.query(
+            f"SELECT bucket, counter_key, had, should_be FROM backfill_drift WHERE {where}"
+            " ORDER BY bucket, counter_key LIMIT %s",
+            (*args, PAGE),
+        )
+        for at, raw, had, should_be in page:
+            yield Drift(
+                day=day_of(in_force, counter, at),
+                bucket=at,
+                key=bytes(raw).decode(errors="replace"),
+                had=int(had),
+                should_be=int(should_be),
+            )
+        if len(page) == PAGE:
+            bucket, key = page[-1][0], bytes(page[-1][1])
+        elif key is not None:
+            key = None
+        else:
+            return
+
+
+def day_of(in_force: Policies, counter: str, bucket: datetime) -> date:
+    """The day that a bucket belongs to, or begins on, in its policy's time zone; in UTC where the
+    policy is gone with its counter.
+    """
+    label = label_of(bucket)
+    try:
+        return in_force.numbered(counter, label).local_day(label)
+    except LookupError:
+        return bucket.date()
+
+
+def _run(row: tuple[Any, ...]) -> Run:
+    return Run(
+        id=int(row[0]),
+        counter=row[1],
+        mode=row[2],
+        state=row[3],
+        recipe=Recipe.from_json(row[4]),
+        sources=tuple(json.loads(row[5])),
+        holder=row[6],
+        started=row[7],
+        seen=row[8],
+        ended=row[9],
+        size_bytes=int(row[10]),
+        lines=int(row[11]),
+        counted=int(row[12]),
+        filtered=int(row[13]),
+        rejected=int(row[14]),
+        amount=int(row[15]),
+        corrections=int(row[16]),
+        error=row[17],
+    )

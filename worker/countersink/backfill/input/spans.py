@@ -1,0 +1,499 @@
+"""Spans: a content cut into chunks of whole records, the same ones however it is read.
+
+What a span holds is decided by its bytes alone: it takes records until it holds ``max_lines`` lines
+or ``max_bytes`` bytes, so that it ends with the record that reaches one of them. Nothing is ever
+read ahead of that by more than a window, and a record of any length passes through in pieces.
+
+Of a record that is too long the first line is passed and reading goes on at the next (with CSV most
+likely a quote was never closed). Such a span ends only after the bytes that show it, so that it is
+read alike when nothing but its own bytes is looked at.
+
+:class:`SpanReader` reads the lines of a span in windows, :func:`measure` cuts the same span without
+looking at them, :func:`digest` knows one again.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from itertools import accumulate
+from typing import Final
+
+from countersink.backfill.errors import Unreadable
+from countersink.backfill.input.content import Content
+from countersink.producers.access_log import Rejected
+from countersink.producers.access_log.file import BOM
+
+WINDOW: Final = 256 * 1024
+"""Bytes looked at together."""
+LONGEST: Final = 1024 * 1024
+"""Bytes of a record (without its newline and the NULs before it); a longer one is rejected."""
+LINES: Final = 65_536
+"""Lines after which a span ends."""
+BYTES: Final = 16 * 1024 * 1024
+"""Uncompressed bytes after which a span ends; the record that reaches them belongs to it."""
+_TOO_LONG: Final = "the line is longer than 1 MiB"
+_NOT_CLOSED: Final = "the record is longer than 1 MiB (a quote that is never closed?)"
+# No backtracking (possessive, atomic): a hostile source costs no more than its length. Groups are
+# atomic, as possessive ones go wrong before Python 3.11.5 (python/cpython#106052).
+_FIELD: Final = rb'"[^"]*+(?>(?:""[^"]*+)*)"'
+_MARK: Final = rb"(?>(?:\A\xef\xbb\xbf)?)"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Whole records of a content, and how they are known again.
+
+    Attributes:
+        start, end: offsets in uncompressed bytes, half-open.
+        first_line: number of the line that was read first, from 1.
+        lines: newlines in [start, end), and 1 more if it ends in a line without one.
+        digest: SHA-256 of the bytes [start, end).
+        open_at: where the last record begins, if it has no newline yet; else None.
+        next_line: number of the line that the next span begins with: the one after the last, or,
+            with ``open_at``, the one that begins there.
+    """
+
+    start: int
+    end: int
+    first_line: int
+    lines: int
+    digest: bytes
+    open_at: int | None
+    next_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPiece:
+    """Whole records beside each other, or one that is too long, or the open one.
+
+    Attributes:
+        line: number of the first line.
+        data: the records are ``data[:stop]``; empty for one that is too long.
+        stop: see ``data``.
+        lines: newlines in the records.
+        overlong: a record that is too long begins at ``line``.
+        open: the content ends before the newline does.
+        records: they, each with its newline; empty where they were not looked at one by one.
+    """
+
+    line: int
+    data: bytes
+    stop: int
+    lines: int = 0
+    overlong: bool = False
+    open: bool = False
+    records: Sequence[bytes] = ()
+
+
+class Quoting:
+    """How the records of a CSV are told apart: they end at newlines outside of quoted fields.
+
+    A field is quoted if a ``"`` stands at its beginning, up to the next one that is not doubled.
+    Any other ``"`` (``5" disk``) is a character like others, and so are those of a comment. All
+    bytes that are matched begin where a record begins.
+
+    Args:
+        delimiter: what stands between fields.
+        comment: how lines begin that are comments; empty: there are none.
+
+    Attributes:
+        record: matches one, with its newline.
+        records: matches all whole ones.
+    """
+
+    def __init__(self, delimiter: str, comment: str = "") -> None:
+        after = re.escape(delimiter.encode())
+        one = rb'(?>%s|(?!"))[^"\n]*+(?>(?:(?>(?<=%s)%s|(?<!%s)")[^"\n]*+)*)\n' % (
+            _FIELD,
+            after,
+            _FIELD,
+            after,
+        )
+        if comment:
+            one = rb"(?>%s[^\n]*+\n|%s)" % (re.escape(comment.encode()), one)
+        one = rb"\0*+" + _MARK + one
+        self.record: Final = re.compile(one)
+        self.records: Final = re.compile(rb"(?>(?:" + one + rb")*)")
+
+
+quoting = lru_cache(Quoting)
+
+
+class Window:
+    """Some records, in order.
+
+    Attributes:
+        numbers: of the lines they begin at, from 1; a range where every record is one line.
+        rejected: lines that are too long to be read; then there are no others.
+        open: its only line has no newline: the content, or the span, ends before it comes.
+
+    Args:
+        records: without their newlines (CSV records may hold others) and the NULs before them; or,
+            where every record is one line, all together with a newline after each.
+        ended: they, each with a newline, where these are at hand.
+    """
+
+    __slots__ = ("_ended", "_records", "numbers", "open", "rejected")
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        records: list[bytes] | bytes,
+        rejected: list[Rejected],
+        open: bool,
+        ended: Sequence[bytes] = (),
+    ) -> None:
+        self.numbers = numbers
+        self.rejected = rejected
+        self.open = open
+        self._records = records
+        self._ended = ended
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The records without their newlines."""
+        if isinstance(self._records, bytes):
+            self._records = split(self._records, quoted=None)
+        return self._records
+
+    @property
+    def ended(self) -> Sequence[bytes]:
+        """The records, each with a newline."""
+        return self._ended or [record + b"\n" for record in self.lines]
+
+    def line(self, place: int) -> bytes:
+        """One of :attr:`lines`."""
+        return self._ended[place][:-1] if self._ended else self.lines[place]
+
+    def without(self, left_out: Sequence[tuple[int, int]], before: int) -> "Window":
+        """The window without some of its records.
+
+        Args:
+            left_out: their indexes, half-open, in order, from the first record of the span on.
+            before: how many records of the span stand before the window.
+        """
+        lines = self.lines
+        ranges = [(start - before, end - before) for start, end in left_out]
+        kept = [
+            place
+            for place in range(len(lines))
+            if not any(start <= place < end for start, end in ranges)
+        ]
+        if len(kept) == len(lines):
+            return self
+        numbers = [self.numbers[place] for place in kept]
+        return Window(numbers, [lines[place] for place in kept], self.rejected, self.open)
+
+    @property
+    def data(self) -> bytes:
+        """The records with a newline after each."""
+        if isinstance(self._records, bytes):
+            return self._records
+        return b"".join([record + b"\n" for record in self._records])
+
+
+class SpanReader:
+    """Reads one span: iterate over its windows once; then :attr:`span` says what was read.
+
+    Args:
+        content: read from, wherever it stands.
+        start: where the span begins, in uncompressed bytes.
+        first_line: number of the line that begins at ``reads_from``.
+        quoted: how records are told apart whose quoted fields may hold newlines; None: each is a
+            line.
+        end: where the span is known to end; None: by the limits or with the content.
+        reads_from: where the line begins that ``start`` is in the midst of: windows begin there,
+            the digest at ``start``. None: ``start``.
+        max_lines, max_bytes: see :data:`LINES` and :data:`BYTES`.
+        split: all of :attr:`Window.ended` will be asked for.
+
+    Raises:
+        Unreadable: while iterating. If lines can be read before the damage, and ``end`` is not
+            given, the span ends there instead, and reading on from its end raises.
+    """
+
+    def __init__(
+        self,
+        content: Content,
+        start: int,
+        first_line: int,
+        *,
+        quoted: Quoting | None = None,
+        end: int | None = None,
+        reads_from: int | None = None,
+        max_lines: int = LINES,
+        max_bytes: int = BYTES,
+        split: bool = False,
+    ) -> None:
+        if max_lines < 1 or max_bytes < 1:
+            raise ValueError("a span holds at least one line")
+        self._content = content
+        self._start = start
+        self._first_line = first_line
+        self._quoted = quoted
+        self._split = split
+        self._end = end
+        self._reads_from = start if reads_from is None else reads_from
+        if self._reads_from > start:
+            raise ValueError("reading begins after the span")
+        self._max_lines = max_lines
+        self._max_bytes = max_bytes
+        self._at = self._reads_from
+        self._line = first_line
+        self._lines = 0
+        self._digest = hashlib.sha256()
+        self._open_at: int | None = None
+        self._shown_at = 0  # where the bytes end that showed a record to be too long
+
+    def __iter__(self) -> Iterator[Window]:
+        for piece in self.pieces():
+            yield self._window(piece)
+
+    def pieces(self) -> Iterator[SpanPiece]:
+        """The records of the span, in pieces whose lines are not looked at; once."""
+        if self._at < self._start and self._end is None:
+            # The line before is read again only if something came after it.
+            self._content.seek(self._start)
+            if not self._content.read(1):
+                return
+        while self._wanted():
+            piece = self._next()
+            if piece is None:
+                break
+            yield piece
+
+    @property
+    def span(self) -> Span | None:
+        """What was read; None: there was nothing after the start."""
+        if self._at <= self._start:
+            return None
+        opened = self._open_at is not None
+        return Span(
+            start=self._start,
+            end=self._at,
+            first_line=self._first_line,
+            lines=self._lines + opened,
+            digest=self._digest.digest(),
+            open_at=self._open_at,
+            next_line=self._line,
+        )
+
+    def _window(self, piece: SpanPiece) -> Window:
+        if piece.overlong:
+            reason = _NOT_CLOSED if self._quoted is not None else _TOO_LONG
+            return Window((), [], [Rejected(piece.line, reason)], piece.open)
+        marked = piece.line == 1 and piece.data.startswith(BOM)
+        skipped = len(BOM) if marked else 0
+        if piece.open:
+            return Window(range(piece.line, piece.line + 1), [piece.data[skipped:]], [], True)
+        records = piece.records
+        data = piece.data
+        if marked or piece.stop != len(data):
+            data = data[skipped : piece.stop]
+        if marked and records:
+            records = [records[0][skipped:], *records[1:]]
+        numbers: Sequence[int] = range(piece.line, piece.line + piece.lines)
+        if self._quoted is None and b"\0" not in data:
+            return Window(numbers, data, [], False, records)
+        lines = split(data, quoted=self._quoted)
+        if piece.lines != len(lines):
+            heights = [record.count(b"\n") + 1 for record in lines]
+            numbers = list(accumulate(heights[:-1], initial=piece.line))
+        if b"\0" in data:
+            lines = [line.lstrip(b"\0") for line in lines]
+        return Window(numbers, lines, [], False)
+
+    def _wanted(self) -> bool:
+        if self._open_at is not None:
+            return False
+        if self._end is not None:
+            return self._at < self._end
+        full = self._lines >= self._max_lines or self._at - self._start >= self._max_bytes
+        return not full or self._at < self._shown_at
+
+    def _next(self) -> SpanPiece | None:
+        """The next piece; None at the end of the content, or of what can be read of it."""
+        at, line, lines, shown_at = self._at, self._line, self._lines, self._shown_at
+        digest = self._digest.copy()
+        try:
+            self._content.seek(at)
+            return self._piece()
+        except Unreadable:
+            # What stands before the damage is a span; who reads on meets the damage again.
+            self._at, self._line, self._lines, self._shown_at = at, line, lines, shown_at
+            self._digest = digest
+            if self._end is None and at > self._start and at >= shown_at:
+                return None
+            raise
+
+    def _piece(self) -> SpanPiece | None:
+        line, record_at = self._line, self._at
+        data, ended = self._fill()
+        if not data:
+            return None
+        while data[:1] == b"\0":
+            # What a log holds that was truncated under a server that does not append. May be huge.
+            bare = data.lstrip(b"\0")
+            self._take(data, len(data) - len(bare))
+            data = bare
+            if not data and not ended:
+                data, ended = self._fill()
+        while not (stop := last_end(data, quoted=self._quoted)):
+            if len(data) > LONGEST:
+                return self._overlong(data, ended, record_at)
+            if ended:
+                self._take(data, len(data))
+                self._open_at, self._line = record_at, line
+                return SpanPiece(line, data, len(data), open=True)
+            more, ended = self._fill()
+            data += more
+        if len(data) > LONGEST and end_after(data, data.find(b"\n"), quoted=self._quoted) > (
+            LONGEST + 1
+        ):
+            return self._overlong(data, ended, record_at)
+        foreign = self._foreign(stop)
+        records: list[bytes] = []
+        if self._quoted is not None or foreign or not self._split:
+            lines = data.count(b"\n", foreign, stop)
+        else:
+            # Twice as fast as split(), and not slower than to count where lines are long.
+            records = BytesIO(data).readlines()
+            lines = len(records) - (stop < len(data))
+        limited = self._limited(data, stop, lines)
+        self._take(data, limited, lines if limited == stop else None)
+        lines = self._line - line
+        del records[lines:]
+        return SpanPiece(line, data, limited, lines, records=records)
+
+    def _overlong(self, data: bytes, ended: bool, record_at: int) -> SpanPiece:
+        """Pass the first line of a record that is too long."""
+        line = self._line
+        self._shown_at = self._at + LONGEST + 1
+        while (newline := data.find(b"\n")) < 0 and not ended:
+            self._take(data, len(data))
+            data, ended = self._fill()
+        if newline < 0:
+            self._take(data, len(data))
+            self._open_at = record_at
+        else:
+            self._take(data, newline + 1)
+        return SpanPiece(line, b"", 0, overlong=True, open=newline < 0)
+
+    def _limited(self, data: bytes, stop: int, lines: int) -> int:
+        """``stop``, or where the first record of ``data`` ends with which the span is full."""
+        if self._end is not None:
+            return stop
+        full: list[int] = []  # newlines with which it is
+        most_lines = max(1, self._max_lines - self._lines)
+        if lines >= most_lines:
+            own = data[self._foreign(stop) :]
+            full.append(len(data) - 1 - len(own.split(b"\n", most_lines)[most_lines]))
+        most_bytes = self._max_bytes - (self._at - self._start)
+        if stop >= most_bytes:
+            full.append(data.find(b"\n", max(0, most_bytes - 1)))
+        if not full or self._at + stop < self._shown_at:
+            return stop
+        newline = data.find(b"\n", max(min(full), self._shown_at - self._at - 1))
+        return end_after(data, newline, quoted=self._quoted)
+
+    def _foreign(self, stop: int) -> int:
+        """How many of the next ``stop`` bytes stand before the span."""
+        return min(max(0, self._start - self._at), stop)
+
+    def _take(self, data: bytes, stop: int, lines: int | None = None) -> None:
+        """Go on by ``stop`` bytes of ``data``; ``lines``: newlines in those of the span."""
+        foreign = self._foreign(stop)
+        if lines is None:
+            lines = data.count(b"\n", foreign, stop)
+        self._digest.update(memoryview(data)[foreign:stop])
+        self._lines += lines
+        self._line += lines + (data.count(b"\n", 0, foreign) if foreign else 0)
+        self._at += stop
+
+    def _fill(self) -> tuple[bytes, bool]:
+        """The next window, and whether the content, or the span, ends with it."""
+        content = self._content
+        size = WINDOW
+        if self._end is not None:
+            size = min(size, self._end - content.offset)
+        parts: list[bytes] = []
+        missing = size
+        while missing:
+            try:
+                part = content.read(missing)
+            except Unreadable:
+                if not parts:
+                    raise
+                return b"".join(parts), False  # first what could be read
+            if not part:
+                break
+            parts.append(part)
+            missing -= len(part)
+        if missing and self._end is not None:
+            raise Unreadable(
+                f"{content.name} ends at byte {content.offset:,},"
+                f" before byte {self._end:,} that was read of it before"
+            )
+        reached = self._end is not None and content.offset == self._end
+        return b"".join(parts), missing > 0 or reached
+
+
+def measure(spans: SpanReader) -> Span | None:
+    """The span that ``spans`` would read, without a look at its lines; None: there is none.
+
+    Raises:
+        Unreadable: as reading it.
+    """
+    for _ in spans.pieces():
+        pass
+    return spans.span
+
+
+def digest(content: Content, start: int, end: int) -> bytes | None:
+    """SHA-256 of the bytes [start, end); None: the content ends before ``end``.
+
+    Raises:
+        Unreadable: they cannot be read.
+    """
+    found = hashlib.sha256()
+    content.seek(start)
+    if content.offset < start:
+        return None
+    while content.offset < end:
+        data = content.read(min(WINDOW, end - content.offset))
+        if not data:
+            return None
+        found.update(data)
+    return found.digest()
+
+
+def last_end(data: bytes, *, quoted: Quoting | None) -> int:
+    """Where the last complete record of ``data`` ends, after its newline; 0 if there is none."""
+    if quoted is None or b'"' not in data:
+        return data.rfind(b"\n") + 1
+    found = quoted.records.match(data)
+    return found.end() if found else 0
+
+
+def end_after(data: bytes, newline: int, *, quoted: Quoting | None) -> int:
+    """Where the record ends that the newline at index ``newline`` ends or is inside of.
+
+    One that ends there or later has to be in ``data``.
+    """
+    if quoted is not None and b'"' in data[:newline]:
+        for record in quoted.record.finditer(data):
+            if record.end() > newline:
+                return record.end()
+    return newline + 1
+
+
+def split(data: bytes, *, quoted: Quoting | None) -> list[bytes]:
+    """The records of ``data``, which ends where one ends, without their last newlines."""
+    if quoted is not None and b'"' in data:
+        return [record[:-1] for record in quoted.record.findall(data)]
+    lines = data.split(b"\n")
+    del lines[-1]
+    return lines

@@ -1,0 +1,290 @@
+"""Reconciling: totals are set to what sources say that are the whole truth for their days.
+
+In three steps. :func:`begin` notes the time and waits until all that was in the streams by then is
+counted. Then the sources are read into ``backfill_truth``, by a :class:`TruthTarget`, which counts
+nothing. :func:`correct` marks the buckets, so that what was accepted before and arrives afterwards
+goes to the dead letters, and adds to each key what it lacks, or has too much.
+
+It can be killed anywhere: whoever runs it again reads the sources and corrects anew, and what was
+right already stays as it is.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import redis
+
+from countersink.backfill.count import targets
+from countersink.backfill.errors import BackfillError, ReconcileStopped, RolledUpMeanwhile
+from countersink.backfill.options import BackfillOptions, Progress, SourceReport
+from countersink.backfill.reconcile import correction
+from countersink.backfill.reconcile.correction import Correction, connect_for
+from countersink.backfill.reconcile.scope import EVER, Chosen, Interval, choose, rolled_up
+from countersink.store.apply.control import Control, bump, exclusive
+from countersink.store.connection import Session, rerun
+from countersink.store.counters import policies
+from countersink.store.sessions import PatientSession
+from countersink.stream.connection import connect as connect_redis
+from countersink.stream.connection import mapped
+from countersink.stream.entry import ends
+from countersink.stream.names import stream_keys
+from countersink.stream.progress import order
+
+POLL_S: Final = 0.05
+"""Seconds between two looks; each costs Redis one small read per stream."""
+
+Ends = dict[str, str]
+"""By the stream's key the id of its last entry; without the empty ones."""
+_MARKS_AT_ONCE: Final = 5000
+"""Marks of one transaction, during which nobody counts."""
+_REFUSED_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected:
+    """What was corrected.
+
+    Attributes:
+        corrections: (key, bucket) that differed; they are in ``backfill_drift``.
+        amount: what was added to the totals in all.
+        notices: for people, a sentence each: what was left out, and why.
+        finished: False where it was told to stop.
+    """
+
+    corrections: int
+    amount: int
+    notices: tuple[str, ...] = ()
+    finished: bool = True
+
+
+def begin(
+    redis_url: str | None,
+    options: BackfillOptions,
+    *,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Note the time and wait until all that was in the streams by then is counted.
+
+    Returns:
+        Unix ms on Redis's clock: ``t0`` for :func:`correct`.
+
+    Raises:
+        BackfillError: no Redis was given; or nobody has counted it in ``options.wait_s``.
+        Stopped: told to.
+        StreamError: Redis did not do its part.
+    """
+    if redis_url is None:
+        raise BackfillError(
+            "reconciling has to know what is still on its way: say where the queue is, by"
+            " --redis-url"
+        )
+
+    def look(left: Ends) -> bool:
+        on_progress(Progress(doing="waiting"))
+        return not stop()
+
+    with connect_redis(redis_url) as client:
+        # The time first: what arrives after it and before the ends are read is waited for as well.
+        t0 = _now_ms(client)
+        left = _drain(client, _stream_ends(client), seconds=options.wait_s, look=look)
+    if left and stop():
+        raise ReconcileStopped
+    if left:
+        raise BackfillError(
+            f"{', '.join(left)}: what was there when this began is not counted after"
+            f" {options.wait_s:g} s, and correcting now would count it twice: a worker must be"
+            " running (`countersink worker`); give it more time by --wait"
+        )
+    return t0
+
+
+# A worker removes an entry from its stream once its transaction is committed. So nothing of what
+# was there is left to be counted when no stream holds an entry up to what was its last one then.
+
+
+def _now_ms(client: redis.Redis) -> int:
+    """Unix ms on Redis's clock, by which entries are stamped.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    with mapped():
+        seconds, microseconds = client.time()
+    return seconds * 1000 + microseconds // 1000
+
+
+def _stream_ends(client: redis.Redis) -> Ends:
+    """Where every stream ends now.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    found: Ends = {}
+    for stream in stream_keys(client):
+        if there := ends(client, stream):
+            found[stream] = there[1]
+    return found
+
+
+def _left(client: redis.Redis, upto: Ends) -> Ends:
+    """The streams that still hold an entry up to their end of then.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    return {
+        stream: end
+        for stream, end in upto.items()
+        if (there := ends(client, stream)) and order(there[0]) <= order(end)
+    }
+
+
+def _drain(
+    client: redis.Redis, upto: Ends, *, seconds: float, look: Callable[[Ends], bool]
+) -> Ends:
+    """Wait until nothing is left; what still is where that took too long or ``look`` said so.
+
+    Args:
+        client: where the streams are.
+        upto: from :func:`_stream_ends`.
+        seconds: how long to wait.
+        look: is given what is left, after each look; false ends the waiting.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        upto = _left(client, upto)
+        if not upto or not look(upto) or time.monotonic() >= deadline:
+            return upto
+        time.sleep(POLL_S)
+
+
+def unreliable(options: BackfillOptions, reports: Sequence[SourceReport]) -> str:
+    """Why sources that were read are not the whole truth, as lines of them were rejected, or there
+    are none; or ''.
+    """
+    rejected = sum(one.rejected for one in reports)
+    counted = sum(one.counted for one in reports)
+    if rejected and not counted:
+        return (
+            f"{rejected:,} lines were rejected, and none counted: look at why, and whether"
+            " --input-format and the other options are those of these sources"
+        )
+    for one in reports:
+        # Lines that the filters left out were read all the same.
+        if one.rejected and not (one.counted or one.filtered):
+            return (
+                f"of {one.source} all {one.rejected:,} lines were rejected: look at why, whether"
+                " --input-format and the other options are right for it, or leave it out"
+            )
+    if rejected and options.delete_missing and options.max_rejects is None:
+        return (
+            f"{rejected:,} lines were rejected, and --delete-missing would take away what they"
+            f" count: look at why; --max-rejects {rejected} does it all the same"
+        )
+    if options.delete_missing and not counted:
+        return (
+            "no line of the sources counts, and --delete-missing would take away all that was"
+            " counted: look whether they were written whole, and at --where and the other options"
+        )
+    return ""
+
+
+def correct(
+    mysql_url: str,
+    run: int,
+    options: BackfillOptions,
+    t0: int,
+    intervals: Sequence[Interval] = (EVER,),
+    *,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
+    on_notice: Callable[[str], object] = lambda notice: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Corrected:
+    """Set the totals to what a run's sources say; all of them have been read, without a gap.
+
+    Args:
+        intervals: from when to when each of them has lines.
+        on_notice: told which days are left out, before any total is changed.
+
+    Raises:
+        BackfillError: it is a tracked table's counter; its policies have changed since the sources
+            were read; the run was ended or undone by somebody; the days given cut a bucket.
+        Conflict: another transaction held rows all the time. What was corrected is corrected.
+        StoreError: MySQL did not do its part. What was corrected is corrected.
+    """
+    finished = True
+    gone: list[int] = []
+    connect = connect_for(mysql_url)
+    with PatientSession(connect, stop, attempts=1) as keeper:
+        keeper.run(partial(_hold_counter, counter=options.counter))
+        chosen = keeper.run(partial(choose, run=run, options=options, t0=t0, intervals=intervals))
+        for notice in chosen.notices:
+            on_notice(notice)
+        # All marks before the first sum: what was accepted before and is counted is in the sum.
+        for start in range(0, len(chosen.labels), _MARKS_AT_ONCE):
+            part = chosen.labels[start : start + _MARKS_AT_ONCE]
+            keeper.run(partial(_mark, run=run, counter=options.counter, t0=t0, labels=part))
+    # On a session of its own, which waits for locks as correcting does, not as marking has.
+    with PatientSession(connect, stop, attempts=1) as keeper:
+        work = Correction(run, chosen.view, t0, options.delete_missing)
+        for label in chosen.each(on_progress):
+            try:
+                finished = correction.correct_bucket(keeper, work, label, stop=stop)
+            except RolledUpMeanwhile:
+                gone.append(label)
+            if not finished:
+                break
+        corrections, amount, rejected = keeper.run(partial(_corrected, run=run))
+        if finished:
+            keeper.run(partial(targets.discard_truth, run=run))
+    notices = (*chosen.notices, *_also(chosen, work, gone))
+    if rejected:
+        notices += (
+            f"{rejected:,} lines were rejected: what they may have counted is in no total now",
+        )
+    return Corrected(corrections=corrections, amount=amount, notices=notices, finished=finished)
+
+
+def _hold_counter(session: Session, counter: str) -> None:
+    """Make the row that corrections of the counter hold one after the other."""
+    insert = "INSERT IGNORE INTO backfill_counter (counter) VALUES (%s)"
+    rerun(partial(session.execute, insert, (counter,)))
+
+
+def _mark(session: Session, run: int, counter: str, t0: int, labels: Sequence[int]) -> None:
+    """Mark buckets: what was accepted before ``t0`` is not counted in them from now on."""
+
+    def work(control: Control) -> None:
+        correction.require_running(session, run)
+        policies.mark_buckets(session, counter, run, t0, labels)
+        bump(session)
+
+    exclusive(session, work)
+
+
+def _corrected(session: Session, run: int) -> tuple[int, int, int]:
+    """What was corrected, as it was committed, and how many lines were rejected before."""
+    ((corrections, amount, rejected),) = session.query(
+        "SELECT corrections, amount, rejected FROM backfill_run WHERE id = %s", (run,)
+    )
+    return int(corrections), int(amount), int(rejected)
+
+
+def _also(chosen: Chosen, work: Correction, gone: Sequence[int]) -> Iterator[str]:
+    """What was found out while correcting."""
+    if gone:
+        yield rolled_up(chosen.days(gone))
+    if work.refused:
+        some = list(work.refused.items())[:_REFUSED_NAMED]
+        named = "; ".join(
+            f"{key.decode(errors='replace')!r} of {chosen.view.day(bucket)}: {why}"
+            for (bucket, key), why in some
+        )
+        yield f"{len(work.refused):,} keys could not be set, such as {named}"

@@ -1,0 +1,334 @@
+"""Scope of a reconcile: the buckets that it sets, as its sources are the whole truth for them."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from itertools import pairwise
+from typing import Final
+
+from countersink.backfill.count import targets
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.formats import Reader, make_reader
+from countersink.backfill.formats.reader import RecordTally
+from countersink.backfill.input.content import Content
+from countersink.backfill.input.spans import SpanReader
+from countersink.backfill.options import BackfillOptions, Progress, Recipe
+from countersink.store.apply import key_caps
+from countersink.store.apply.key_caps import OVERFLOW
+from countersink.store.connection import Session
+from countersink.store.counters.buckets import ONE_DAY, date_at, day_begins
+from countersink.store.counters.policies import Policies
+from countersink.store.errors import InexactZone
+from countersink.store.totals.views import View
+
+MOST_BUCKETS: Final = 200_000
+"""Workers keep their marks in memory: five years of quarters of an hour."""
+JOINED_MINUTES: Final = 60
+"""Minutes without a line between the end of one source and the beginning of the next, at most: as
+between rotated logs."""
+_RANGES_NAMED: Final = 10
+_PROGRESS_S: Final = 0.25
+_LONGEST_DAY: Final = 27 * 60
+_BYTES: Final = 64 * 1024
+_END: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """From the first line to the last one.
+
+    Attributes:
+        first, last: Unix minutes of the two.
+        days: the lines are of whole days, so that each day that has one is covered.
+    """
+
+    first: float
+    last: float
+    days: bool = False
+
+    def holds(self, begins_at: int, ends_at: int) -> bool:
+        """Whether there are lines before and after a bucket, whose bounds are Unix seconds."""
+        if self.days:
+            return (
+                self.first * 60 - _LONGEST_DAY * 60 < begins_at
+                and ends_at <= (self.last + _LONGEST_DAY) * 60
+            )
+        return self.first * 60 < begins_at and ends_at <= self.last * 60
+
+
+EVER: Final = Interval(float("-inf"), float("inf"), days=True)
+"""Of sources that are known to have all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The buckets of a reconcile.
+
+    Attributes:
+        view: the counter's buckets in its own time zones.
+        labels: those to be set, in order.
+        notices: for people: what is left out.
+    """
+
+    view: View
+    labels: tuple[int, ...]
+    notices: tuple[str, ...]
+
+    def days(self, labels: Iterable[int]) -> str:
+        """The days of some buckets, for people."""
+        return _days(self.view, labels)
+
+    def each(self, on_progress: Callable[[Progress], object]) -> Iterator[int]:
+        """The buckets; says how far it is, several times a second at most."""
+        told = float("-inf")
+        for number, label in enumerate(self.labels):
+            if time.monotonic() - told >= _PROGRESS_S:
+                told = time.monotonic()
+                on_progress(
+                    Progress(
+                        doing="correcting",
+                        source=str(self.view.day(label)),
+                        done=number,
+                        size=len(self.labels),
+                    )
+                )
+            yield label
+
+
+def check_days(options: BackfillOptions, in_force: Policies) -> None:
+    """Check the days that are asked for, before anything is read.
+
+    Raises:
+        BackfillError: the range begins or ends within a bucket, or has no end; too many buckets.
+    """
+    start, end = options.recipe.start, options.recipe.end
+    if start is not None and end is not None:
+        _between(View(options.counter, in_force.of(options.counter), None), start, end)
+
+
+def choose(
+    session: Session, run: int, options: BackfillOptions, t0: int, intervals: Sequence[Interval]
+) -> Chosen:
+    """Choose the buckets, once all sources have been read.
+
+    Those of the sources that they have whole; with both ``start`` and ``end`` all from one to the
+    other, whether or not the sources know anything of them. Left out are buckets that were open at
+    ``t0`` (what belongs to them was still on its way), and days that are in months.
+
+    Args:
+        session: outside a transaction or in one.
+        run: its number.
+        options: of it.
+        t0: Unix ms, from :func:`countersink.backfill.reconcile.begin`.
+        intervals: from when to when each of the sources has lines.
+
+    Raises:
+        BackfillError: it is a tracked table's counter; its policies have changed since the sources
+            were read; the range begins or ends within a bucket; too many buckets; some of them hold
+            what had no room among the keys of their day.
+    """
+    targets.refuse_tracked(session, options.counter)
+    policies = targets.require_policies(session, run, options.counter, t0)
+    view = View(options.counter, policies, None)
+    found = targets.truth_labels(session, run)
+    notices: list[str] = []
+    start, end = options.recipe.start, options.recipe.end
+    if start is not None and end is not None:
+        found = sorted({*found, *_between(view, start, end)})
+        in_part: set[int] = set()
+    else:
+        in_part = _in_part(view, found, options, intervals)
+    if len(found) > MOST_BUCKETS:
+        raise _too_many(len(found))
+    rolled_up_to = _rolled_up_to(session, options.counter)
+    chosen: list[int] = []
+    still_open: list[int] = []
+    in_months: list[int] = []
+    for label in found:
+        if label in in_part:
+            continue
+        if view.policy(label).ends_at(label) * 1000 + options.grace_s * 1000 > t0:
+            still_open.append(label)
+        elif rolled_up_to is not None and view.last_day(label) < rolled_up_to:
+            in_months.append(label)
+        else:
+            chosen.append(label)
+    if not options.delete_missing:
+        _refuse_overflown(session, view, chosen)
+    if in_part:
+        notices.append(
+            "left out, as the sources have no lines before and after them, so that they may have"
+            f" but a part of them: {_days(view, in_part)}. If they have all of them, give --from"
+            " and --to"
+        )
+    if still_open:
+        notices.append(
+            f"left out, as not over for {options.grace_s:g} s when this began:"
+            f" {_days(view, still_open)}"
+        )
+    if in_months:
+        notices.append(rolled_up(_days(view, in_months)))
+    return Chosen(view, tuple(chosen), tuple(notices))
+
+
+def _in_part(
+    view: View, labels: Sequence[int], options: BackfillOptions, intervals: Sequence[Interval]
+) -> set[int]:
+    """The buckets of which the sources may have but a part."""
+    recipe = options.recipe
+    covered = union(intervals, begun=recipe.start is not None, ended=recipe.end is not None)
+    found = set[int]()
+    for label in labels:
+        policy = view.policy(label)
+        begins_at, ends_at = policy.starts_at(label), policy.ends_at(label)
+        if not any(one.holds(begins_at, ends_at) for one in covered):
+            found.add(label)
+    filtered = recipe.where or recipe.exclude_keys or recipe.counter_column
+    if not (filtered or any(one.days for one in covered)):
+        # A log of these days is missing, and may have had a part of those beside them.
+        for one, other in pairwise(labels):
+            if view.day(other) - view.day(one) > ONE_DAY:
+                found |= {one, other}
+    return found
+
+
+def union(intervals: Iterable[Interval], *, begun: bool, ended: bool) -> list[Interval]:
+    """The intervals that sources cover together.
+
+    Args:
+        begun: somebody has said from when on they do.
+        ended: the same of their end.
+    """
+    found: list[Interval] = []
+    for one in sorted(intervals):
+        last = found[-1] if found else None
+        if last is None or last.days != one.days or one.first - last.last > JOINED_MINUTES:
+            found.append(one)
+        else:
+            found[-1] = replace(last, last=max(last.last, one.last))
+    if found and begun:
+        found[0] = replace(found[0], first=float("-inf"))
+    if found and ended:
+        at = max(range(len(found)), key=lambda place: found[place].last)
+        found[at] = replace(found[at], last=float("inf"))
+    return found
+
+
+def _refuse_overflown(session: Session, view: View, labels: Iterable[int]) -> None:
+    """Check that no bucket holds what cannot be told from what the sources say by key.
+
+    Raises:
+        BackfillError: some do.
+    """
+    held = key_caps.overflow_labels(session, view.counter)
+    if days := held.intersection(labels):
+        raise BackfillError(
+            f"{view.counter} had more keys than it may have on {_days(view, days)}: what is in the"
+            f" key {OVERFLOW} there is in these sources under other keys, so it would be counted"
+            " twice. If they have all there is of these days, --delete-missing takes it away; else"
+            " leave the days out, by --from and --to"
+        )
+
+
+def rolled_up(days: str) -> str:
+    """What to say of days that are in months."""
+    return f"left out, as their days are rolled up to months: {days}"
+
+
+def _between(view: View, start: date, end: date) -> Iterable[int]:
+    try:
+        view.require_range(start, end)
+    except InexactZone as error:
+        raise BackfillError(
+            f"{error} (--from and --to begin and end days of the counter, in whole buckets)"
+        ) from error
+    found: list[int] = []
+    for one in view.ranges(start, end) or ():
+        if one.first is None or one.until is None:
+            raise BackfillError(f"{start} to {end} has no end: give days that there are")
+        own = range(one.first + (one.number - one.first) % one.step, one.until, one.step)
+        if len(found) + len(own) > MOST_BUCKETS:
+            raise _too_many(len(found) + len(own))
+        found += own
+    return found
+
+
+def _rolled_up_to(session: Session, counter: str) -> date | None:
+    rows = session.query("SELECT rolled_up_to FROM counter WHERE name = %s", (counter,))
+    found: date | None = rows[0][0] if rows else None
+    return found
+
+
+def _days(view: View, labels: Iterable[int]) -> str:
+    """Days as ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``."""
+    ranges: list[list[date]] = []
+    for day in sorted({view.day(label) for label in labels}):
+        if ranges and day - ONE_DAY == ranges[-1][1]:
+            ranges[-1][1] = day
+        else:
+            ranges.append([day, day])
+    texts = [f"{one}" if one == other else f"{one} to {other}" for one, other in ranges]
+    more = len(texts) - _RANGES_NAMED
+    return ", ".join(texts[:_RANGES_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _too_many(number: int) -> BackfillError:
+    return BackfillError(
+        f"{number:,} buckets are more than the {MOST_BUCKETS:,} that one run can set: reconcile"
+        " fewer days at a time, by --from and --to"
+    )
+
+
+_DAY: Final = 1440
+
+
+def interval_of(
+    content: Content,
+    head: bytes,
+    recipe: Recipe,
+    zones: Iterable[str],
+    begins: Callable[[date], int],
+) -> Interval | None:
+    """From when to when a source has lines, those included that the recipe leaves out and those of
+    other counters; None: it has none with a time.
+
+    Args:
+        content: of the source, which was read to its end.
+        head: how it begins.
+        zones: names of the time zones whose days lines may be of.
+        begins: the first minute of a day of the counter.
+
+    Raises:
+        Unreadable: it cannot be read.
+    """
+    all_of_it = replace(recipe, where=(), exclude_keys=(), counter_column="", start=None, end=None)
+    reader = make_reader(all_of_it, head, None, begins)
+    content.seek(_END)
+    end = content.offset
+    last = max(0, end - _BYTES)
+    if last:
+        content.seek(last)
+        data = content.read(_BYTES)
+        last += data.find(b"\n") + 1
+    minutes = _minutes(content, reader, last)
+    if last:
+        minutes |= _minutes(content, reader, 0)
+    if not minutes:
+        return None
+    days = recipe.input_format in ("csv", "ndjson") and any(
+        all(_begins_day(minute, place) for minute in minutes) for place in ("UTC", *zones)
+    )
+    return Interval(min(minutes), max(minutes), days)
+
+
+def _minutes(content: Content, reader: Reader, start: int) -> set[int]:
+    """The minutes of the lines from ``start`` on."""
+    tally = RecordTally()
+    for window in SpanReader(content, start, 1, quoted=reader.quoted, max_bytes=_BYTES):
+        reader.count(window, tally)
+    return set(tally.amounts)
+
+
+def _begins_day(minute: int, place: str) -> bool:
+    return -(-day_begins(place, date_at(place, minute * 60)) // 60) == minute

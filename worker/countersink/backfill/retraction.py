@@ -1,0 +1,255 @@
+"""Retraction: takes one chunk, or some corrections of a reconcile, back in one transaction.
+
+A chunk is subtracted by its journal and is ``undone``. Each range of ``backfill_drift`` is
+subtracted and deleted: so it does not matter where it is killed, or whether two do it at once, nor
+what compaction, retention or a change of policy has done to the cells since.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+from countersink.backfill.count import chunks, targets
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.history import Run
+from countersink.runtime.limits import key_text
+from countersink.store.apply import cells
+from countersink.store.apply.amounts import Amounts
+from countersink.store.apply.control import Control, bump, exclusive, read_control
+from countersink.store.connection import Connect, Session, rerun
+from countersink.store.counters import policies
+from countersink.store.counters.buckets import label_of
+from countersink.store.errors import BadCells
+from countersink.store.in_app.connection import FIRST_OWN
+from countersink.store.ledger import seals
+from countersink.store.sessions import PatientSession
+
+ROWS: Final = 1000
+"""Corrections that are taken back in a transaction."""
+SLOTS: Final = (cells.FIRST_SLOT + cells.SLOTS, FIRST_OWN - 1)
+"""Where cells go that do not fit the slot in which there may be much already."""
+_ATTEMPTS: Final = 8
+Result = TypeVar("Result")
+Reached = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenBack:
+    """What was taken back of a reconcile.
+
+    Attributes:
+        ranges: transactions that took something back.
+        cells: (key, bucket) that were changed.
+        amount: what was added to the totals by it.
+        finished: False where it was told to stop.
+    """
+
+    ranges: int
+    cells: int
+    amount: int
+    finished: bool = True
+
+
+class ChunkUndo:
+    """One chunk that is to be taken back.
+
+    Args:
+        run: whose chunk it is, or was.
+        source, start_at: which one.
+        reached: called with ``before_commit``.
+    """
+
+    def __init__(self, run: Run, source: int, start_at: int, reached: Reached) -> None:
+        self._run = run
+        self._at = source, start_at
+        self._reached = reached
+        self._taken: Amounts | None = None
+
+    def take_back(self, session: Session) -> Amounts | None:
+        """Take it back; what was added by that, None if another undo has. After Unavailable to be
+        called again, on another session.
+
+        Raises:
+            BackfillError: its journal is damaged.
+            StoreError: as any transaction.
+        """
+        # In more and more parts: the amount itself may be all that a slot can take.
+        return with_room(session, partial(self._attempt, session))
+
+    def _attempt(self, session: Session, slot: int, parts: int) -> Amounts | None:
+        with session.transaction():
+            found = session.query(
+                "SELECT amount FROM backfill_chunk WHERE source = %s AND start_at = %s"
+                " AND run = %s AND state = 'done' FOR UPDATE",
+                (*self._at, self._run.id),
+            )
+            if not found:
+                return self._taken  # by a COMMIT whose reply was lost
+            # Whoever deletes the counter holds it alone in the end.
+            read_control(session)
+            amounts = targets.read_journal(session, self._run.counter, *self._at)
+            self._check(amounts, int(found[0][0]))
+            taken = amounts.negated()
+            for number, part in _spread(taken, slot, parts):
+                cells.add(session, number, part)
+            targets.delete_journal(session, *self._at)
+            forget_rejects(session, *self._at)
+            chunks.delete_marks(session, *self._at)
+            session.execute(
+                seals.update("backfill_chunk", "state = 'undone'")
+                + " WHERE source = %s AND start_at = %s",
+                self._at,
+            )
+            session.execute(
+                "UPDATE backfill_run SET seen = UTC_TIMESTAMP(3) WHERE id = %s", (self._run.id,)
+            )
+            self._reached("before_commit")
+            self._taken = taken
+        return taken
+
+    def _check(self, amounts: Amounts, amount: int) -> None:
+        written_down = sum(amounts.sums().values())
+        if written_down != amount:
+            source, start_at = self._at
+            raise BackfillError(
+                f"the journal of source {source} from byte {start_at:,} on says {written_down:,}"
+                f" where {amount:,} was added: it is damaged, so nothing of that chunk was taken"
+                " back; restore table backfill_journal from a backup"
+            )
+
+
+def _spread(amounts: Amounts, slot: int, parts: int) -> Iterator[tuple[int, Amounts]]:
+    """The same in ``parts`` slots, of which ``slot`` is one."""
+    if parts == 1:
+        yield slot, amounts
+        return
+    for part in range(parts):
+        share = Amounts()
+        for counter in amounts.sums():
+            for bucket, keys in amounts.of(counter).items():
+                for key, amount in keys.items():
+                    # Whole numbers that add up, whatever the sign.
+                    piece = amount * (part + 1) // parts - amount * part // parts
+                    share.add(counter, bucket, key, piece)
+        yield SLOTS[0] + (slot + part) % (SLOTS[1] - SLOTS[0]), share
+
+
+def forget_rejects(session: Session, source: int, start_at: int) -> None:
+    """Delete the rejected lines of a chunk."""
+    session.execute(
+        "DELETE FROM backfill_reject WHERE source = %s AND start_at = %s", (source, start_at)
+    )
+
+
+def take_corrections_back(
+    connect: Connect,
+    run: int,
+    *,
+    on_progress: Callable[[int, int], object] = lambda done, of: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> TakenBack:
+    """Take the corrections of a run back, then its marks, then its truth; not its sources.
+
+    The caller has put the run into the state ``undoing``, so that nothing of it is committed any
+    more. It can be killed, and run again.
+
+    Args:
+        connect: makes sessions at READ COMMITTED.
+        run: its number.
+        on_progress: is given how many ranges of corrections were taken back now, and of how many.
+        stop: true once it should end.
+
+    Raises:
+        BackfillError: the counter is now that of a tracked table; a total would leave 64 bits.
+        StoreError: MySQL did not do its part. What was taken back is taken back.
+    """
+    ranges = cells = amount = 0
+    with PatientSession(connect, stop, attempts=1) as keeper:
+        counter, number = keeper.run(partial(_size, run=run))
+        of = -(-number // ROWS)
+        while not stop():
+            changed, added = keeper.run(partial(_take_back, counter=counter, run=run))
+            if not changed:
+                # Marks last: as long as something of it stands, what comes late is in it.
+                keeper.run(partial(_unmark, counter=counter, run=run))
+                keeper.run(partial(targets.discard_truth, run=run))
+                return TakenBack(ranges=ranges, cells=cells, amount=amount)
+            ranges, cells, amount = ranges + 1, cells + changed, amount + added
+            on_progress(ranges, max(of, ranges))
+    return TakenBack(ranges=ranges, cells=cells, amount=amount, finished=False)
+
+
+def _size(session: Session, run: int) -> tuple[str, int]:
+    """The counter of a run, and how many corrections of it there are."""
+    ((counter, number),) = session.query(
+        "SELECT counter, (SELECT COUNT(*) FROM backfill_drift WHERE run = %s)"
+        " FROM backfill_run WHERE id = %s",
+        (run, run),
+    )
+    return counter, int(number)
+
+
+def _take_back(session: Session, counter: str, run: int) -> tuple[int, int]:
+    """Take the next corrections back; how many, and what was added. None are left: (0, 0)."""
+    try:
+        return with_room(session, partial(_attempt, session, counter, run))
+    except BadCells as error:
+        raise BackfillError(
+            f"a correction of backfill {run} cannot be taken back, as a sum would leave 64 bits"
+            f" ({error}): `countersink counter delete` or a smaller total makes room"
+        ) from error
+
+
+def _attempt(session: Session, counter: str, run: int, slot: int, _: int) -> tuple[int, int]:
+    with session.transaction():
+        read_control(session)  # its lock keeps the counter from becoming a tracked table's
+        targets.refuse_tracked(session, counter)
+        found = session.query(
+            "SELECT bucket, counter_key, had, should_be FROM backfill_drift WHERE run = %s"
+            " ORDER BY bucket, counter_key LIMIT %s FOR UPDATE",
+            (run, ROWS),
+        )
+        if not found:
+            return 0, 0
+        amounts = Amounts()
+        for bucket, key, had, should_be in found:
+            amounts.add(counter, label_of(bucket), key_text(bytes(key)), int(had) - int(should_be))
+        cells.add(session, slot, amounts)
+        session.execute(
+            "DELETE FROM backfill_drift WHERE run = %s ORDER BY bucket, counter_key LIMIT %s",
+            (run, len(found)),
+        )
+    return len(found), amounts.sums()[counter]
+
+
+def _unmark(session: Session, counter: str, run: int) -> None:
+    marked = session.query(
+        "SELECT 1 FROM reconciled_bucket WHERE counter = %s AND run = %s LIMIT 1", (counter, run)
+    )
+    if not marked:
+        return
+
+    def work(control: Control) -> None:
+        if policies.unmark_buckets(session, counter, run):
+            bump(session)
+
+    exclusive(session, work)
+
+
+def with_room(session: Session, attempt: Callable[[int, int], Result]) -> Result:
+    """Do what ``attempt`` does in a transaction, given a slot and how often it was tried, from 1.
+
+    Raises:
+        BadCells: a sum would leave 64 bits in each of the slots that were tried.
+        StoreError: as any transaction.
+    """
+    slot = cells.slot_of(session)
+    for number in range(1, _ATTEMPTS):
+        try:
+            return rerun(partial(attempt, slot, number))
+        except BadCells:
+            # Only in this slot, which holds what others added, too.
+            slot = random.randint(*SLOTS)
+    return rerun(partial(attempt, slot, _ATTEMPTS))

@@ -1,0 +1,236 @@
+"""State of a run in ``backfill_run``: begun, counted on, ended."""
+
+import json
+import operator
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from countersink.backfill import rejects
+from countersink.backfill.errors import RunEnded, TooManyRejects
+from countersink.backfill.options import BackfillOptions, SourceReport
+from countersink.store.connection import Session
+from countersink.store.ledger import seals
+
+DRY_RUN: Final = "dry-run"
+"""The mode of a reconcile that changes nothing: it is in the table while it lasts."""
+_LONGEST_ERROR: Final = 1000
+_NOW: Final = "UTC_TIMESTAMP(3)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineCounts:
+    """What a chunk, or several, came to.
+
+    A chunk that begins in the midst of a line has what differs from how that line was counted
+    before: these numbers may be negative.
+
+    Attributes:
+        size_bytes: uncompressed.
+        lines, counted, filtered, rejected: lines.
+        amount: what was added in all.
+        rejects: rejected lines that are kept: more than ``rejected`` where an unfinished one, which
+            had been rejected, was not any more.
+    """
+
+    size_bytes: int = 0
+    lines: int = 0
+    counted: int = 0
+    filtered: int = 0
+    rejected: int = 0
+    amount: int = 0
+    rejects: int = 0
+
+    def __add__(self, other: "LineCounts") -> "LineCounts":
+        return self._with(operator.add, other)
+
+    def __sub__(self, other: "LineCounts") -> "LineCounts":
+        return self._with(operator.sub, other)
+
+    def _with(self, work: Callable[[int, int], int], other: "LineCounts") -> "LineCounts":
+        names = [one.name for one in fields(self)]
+        return LineCounts(**{one: work(getattr(self, one), getattr(other, one)) for one in names})
+
+    def report(self, source: str, outcome: str, detail: str) -> SourceReport:
+        """What became of a source."""
+        found = self.for_people()
+        return SourceReport(
+            source=source,
+            outcome=outcome,
+            detail=detail,
+            lines=found.lines,
+            counted=found.counted,
+            filtered=found.filtered,
+            rejected=found.rejected,
+            amount=found.amount,
+        )
+
+    def for_people(self) -> "LineCounts":
+        """Without negative numbers: a line that was counted another way before, when it had no end
+        yet, is one that was looked at now.
+        """
+        again = max(0, -self.counted) + max(0, -self.filtered)
+        return replace(
+            self,
+            lines=self.lines + again + self.rejects - self.rejected,
+            counted=max(0, self.counted),
+            filtered=max(0, self.filtered),
+            rejected=self.rejects,
+        )
+
+
+def process_name() -> str:
+    """A name that no other process has, or ever had: host:pid and something random."""
+    return f"{host()}:{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def host() -> str:
+    """What the names of this host's processes begin with, up to the last colon."""
+    return socket.gethostname()[:150]
+
+
+def begin(session: Session, options: BackfillOptions, sources: Sequence[str], holder: str) -> int:
+    """A new run, ``running``; its number. Where the outcome was unknown, call it again.
+
+    Args:
+        sources: as they are named to people.
+        holder: :func:`process_name`, its own for every run.
+    """
+    found = session.query(
+        "SELECT id FROM backfill_run WHERE counter = %s AND holder = %s", (options.counter, holder)
+    )
+    if not found:
+        session.execute(
+            "INSERT INTO backfill_run"
+            " (counter, mode, state, options, sources, holder, started, seen, seal)"
+            f" VALUES (%s, %s, 'running', %s, %s, %s, {_NOW}, {_NOW},"
+            f" {seals.seal('backfill_run')})",
+            (
+                options.counter,
+                DRY_RUN if options.dry_run else options.mode,
+                options.recipe.to_json(),
+                json.dumps([printable(name) for name in sources], ensure_ascii=False),
+                holder,
+            ),
+        )
+        found = session.query(
+            "SELECT id FROM backfill_run WHERE counter = %s AND holder = %s",
+            (options.counter, holder),
+        )
+    return int(found[0][0])
+
+
+def record(session: Session, run: int, counted: LineCounts, max_rejects: int | None) -> None:
+    """Note in a run's row what a chunk came to: the last statement of its transaction.
+
+    Last, since every chunk of the run needs this row: it is locked for a moment only.
+
+    Raises:
+        RunEnded: it must not be counted any more: undo the transaction.
+        TooManyRejects: more than ``max_rejects`` lines would be rejected: the same.
+    """
+    changed = session.execute(
+        seals.update(
+            "backfill_run",
+            "size_bytes = size_bytes + %s, lines_read = lines_read + %s, counted = counted + %s,"
+            " filtered = filtered + %s, rejected = rejected + %s, amount = amount + %s,"
+            f" seen = {_NOW}",
+        )
+        + " WHERE id = %s AND state = 'running'",
+        (
+            counted.size_bytes,
+            counted.lines,
+            counted.counted,
+            counted.filtered,
+            counted.rejected,
+            counted.amount,
+            run,
+        ),
+    )
+    # No row is changed either if all of it is 0, within a millisecond.
+    if not changed:
+        found = session.query("SELECT state FROM backfill_run WHERE id = %s FOR UPDATE", (run,))
+        if not found or found[0][0] != "running":
+            raise RunEnded(_ended(run, found[0][0] if found else "gone"))
+    if max_rejects is None or not counted.rejects:
+        return
+    # No other chunk of the run is committed meanwhile.
+    if rejects.number(session, run, most=max_rejects + 1) > max_rejects:
+        raise TooManyRejects(
+            f"more than {max_rejects:,} lines were rejected: look at why, then run it again,"
+            " which goes on where this stopped"
+        )
+
+
+def require_running(session: Session, run: int) -> None:
+    """Check that a run has not been ended by somebody.
+
+    Raises:
+        RunEnded: it has.
+    """
+    found = session.query("SELECT state FROM backfill_run WHERE id = %s", (run,))
+    if not found or found[0][0] != "running":
+        raise RunEnded(_ended(run, found[0][0] if found else "gone"))
+
+
+def hold_running(session: Session, run: int) -> None:
+    """Check that a run has not been ended, and keep it so until the transaction ends.
+
+    Raises:
+        RunEnded: it has.
+    """
+    found = session.query("SELECT state FROM backfill_run WHERE id = %s LOCK IN SHARE MODE", (run,))
+    if not found or found[0][0] != "running":
+        raise RunEnded(_ended(run, found[0][0] if found else "gone"))
+
+
+def end(session: Session, run: int, state: str, error: str = "") -> None:
+    """Give a run that is running its last state."""
+    session.execute(
+        seals.update("backfill_run", f"state = %s, error = %s, seen = {_NOW}, ended = {_NOW}")
+        + " WHERE id = %s AND state = 'running'",
+        (state, printable(error)[:_LONGEST_ERROR] or None, run),
+    )
+
+
+def figures(session: Session, run: int) -> LineCounts:
+    """What a run came to so far."""
+    found = session.query(
+        "SELECT size_bytes, lines_read, counted, filtered, rejected, amount FROM backfill_run"
+        " WHERE id = %s",
+        (run,),
+    )
+    return counted_of(found[0]) if found else LineCounts()
+
+
+def counted_of(row: Sequence[object]) -> LineCounts:
+    """The six sums of a row, which are NULL where there was nothing to add up."""
+    numbers = [int(str(number or 0)) for number in row]
+    return LineCounts(
+        size_bytes=numbers[0],
+        lines=numbers[1],
+        counted=numbers[2],
+        filtered=numbers[3],
+        rejected=numbers[4],
+        amount=numbers[5],
+    )
+
+
+def printable(text: str) -> str:
+    """``text`` where bytes of a file's name that are no UTF-8 are spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def forget(session: Session, run: int) -> None:
+    """Delete a dry run."""
+    session.execute("DELETE FROM backfill_run WHERE id = %s AND mode = %s", (run, DRY_RUN))
+
+
+def _ended(run: int, state: str) -> str:
+    return (
+        f"the backfill {run} is {state}, so nothing more is counted by it; what it counted before"
+        " was taken back if it is undone: run it again to count everything anew"
+    )

@@ -1,0 +1,261 @@
+"""``countersink backfill``: count, or set right, from files; its result and exit status."""
+
+import json
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import click
+
+from countersink.backfill import history
+from countersink.backfill.counter_column import exported
+from countersink.backfill.errors import BackfillError, WrongOption
+from countersink.backfill.history import Drift
+from countersink.backfill.options import BackfillOptions, BackfillReport, SourceReport
+from countersink.backfill.run import backfill
+from countersink.cli import output, progress, settings
+from countersink.cli.commands.count import backfill_options, backfills
+from countersink.cli.commands.count.log_options import Allowance
+from countersink.cli.errors import Exit, Failure, Misuse
+from countersink.store.counters import policies
+from countersink.store.sessions import open_tables
+
+_STRAYS_SHOWN: Final = 20
+
+
+@click.command("backfill", cls=settings.Command)
+@backfill_options.options
+@settings.output_format("table", "json")
+@settings.jobs_redis_url
+@settings.redis_url
+@settings.mysql_url
+def command(
+    format: str,
+    jobs_redis_url: str | None,
+    redis_url: str | None,
+    mysql_url: str | None,
+    allow_rejects: Allowance | None,
+    **given: Any,
+) -> int:
+    """Count events that were missed, from logs and exports.
+
+    Did some of these events arrive live? Then reconcile. If none did, add.
+
+    --mode add: these events never arrived. Each byte of a source is counted once: given again, to
+    two at once, after a crash, grown, renamed or compressed, only what is new is added. Live
+    traffic of the same days stays as it is.
+
+    --mode reconcile: these sources are the whole truth for their days. The total of each key and
+    day is set to what they say, so that what did arrive is not counted twice. Keys that they lack
+    keep their totals, unless --delete-missing. What differed is shown, and kept. Only days that are
+    over are set, and a worker must be running.
+
+    A SOURCE is a file, a directory, a shell pattern in quotes, or - for standard input; plain,
+    gzip, bzip2 or zstd. Interrupted, run it again: it goes on. Lines that cannot be counted are
+    written to --rejects; the status is then 3, unless --allow-rejects covers them. `countersink
+    backfills undo` takes a run back. More, with examples of each format: docs/backfill.md.
+    """
+    options = backfill_options.read(given)
+    url = settings.needed(mysql_url, "mysql")
+    if options.mode == "reconcile":
+        settings.needed(redis_url, "redis")
+    queue_url = None
+    if options.jobs and not options.dry_run:
+        queue_url = settings.jobs_queue(redis_url, jobs_redis_url)
+    as_json = format == "json"
+    with progress.stopped_by_signals() as asked:
+        call = _Call(url, redis_url, queue_url, asked, allow_rejects or Allowance(), as_json)
+        if options.recipe.counter_column:
+            return call.run_each_counter(options)
+        report = call.run(options)
+        with ExitStack() as opened:
+            drift: Iterable[Drift] = report.drift
+            if report.run is not None and report.corrections:
+                drift = history.drift(opened.enter_context(open_tables(url)), report.run)
+            if as_json:
+                _write(report, drift)
+            else:
+                _show(report, drift, dry_run=options.dry_run)
+    return call.status(report)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What one call of the command works with, for as many runs as it makes."""
+
+    url: str
+    redis_url: str | None
+    queue_url: str | None
+    asked: progress.StopRequest
+    allowed: Allowance
+    as_json: bool
+
+    def run_each_counter(self, options: BackfillOptions) -> int:
+        """One run for each counter of an export; the exit status."""
+        try:
+            found = exported(self.url, options, self.asked)
+        except BackfillError as error:
+            raise Failure(str(error)) from error
+        for stray in found.strays[:_STRAYS_SHOWN]:
+            said = f"{stray.source} line {stray.line}: {stray.reason}"
+            click.echo(f"rejected: {output.cell(said)}", err=True)
+        if found.stray_lines:
+            click.echo(f"rejected: {found.stray_lines:,} lines are of no counter", err=True)
+        if not found.counters:
+            self.say("the sources have no line that counts")
+        well = self.allowed.covers(found.stray_lines, found.lines)
+        statuses: list[int] = [Exit.DONE if well else Exit.DIFFERS]
+        documents: list[dict[str, Any]] = []
+        for counter in found.counters:
+            if self.asked():
+                break
+            report = self.run(replace(options, counter=counter))
+            statuses.append(self.status(report))
+            if self.as_json:
+                documents.append(_document(report))
+            else:
+                _show(report, report.drift, dry_run=options.dry_run)
+        if self.as_json:
+            output.write_json({"runs": documents, "stray_lines": found.stray_lines})
+        if self.asked.status is not None:
+            return self.asked.status
+        return Exit.FAILED if Exit.FAILED in statuses else max(statuses)
+
+    def run(self, options: BackfillOptions) -> BackfillReport:
+        """One run; on stderr, what is no result: notices, and what to do next, each once."""
+        told: list[str] = []
+
+        def tell(notice: str) -> None:
+            told.append(notice)
+            self.say(notice)
+
+        with ExitStack() as opened:
+            team = None
+            if self.queue_url is not None:
+                # RQ takes a while to import
+                from countersink.schedules.runner.backfill_jobs import BackfillJobs
+
+                team = opened.enter_context(BackfillJobs(self.queue_url))
+            show = opened.enter_context(progress.backfill(as_json=self.as_json))
+            try:
+                report = backfill(
+                    self.url,
+                    options,
+                    redis_url=self.redis_url,
+                    on_progress=show,
+                    on_notice=tell,
+                    stop=self.asked,
+                    team=team,
+                )
+            except WrongOption as error:
+                raise Misuse(str(error)) from error
+            except BackfillError as error:
+                if _is_tracked(self.url, options.counter):
+                    raise Misuse(str(error)) from error
+                raise Failure(str(error)) from error
+        failed = [
+            f"{each.source}: {each.detail}" for each in report.sources if each.outcome == "failed"
+        ]
+        for sentence in (*report.notices, *failed):
+            if sentence not in told:
+                self.say(sentence)
+        return report
+
+    def say(self, sentence: str) -> None:
+        """A sentence on stderr, as the progress there."""
+        if self.as_json:
+            click.echo(json.dumps({"notice": sentence}), err=True)
+        else:
+            click.echo(f"countersink backfill: {output.cell(sentence)}", err=True)
+
+    def status(self, report: BackfillReport) -> int:
+        """The exit status after a run."""
+        if report.state == "failed":
+            return Exit.FAILED
+        if report.state == "stopped":
+            # Of what it did not read nobody knows; without a signal it was --max-rejects.
+            return Exit.DIFFERS if self.asked.status is None else self.asked.status
+        return Exit.DONE if self.allowed.covers(report.rejected, report.lines) else Exit.DIFFERS
+
+
+def _is_tracked(url: str, counter: str) -> bool:
+    """Whether triggers count it: then the wrong counter was asked for."""
+    with open_tables(url) as opened:
+        return counter in policies.load(opened).tracked
+
+
+def _write(report: BackfillReport, drift: Iterable[Drift]) -> None:
+    """The result as one JSON document; of a reconcile with all that was corrected."""
+    output.write_json_list(
+        _document(report), "drift", (backfills.drift_document(one) for one in drift)
+    )
+
+
+def _document(report: BackfillReport) -> dict[str, Any]:
+    """The result without what was corrected."""
+    return {
+        "run": report.run,
+        "counter": report.counter,
+        "mode": report.mode,
+        "state": report.state,
+        "lines": report.lines,
+        "counted": report.counted,
+        "filtered": report.filtered,
+        "rejected": report.rejected,
+        "amount": report.amount,
+        "known_lines": report.known_lines,
+        "corrections": report.corrections,
+        "by_day": [{"day": day, "amount": amount} for day, amount in report.by_day],
+        "notices": list(report.notices),
+        "sources": [asdict(one) for one in report.sources],
+    }
+
+
+def _show(report: BackfillReport, drift: Iterable[Drift], *, dry_run: bool) -> None:
+    """The result for people."""
+    if report.sources:
+        _show_sources(report)
+    if report.by_day:
+        click.echo()
+        output.write_rows(("day", ">would be added"), report.by_day)
+    if report.corrections:
+        click.echo()
+        where = "" if report.run is None else f": countersink backfills show {report.run} --drift"
+        backfills.show_drift(drift, report.corrections, where=where)
+    click.echo()
+    click.echo(_sentence(report, dry_run))
+
+
+def _show_sources(report: BackfillReport) -> None:
+    rows = [
+        # What went wrong is on stderr, in a sentence that is too long for a table.
+        _cells(one.source, one.outcome, one, "" if one.outcome == "failed" else one.detail)
+        for one in report.sources
+    ]
+    if len(rows) > 1:
+        rows.append(_cells("all", "", report, ""))
+    output.write_rows(
+        ("source", "outcome", ">lines", ">counted", ">filtered", ">rejected", ">amount", "what"),
+        rows,
+    )
+
+
+def _cells(
+    name: str, outcome: str, figures: SourceReport | BackfillReport, detail: str
+) -> tuple[object, ...]:
+    numbers = (figures.lines, figures.counted, figures.filtered, figures.rejected, figures.amount)
+    return name, outcome, *numbers, detail
+
+
+def _sentence(report: BackfillReport, would: bool) -> str:
+    known = f" {report.known_lines:,} lines had been counted before." if report.known_lines else ""
+    if report.mode == "reconcile":
+        verb = "would correct" if would else "corrected"
+        said = f"{verb} {report.corrections:,} totals, by {report.amount:+,} in all."
+    else:
+        said = f"{'would add' if would else 'added'} {report.amount:,}."
+    said = f"{report.counter}: {said}{known}"
+    if report.run is not None and (report.amount or report.corrections):
+        said += f" Run {report.run}: countersink backfills undo {report.run} takes it back."
+    return said

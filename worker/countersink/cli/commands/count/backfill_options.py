@@ -1,0 +1,319 @@
+"""The options of ``countersink backfill``, and which of them make no sense together."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+
+from countersink.backfill import formats
+from countersink.backfill.options import INPUT_FORMATS, BackfillOptions, Recipe
+from countersink.cli import settings
+from countersink.cli.commands.count import log_options
+from countersink.cli.errors import Misuse, values_checked
+from countersink.cli.settings import COUNTER, DAY, SECONDS, TEXT, Checked, Finite
+from countersink.producers.access_log import template
+
+_DEFAULTS: Final = BackfillOptions(counter="", sources=())
+
+_MAX_SOURCE_NAME: Final = 255
+"""Characters; the width of the column."""
+
+
+def _delimiter(text: str) -> str:
+    text = "\t" if text in (r"\t", "tab") else text
+    if len(text) != 1 or text in '"\r\n\0':
+        raise ValueError(
+            rf"{text!r} is not one character that can stand between columns, such as ; or \t"
+        )
+    return text
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(f"{text!r} has a column without a name; give them as day,key,total")
+    return names
+
+
+def _source_name(text: str) -> str:
+    if not text.strip() or len(text) > _MAX_SOURCE_NAME:
+        raise ValueError(f"a source's name has 1 to {_MAX_SOURCE_NAME} characters")
+    return text
+
+
+_COLUMNS: Final = Checked("columns", _columns)
+_DELIMITER: Final = Checked("character", _delimiter)
+_SOURCE_NAME: Final = Checked("name", _source_name)
+
+_WHAT: Final = (
+    settings.one_off("--counter", type=COUNTER, help="The counter to add to, or to correct."),
+    settings.one_off(
+        "--counter-column",
+        type=TEXT,
+        metavar="COLUMN",
+        default="",
+        help="csv and ndjson: where each line's counter is, instead of --counter; a run for each.",
+    ),
+    settings.one_off(
+        "--mode",
+        type=click.Choice(["add", "reconcile"]),
+        default="add",
+        show_default=True,
+        help="See above: add if none of them arrived.",
+    ),
+    settings.one_off(
+        "--dry-run", is_flag=True, help="Read everything, say what would change, change nothing."
+    ),
+)
+_READING: Final = (
+    *log_options.decorators(INPUT_FORMATS, settings.one_off),
+    settings.one_off(
+        "--key",
+        type=TEXT,
+        metavar="TEMPLATE",
+        default="",
+        help="The key, with {field} for fields, as in '{host}{path}'.  [default: {path}, of logs]",
+    ),
+    settings.one_off(
+        "--key-column",
+        type=TEXT,
+        metavar="COLUMN",
+        default="",
+        help="Where the key is, of csv and JSON: a column, or a path as a.b.0 or /a/b/0.",
+    ),
+    settings.one_off(
+        "--time-column",
+        type=TEXT,
+        multiple=True,
+        metavar="COLUMN",
+        help="The same for the time; JSON logs find it by themselves. Repeatable, as for a date and"
+        " a time of day: the texts are joined with a space.",
+    ),
+    settings.one_off(
+        "--amount-column",
+        type=TEXT,
+        metavar="COLUMN",
+        default="",
+        help="The same for the amount; without it each line counts 1.",
+    ),
+    settings.one_off(
+        "--delimiter",
+        type=_DELIMITER,
+        default=_DEFAULTS.recipe.delimiter,
+        show_default=True,
+        metavar="CHARACTER",
+        help=r"csv: what stands between columns; \t is a tab.",
+    ),
+    settings.one_off(
+        "--columns",
+        type=_COLUMNS,
+        metavar="NAME,…",
+        help="csv: the names of the columns of a file without a header.",
+    ),
+    settings.one_off(
+        "--comment",
+        type=TEXT,
+        metavar="TEXT",
+        default="",
+        help="csv: how lines begin that are comments, such as #.",
+    ),
+    settings.one_off(
+        "--time-format",
+        type=TEXT,
+        metavar="FORMAT",
+        default=_DEFAULTS.recipe.time_format,
+        show_default=True,
+        help="auto (ISO 8601, or the log's own), unix, unix-ms, or as of strptime.",
+    ),
+    settings.one_off(
+        "--where",
+        type=log_options.CONDITION,
+        multiple=True,
+        metavar="FIELD=VALUE",
+        help="Only lines like this; repeatable. Also !=, and ~ and !~ for shell patterns.",
+    ),
+    settings.one_off(
+        "--exclude-key-glob",
+        type=TEXT,
+        multiple=True,
+        metavar="PATTERN",
+        help="Leave out keys like this, such as '*.css'; repeatable.",
+    ),
+    settings.one_off("--strip-query", is_flag=True, help="End keys before their ?."),
+    settings.one_off("--from", "start", type=DAY, metavar="DAY", help="First day, inclusive."),
+    settings.one_off(
+        "--to", "end", type=DAY, metavar="DAY", help="Last day, inclusive; of the counter's days."
+    ),
+)
+_DOING: Final = (
+    settings.one_off(
+        "--source-name",
+        type=_SOURCE_NAME,
+        metavar="NAME",
+        help="Tells these sources from others that begin with the same lines.",
+    ),
+    settings.one_off(
+        "--count-repeats",
+        is_flag=True,
+        help="Count lines, too, that were counted as another source's: two servers wrote them.",
+    ),
+    settings.one_off(
+        "--delete-missing", is_flag=True, help="reconcile only: keys that no source has go to zero."
+    ),
+    settings.one_off(
+        "--grace",
+        type=SECONDS,
+        default=_DEFAULTS.grace_s,
+        show_default=True,
+        metavar="SECONDS",
+        help="reconcile only: how long a day must be over.",
+    ),
+    settings.one_off(
+        "--wait",
+        type=SECONDS,
+        default=_DEFAULTS.wait_s,
+        show_default=True,
+        metavar="SECONDS",
+        help="reconcile only: how long to wait for what is in the queue.",
+    ),
+    settings.setting(
+        "--jobs",
+        type=click.IntRange(0, 256),
+        default=_DEFAULTS.jobs,
+        show_default=True,
+        metavar="N",
+        help="Let so many job processes (countersink jobs) count big files; without any, it is"
+        " done here.",
+    ),
+    settings.setting(
+        "--rate",
+        type=Finite(1),
+        metavar="N",
+        help="Lines per second at most, for the sake of live traffic.",
+    ),
+    settings.setting(
+        "--max-rejects",
+        type=click.IntRange(0),
+        metavar="N",
+        help="End when more lines than this are rejected; 100,000 if not given.",
+    ),
+    settings.setting(
+        "--allow-rejects",
+        type=log_options.ALLOWANCE,
+        metavar="N|P%",
+        help="End with 0, not with 3, if no more lines than this are rejected, or no larger part of"
+        " those read.",
+    ),
+    settings.one_off(
+        "--rejects",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Where to write rejected lines: a new file, or one of these.  [default:"
+        " backfill-RUN-rejects.ndjson]",
+    ),
+)
+
+
+options: Final = settings.together(
+    click.argument("sources", metavar="SOURCE...", nargs=-1, required=True),
+    *_WHAT,
+    *_READING,
+    *_DOING,
+)
+"""Decorator: the sources and everything that makes :class:`BackfillOptions`."""
+
+
+def read(given: dict[str, Any]) -> BackfillOptions:
+    """What was asked for.
+
+    Args:
+        given: the parameters of :func:`options`, by their names.
+
+    Raises:
+        click.UsageError: it makes no sense; nothing was connected to or read.
+    """
+    log_format = given["log_format"]
+    if log_format:
+        if _given("input_format"):
+            raise Misuse("--log-format and --input-format both say what a line is: give one")
+        given["input_format"] = "log-format"
+    if bool(given["counter"]) == bool(given["counter_column"]):
+        raise Misuse(
+            "give --counter, or --counter-column: one of the two says which counter counts"
+        )
+    given["counter"] = given["counter"] or ""
+    if _given("key") and not given["key"]:
+        raise Misuse("an empty --key names no field: path, status, '{host}{path}' …")
+    times = given.pop("time_column")
+    given["key"] = template.canonical(given["key"])
+    found = BackfillOptions(
+        recipe=Recipe(
+            time_zone=given.pop("time_zone") or "",
+            envelope=given.pop("envelope") or "",
+            time_column=next(iter(times), ""),
+            more_time_columns=times[1:],
+            columns=given.pop("columns") or (),
+            exclude_keys=given.pop("exclude_key_glob"),
+            **{name: given.pop(name) for name in _OF_RECIPE},
+        ),
+        name=given.pop("source_name") or "",
+        grace_s=given.pop("grace"),
+        wait_s=given.pop("wait"),
+        **given,
+    )
+    _check(found)
+    return found
+
+
+_OF_RECIPE: Final = (
+    "input_format",
+    "log_format",
+    "key",
+    "key_column",
+    "amount_column",
+    "comment",
+    "counter_column",
+    "delimiter",
+    "time_format",
+    "where",
+    "strip_query",
+    "start",
+    "end",
+)
+_RECONCILE_ONLY: Final = {
+    "delete_missing": "--delete-missing",
+    "grace": "--grace",
+    "wait": "--wait",
+}
+
+
+def _check(options: BackfillOptions) -> None:
+    """Refuse what makes no sense, before anything is connected or read."""
+    if options.mode == "add":
+        for parameter, flag in _RECONCILE_ONLY.items():
+            if _given(parameter):
+                raise Misuse(
+                    f"{flag} is for --mode reconcile: to add never takes anything from a total,"
+                    " nor waits"
+                )
+    if options.dry_run and _given("jobs"):
+        raise Misuse("--dry-run counts nothing, so --jobs has nothing to do: give one of the two")
+    if options.recipe.counter_column and options.rejects is not None:
+        raise Misuse(
+            "--rejects is for one counter: with --counter-column each run writes its own file"
+        )
+    if options.sources.count("-") > 1:
+        raise Misuse("- is standard input, which can be read only once")
+    if options.rejects == Path("-"):
+        raise Misuse(
+            "--rejects takes a file; afterwards `countersink backfills show RUN --rejects` prints"
+            " them"
+        )
+    with values_checked():
+        formats.check(options.recipe)
+
+
+def _given(parameter: str) -> bool:
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is ParameterSource.COMMANDLINE

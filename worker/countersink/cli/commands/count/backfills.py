@@ -1,0 +1,314 @@
+"""``countersink backfills list|show|undo``: past backfills, rejected lines, corrections."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from countersink.backfill import history
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.history import Drift, RejectedLine, Run, RunSource
+from countersink.backfill.undo import Undone, undo
+from countersink.cli import output, progress, settings
+from countersink.cli.errors import Exit, Failure, Misuse
+from countersink.cli.progress import stopped_by_signals
+from countersink.cli.settings import COUNTER
+from countersink.store.connection import Session
+from countersink.store.sessions import open_tables
+
+RUN = click.IntRange(1)
+
+
+@click.group("backfills", cls=settings.CommandGroup)
+def command() -> None:
+    """List backfills, show what they did, take one back.
+
+    RUN is the number that backfill prints and list shows. A run is running (also when its process
+    died: the next backfill of the same source goes on), done, stopped, failed, undoing or undone.
+    """
+
+
+@command.command("list", cls=settings.Command)
+@settings.one_off("--counter", type=COUNTER, metavar="COUNTER", help="Only of this counter.")
+@settings.output_format("table", "json")
+@settings.mysql_url
+def list_command(counter: str | None, format: str, mysql_url: str | None) -> None:
+    """List backfills, the last one first."""
+    with open_tables(settings.needed(mysql_url, "mysql")) as opened:
+        runs = history.runs(opened, counter)
+    if format == "json":
+        output.write_json({"runs": [document(run) for run in runs]})
+    else:
+        show_list(runs)
+
+
+@command.command("show", cls=settings.Command)
+@click.argument("run", type=RUN)
+@settings.one_off("--rejects", is_flag=True, help="The lines that it could not count.")
+@settings.one_off("--drift", is_flag=True, help="What it corrected, of a reconcile.")
+@settings.output_format("table", "json", "csv")
+@settings.mysql_url
+def show_command(run: int, rejects: bool, drift: bool, format: str, mysql_url: str | None) -> None:
+    """Show a backfill: what it read, and what came of it.
+
+    With --rejects or --drift it is the list of these, whole in JSON and CSV.
+    """
+    if rejects and drift:
+        raise Misuse("give --rejects or --drift, not both")
+    if format == "csv" and not (rejects or drift):
+        raise Misuse("--format csv is for --rejects or --drift")
+    with open_tables(settings.needed(mysql_url, "mysql")) as opened:
+        found = _found(opened, run)
+        if rejects:
+            _show_rejects(opened, found, format)
+        elif drift:
+            _show_drift(opened, found, format)
+        else:
+            sources = history.sources_of(opened, run)
+            if format == "json":
+                read = [source_document(one) for one in sources]
+                output.write_json({**document(found), "read": read})
+            else:
+                show_one(found, sources)
+
+
+def _found(opened: Session, run: int) -> Run:
+    try:
+        return history.run(opened, run)
+    except BackfillError as error:
+        raise Failure(str(error)) from error
+
+
+def _show_rejects(opened: Session, run: Run, format: str) -> None:
+    rejected = history.rejects(opened, run.id)
+    rows = (rejected_document(one) for one in rejected)
+    if format == "json":
+        output.write_json_list({"run": run.id}, "rejects", rows)
+    elif format == "csv":
+        output.write_csv(REJECTED, rows)
+    else:
+        show_rejected(rejected)
+
+
+def _show_drift(opened: Session, run: Run, format: str) -> None:
+    if run.mode != "reconcile":
+        raise Failure(f"run {run.id} added; only reconciling corrects anything")
+    drift = history.drift(opened, run.id)
+    rows = (drift_document(one) for one in drift)
+    if format == "json":
+        output.write_json_list({"run": run.id}, "drift", rows)
+    elif format == "csv":
+        output.write_csv(DRIFT_COLUMNS, rows)
+    elif run.corrections:
+        show_drift(drift, run.corrections, where=": --format csv has all")
+    else:
+        click.echo("Nothing differed.")
+
+
+@command.command("undo", cls=settings.Command)
+@click.argument("run", type=RUN)
+@settings.output_format("text", "json")
+@settings.mysql_url
+def undo_command(run: int, format: str, mysql_url: str | None) -> int:
+    """Take back exactly what a backfill added, or corrected.
+
+    Whatever was counted since stays, also when it was compacted or rolled up to months.
+    Interrupted, run it again. The same source may then be counted again.
+    """
+    url = settings.needed(mysql_url, "mysql")
+    with stopped_by_signals() as asked, progress.looking("backfills undo", "undoing") as looking:
+        try:
+            done = undo(
+                url,
+                run,
+                on_progress=lambda at: looking(f"{at.done:,} of {at.of:,} chunks"),
+                stop=asked,
+            )
+        except BackfillError as error:
+            raise Failure(str(error)) from error
+    for notice in done.notices:
+        click.echo(f"countersink backfills: {output.cell(notice)}", err=True)
+    output.write_result(format, asdict(done), _undone_sentence(done))
+    if done.state != "undone":
+        click.echo("countersink backfills: stopped: run it again, and it goes on", err=True)
+        return asked.status or Exit.FAILED
+    return Exit.DONE
+
+
+REJECTED: Final = ("source", "line", "reason", "text")
+
+
+def document(run: Run) -> dict[str, Any]:
+    """A run as JSON."""
+    return {
+        "run": run.id,
+        "counter": run.counter,
+        "mode": run.mode,
+        "state": run.state,
+        "started": output.iso(run.started),
+        "seen": output.iso(run.seen),
+        "ended": output.iso(run.ended),
+        "holder": run.holder,
+        "bytes": run.size_bytes,
+        "lines": run.lines,
+        "counted": run.counted,
+        "filtered": run.filtered,
+        "rejected": run.rejected,
+        "amount": run.amount,
+        "corrections": run.corrections,
+        "error": run.error,
+        "options": json.loads(run.recipe.to_json()),
+        "sources": list(run.sources),
+    }
+
+
+def source_document(one: RunSource) -> dict[str, Any]:
+    """What a run read of a source, as JSON."""
+    return {
+        "source": one.path,
+        "name": one.name,
+        "chunks": one.chunks,
+        "pending": one.pending,
+        "undone": one.undone,
+        "bytes": one.size_bytes,
+        "lines": one.lines,
+        "counted": one.counted,
+        "filtered": one.filtered,
+        "rejected": one.rejected,
+        "amount": one.amount,
+    }
+
+
+def rejected_document(one: RejectedLine) -> dict[str, Any]:
+    """A rejected line as JSON; bytes that are no UTF-8 are escaped."""
+    return {
+        "source": one.source,
+        "line": one.line,
+        "reason": one.reason,
+        "text": one.text.decode("utf-8", "backslashreplace"),
+    }
+
+
+def show_list(runs: Sequence[Run]) -> None:
+    """Runs for people."""
+    if not runs:
+        click.echo("There was no backfill so far.")
+        return
+    output.write_rows(
+        (
+            *(">run", "counter", "mode", "state", "started"),
+            *(">lines", ">rejected", ">amount", ">corrections", "sources"),
+        ),
+        (
+            (
+                str(run.id),
+                run.counter,
+                run.mode,
+                run.state,
+                f"{run.started:%Y-%m-%dT%H:%M:%S}Z",
+                run.lines,
+                run.rejected,
+                run.amount,
+                run.corrections if run.mode == "reconcile" else None,
+                _few(run.sources),
+            )
+            for run in runs
+        ),
+    )
+
+
+def show_one(run: Run, sources: Sequence[RunSource]) -> None:
+    """A run for people, and what it read."""
+    facts: dict[str, object] = {
+        "run": str(run.id),
+        "counter": run.counter,
+        "mode": run.mode,
+        "state": run.state,
+        "began": f"{run.started:%Y-%m-%dT%H:%M:%S}Z, in {run.holder}",
+        "last seen": f"{run.seen:%Y-%m-%dT%H:%M:%S}Z",
+        "lines": run.lines,
+        "counted": run.counted,
+        "filtered": run.filtered,
+        "rejected": run.rejected,
+        "amount": run.amount,
+    }
+    if run.mode == "reconcile":
+        facts["corrections"] = run.corrections
+    facts["options"] = run.recipe.described()
+    facts["sources"] = ", ".join(run.sources)
+    if run.error:
+        facts["error"] = run.error
+    output.console().print(output.facts(facts))
+    if sources:
+        click.echo()
+        _show_sources(sources)
+
+
+def _show_sources(sources: Sequence[RunSource]) -> None:
+    numbers = ("lines", "counted", "filtered", "rejected", "amount", "chunks", "pending", "undone")
+    rows = []
+    for one in sources:
+        name = f"{one.path} ({one.name})" if one.name else one.path
+        rows.append((name, *map(source_document(one).get, numbers)))
+    output.write_rows(("source", *(f">{number}" for number in numbers)), rows)
+
+
+def show_rejected(rejected: Iterable[RejectedLine]) -> None:
+    """Rejected lines for people: one after the other, for they may be many."""
+    any_there = False
+    for one in rejected:
+        any_there = True
+        text = output.cell(one.text.decode("utf-8", "backslashreplace"))
+        click.echo(f"{output.cell(one.source)} line {one.line}: {output.cell(one.reason)}: {text}")
+    if not any_there:
+        click.echo("No line was rejected.")
+
+
+def _undone_sentence(done: Undone) -> str:
+    """What taking back did."""
+    if done.state != "undone":
+        return f"run {done.run}: taken back in part, {done.amount:+,} so far"
+    return (
+        f"run {done.run} is taken back: {done.counter} changed by {done.amount:+,},"
+        f" in {done.cells:,} rows of {done.chunks:,} chunks"
+    )
+
+
+def _few(sources: Sequence[str]) -> str:
+    return sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1:,} more"
+
+
+DRIFT_COLUMNS: Final = ("day", "bucket", "key", "had", "should_be", "delta")
+DRIFT_SHOWN: Final = 20
+"""Corrections in a table; the others are counted."""
+
+
+def drift_document(one: Drift) -> dict[str, object]:
+    """A correction as JSON; ``bucket`` is as in the tables: of hours and quarters in UTC."""
+    return {
+        "day": one.day.isoformat(),
+        # Its seconds are the number of a policy.
+        "bucket": one.bucket.replace(second=0).isoformat(timespec="minutes"),
+        "key": one.key,
+        "had": one.had,
+        "should_be": one.should_be,
+        "delta": one.delta,
+    }
+
+
+def show_drift(drift: Iterable[Drift], corrections: int, *, where: str) -> None:
+    """The first of ``corrections`` for people; ``where`` all of them are to be had."""
+    first: Sequence[Drift] = [one for one, _ in zip(drift, range(DRIFT_SHOWN), strict=False)]
+    if not first:
+        return
+    timed = any(one.bucket.hour or one.bucket.minute for one in first)
+    rows = []
+    for one in first:
+        bucket = (f"{one.bucket:%Y-%m-%dT%H:%M}",) if timed else ()
+        rows.append((one.day, *bucket, one.key, one.had, one.should_be, f"{one.delta:+,}"))
+    bucket = ("bucket (UTC)",) if timed else ()
+    output.write_rows(("day", *bucket, "key", ">had", ">should be", ">delta"), rows)
+    if corrections > len(first):
+        click.echo(f"and {corrections - len(first):,} more{where}")

@@ -1,0 +1,84 @@
+"""``countersink increment``: one increment, sent until Redis has said that it is stored."""
+
+import os
+import time
+from datetime import datetime
+from typing import Final
+
+import click
+
+from countersink.cli import settings
+from countersink.cli.errors import Failure
+from countersink.cli.output import printable
+from countersink.cli.settings import AMOUNT, COUNTER, KEY, MOMENT
+from countersink.runtime.limits import minute_of
+from countersink.stream.clock import offset_ms
+from countersink.stream.connection import connect, mapped
+from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from countersink.stream.errors import StreamUnavailable
+from countersink.stream.names import note_use, partitions, stream_key
+
+
+@click.command("increment", cls=settings.Command)
+@click.argument("counter", type=COUNTER)
+@click.argument("key", type=KEY, default="")
+@settings.one_off(
+    "--amount",
+    type=AMOUNT,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="What to add; may be negative.",
+)
+@settings.one_off(
+    "--at",
+    type=MOMENT,
+    metavar="ISO8601",
+    help="When it happened, with its time zone: 2026-11-21T08:00:00+01:00. Default: now.",
+)
+@settings.redis_url
+def command(
+    counter: str, key: str, amount: int, at: datetime | None, redis_url: str | None
+) -> None:
+    """Add to a counter, through the same queue as an app.
+
+    The increment is for COUNTER as a whole, or for KEY in it. It is stored in Redis when this
+    command ends with 0, and in MySQL a moment later if a worker runs. An amount of 0 declares the
+    key without counting.
+    """
+    send_one(settings.needed(redis_url, "redis"), counter, key, amount, at)
+    click.echo(f"{counter} {printable(key)} {amount:+d} is in the queue".replace("  ", " "))
+
+
+ATTEMPTS: Final = 3
+
+
+def send_one(redis_url: str, counter: str, key: str, amount: int, at: datetime | None) -> None:
+    """Store one increment in the queue.
+
+    A lost reply is answered by sending the same bytes again, which cannot count twice.
+
+    Raises:
+        StreamError: nothing was sent.
+        Failure: it was sent, and Redis never said whether it arrived.
+    """
+    client = connect(redis_url, client_name="countersink-increment")
+    now = time.time_ns() // 1_000_000 + offset_ms(client)
+    minute = now // 60_000 if at is None else minute_of(at)
+    rows = encode_rows([(counter, key, minute, amount)])
+    entry = Sealed(new_entry_id(now), now, rows, 1)
+    partition = os.getpid() % partitions(client)
+    note_use(client, partition)
+    stream = stream_key(partition)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with mapped():
+                client.xadd(stream, entry.fields())
+        except StreamUnavailable as error:
+            if attempt == ATTEMPTS:
+                raise Failure(
+                    f"{error}; the increment may or may not be stored: compare the totals "
+                    "before you send it again"
+                ) from error
+        else:
+            return

@@ -1,0 +1,114 @@
+"""The options that ``tail`` and ``backfill`` share: what the lines of a log are, and how many may
+be rejected.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import click
+
+from countersink.cli import settings
+from countersink.cli.settings import TEXT, ZONE, Checked
+from countersink.producers.access_log.formats import LOG_FORMATS
+from countersink.producers.access_log.formats.detection import ENVELOPES
+from countersink.producers.access_log.template import Condition, Operator
+
+_CONDITION: Final = re.compile(r"(.+?)\s*(!=|!~|=|~)\s*(.*)", re.DOTALL)
+
+
+class _Conditions(Checked[Condition]):
+    """Conditions; several in one text are divided by spaces, and quoted as in a shell."""
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """The conditions of a variable."""
+        try:
+            return shlex.split(rv)
+        except ValueError as error:
+            raise click.BadParameter(f"{rv!r}: {error}") from None
+
+
+def _condition(text: str) -> Condition:
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{text!r} is not a condition such as status=200, status!=404, path~/blog/* or"
+            " agent!~*bot*"
+        )
+    return Condition(found[1].strip(), cast(Operator, found[2]), found[3])
+
+
+CONDITION: Final = _Conditions("condition", _condition)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How many lines may be rejected: a number, or a part of those that were read.
+
+    Attributes:
+        lines: so many.
+        percent: or so many of a hundred.
+    """
+
+    lines: int = 0
+    percent: float | None = None
+
+    def covers(self, rejected: int, read: int) -> bool:
+        """Whether ``rejected`` lines of ``read`` are allowed."""
+        if self.percent is None:
+            return rejected <= self.lines
+        return rejected * 100 <= self.percent * read
+
+
+def _allowance(text: str) -> Allowance:
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return Allowance(lines=int(text))
+    if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,9})?%", text) and float(text[:-1]) <= 100:
+        return Allowance(percent=float(text[:-1]))
+    raise ValueError(f"{text!r} is neither a number of lines, such as 20, nor a part, such as 1%")
+
+
+ALLOWANCE: Final = Checked("allowance", _allowance)
+
+
+def decorators(
+    formats: Sequence[str],
+    option: Callable[..., Callable[[settings.Decorated], settings.Decorated]],
+) -> tuple[Callable[..., settings.Decorated], ...]:
+    """The options, for a command that reads these formats; each is made by ``option``: a setting,
+    or a one-off."""
+    return (
+        option(
+            "--input-format",
+            type=click.Choice(formats),
+            default="auto",
+            show_default=True,
+            help="What a line is; auto: a log whose first lines tell it.",
+        ),
+        option(
+            "--log-format",
+            type=TEXT,
+            metavar="TEXT",
+            default="",
+            help="What a line is, in the server's words: Apache's '%h %l %u %t \"%r\" %>s %b', or"
+            " nginx's '$remote_addr - $remote_user [$time_local] …'.",
+        ),
+        option(
+            "--envelope",
+            type=click.Choice(ENVELOPES),
+            help="What each line stands in: a prefix of syslog or docker compose, or quotes. auto"
+            " finds it by itself.",
+        ),
+        option(
+            "--time-zone",
+            type=ZONE,
+            metavar="ZONE",
+            help="Of times that come without one: an IANA name. Without it they are rejected.",
+        ),
+    )
+
+
+options: Final = settings.together(*decorators(("auto", *LOG_FORMATS), settings.setting))
+"""Decorator: the options of a command that reads access logs."""

@@ -1,0 +1,415 @@
+"""``countersink sequence next|peek|set|reset|list|configure|periods|delete``."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from itertools import takewhile
+from typing import Final
+
+import click
+
+from countersink.cli import output, settings
+from countersink.cli.errors import Failure, Misuse, values_checked
+from countersink.cli.settings import DAY, ZONE, Checked
+from countersink.store import Store
+from countersink.store.sequences import Sequences
+from countersink.store.sequences.options import PERIODS, name_bytes, number
+from countersink.store.sequences.records import Period
+from countersink.store.sequences.records import Sequence as StoredSequence
+
+MOST: Final = 1_000_000
+"""Values that one command prints."""
+
+
+NONE: Final = "none"
+"""What takes a setting away."""
+
+
+def _name(text: str) -> str:
+    name_bytes(text)
+    return text
+
+
+def _number(text: str) -> int:
+    if re.fullmatch(r"[+-]?[0-9]{1,40}", text) is None:
+        raise ValueError(f"{text!r} is not a whole number")
+    return number(int(text), "a number")
+
+
+def _setting(text: str) -> int | str:
+    return NONE if text == NONE else _number(text)
+
+
+NAME: Final = Checked("name", _name)
+NUMBER: Final = Checked("number", _number)
+NUMBER_SETTING: Final = Checked("number", _setting)
+
+
+class TakesNumbers(settings.Command):
+    """A command of which -5 is an argument, and --no-such-option none."""
+
+    ignore_unknown_options = True
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """click's, after a look at what would be ignored."""
+        known = {
+            name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)
+        }
+        for given in takewhile(lambda each: each != "--", args):
+            option = given.split("=")[0]
+            if re.match(r"-[^0-9]", given) and option not in known:
+                raise click.NoSuchOption(option, possibilities=sorted(known), ctx=ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.group("sequence", cls=settings.CommandGroup)
+def command() -> None:
+    """Hand out numbers, each one once.
+
+    A sequence needs no making: the first `next` makes it. Any text of up to 255 bytes will do as
+    its name; write -- before one that begins with a dash. No number is handed out twice, whoever
+    dies on the way; there can be gaps.
+    """
+
+
+@command.command("next", cls=settings.Command)
+@click.argument("name", type=NAME)
+@settings.one_off(
+    "--step", metavar="N", type=NUMBER, help="Add so much.  [default: as configured, else 1]"
+)
+@settings.one_off(
+    "--start",
+    metavar="N",
+    type=NUMBER,
+    help="The value, where there is none yet.  [default: as configured, else the step]",
+)
+@settings.one_off(
+    "--block", metavar="N", type=click.IntRange(1, MOST), help="So many values at once."
+)
+@settings.output_format("text", "json")
+@settings.mysql_url
+def next_command(
+    name: str,
+    step: int | None,
+    start: int | None,
+    block: int | None,
+    format: str,
+    mysql_url: str | None,
+) -> None:
+    """Add, and print the value: nothing else, or with --block one value per line.
+
+    If it fails after it has asked the server, the value may be gone: the next one is another.
+    """
+    with _sequences(mysql_url) as sequences:
+        if block is None:
+            values: Sequence[int] = [sequences.next(name, step, start=start)]
+        else:
+            values = sequences.next_block(name, block, step, start=start)
+    document = {"sequence": name, "values": list(values)}
+    output.write_result(format, document, "\n".join(map(str, values)))
+
+
+@command.command("peek", cls=settings.Command)
+@click.argument("name", type=NAME)
+@settings.one_off("--period", metavar="DAY", type=DAY, help="Of the period in which this day lies.")
+@settings.output_format("text", "json")
+@settings.mysql_url
+def peek_command(name: str, period: date | None, format: str, mysql_url: str | None) -> None:
+    """Print the last value that was handed out, without taking one."""
+    with _sequences(mysql_url) as sequences:
+        value = sequences.peek(name, period=period)
+    if value is None:
+        when = "" if period is None else f" in the period of {period}"
+        raise Failure(
+            f"{_shown(name)} has no value{when}; countersink sequence periods shows"
+            " the periods in which a sequence has one, countersink sequence list all sequences"
+        )
+    output.write_result(format, {"sequence": name, "value": value}, str(value))
+
+
+@command.command("set", cls=TakesNumbers)
+@click.argument("name", type=NAME)
+@click.argument("value", type=NUMBER)
+@settings.output_format("text", "json")
+@settings.mysql_url
+def set_command(name: str, value: int, format: str, mysql_url: str | None) -> None:
+    """Make VALUE the last value of the current period: the next one is a step beyond it.
+
+    Set back, it hands out again what it has handed out before.
+    """
+    with _sequences(mysql_url) as sequences:
+        sequences.set(name, value)
+    document = {"sequence": name, "value": value}
+    output.write_result(format, document, f"{_shown(name)} is at {value}")
+
+
+@command.command("reset", cls=settings.Command)
+@click.argument("names", nargs=-1, type=NAME, metavar="[NAME]...")
+@settings.one_off("--all", "everything", is_flag=True, help="All sequences there are.")
+@settings.one_off("--yes", is_flag=True, help="Do not ask.")
+@settings.output_format("text", "json")
+@settings.mysql_url
+def reset_command(
+    names: Sequence[str], everything: bool, yes: bool, format: str, mysql_url: str | None
+) -> None:
+    """Let sequences begin again at their start, in the current period.
+
+    Past periods and settings stay. Numbers that were handed out come again. --all asks first on a
+    terminal.
+    """
+    if bool(names) == everything:
+        raise Misuse("say which: NAME... or --all")
+    if everything:
+        output.confirm(yes, "Let all sequences begin again?", "nothing was reset")
+    if everything:
+        with _sequences(mysql_url) as sequences:
+            count = sequences.reset_all()
+        output.write_result(format, {"reset": count, "last_values": {}}, f"reset {count:,}")
+        return
+    last: dict[str, int | None] = {}
+    try:
+        with _sequences(mysql_url) as sequences:
+            for name in dict.fromkeys(names):
+                last[name] = sequences.reset(name)
+    finally:
+        _print_reset(last, format)  # where one fails, those before it were reset
+
+
+@command.command("list", cls=settings.Command)
+@click.argument("prefix", type=NAME, default="")
+@settings.output_format("table", "json", "csv")
+@settings.mysql_url
+def list_command(prefix: str, format: str, mysql_url: str | None) -> None:
+    """List sequences, or those whose names begin with PREFIX, and where they are.
+
+    The value is the last one of the current period, and - where there is none yet.
+    """
+    with _sequences(mysql_url) as sequences:
+        found = sequences.list(prefix)
+    if format == "json":
+        output.write_json({"sequences": [_document(one) for one in found]})
+    elif format == "csv":
+        output.write_csv(_COLUMNS, [_document(one) for one in found])
+    else:
+        _print_list(found)
+
+
+@command.command("configure", cls=settings.Command)
+@click.argument("name", type=NAME)
+@settings.one_off(
+    "--start",
+    metavar="N|none",
+    type=NUMBER_SETTING,
+    help="First value of each period; none: the step.",
+)
+@settings.one_off("--step", metavar="N|none", type=NUMBER_SETTING, help="What is added; none: 1.")
+@settings.one_off("--minimum", metavar="N|none", type=NUMBER_SETTING, help="No value is below it.")
+@settings.one_off("--maximum", metavar="N|none", type=NUMBER_SETTING, help="No value is above it.")
+@settings.one_off(
+    "--cycle/--no-cycle", default=None, help="At the end begin again, or fail; at first it fails."
+)
+@settings.one_off(
+    "--period",
+    type=click.Choice(PERIODS),
+    help="Begin again with each of these; none: never, as at first.",
+)
+@settings.one_off(
+    "--time-zone", metavar="ZONE", type=ZONE, help="Whose midnights begin a period; at first UTC."
+)
+@settings.output_format("table", "json")
+@settings.mysql_url
+def configure_command(
+    name: str,
+    format: str,
+    mysql_url: str | None,
+    **given: int | str | bool | None,
+) -> None:
+    """Change the settings that are given, and show all of a sequence's.
+
+    They are in force for the next value, whoever asks for it. Period and time zone can only be
+    chosen while the sequence has no values.
+    """
+    changes = {
+        option: None if value == NONE and option != "period" else value
+        for option, value in given.items()
+        if value is not None
+    }
+    with _sequences(mysql_url) as sequences:
+        made = sequences.configure(name, **changes)  # type: ignore[arg-type]
+    if format == "json":
+        output.write_json(_document(made))
+    else:
+        _print_one(made)
+
+
+@command.command("periods", cls=settings.Command)
+@click.argument("name", type=NAME)
+@settings.output_format("table", "json", "csv")
+@settings.mysql_url
+def periods_command(name: str, format: str, mysql_url: str | None) -> None:
+    """Show the last value of each period, and their sum."""
+    with _sequences(mysql_url) as sequences:
+        periods = sequences.periods(name)
+        if not periods:
+            raise Failure(
+                f"{_shown(name)} has no value in any period; countersink sequence list"
+                " shows all sequences"
+            )
+    rows = [_period_document(period) for period in periods]
+    total = sum(period.value for period in periods)
+    if format == "json":
+        output.write_json({"sequence": name, "periods": rows, "total": total})
+    elif format == "csv":
+        output.write_csv(_PERIOD_COLUMNS, rows)
+    else:
+        _print_periods(rows, total)
+
+
+@command.command("delete", cls=settings.Command)
+@click.argument("name", type=NAME)
+@settings.one_off("--yes", is_flag=True, help="Do not ask.")
+@settings.output_format("text", "json")
+@settings.mysql_url
+def delete_command(name: str, yes: bool, format: str, mysql_url: str | None) -> None:
+    """Delete a sequence: the values of all its periods, and its settings.
+
+    The next `next` makes it anew, and hands out its numbers again. On a terminal it asks first.
+    """
+    output.confirm(yes, f"Delete sequence {_shown(name)} for good?", "nothing was deleted")
+    with _sequences(mysql_url) as sequences:
+        deleted = sequences.delete(name)
+    if not deleted:
+        raise Failure(f"there is no sequence {_shown(name)}")
+    document = {"sequence": name, "deleted": True}
+    output.write_result(format, document, f"deleted sequence {_shown(name)}")
+
+
+@contextmanager
+def _sequences(mysql_url: str | None) -> Iterator[Sequences]:
+    """The sequences; what they refuse is wrong usage."""
+    with Store(settings.needed(mysql_url, "mysql")) as store, values_checked():
+        yield store.sequences
+
+
+_COLUMNS: Final = (
+    "sequence",
+    "value",
+    "period_start",
+    "updated_at",
+    "start",
+    "step",
+    "minimum",
+    "maximum",
+    "cycle",
+    "period",
+    "time_zone",
+)
+"""Of a sequence, in JSON and CSV."""
+_PERIOD_COLUMNS: Final = ("period_start", "value", "updated_at")
+"""Of a period, in JSON and CSV."""
+
+
+def _document(sequence: StoredSequence) -> output.Row:
+    """A sequence as JSON: ``_COLUMNS``; null for what it has not."""
+    options = sequence.options
+    return {
+        "sequence": sequence.name,
+        "value": sequence.value,
+        "period_start": None if sequence.period_start is None else str(sequence.period_start),
+        "updated_at": output.iso(sequence.updated_at),
+        "start": options.start,
+        "step": options.step,
+        "minimum": options.minimum,
+        "maximum": options.maximum,
+        "cycle": options.cycle,
+        "period": options.period,
+        "time_zone": options.time_zone,
+    }
+
+
+def _period_document(period: Period) -> output.Row:
+    """A period as JSON: ``_PERIOD_COLUMNS``; no start where the sequence has no periods."""
+    return {
+        "period_start": None if period.start is None else str(period.start),
+        "value": period.value,
+        "updated_at": output.iso(period.updated_at),
+    }
+
+
+def _print_one(sequence: StoredSequence) -> None:
+    """A sequence's settings, for people."""
+    options = sequence.options
+    facts = {
+        "sequence": sequence.name,
+        "value": sequence.value,
+        "start": "the step" if options.start is None else options.start,
+        "step": options.step,
+        "minimum": options.minimum,
+        "maximum": options.maximum,
+        "at the end": "begins again" if options.cycle else "fails",
+        "period": options.period,
+        "time zone": options.time_zone,
+    }
+    output.console().print(output.facts(facts))
+
+
+def _print_list(sequences: Sequence[StoredSequence]) -> None:
+    """Sequences for people, one line each."""
+    if not sequences:
+        click.echo("There are no sequences.")
+        return
+    output.write_rows(
+        ("sequence", ">value", "period", "updated at", "settings"),
+        (
+            (one.name, one.value, one.period_start, output.iso(one.updated_at), _settings(one))
+            for one in sequences
+        ),
+    )
+
+
+def _print_periods(rows: Sequence[output.Row], total: int) -> None:
+    """Periods for people, one line each, and their sum."""
+    cells = [(row["period_start"] or "all time", row["value"], row["updated_at"]) for row in rows]
+    if len(rows) > 1:
+        cells.append(("all", total, ""))
+    output.write_rows(("period", ">value", "updated at"), cells)
+
+
+def _settings(sequence: StoredSequence) -> str:
+    """What is not as it is of a sequence that nobody has configured."""
+    options = sequence.options
+    said = []
+    if options.start is not None:
+        said.append(f"start {options.start:,}")
+    if options.step != 1:
+        said.append(f"step {options.step:,}")
+    if options.minimum is not None:
+        said.append(f"minimum {options.minimum:,}")
+    if options.maximum is not None:
+        said.append(f"maximum {options.maximum:,}")
+    if options.cycle:
+        said.append("cycle")
+    if options.period != "none":
+        said.append(f"by {options.period} in {options.time_zone}")
+    return ", ".join(said)
+
+
+def _print_reset(last: dict[str, int | None], format: str) -> None:
+    """Print which sequences were reset, with their last values; nothing if none was."""
+    if format == "json":
+        if last:
+            count = sum(value is not None for value in last.values())
+            output.write_json({"reset": count, "last_values": last})
+        return
+    for name, value in last.items():
+        click.echo(
+            f"{_shown(name)} had no value"
+            if value is None
+            else f"reset {_shown(name)}, which was at {value}"
+        )
+
+
+def _shown(name: str) -> str:
+    """A name in a sentence."""
+    return output.cell(name) or repr(name)

@@ -1,0 +1,220 @@
+"""``countersink statsd``: a StatsD listener until a signal; its log and metrics."""
+
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Final
+
+import click
+
+from countersink.cli import metrics, settings
+from countersink.cli.errors import Exit, Failure, Misuse, values_checked
+from countersink.cli.settings import Checked
+from countersink.metrics.health import Health, probes
+from countersink.metrics.samples import producer_samples
+from countersink.metrics.table import Sample, Samples
+from countersink.producers import Producer
+from countersink.producers.statsd import (
+    CannotListen,
+    MapError,
+    NotLoopback,
+    Server,
+    StatsdOptions,
+)
+from countersink.producers.statsd.tally import StatsdAction
+from countersink.runtime.process import SignalQueue, signal_queue
+
+_DEFAULTS: Final = StatsdOptions()
+PROGRESS_SECONDS: Final = 60.0
+LOSS_SECONDS: Final = 5.0
+"""Between two looks whether the kernel has dropped datagrams."""
+SWITCH_SECONDS: Final = 0.0005
+"""How long another thread may go on while the receiving one waits for the interpreter: a tenth of
+Python's default, in which thousands of packets arrive."""
+
+
+def _mode(text: str) -> int:
+    try:
+        return int(text, 8)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an octal number such as 660") from None
+
+
+@click.command("statsd", cls=settings.Command)
+@settings.setting(
+    "--host", default=_DEFAULTS.host, show_default=True, help="Address to listen at: UDP and TCP."
+)
+@settings.setting(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=_DEFAULTS.port,
+    show_default=True,
+    metavar="N",
+    help="Port of both; 0 for any free one.",
+)
+@settings.setting("--udp/--no-udp", default=_DEFAULTS.udp, show_default=True, help="UDP.")
+@settings.setting(
+    "--tcp/--no-tcp", default=_DEFAULTS.tcp, show_default=True, help="TCP, lines of text."
+)
+@settings.setting("--socket", metavar="PATH", help="A unix datagram socket, as DogStatsD has it.")
+@settings.setting("--stream-socket", metavar="PATH", help="A unix stream socket, lines of text.")
+@settings.setting(
+    "--socket-mode",
+    type=Checked("octal", _mode),
+    default=f"{_DEFAULTS.socket_mode:o}",
+    show_default=True,
+    metavar="OCTAL",
+    help="Permissions of the unix sockets.",
+)
+@settings.setting(
+    "--anyone",
+    is_flag=True,
+    help="Listen beyond loopback, although whoever reaches the port may count anything.",
+)
+@settings.setting(
+    "--map",
+    metavar="FILE",
+    help="Which names become which counters and keys; read again on SIGHUP.",
+)
+@settings.number(
+    StatsdOptions, "receive_buffer", "Bytes of kernel memory for packets that wait, each socket."
+)
+@settings.number(StatsdOptions, "max_amount", "The most that one line may add or take away.")
+@settings.number(
+    StatsdOptions,
+    "max_counters",
+    "Counters that names may become; what comes by more of them goes to __overflow__.",
+)
+@settings.number(
+    StatsdOptions,
+    "max_ahead_s",
+    "Seconds that a line's own time may lie ahead of the clock here.",
+)
+@settings.number(StatsdOptions, "max_age_days", "Days that it may lie in the past; 0 for no limit.")
+@settings.number(StatsdOptions, "max_connections", "Stream connections at once.")
+@settings.number(
+    StatsdOptions,
+    "line_timeout_s",
+    "Seconds in which a line must end where others need its connection's place.",
+)
+@metrics.options
+@settings.log_format
+@settings.redis_url
+def command(
+    redis_url: str | None,
+    log_format: str,
+    metrics_host: str,
+    metrics_port: int | None,
+    **given: Any,
+) -> int:
+    """Count what StatsD clients send, until stopped.
+
+    Counters (|c) with sample rates and tags go through a producer, as an app's own increments do;
+    other types are ignored. SIGTERM and Ctrl-C count what has arrived, and store it.
+
+    StatsD knows no passwords, so this listens at loopback unless --anyone says otherwise.
+    """
+    url = settings.needed(redis_url, "redis")
+    with values_checked():
+        options = StatsdOptions(**given)
+        producer = Producer(url, **asdict(settings.producer_options(url)))
+
+    def watched(server: Server) -> AbstractContextManager[None]:
+        return metrics.served(metrics_host, metrics_port, partial(_health, url, server, producer))
+
+    switch_before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with metrics.logged(log_format):
+        try:
+            with signal_queue((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as came:
+                return _run(options, producer, came, watched)
+        except (MapError, NotLoopback) as error:
+            raise Misuse(str(error)) from error
+        except CannotListen as error:
+            raise Failure(str(error)) from error
+        finally:
+            sys.setswitchinterval(switch_before)
+            producer.close(0)  # closed already, unless something failed
+
+
+def _run(
+    options: StatsdOptions,
+    producer: Producer,
+    came: SignalQueue,
+    watched: Callable[[Server], AbstractContextManager[None]],
+) -> int:
+    with Server(options, producer) as server, watched(server):
+        _until_stopped(server, producer, came)
+    complete = producer.close(producer.exit_timeout)
+    stats = producer.stats()
+    server.log(
+        StatsdAction.STOPPED,
+        "stopped" if complete else "stopped: some increments are lost",
+        level=logging.INFO if complete else logging.ERROR,
+        lines=server.figures.lines,
+        counted=server.figures.counted,
+        dropped=stats.dropped,
+        spooled=stats.spooled,
+    )
+    return Exit.DONE if complete else Exit.FAILED
+
+
+def _until_stopped(server: Server, producer: Producer, came: SignalQueue) -> None:
+    lines = lost = 0
+    waited = 0.0
+    while True:
+        number = came.next(LOSS_SECONDS)
+        if number == signal.SIGHUP:
+            server.reload()
+            continue
+        figures = server.figures
+        if figures.lost > lost:
+            lost = figures.lost
+            server.log.seldom(
+                StatsdAction.LOST,
+                "the kernel has dropped packets: its receive buffer was full",
+                lost=lost,
+                receive_buffer=figures.receive_buffer,
+            )
+        if number is not None:
+            server.log(StatsdAction.STOPPING, f"{number.name}: counting what has arrived")
+            return
+        waited += LOSS_SECONDS
+        if waited >= PROGRESS_SECONDS:
+            waited = 0.0
+            if figures.lines > lines:
+                lines = figures.lines
+                server.log(
+                    StatsdAction.PROGRESS,
+                    "counted",
+                    **asdict(figures),
+                    dropped=producer.stats().dropped,
+                )
+
+
+def _health(redis_url: str, server: Server, producer: Producer) -> Health:
+    """The health of a listener. With a spool it can do its part without Redis."""
+    return Health(
+        process="statsd",
+        samples=lambda: _samples(server, producer),
+        probes=probes(redis=redis_url),
+        needs=frozenset() if producer.spool is not None else None,
+    )
+
+
+def _samples(server: Server, producer: Producer) -> Samples:
+    """Its own figures, and its producer's."""
+    figures = server.figures
+    yield Sample("countersink_statsd_packets_total", figures.packets)
+    yield Sample("countersink_statsd_packets_lost_total", figures.lost)
+    for outcome in ("counted", "ignored", "discarded", "malformed"):
+        lines = getattr(figures, outcome)
+        yield Sample("countersink_statsd_lines_total", lines, {"outcome": outcome})
+    yield Sample("countersink_statsd_lines_overflown_total", figures.overflown)
+    yield Sample("countersink_statsd_connections", figures.connections)
+    yield Sample("countersink_statsd_connections_refused_total", figures.refused)
+    yield from producer_samples(producer)

@@ -1,0 +1,368 @@
+"""``countersink tail``: count an access log, a file with a position or a pipe."""
+
+import os
+import re
+import stat
+from contextlib import ExitStack
+from functools import partial
+from typing import Final
+
+import click
+from click.core import ParameterSource
+
+from countersink.cli import metrics, settings
+from countersink.cli.commands.count import log_options
+from countersink.cli.errors import Exit, Failure, Misuse, values_checked
+from countersink.cli.output import printable, write_json
+from countersink.cli.progress import stopped_by_signals
+from countersink.cli.settings import COUNTER, TEXT
+from countersink.metrics.health import Health, probes
+from countersink.metrics.table import Sample, Samples
+from countersink.producers.access_log import Parser, Rejected
+from countersink.producers.access_log.formats.detection import AUTO
+from countersink.producers.access_log.lines import Hits, Reporter, Summary
+from countersink.producers.access_log.position import Ledger
+from countersink.producers.access_log.position_file import (
+    BEGINS,
+    Begin,
+    PositionFile,
+    default_path,
+    file_name,
+)
+from countersink.producers.access_log.sender import LogSender
+from countersink.producers.access_log.tail import FileTail, tail_pipe
+from countersink.producers.access_log.template import Condition, canonical
+from countersink.producers.errors import LogError, PositionError, TailError, UnknownFormat
+from countersink.runtime.process import Stop
+from countersink.stream.connection import connect, mapped
+
+DEFAULT_MAX_STREAM_LENGTH: Final = 10_000
+
+
+class _Report(Reporter):
+    """Says things as they happen, and keeps the first rejected lines for the result.
+
+    Args:
+        shown: how many rejected lines to show.
+    """
+
+    def __init__(self, shown: int) -> None:
+        self._shown = shown
+        self._kept: list[tuple[str, Rejected]] = []
+        self._total = 0
+
+    def notice(self, text: str) -> None:
+        """A sentence on stderr."""
+        click.echo(f"countersink tail: {printable(text)}", err=True)
+
+    def served(self, where: str) -> None:
+        """That metrics are served there."""
+        self.notice(f"metrics and health are served at {where}")
+
+    def rejected(self, path: str, rejected: Rejected) -> None:
+        """A line on stderr for each of the first rejected lines."""
+        self._total += 1
+        if len(self._kept) < self._shown:
+            self._kept.append((path, rejected))
+            click.echo(
+                f"rejected: {printable(path)} line {rejected.line}: {printable(rejected.reason)}",
+                err=True,
+            )
+        elif len(self._kept) == self._total - 1 and self._shown:
+            click.echo("rejected: further lines are counted, not shown", err=True)
+
+    def close(self) -> None:
+        """Say how many lines were rejected in all, if any."""
+        if self._total:
+            click.echo(f"rejected: {self._total} in all", err=True)
+
+    def result(self, summary: Summary, counter: str, entries: int, output: str) -> None:
+        """The result on stdout."""
+        self.close()
+        if output == "json":
+            document = {
+                "counter": counter,
+                "counted": summary.counted,
+                "rejected": summary.rejected,
+                "left": summary.left,
+                "entries": entries,
+                "rejected_lines": [
+                    {"file": path, "line": each.line, "reason": each.reason}
+                    for path, each in self._kept
+                ],
+            }
+            write_json(document)
+            return
+        parts = [f"counted {summary.counted:,}", f"rejected {summary.rejected:,}"]
+        if summary.left:
+            parts.append("left 1 without a newline for the next run")
+        click.echo(f"{counter}: {', '.join(parts)}")
+
+
+@click.command("tail", cls=settings.Command)
+@click.argument("access_log", metavar="ACCESS_LOG|-")
+@settings.setting("--counter", type=COUNTER, required=True, help="The counter to add to.")
+@settings.setting(
+    "--key",
+    type=TEXT,
+    metavar="TEMPLATE",
+    default="path",
+    show_default=True,
+    help="What each line is counted under: a field, such as path (without its query string),"
+    " target, host (the client), status, or several as in '{vhost}{path}'.",
+)
+@log_options.options
+@settings.setting(
+    "--where",
+    type=log_options.CONDITION,
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Only lines like this; repeatable. Also !=, and ~ and !~ for shell patterns. In a"
+    " variable or the file divided by spaces, and quoted where one has some.",
+)
+@settings.setting(
+    "--follow", is_flag=True, help="Go on as the log grows, also across its rotation."
+)
+@settings.one_off(
+    "--from-start",
+    is_flag=True,
+    help="Forget how far the log was counted: count it all again (--begin start).",
+)
+@settings.one_off(
+    "--begin",
+    type=click.Choice(BEGINS),
+    help="Where to go on, whatever is known: at the log's start, behind its end, where the "
+    "position file says, or where Redis says.",
+)
+@settings.setting(
+    "--position-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Where to note how far the log was counted, so that a Redis that has lost it is known; "
+    "in a directory, a file of its own for each log, counter and kind of key.  "
+    "[default: in ~/.local/state/countersink/tail]",
+)
+@settings.setting(
+    "--max-stream-length",
+    type=click.IntRange(1),
+    default=DEFAULT_MAX_STREAM_LENGTH,
+    show_default=True,
+    metavar="N",
+    help="Entries in the queue from which on to wait for the workers.",
+)
+@settings.setting(
+    "--rotate-wait",
+    type=click.FloatRange(0),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a rotated log must not have grown before it is left.",
+)
+@settings.setting(
+    "--show-rejected",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Rejected lines to show; all are counted.",
+)
+@settings.setting(
+    "--allow-rejects",
+    type=log_options.ALLOWANCE,
+    metavar="N|P%",
+    help="End with 0, not with 3, if no more lines than this are rejected, or no larger part of "
+    "those counted and rejected.",
+)
+@metrics.options
+@settings.output_format("text", "json")
+@settings.redis_url
+def command(
+    access_log: str,
+    counter: str,
+    key: str,
+    where: tuple[Condition, ...],
+    follow: bool,
+    from_start: bool,
+    begin: Begin | None,
+    position_file: str | None,
+    max_stream_length: int,
+    rotate_wait: float,
+    show_rejected: int,
+    allow_rejects: log_options.Allowance | None,
+    format: str,
+    metrics_host: str,
+    metrics_port: int | None,
+    redis_url: str | None,
+    **formats: str | None,
+) -> int:
+    """Count the lines of a web server's access log, plain or .gz.
+
+    The format is told by the first lines where that is sure; which there are: docs/backfill.md.
+
+    How far it was counted is kept in Redis with the counts: a second run adds nothing, and a run
+    that was killed goes on where it stopped. When Redis has lost it, it is refused to count the log
+    again, until --begin says where to go on. - reads standard input, which has no such place.
+
+    Lines that cannot be counted are shown on stderr with their numbers, and the command then
+    ends with 3, unless --allow-rejects covers them.
+    """
+    if from_start and begin not in (None, "start"):
+        raise Misuse("--from-start is the same as --begin start: leave one of them out")
+    begin = "start" if from_start else begin
+    report = _Report(show_rejected)
+    parser = _parser(key, where, **{name: text or "" for name, text in formats.items()})
+    summary = Summary()
+    stop = Stop()
+    with ExitStack() as closing:
+        asked = closing.enter_context(stopped_by_signals(stop.request))
+        url = settings.needed(redis_url, "redis")
+        client = connect(url, client_name="countersink-tail")
+        sender = LogSender(
+            client, counter=counter, full=max_stream_length, notice=report.notice, stop=stop
+        )
+        told = partial(_health, url, sender, summary)
+        closing.enter_context(metrics.served(metrics_host, metrics_port, told, report.served))
+        if not follow:  # who follows waits for Redis; who runs once wants to know
+            with mapped():
+                client.ping()
+        try:
+            _count(
+                closing,
+                sender,
+                Hits(parser, report, summary),
+                access_log,
+                lines=f"{counter} {_lines_wanted(key, where)}",
+                position_file=position_file,
+                begin=begin,
+                follow=follow,
+                rotate_wait=rotate_wait,
+            )
+        except (LogError, PositionError, TailError, UnknownFormat) as error:
+            report.close()
+            log = f"{access_log}: " if isinstance(error, UnknownFormat) else ""
+            raise Failure(f"{log}{error}") from error
+    report.result(summary, counter, sender.entries, format)
+    if asked.status is not None and (asked.status == Exit.INTERRUPTED or not follow):
+        return asked.status
+    allowed = allow_rejects or log_options.Allowance()
+    well = allowed.covers(summary.rejected, summary.counted + summary.rejected)
+    return Exit.DONE if well and not summary.left else Exit.DIFFERS
+
+
+def _parser(key: str, where: tuple[Condition, ...], **given: str) -> Parser:
+    """What reads the lines, as asked for."""
+    if given["log_format"] and given["input_format"] != AUTO:
+        context = click.get_current_context()
+        both = {"log_format": "", "input_format": AUTO}
+        typed = [
+            name
+            for name in both
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        ]
+        if len(typed) != 1:
+            raise Misuse("--log-format and --input-format both say what a line is: give one")
+        given |= {name: none for name, none in both.items() if name not in typed}
+    with values_checked():
+        return Parser(key, where, **given)
+
+
+UNPROTECTED: Final = (
+    "how far this log was counted is kept in Redis alone, since there is no directory to note it "
+    "in: should Redis lose it, the log is counted again. --position-file names a file"
+)
+
+
+def _count(
+    closing: ExitStack,
+    sender: LogSender,
+    hits: Hits,
+    access_log: str,
+    *,
+    lines: str,
+    position_file: str | None,
+    begin: Begin | None,
+    follow: bool,
+    rotate_wait: float,
+) -> None:
+    """Count a log: what comes through a pipe, or what is new in a file, whose position in Redis and
+    in a file is that of these ``lines``.
+
+    Raises:
+        LogError, PositionError, TailError, StreamError: as of :class:`FileTail`.
+    """
+    pipe = _pipe(access_log, begin)
+    if pipe is not None:
+        tail_pipe(sender, pipe, hits, name=access_log)
+        return
+    path = _absolute(access_log)
+    source = f"{lines} {path}"
+    file = _position_file(position_file, source)
+    if file:
+        closing.callback(file.close)
+    ledger = sender.patiently(lambda: Ledger(sender.client, source))
+    if file is None and sender.patiently(ledger.read) is None:
+        hits.reporter.notice(UNPROTECTED)
+    run = FileTail(
+        sender, ledger, hits, path=path, follow=follow, rotate_wait=rotate_wait, file=file
+    )
+    run.run(begin=begin)
+
+
+def _lines_wanted(key: str, where: tuple[Condition, ...]) -> str:
+    """What is counted of a log, for the name of its position: other lines have another one."""
+    key = canonical(key)
+    field = re.fullmatch(r"\{ *([^{} ]+) *\}", key)
+    words = [key if field is None else field[1]]
+    words += sorted(f"{each.field}{each.operator}{each.value}" for each in where)
+    return " ".join(words)
+
+
+def _pipe(name: str, begin: Begin | None) -> int | None:
+    """The descriptor to read when ``name`` is no file with a place to go back to."""
+    try:
+        mode = None if name == "-" else os.stat(name).st_mode
+    except OSError:
+        return None  # --follow waits for it, and otherwise opening it says why not
+    if mode is not None and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        return None
+    if begin:
+        raise Misuse(
+            f"{name} is a pipe, which is always read from where it is: leave out --begin and"
+            " --from-start"
+        )
+    return 0 if mode is None else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _position_file(asked: str | None, source: str) -> PositionFile | None:
+    """The position file; None where none was asked for and there is no place for one."""
+    try:
+        if asked and os.path.isdir(asked):
+            return PositionFile(os.path.join(asked, file_name(source)), source)
+        return PositionFile(asked or default_path(source), source)
+    except OSError as error:
+        if not asked:
+            return None
+        raise PositionError(f"cannot use the position file {asked}: {error.strerror}") from error
+
+
+def _absolute(name: str) -> str:
+    """The name that the position belongs to: of the log itself, links in it not followed, since
+    a link to the current log is moved at its rotation."""
+    directory, file = os.path.split(os.path.abspath(name))
+    return os.path.join(os.path.realpath(directory), file)
+
+
+def _health(redis_url: str, sender: LogSender, summary: Summary) -> Health:
+    """The health of a reader that follows its log."""
+    return Health(
+        process="tail",
+        samples=lambda: _samples(sender, summary),
+        probes=probes(redis=redis_url),
+    )
+
+
+def _samples(sender: LogSender, summary: Summary) -> Samples:
+    """Its own figures."""
+    yield Sample("countersink_tail_lines_total", summary.counted, {"outcome": "counted"})
+    yield Sample("countersink_tail_lines_total", summary.rejected, {"outcome": "rejected"})
+    yield Sample("countersink_tail_entries_total", sender.entries)

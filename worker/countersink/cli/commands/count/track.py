@@ -1,0 +1,188 @@
+"""``countersink track`` and ``untrack``: row counts of tables, kept by triggers."""
+
+from collections.abc import Sequence
+
+import click
+
+from countersink.cli import output, progress, settings
+from countersink.cli.errors import Misuse, values_checked
+from countersink.cli.settings import COUNTER
+from countersink.store import Store
+from countersink.store.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
+from countersink.store.tracked import Plan, TrackedTable
+from countersink.store.tracked.definitions import in_words
+
+
+@click.command("track", cls=settings.Command)
+@click.argument("table", required=False)
+@settings.one_off(
+    "--counter",
+    metavar="COUNTER",
+    type=COUNTER,
+    help="The counter to count in, which nobody has used.  [default: the table's name]",
+)
+@settings.one_off(
+    "--by",
+    metavar="COLUMN",
+    multiple=True,
+    help="Count by the values of this column; may be repeated.",
+)
+@settings.one_off(
+    "--day", metavar="COLUMN", help="Count by the date of this DATE, DATETIME or TIMESTAMP."
+)
+@settings.one_off(
+    "--slots",
+    type=click.IntRange(1, MAX_APP_SLOTS),
+    default=DEFAULT_APP_SLOTS,
+    show_default=True,
+    help="Over how many slots writers spread: about as many as write at once.",
+)
+@settings.one_off(
+    "--dry-run", is_flag=True, help="Print the SQL that would run, and change nothing."
+)
+@settings.one_off("--list", "listing", is_flag=True, help="List the tracked tables.")
+@settings.output_format("table", "json")
+@settings.mysql_url
+def track_command(
+    table: str | None,
+    counter: str | None,
+    by: tuple[str, ...],
+    day: str | None,
+    slots: int,
+    dry_run: bool,
+    listing: bool,
+    format: str,
+    mysql_url: str | None,
+) -> None:
+    """Keep a table's row count, by triggers, from now on.
+
+    TABLE is a table of the application's: name (in the database of countersink), schema.name, or
+    either part in backquotes. Writers go on. But where a transaction has the table in use, making a
+    trigger waits for it, a second at a time, and whoever comes meanwhile waits behind; and ALTER
+    TABLE waits while the rows are counted. LOCK TABLES on a tracked table is to be avoided. If it
+    is interrupted, run it again. See docs/row-counts.md.
+    """
+    with Store(settings.needed(mysql_url, "mysql")) as store:
+        if listing:
+            if table is not None or counter or by or day or dry_run:
+                raise Misuse("--list takes no table, nor options of one")
+            tracked = store.tracked.list()
+            if format == "json":
+                output.write_json({"tables": [_document(one) for one in tracked]})
+            else:
+                _show_list(tracked)
+            return
+        if table is None:
+            raise Misuse("name a table, or give --list")
+        with values_checked():
+            if dry_run:
+                plan = store.tracked.plan(table, counter=counter, by=by, day=day, app_slots=slots)
+                _show_plan(plan, as_json=format == "json")
+                return
+            with progress.rows("track", f"counting {table}") as shown:
+                made = store.tracked.track(
+                    table,
+                    counter=counter,
+                    by=by,
+                    day=day,
+                    app_slots=slots,
+                    progress=shown,
+                    notice=progress.say,
+                )
+        rows = store.row_count(made.counter)
+    output.write_result(
+        format, {**_document(made), "rows": rows}, f"tracking {_described(made)}: {rows:,} rows"
+    )
+
+
+@click.command("untrack", cls=settings.Command)
+@click.argument("table_or_counter", metavar="[TABLE|COUNTER]", required=False)
+@settings.one_off(
+    "--counter", metavar="COUNTER", type=COUNTER, help="This counter, whatever tables are called."
+)
+@settings.output_format("text", "json")
+@settings.mysql_url
+def untrack_command(
+    table_or_counter: str | None, counter: str | None, format: str, mysql_url: str | None
+) -> None:
+    """Stop counting a table's rows: drop the triggers and the counter.
+
+    It drops exactly what track has made; the table stays as it is. One that is tracked in several
+    counters is named by the counter. If it is interrupted, run it again.
+    """
+    if (table_or_counter is None) == (counter is None):
+        raise Misuse("name a table or a counter, or give --counter")
+    with Store(settings.needed(mysql_url, "mysql")) as store, values_checked():
+        gone = store.tracked.untrack(table_or_counter, counter=counter, notice=progress.say)
+    output.write_result(format, _document(gone), f"tracking no more: {_described(gone)}")
+
+
+def _document(tracked: TrackedTable) -> dict[str, object]:
+    """A tracked table as JSON."""
+    return {
+        "counter": tracked.counter,
+        "table": tracked.name,
+        "by": list(tracked.by),
+        "day": tracked.day,
+        "slots": tracked.app_slots,
+        "triggers": tracked.triggers,
+        "created": output.iso(tracked.created),
+        "counted": output.iso(tracked.counted),
+    }
+
+
+def _described(tracked: TrackedTable) -> str:
+    """In words: which table, by what, in which counter."""
+    return f"{output.cell(tracked.name + in_words(tracked))} in the counter {tracked.counter}"
+
+
+def _show_list(tracked: Sequence[TrackedTable]) -> None:
+    """Tracked tables for people."""
+    if not tracked:
+        click.echo("No table is tracked: countersink track TABLE")
+        return
+    output.write_rows(
+        ("counter", "table", "by", "day", ">slots", "counted"),
+        (
+            (
+                one.counter,
+                one.name,
+                ", ".join(one.by) or None,
+                one.day,
+                one.app_slots,
+                output.iso(one.counted) or "not yet: run track again",
+            )
+            for one in tracked
+        ),
+    )
+
+
+def _show_plan(plan: Plan, *, as_json: bool) -> None:
+    """What track would do; the SQL can be pasted into mysql or mariadb."""
+    if as_json:
+        output.write_json(
+            {
+                "counter": plan.definition.counter,
+                "table": plan.definition.name,
+                "statements": plan.statements,
+                "warnings": plan.warnings,
+                "reads": plan.reads,
+            }
+        )
+        return
+    click.echo(f"-- Triggers that count {_described(plan.definition)}.")
+    click.echo("-- To be read: `countersink track` makes its own, and then counts what is there.")
+    if plan.reads:
+        click.echo(
+            f"-- They read {output.cell(', '.join(plan.reads))}: untrack before one of these is"
+            " dropped or renamed."
+        )
+    for warning in plan.warnings:
+        click.echo(f"-- {output.cell(warning)}")
+    delimiter = "//"
+    while any(delimiter in statement for statement in plan.statements):
+        delimiter += "$"
+    click.echo(f"DELIMITER {delimiter}")
+    for statement in plan.statements:
+        click.echo(f"{statement} {delimiter}")
+    click.echo("DELIMITER ;")

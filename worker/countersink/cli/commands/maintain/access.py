@@ -1,0 +1,258 @@
+"""``countersink key`` and ``countersink link``: who may reach the HTTP interface."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import click
+
+from countersink.cli import output, settings
+from countersink.cli.errors import Failure, Misuse, values_checked
+from countersink.cli.settings import COUNTER, MOMENT, TEXT, Checked
+from countersink.store import api_keys, links
+from countersink.store.counters.settings import require
+from countersink.store.errors import NoSuchKey, NoSuchLink, TooManyLinks, UnknownCounter
+from countersink.store.sessions import open_tables
+
+_KEY_COLUMNS: Final = (
+    "id",
+    "name",
+    "state",
+    "scopes",
+    "counters",
+    "created",
+    "expires",
+    "last_used",
+)
+_HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
+
+
+def _expiry(text: str) -> datetime:
+    match = re.fullmatch(r"([0-9]{1,5})([hdw])", text)
+    if match is not None:
+        return datetime.now(UTC) + timedelta(hours=int(match[1]) * _HOURS[match[2]])
+    try:
+        return MOMENT.convert(text, None, None)
+    except click.BadParameter:
+        raise ValueError(
+            f"{text!r} is neither a time from now such as 12h, 90d or 8w, nor ISO 8601 with a zone,"
+            " such as 2027-01-01T00:00:00Z"
+        ) from None
+
+
+_EXPIRY: Final = Checked("time", _expiry)
+
+
+@click.group("key", cls=settings.CommandGroup)
+def key_group() -> None:
+    """Make keys of the HTTP interface, see them, end them.
+
+    A key is shown once, when it is made: the table has a hash of it. As soon as one was made, every
+    request needs one, whatever becomes of it.
+    """
+
+
+@key_group.command("create", cls=settings.Command)
+@click.argument("name", type=TEXT)
+@settings.one_off(
+    "--scope",
+    "scopes",
+    type=click.Choice(api_keys.SCOPES),
+    multiple=True,
+    required=True,
+    help="What it is for: to count, to read, or all of it. Repeatable.",
+)
+@settings.one_off(
+    "--counter",
+    "counters",
+    type=TEXT,
+    multiple=True,
+    metavar="PATTERN",
+    help="Only for counters that fit this shell pattern, such as 'shop.*'. Repeatable.",
+)
+@settings.one_off(
+    "--expires",
+    type=_EXPIRY,
+    metavar="WHEN",
+    help="90d, 12h, 8w, or ISO 8601.  [default: never]",
+)
+@settings.output_format("text", "json")
+@settings.mysql_url
+def create_key(
+    name: str,
+    scopes: Sequence[str],
+    counters: Sequence[str],
+    expires: datetime | None,
+    format: str,
+    mysql_url: str | None,
+) -> None:
+    """Make a key for NAME, and print it: it cannot be shown again."""
+    with open_tables(settings.needed(mysql_url, "mysql")) as database, values_checked():
+        key, text = api_keys.create(database, name, scopes, counters=counters, expires=expires)
+    if format == "json":
+        output.write_json({**_key_document(key), "key": text})
+    else:
+        click.echo(text)
+        click.echo("Keep it: it is not shown again.", err=True)
+
+
+@key_group.command("list", cls=settings.Command)
+@settings.output_format("table", "json", "csv")
+@settings.mysql_url
+def list_keys(format: str, mysql_url: str | None) -> None:
+    """List all keys that were ever made, newest first; not what they read."""
+    with open_tables(settings.needed(mysql_url, "mysql")) as database:
+        rows = [_key_document(key) for key in api_keys.list_keys(database)]
+    if format == "json":
+        output.write_json({"keys": rows})
+    else:
+        _print(format, _KEY_COLUMNS, list(map(_flat, rows)), "There are no keys.")
+
+
+@key_group.command("revoke", cls=settings.Command)
+@click.argument("which", type=TEXT, metavar="ID|NAME")
+@settings.output_format("text", "json")
+@settings.mysql_url
+def revoke_key(which: str, format: str, mysql_url: str | None) -> None:
+    """End a key for good, and the logins made with it: within two seconds it is refused."""
+    with open_tables(settings.needed(mysql_url, "mysql")) as database:
+        try:
+            key = api_keys.revoke(database, which)
+        except NoSuchKey as error:
+            raise Failure(str(error)) from error
+    output.write_result(format, _key_document(key), f"revoked {key.id} ({output.cell(key.name)})")
+
+
+def _key_document(key: api_keys.ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "state": _state(key),
+        "scopes": list(key.scopes),
+        "counters": list(key.counters),
+        "created": output.iso(key.created),
+        "expires": output.iso(key.expires),
+        "revoked": output.iso(key.revoked),
+        "last_used": output.iso(key.last_used),
+    }
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **row,
+        "scopes": " ".join(row["scopes"]),
+        "counters": " ".join(row["counters"]) or "all",
+    }
+
+
+def _state(key: api_keys.ApiKey) -> str:
+    if key.revoked is not None:
+        return "revoked"
+    if key.expires is not None and key.expires <= datetime.now(UTC).replace(tzinfo=None):
+        return "expired"
+    return "valid"
+
+
+_LINK_COLUMNS: Final = ("id", "counter", "key", "created", "expires")
+_DEFAULT_DAYS: Final = 7
+
+
+@click.group("link", cls=settings.CommandGroup)
+def link_group() -> None:
+    """Make links that show one counter without a key, see them, end them.
+
+    Whoever has a link sees all numbers of its counter in the dashboard, and nothing else, until it
+    ends. One made in the dashboard ends with the key that it was made with, too.
+    """
+
+
+@link_group.command("create", cls=settings.Command)
+@click.argument("counter", type=COUNTER)
+@settings.one_off(
+    "--expires",
+    type=_EXPIRY,
+    metavar="WHEN",
+    help="12h, 30d, 8w, or ISO 8601; within 366 days.  [default: 7d]",
+)
+@settings.one_off(
+    "--url",
+    type=TEXT,
+    default="http://127.0.0.1:8321",
+    show_default=True,
+    help="Where people reach `countersink web`.",
+)
+@settings.output_format("text", "json")
+@settings.mysql_url
+def create_link(
+    counter: str, expires: datetime | None, url: str, format: str, mysql_url: str | None
+) -> None:
+    """Make a link to COUNTER, and print it: it cannot be shown again."""
+    ends = expires or datetime.now(UTC) + timedelta(days=_DEFAULT_DAYS)
+    with open_tables(settings.needed(mysql_url, "mysql")) as database:
+        try:
+            require(database, counter)
+            made, token = links.create(database, counter, ends)
+        except UnknownCounter as error:
+            raise Failure(f"{error}: countersink totals --all lists what was") from error
+        except TooManyLinks as error:
+            raise Failure(str(error)) from error
+        except ValueError as error:
+            raise Misuse(str(error)) from error
+    link = f"{url.rstrip('/')}{links.path_of(counter, token)}"
+    if format == "json":
+        output.write_json({**_link_document(made), "link": link})
+    else:
+        click.echo(link)
+        click.echo(
+            f"Whoever has it sees {counter} until {_link_document(made)['expires']}.", err=True
+        )
+
+
+@link_group.command("list", cls=settings.Command)
+@settings.output_format("table", "json", "csv")
+@settings.mysql_url
+def list_links(format: str, mysql_url: str | None) -> None:
+    """List the links that are valid; not what they read."""
+    with open_tables(settings.needed(mysql_url, "mysql")) as database:
+        rows = [_link_document(link) for link in links.list_links(database)]
+    if format == "json":
+        output.write_json({"links": rows})
+    else:
+        _print(format, _LINK_COLUMNS, rows, "There are no links.")
+
+
+@link_group.command("revoke", cls=settings.Command)
+@click.argument("id", type=TEXT, required=False, metavar="ID|--all")
+@settings.one_off("--all", "everything", is_flag=True, help="All links.")
+@settings.output_format("text", "json")
+@settings.mysql_url
+def revoke_link(id: str | None, everything: bool, format: str, mysql_url: str | None) -> None:
+    """End a link for good, or all: within two seconds it is refused."""
+    if (id is None) is not everything:
+        raise Misuse("name one ID, or say --all")
+    with open_tables(settings.needed(mysql_url, "mysql")) as database:
+        try:
+            number = 1 if id and links.revoke(database, id) else links.revoke_all(database)
+        except NoSuchLink as error:
+            raise Failure(f"{error}: see countersink link list") from error
+    output.write_result(format, {"revoked": number}, f"revoked {number:,}")
+
+
+def _link_document(link: links.ShareLink) -> dict[str, Any]:
+    return {
+        "id": link.id,
+        "counter": link.counter,
+        "key": link.api_key or None,
+        "created": output.iso(link.created),
+        "expires": output.iso(link.expires),
+    }
+
+
+def _print(format: str, columns: Sequence[str], rows: Sequence[output.Row], none: str) -> None:
+    if format == "csv":
+        output.write_csv(columns, rows)
+    elif rows:
+        output.write_documents(columns, rows)
+    else:
+        click.echo(none)

@@ -1,0 +1,140 @@
+"""``countersink compact``: add up the rows of each key, and say which could not be."""
+
+from collections.abc import Sequence
+from datetime import date
+from functools import partial
+from typing import Final
+
+import click
+
+from countersink.cli import output, progress, settings
+from countersink.cli.errors import Exit, Failure
+from countersink.cli.settings import COUNTER, DAY
+from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.ranges import BUSY, OVERFLOWING, UNKNOWN, BucketKey
+from countersink.store.counters.buckets import label_text
+from countersink.store.errors import UnknownCounter
+
+_DEFAULT: Final = CompactOptions()
+
+
+@click.command("compact", cls=settings.Command)
+@settings.one_off("--counter", metavar="COUNTER", type=COUNTER, help="Only this one.")
+@settings.one_off(
+    "--before",
+    type=DAY,
+    metavar="DAY",
+    help="Only days before this one, over or not.  [default: what is over, and crowded keys]",
+)
+@settings.one_off(
+    "--grace",
+    type=click.FloatRange(0),
+    default=_DEFAULT.grace_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a day (hour, quarter) has been over before it is compacted whole.",
+)
+@settings.one_off(
+    "--threshold",
+    type=click.IntRange(1),
+    default=_DEFAULT.threshold,
+    show_default=True,
+    metavar="ROWS",
+    help="Until then only keys with more rows than this are compacted.",
+)
+@settings.one_off(
+    "--share",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=_DEFAULT.share,
+    show_default=True,
+    help="Share of the time spent working; the rest is pause, for the sake of writers.",
+)
+@settings.output_format("table", "json")
+@settings.mysql_url
+def command(
+    counter: str | None,
+    before: date | None,
+    grace: float,
+    threshold: int,
+    share: float,
+    format: str,
+    mysql_url: str | None,
+) -> int:
+    """Add up the rows of each key into one, now.
+
+    The scheduler does it by itself, at 4 % of the time. Safe at any time and to interrupt:
+    totals stay the same, and writers go on. Rows that an open transaction holds are left for the
+    next run. The status is 3 when keys had to be left as they are, because their sum does not fit
+    64 bits or their bucket belongs to no policy.
+    """
+    what = CompactOptions(
+        counter=counter, before=before, grace_s=grace, threshold=threshold, share=share
+    )
+    connect = partial(open_tables, settings.needed(mysql_url, "mysql"))
+    try:
+        with progress.share("compact", "compacting", _described) as show:
+            done = compact(connect, what, progress=show)
+    except UnknownCounter as error:
+        raise Failure(f"{error}: countersink totals --all lists what was") from error
+    if format == "json":
+        _write(done)
+    else:
+        _show(done)
+    return Exit.DIFFERS if done.overflowing or done.unknown else Exit.DONE
+
+
+_NAMED: Final = 10
+"""Places named; the others are counted."""
+
+
+def _described(done: Compacted) -> tuple[float, str]:
+    return done.share_done, f"{done.rows_before:,} rows became {done.rows_after:,}"
+
+
+def _write(done: Compacted) -> None:
+    """The result as one JSON document."""
+    output.write_json(
+        {
+            "rows_before": done.rows_before,
+            "rows_after": done.rows_after,
+            "ranges": done.ranges,
+            "seconds": round(done.seconds, 3),
+            "busy": _places(done.busy),
+            "overflowing": _places(done.overflowing),
+            "unknown": _places(done.unknown),
+        }
+    )
+
+
+def _places(places: Sequence[BucketKey]) -> list[dict[str, object]]:
+    return [
+        {"counter": place.counter, "bucket": label_text(place.bucket), "key": _key(place)}
+        for place in places
+    ]
+
+
+def _key(place: BucketKey) -> str | None:
+    return None if place.key is None else place.key.decode("utf-8", "surrogateescape")
+
+
+def _show(done: Compacted) -> None:
+    """The result for people."""
+    if done.rows_before:
+        figures = (done.rows_before, done.rows_after, output.ago(done.seconds))
+        output.write_rows((">rows before", ">rows after", ">time"), [figures])
+    elif not (done.busy or done.overflowing):
+        click.echo(f"There was nothing to compact ({output.ago(done.seconds)}).")
+    for places, what in (
+        (done.busy, BUSY),
+        (done.overflowing, OVERFLOWING),
+        (done.unknown, UNKNOWN),
+    ):
+        if places:
+            click.echo(f"{what[0].upper()}{what[1:]}: {len(places):,}")
+            for place in places[:_NAMED]:
+                key = _key(place)
+                bucket = f"  {place.counter} {label_text(place.bucket)}"
+                click.echo(bucket if key is None else f"{bucket} '{output.printable(key)}'")
+            if len(places) > _NAMED:
+                click.echo(f"  and {len(places) - _NAMED:,} more: --format json names all")

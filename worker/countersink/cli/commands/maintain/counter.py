@@ -1,0 +1,348 @@
+"""``countersink counter list|show|set|delete|strict|max-keys``: settings of counters."""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, date, datetime
+from typing import Final, TypeVar
+
+import click
+
+from countersink.cli import output, settings
+from countersink.cli.errors import values_checked
+from countersink.cli.settings import COUNTER, KEY, ZONE, Checked
+from countersink.reads.formats import counter_document, policy_begins
+from countersink.store import Store, UnknownCounter
+from countersink.store.apply.key_caps import OVERFLOW
+from countersink.store.counters import buckets
+from countersink.store.counters.buckets import RESOLUTIONS, Resolution
+from countersink.store.counters.counters import Counter
+from countersink.store.counters.policies import DEFAULT, Policy
+from countersink.store.counters.settings import (
+    FOREVER,
+    MAX_APP_SLOTS,
+    NO_CAP,
+    KeepDays,
+    MaxKeys,
+    check_keep_days,
+    check_max_keys,
+)
+
+Word = TypeVar("Word", bound=str)
+
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def _number_or(word: Word, what: str, check: Callable[[int], object]) -> Checked[int | Word]:
+    def read(text: str) -> int | Word:
+        if text == word:
+            return word
+        if re.fullmatch(r"[0-9]{1,9}", text) is None:
+            raise ValueError(f"{text!r} is neither a number of {what} nor {word!r}")
+        check(int(text))
+        return int(text)
+
+    return Checked(what, read)
+
+
+def _start(text: str) -> datetime | date:
+    try:
+        if _DAY.fullmatch(text):
+            return date.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is neither a day, such as 2026-11-21, nor ISO 8601, such as"
+            " 2026-11-21T08:00+01:00"
+        ) from None
+    if moment.utcoffset() is None:
+        raise ValueError(
+            f"{text!r} has no time zone, and guessing one would begin at the wrong hour: "
+            "add Z or an offset, such as +01:00"
+        )
+    return moment
+
+
+DAYS: Final = _number_or(FOREVER, "days", check_keep_days)
+KEYS: Final = _number_or(NO_CAP, "keys", check_max_keys)
+START: Final = Checked("time", _start)
+
+
+@click.group("counter", cls=settings.CommandGroup)
+def command() -> None:
+    """Make counters, see how they count, delete them.
+
+    A counter needs no making: one that nobody has made counts days in UTC, for ever. Make it to
+    choose the time zone of its days, finer buckets, or how long single days are kept.
+    """
+
+
+@command.command("list", cls=settings.Command)
+@settings.output_format("table", "json")
+@settings.mysql_url
+def list_command(format: str, mysql_url: str | None) -> None:
+    """List the counters, made or counted, and their settings."""
+    with Store(settings.needed(mysql_url, "mysql")) as store:
+        counters = store.counters.list()
+    if format == "json":
+        output.write_json_list({}, "counters", map(counter_document, counters))
+    else:
+        _print_list(counters)
+
+
+@command.command("show", cls=settings.Command)
+@click.argument("name", type=COUNTER)
+@settings.output_format("table", "json")
+@settings.mysql_url
+def show_command(name: str, format: str, mysql_url: str | None) -> None:
+    """Show a counter's settings, and what its time zone was when and will be."""
+    with Store(settings.needed(mysql_url, "mysql")) as store:
+        found = store.counters.show(name)
+    if format == "json":
+        output.write_json(counter_document(found))
+    else:
+        _print_one(found)
+
+
+@command.command("set", cls=settings.Command)
+@click.argument("name", type=COUNTER)
+@settings.one_off(
+    "--time-zone", metavar="ZONE", type=ZONE, help="Whose midnights begin its days; at first UTC."
+)
+@settings.one_off(
+    "--resolution",
+    type=click.Choice(RESOLUTIONS),
+    help="Width of its buckets; at first day. From quarters the days of any zone can be told.",
+)
+@settings.one_off(
+    "--keep-days",
+    metavar="DAYS",
+    type=DAYS,
+    help="Days that days are kept before they become months, or forever, as at first.",
+)
+@settings.one_off(
+    "--max-keys",
+    metavar="KEYS",
+    type=KEYS,
+    help="Keys that a day of it may have; rows of others go to the key __overflow__. none: as for"
+    " all counters, as at first.",
+)
+@settings.one_off(
+    "--app-slots",
+    type=click.IntRange(1, MAX_APP_SLOTS),
+    help="Over how many slots the application's own transactions spread; at first 16.",
+)
+@settings.one_off(
+    "--from",
+    "start",
+    metavar="TIME",
+    type=START,
+    help="From when on (by event time) time zone and resolution are for: ISO 8601, or a day.",
+)
+@settings.output_format("table", "json")
+@settings.mysql_url
+def set_command(
+    name: str,
+    time_zone: str | None,
+    resolution: Resolution | None,
+    keep_days: KeepDays | None,
+    max_keys: MaxKeys | None,
+    app_slots: int | None,
+    start: datetime | date | None,
+    format: str,
+    mysql_url: str | None,
+) -> None:
+    """Make a counter, or change the settings that are given.
+
+    A counter that was never counted has its time zone and resolution for all time. Once it was
+    counted they change only with --from, a time at least one minute ahead: what was before keeps
+    its days. A day means its midnight in the counter's present time zone. Workers follow at once.
+    """
+    with Store(settings.needed(mysql_url, "mysql")) as store, values_checked():
+        made = store.counters.set(
+            name,
+            time_zone=time_zone,
+            resolution=resolution,
+            keep_days=keep_days,
+            max_keys=max_keys,
+            app_slots=app_slots,
+            start=_moment(store, name, start),
+        )
+    if format == "json":
+        output.write_json(counter_document(made))
+    else:
+        _print_one(made)
+
+
+@command.command("delete", cls=settings.Command)
+@click.argument("name", type=COUNTER)
+@settings.one_off("--key", type=KEY, help="Only this key.")
+@settings.one_off("--yes", is_flag=True, help="Do not ask.")
+@settings.output_format("text", "json")
+@settings.mysql_url
+def delete_command(
+    name: str, key: str | None, yes: bool, format: str, mysql_url: str | None
+) -> None:
+    """Delete a counter, or one key of it: all that was counted, for good.
+
+    The counter's settings go too. What is counted later, be it in the queue by now, counts from 0.
+    On a terminal it asks first. If it is interrupted, run it again.
+    """
+    shown = f"counter {name}" if key is None else f"key {output.cell(key) or repr(key)} of {name}"
+    with Store(settings.needed(mysql_url, "mysql")) as store:
+        if not yes and sys.stdin.isatty():
+            store.counters.show(name)  # nobody is asked about what is not there
+        output.confirm(yes, f"Delete {shown} for good?", "nothing was deleted")
+        deleted = store.counters.delete(name, key)
+    output.write_result(
+        format,
+        {"counter": name, "key": key, **asdict(deleted)},
+        f"deleted {shown}: {deleted.rows:,} rows, in all {deleted.amount:,}",
+    )
+
+
+@command.command("strict", cls=settings.Command)
+@click.argument("state", type=click.Choice(["on", "off"]), required=False)
+@settings.output_format("text", "json")
+@settings.mysql_url
+def strict_command(state: str | None, format: str, mysql_url: str | None) -> None:
+    """Show, or switch, strict mode.
+
+    While it is on, rows of counters that nobody has made and that were never counted before go to
+    the dead letters, as unknown_counter; after `counter set`, `dead retry` counts them.
+    """
+    with Store(settings.needed(mysql_url, "mysql")) as store:
+        if state is not None:
+            store.counters.set_strict(state == "on")
+        on = store.counters.strict()
+    output.write_result(
+        format,
+        {"strict": on},
+        "strict: rows of unknown counters go to the dead letters"
+        if on
+        else "not strict: a counter that nobody has made counts days in UTC",
+    )
+
+
+@command.command("max-keys", cls=settings.Command)
+@click.argument("keys", type=KEYS, required=False)
+@settings.output_format("text", "json")
+@settings.mysql_url
+def max_keys_command(keys: MaxKeys | None, format: str, mysql_url: str | None) -> None:
+    """Show, or set, how many keys a day of a counter may have; none: any number.
+
+    It is for counters that have no number of their own (`counter set --max-keys`). Rows of further
+    keys are counted all the same, in the key __overflow__ of the counter. Keys that are there
+    already go on being counted, also where there are more of them. Workers follow at once.
+    """
+    with Store(settings.needed(mysql_url, "mysql")) as store:
+        if keys is not None:
+            store.counters.set_max_keys(check_max_keys(keys))
+        most = store.counters.max_keys()
+    output.write_result(
+        format,
+        {"max_keys": most},
+        "a day of a counter may have any number of keys"
+        if most is None
+        else f"a day of a counter may have {most:,} keys; rows of others go to {OVERFLOW}",
+    )
+
+
+def _moment(store: Store, name: str, start: datetime | date | None) -> datetime | None:
+    """``start``; for a day its first moment in the counter's present time zone."""
+    if start is None or isinstance(start, datetime):
+        return start
+    try:
+        present = store.counters.show(name).in_force
+    except UnknownCounter:
+        present = DEFAULT
+    try:
+        return datetime.fromtimestamp(buckets.day_begins(present.time_zone, start), UTC)
+    except (OverflowError, ValueError) as error:
+        raise ValueError(f"{start} has no midnight that could be told") from error
+
+
+def _print_one(counter: Counter) -> None:
+    """A counter for people: its settings, then its time zones if there is more than one."""
+    facts = {
+        "counter": counter.name,
+        "time zone": counter.in_force.time_zone,
+        "resolution": counter.in_force.resolution,
+        "keep days": _kept(counter),
+        "max keys": _most(counter),
+        "overflown today": _overflown(counter),
+        "app slots": str(counter.app_slots),
+        "rolled up to": counter.rolled_up_to,
+        "made by hand": counter.made,
+    }
+    output.console().print(output.facts(facts))
+    if len(counter.policies) > 1:
+        click.echo()
+        output.write_rows(
+            ("events from", "time zone", "resolution", ""),
+            (
+                (
+                    policy_begins(policy) or "the beginning",
+                    policy.time_zone,
+                    policy.resolution,
+                    _state(counter, policy),
+                )
+                for policy in counter.policies
+            ),
+        )
+
+
+def _state(counter: Counter, policy: Policy) -> str:
+    if policy == counter.in_force:
+        return "in force"
+    return "to come" if policy in counter.to_come else ""
+
+
+def _print_list(counters: Sequence[Counter]) -> None:
+    """Counters for people, one line each."""
+    if not counters:
+        click.echo("There are no counters.")
+        return
+    output.write_rows(
+        (
+            *("counter", "time zone", "resolution", ">keep days", ">max keys", ">overflown"),
+            *(">app slots", "rolled up to", "made", "to come"),
+        ),
+        map(_cells, counters),
+    )
+
+
+def _cells(counter: Counter) -> tuple[object, ...]:
+    return (
+        counter.name,
+        counter.in_force.time_zone,
+        counter.in_force.resolution,
+        _kept(counter),
+        counter.most_keys,
+        counter.overflown,
+        str(counter.app_slots),
+        counter.rolled_up_to,
+        counter.made,
+        ", ".join(
+            f"{policy.time_zone} {policy.resolution} from {policy_begins(policy)}"
+            for policy in counter.to_come
+        ),
+    )
+
+
+def _kept(counter: Counter) -> str:
+    return "forever" if counter.keep_days is None else f"{counter.keep_days:,}"
+
+
+def _most(counter: Counter) -> str:
+    if counter.most_keys is None:
+        return "any number a day"
+    shared = "" if counter.max_keys is not None else ", as for all counters"
+    return f"{counter.most_keys:,} a day{shared}"
+
+
+def _overflown(counter: Counter) -> str:
+    if not counter.overflown:
+        return "none"
+    return f"{counter.overflown:,} row{'s' * (counter.overflown > 1)}, in the key {OVERFLOW}"

@@ -1,0 +1,341 @@
+"""``countersink info``: queue, workers, dead rows and scheduled jobs, JSON or a screen."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+import redis
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from countersink.cli import output, settings
+from countersink.cli.commands.maintain import job_runs
+from countersink.cli.errors import Misuse
+from countersink.store.apply import dead, key_caps
+from countersink.store.errors import StoreError
+from countersink.store.sessions import open_tables
+from countersink.stream.connection import connect, mapped
+from countersink.stream.entry import ends
+from countersink.stream.errors import StreamUnavailable
+from countersink.stream.names import GROUP, WORKER_KEY_PREFIX, stream_keys
+
+_NUMBERS: Final = frozenset(
+    (
+        *("pid", "slot", "entries", "duplicates", "rows", "cells"),
+        *("dead", "too_old", "overflown", "lost", "last_batch_ms"),
+    )
+)
+_TIMES: Final = frozenset(("started", "updated", "last_batch", "last_error_at"))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """One stream.
+
+    Attributes:
+        stream: its key.
+        entries: in it; an applied entry is removed, so all of them wait.
+        pending: of those, delivered to a worker.
+        oldest: Unix ms at which the oldest entry arrived; None when empty.
+        bytes: of memory; None where Redis does not tell.
+    """
+
+    stream: str
+    entries: int
+    pending: int
+    oldest: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """The queue at a moment.
+
+    Attributes:
+        now: Unix ms, Redis's clock.
+        streams: one for each partition that was ever used.
+        workers: what each worker published, by consumer name; see ``countersink.stream.heartbeat``.
+    """
+
+    now: int
+    streams: list[StreamState]
+    workers: dict[str, dict[str, str]]
+
+    @property
+    def backlog(self) -> int:
+        """Entries that wait, in all streams."""
+        return sum(stream.entries for stream in self.streams)
+
+    @property
+    def pending(self) -> int:
+        """Entries that were delivered and not yet acknowledged."""
+        return sum(stream.pending for stream in self.streams)
+
+    @property
+    def oldest(self) -> int | None:
+        """Unix ms at which the oldest waiting entry arrived; None when nothing waits."""
+        return min((s.oldest for s in self.streams if s.oldest is not None), default=None)
+
+    @property
+    def lag_ms(self) -> int:
+        """For how long the oldest waiting entry has waited."""
+        return 0 if self.oldest is None else max(0, self.now - self.oldest)
+
+    @property
+    def rate(self) -> float:
+        """Rows per second, of all workers together, over about the last ten seconds."""
+        return round(sum(_number(worker.get("rate", "0")) for worker in self.workers.values()), 1)
+
+
+@click.command("info", cls=settings.Command)
+@settings.one_off("--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
+@settings.setting(
+    "--every",
+    type=click.FloatRange(0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often, with --watch.",
+)
+@settings.output_format("table", "json")
+@settings.redis_url
+@settings.mysql_url
+def command(
+    watch: bool, every: float, format: str, redis_url: str | None, mysql_url: str | None
+) -> None:
+    """Show the backlog, the workers and how far behind they are.
+
+    Dead rows and scheduled jobs are in MySQL; without it the rest is shown all the same. Jobs that
+    failed three times in a row stand at the end, with the last error.
+    """
+    if watch and format == "json":
+        raise Misuse("--watch is for people and --format json for programs: leave one of them out")
+    client = connect(settings.needed(redis_url, "redis"), client_name="countersink-info")
+    if watch:
+        _watch(lambda: render(found(client, mysql_url)), every)
+        return
+    state = found(client, mysql_url)
+    if format == "json":
+        output.write_json(state)
+    else:
+        output.console().print(render(state))
+
+
+def found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
+    """Ask both servers; the document of ``--format json``.
+
+    Raises:
+        StreamError: Redis did not do its part. Without MySQL the rest is there all the same.
+    """
+    state = look_at_queue(client)
+    return {
+        "at": output.iso_ms(state.now),
+        "backlog": state.backlog,
+        "pending": state.pending,
+        "oldest": _iso(state.oldest),
+        "lag_ms": state.lag_ms,
+        "rows_per_second": state.rate,
+        **_set_aside(mysql_url),
+        "streams": [
+            {
+                "stream": stream.stream,
+                "entries": stream.entries,
+                "pending": stream.pending,
+                "oldest": _iso(stream.oldest),
+                "bytes": stream.bytes,
+            }
+            for stream in state.streams
+        ],
+        "workers": [{"worker": name, **_typed(f)} for name, f in state.workers.items()],
+        "schedules": job_runs.look(mysql_url),
+    }
+
+
+def _iso(ms: int | None) -> str | None:
+    return None if ms is None else output.iso_ms(ms)
+
+
+def _set_aside(mysql_url: str | None) -> dict[str, Any]:
+    """Dead rows, and those of yesterday and today (UTC) that went to ``__overflow__``; without
+    MySQL, why they are not known. No counter is named: whoever may see this may not see all of
+    them.
+    """
+    unknown: dict[str, Any] = {
+        "dead": None,
+        "dead_by_reason": None,
+        "dead_unknown": "no MySQL URL is configured",
+        "overflown": None,
+    }
+    if not mysql_url:
+        return unknown
+    try:
+        with open_tables(mysql_url) as session:
+            by_reason, by_counter = dead.count(session), key_caps.overflown_by_counter(session)
+    except StoreError as error:
+        return unknown | {"dead_unknown": str(error)}
+    return {
+        "dead": sum(by_reason.values()),
+        "dead_by_reason": by_reason,
+        "dead_unknown": None,
+        "overflown": {"rows": sum(by_counter.values()), "counters": len(by_counter)},
+    }
+
+
+def _typed(fields: dict[str, str]) -> dict[str, object]:
+    typed: dict[str, object] = {}
+    for name, text in sorted(fields.items()):
+        if name in _NUMBERS or name in _TIMES:
+            number = int(text) if text.isdecimal() else None
+            typed[name] = output.iso_ms(number) if number and name in _TIMES else number or None
+            if name in _NUMBERS:
+                typed[name] = number
+        elif name == "rate":
+            typed["rows_per_second"] = float(text) if text.replace(".", "", 1).isdecimal() else None
+        else:
+            typed[name] = text
+    return typed
+
+
+def _watch(screen: Callable[[], RenderableType], every: float) -> None:
+    console = output.console()
+    # Without a screen there is nothing to draw over: one after the other.
+    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        while True:
+            try:
+                shown = screen()
+            except StreamUnavailable as error:
+                shown = output.cell(f"{error}; trying again")
+            if console.is_terminal:
+                live.update(shown, refresh=True)
+            else:
+                console.print(shown)
+            time.sleep(every)
+
+
+def render(found: Mapping[str, Any]) -> RenderableType:
+    """The screen for what ``info --format json`` would print."""
+    schedules = job_runs.render(found["schedules"])
+    return Group(_summary(found), Text(), _workers(found), Text(), schedules)
+
+
+def _summary(found: Mapping[str, Any]) -> RenderableType:
+    facts = {
+        "backlog": f"{found['backlog']:,} entries, {found['pending']:,} of them with a worker",
+        "oldest": _oldest(found),
+        "rate": f"{found['rows_per_second']:,} rows/s",
+        "dead rows": _dead(found),
+    }
+    if overflown := _overflown(found):
+        facts["overflow"] = overflown
+    if len(found["streams"]) > 1:
+        parts = (f"{s['stream']} {s['entries']:,}" for s in found["streams"])
+        facts["streams"] = ", ".join(parts)
+    return output.facts(facts)
+
+
+def _oldest(found: Mapping[str, Any]) -> str:
+    if found["oldest"] is None:
+        return "nothing waits"
+    return f"waiting for {output.ago(found['lag_ms'] / 1000)}, since {found['oldest']}"
+
+
+def _dead(found: Mapping[str, Any]) -> str:
+    if found["dead"] is None:
+        return f"not known: {found['dead_unknown']}"
+    if not found["dead"]:
+        return "none"
+    reasons = ", ".join(f"{name} {number:,}" for name, number in found["dead_by_reason"].items())
+    return f"{found['dead']:,} ({reasons}): see countersink dead list"
+
+
+def _overflown(found: Mapping[str, Any]) -> str:
+    over = found["overflown"]
+    if not over or not over["rows"]:
+        return ""
+    counters = "a counter" if over["counters"] == 1 else f"{over['counters']:,} counters"
+    return (
+        f"{over['rows']:,} rows of {counters} since yesterday, with more keys than a day may have:"
+        " see countersink counter list"
+    )
+
+
+def _workers(found: Mapping[str, Any]) -> RenderableType:
+    if not found["workers"]:
+        return Text("No worker runs: start one with countersink worker")
+    names = ("state", "slot", "rows_per_second", "entries", "rows", "duplicates", "dead")
+    table = output.table(
+        (
+            *("worker", "state", ">slot", ">rows/s", ">entries", ">rows", ">duplicates", ">dead"),
+            *(">last batch", "last error"),
+        )
+    )
+    for worker in found["workers"]:
+        since = _since(found["at"], worker.get("last_batch"))
+        cells = (worker["worker"], *map(worker.get, names), since, worker.get("last_error") or "-")
+        table.add_row(*map(output.cell, cells))
+    return table
+
+
+def _since(now: str, then: str | None) -> str:
+    if not then:
+        return "-"
+    seconds = (_moment(now) - _moment(then)).total_seconds()
+    return f"{output.ago(max(0.0, seconds))} ago"
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def look_at_queue(client: redis.Redis) -> QueueState:
+    """Ask Redis.
+
+    Raises:
+        StreamError: it did not do its part.
+    """
+    with mapped():
+        seconds, microseconds = client.time()
+    streams = [_stream(client, key) for key in stream_keys(client)]
+    return QueueState(seconds * 1000 + microseconds // 1000, streams, _published(client))
+
+
+def _stream(client: redis.Redis, key: str) -> StreamState:
+    with mapped():
+        entries = int(client.xlen(key))
+        groups: Any = client.xinfo_groups(key) if client.exists(key) else []
+        size: Any = client.memory_usage(key)
+    ours = next((g for g in groups if _as_text(g["name"]) == GROUP), None)
+    found = ends(client, key)
+    return StreamState(
+        stream=key,
+        entries=entries,
+        pending=int(ours["pending"]) if ours else 0,
+        oldest=int(found[0].partition("-")[0]) if found else None,
+        bytes=None if size is None else int(size),
+    )
+
+
+def _published(client: redis.Redis) -> dict[str, dict[str, str]]:
+    workers: dict[str, dict[str, str]] = {}
+    with mapped():
+        for key in sorted(client.scan_iter(match=f"{WORKER_KEY_PREFIX}*", count=1000)):
+            fields: Any = client.hgetall(key)
+            if fields:  # it may have expired since
+                name = _as_text(key).removeprefix(WORKER_KEY_PREFIX)
+                workers[name] = {_as_text(k): _as_text(v) for k, v in fields.items()}
+    return workers
+
+
+def _as_text(value: bytes | str) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

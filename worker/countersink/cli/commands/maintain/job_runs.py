@@ -1,0 +1,176 @@
+"""``countersink runs``: runs of scheduled jobs, and what ``countersink info`` tells of them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from countersink.cli import output, settings
+from countersink.cli.errors import Misuse
+from countersink.schedules.history import (
+    NextRun,
+    RunRow,
+    failing,
+    in_charge,
+    last_done,
+    last_runs,
+    next_runs,
+    overdue,
+    tally,
+)
+from countersink.schedules.jobs import JOBS
+from countersink.store.errors import StoreError
+from countersink.store.sessions import open_tables
+
+COLUMNS: Final = (
+    *("job", "planned", "state", "attempts", "started", "ended"),
+    *("rows", "detail", "error"),
+)
+_NUMBERS: Final = ("attempts", "rows")
+
+
+@click.command("runs", cls=settings.Command)
+@settings.one_off("--job", metavar="JOB", help="Runs of this job alone.")
+@settings.one_off(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="How many of the last runs.",
+)
+@settings.output_format("table", "json", "csv")
+@settings.mysql_url
+def command(job: str | None, limit: int, format: str, mysql_url: str | None) -> None:
+    """Show the last runs of the scheduled jobs, and the next ones.
+
+    A run is planned, running, done, failed (it may be tried again) or skipped. Times are in UTC.
+    """
+    with open_tables(settings.needed(mysql_url, "mysql")) as opened:
+        last = [as_row(run) for run in last_runs(opened, job=job, limit=limit)]
+        upcoming = [as_next(run) for run in next_runs(opened, job=job)]
+    if job is not None and job not in JOBS and not last and not upcoming:
+        raise Misuse(f"there is no job {job!r}: there are {', '.join(JOBS)}")
+    if format == "json":
+        output.write_json({"runs": last, "next": upcoming})
+    elif format == "csv":
+        output.write_csv(COLUMNS, last)
+    else:
+        _show(last, upcoming)
+
+
+def as_row(run: RunRow) -> dict[str, Any]:
+    """A run as it is printed."""
+    return {
+        "job": run.job,
+        "planned": second(run.planned_at),
+        "state": run.state,
+        "attempts": run.attempts,
+        "started": output.iso(run.started_at),
+        "ended": output.iso(run.ended_at),
+        "rows": run.rows,
+        "detail": run.detail,
+        "error": run.error,
+    }
+
+
+def as_next(run: NextRun) -> dict[str, Any]:
+    """A run to come as it is printed."""
+    return {
+        "job": run.job,
+        "at": second(run.at),
+        "cron": run.cron,
+        "time_zone": run.time_zone,
+    }
+
+
+def second(moment: datetime) -> str:
+    """A naive UTC time of whole seconds as ISO 8601."""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
+
+
+def _show(last: Sequence[dict[str, Any]], upcoming: Sequence[dict[str, Any]]) -> None:
+    if last:
+        output.write_documents([f">{n}" if n in _NUMBERS else n for n in COLUMNS], last)
+    else:
+        click.echo("No run so far.")
+    click.echo()
+    if upcoming:
+        output.write_rows(
+            ("next", "at", "cron", "time zone"),
+            ([run[name] for name in ("job", "at", "cron", "time_zone")] for run in upcoming),
+        )
+    else:
+        click.echo("Nothing is planned: start countersink scheduler.")
+
+
+COMPACT: Final = "compact"
+OVERDUE_MINUTES: Final = 5
+"""After which a run that has not begun is told of."""
+
+
+def look(mysql_url: str | None) -> dict[str, Any]:
+    """The scheduler in charge, the jobs that keep failing, the last compaction and the next runs,
+    as ``--format json`` prints it; without MySQL, why nothing of it is known.
+    """
+    names = ("scheduler", "failing", "last_compaction", "next", "overdue", "jobs")
+    unknown: dict[str, Any] = dict.fromkeys(names)
+    if not mysql_url:
+        return unknown | {"unknown": "no MySQL URL is configured"}
+    try:
+        with open_tables(mysql_url) as session:
+            leader = in_charge(session)
+            bad = failing(session)
+            compacted = last_done(session, COMPACT)
+            upcoming = next_runs(session)
+            late = overdue(session, OVERDUE_MINUTES)
+            tallies = tally(session)
+    except StoreError as error:
+        return unknown | {"unknown": str(error)}
+    return {
+        "scheduler": None if leader is None else leader.scheduler,
+        "failing": [
+            {"job": one.job, "times": one.times, "since": second(one.since), "error": one.error}
+            for one in bad
+        ],
+        "last_compaction": None if compacted is None else as_row(compacted),
+        "next": [as_next(run) for run in upcoming],
+        "overdue": [as_row(run) for run in late],
+        "jobs": {
+            job: {
+                "last_success": None if one.last_success is None else second(one.last_success),
+                "runs": one.runs,
+            }
+            for job, one in sorted(tallies.items())
+        },
+        "unknown": None,
+    }
+
+
+def render(found: Mapping[str, Any]) -> RenderableType:
+    """The same for people."""
+    if found["unknown"] is not None:
+        return output.facts({"schedules": f"not known: {found['unknown']}"})
+    done = found["last_compaction"]
+    facts = {
+        "scheduler": found["scheduler"] or "none in charge: start one with countersink scheduler",
+        "compaction": f"{done['ended']}: {done['detail'] or 'done'}" if done else "none so far",
+        "next runs": ", ".join(f"{run['job']} {run['at']}" for run in found["next"])
+        or "none planned",
+    }
+    warnings = []
+    if found["overdue"]:
+        first = found["overdue"][0]
+        warnings.append(
+            f"{len(found['overdue']):,} planned runs have not begun, the first {first['job']} of"
+            f" {first['planned']}: is countersink jobs running, and on the same Redis?"
+        )
+    warnings += [
+        f"{one['job']} failed {one['times']} times in a row, since {one['since']}: {one['error']}"
+        f" (see countersink runs --job {one['job']})"
+        for one in found["failing"]
+    ]
+    return Group(output.facts(facts), *(Text(output.cell(text), style="red") for text in warnings))

@@ -1,0 +1,389 @@
+"""``countersink totals`` and ``countersink export``: totals of the keys and days that are asked
+for, shown, or written out as CSV, NDJSON or Parquet from one snapshot.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import click
+
+from countersink.cli import output, settings
+from countersink.cli.errors import Failure, Misuse, values_checked
+from countersink.cli.settings import COUNTER, DAY, KEY, ZONE
+from countersink.reads import Reads
+from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
+from countersink.reads.query import COLUMNS, Answer, Query, ask
+from countersink.reads.rows import COLUMNS as EXPORT_COLUMNS
+from countersink.reads.rows import Value, rows
+from countersink.store import RolledUp, Store, StoreError, UnknownCounter
+from countersink.store.totals.selection import KeyMatch, Selection, wanted_keys
+from countersink.stream.connection import connect
+
+_OPTIONS: Final = (
+    settings.one_off(
+        "--key", "keys", type=KEY, multiple=True, metavar="KEY", help="This key alone; repeatable."
+    ),
+    settings.one_off(
+        "--prefix",
+        type=KEY,
+        multiple=True,
+        metavar="TEXT",
+        help="Keys that begin so; repeatable, and beside --key.",
+    ),
+    settings.one_off(
+        "--search",
+        type=KEY,
+        default="",
+        metavar="TEXT",
+        show_default=False,
+        help="Only keys that have this in them.",
+    ),
+    settings.one_off(
+        "--exclude-key",
+        "exclude_keys",
+        type=KEY,
+        multiple=True,
+        metavar="KEY",
+        help="Without this key; repeatable.",
+    ),
+    settings.one_off(
+        "--exclude-prefix",
+        type=KEY,
+        multiple=True,
+        metavar="TEXT",
+        help="Without keys that begin so; repeatable.",
+    ),
+    settings.one_off("--from", "start", type=DAY, metavar="DAY", help="First day, inclusive."),
+    settings.one_off("--to", "end", type=DAY, metavar="DAY", help="Last day, inclusive."),
+    settings.one_off(
+        "--time-zone",
+        type=ZONE,
+        metavar="ZONE",
+        help="Whose days, hours and months: an IANA name.  [default: each counter's own]",
+    ),
+)
+
+
+def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: the options that pick keys, of which the command gets ``match``, then ``--from``,
+    ``--to`` and ``--time-zone``.
+    """
+
+    @wraps(function)
+    def matching(
+        *args: Any,
+        keys: Sequence[str],
+        prefix: Sequence[str],
+        search: str,
+        exclude_keys: Sequence[str],
+        exclude_prefix: Sequence[str],
+        **others: Any,
+    ) -> None:
+        with values_checked():
+            match = KeyMatch(
+                keys=keys,
+                prefix=prefix,
+                contains=search,
+                exclude_keys=exclude_keys,
+                exclude_prefix=exclude_prefix,
+            )
+        function(*args, match=match, **others)
+
+    return settings.together(*_OPTIONS)(matching)
+
+
+@click.command("totals", cls=settings.Command)
+@click.argument("counter", type=COUNTER, required=False, metavar="COUNTER|--all")
+@settings.one_off("--all", "everything", is_flag=True, help="Every counter, named in each row.")
+@settings.one_off(
+    "--by",
+    type=click.Choice(list(COLUMNS)),
+    help="What the rows are.  [default: day; key with --top; counter with --all]",
+)
+@chosen_totals
+@settings.one_off(
+    "--top",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The N keys or counters with the largest totals.",
+)
+@settings.one_off(
+    "--include-pending", is_flag=True, help="Add, exactly, what is still in the queue."
+)
+@settings.output_format("table", "json", "csv")
+@settings.redis_url
+@settings.mysql_url
+def totals_command(
+    counter: str | None,
+    everything: bool,
+    by: str | None,
+    match: KeyMatch,
+    start: date | None,
+    end: date | None,
+    time_zone: str | None,
+    top: int | None,
+    include_pending: bool,
+    format: str,
+    redis_url: str | None,
+    mysql_url: str | None,
+) -> None:
+    """Show totals: by day, hour or month, by key, by counter, or one figure.
+
+    Days without counts are 0; keys come with the largest total first. Without --from and --to it
+    is the whole range that has data. Days are those of the counter's own time zone (UTC, where
+    nobody has set another); those of another one (--time-zone) come exactly, or not at all. Redis
+    is asked how fresh the totals are; without it, that is not known.
+    """
+    if (counter is None) is not everything:
+        raise Misuse("name one COUNTER, or say --all")
+    by = by or ("counter" if everything else "key" if top else "day")
+    if top and by not in ("key", "counter"):
+        raise Misuse(f"--top goes with --by key or --by counter, not --by {by}")
+    if start and end and end < start:
+        raise Misuse(f"the range ends ({end}) before it begins ({start})")
+    query = Query(
+        counter=counter,
+        by=by,
+        match=match,
+        start=start,
+        end=end,
+        time_zone=time_zone,
+        top=top,
+        include_pending=include_pending,
+    )
+    if include_pending:
+        settings.needed(redis_url, "redis")
+    answer = _ask(query, settings.needed(mysql_url, "mysql"), redis_url)
+    if answer.unknown_because is not None:
+        click.echo(
+            f"countersink: how fresh this is is not known: {answer.unknown_because}", err=True
+        )
+    if format == "json":
+        output.write_json(
+            {
+                "counter": counter,
+                "rows": answer.rows,
+                "complete_up_to": output.iso(answer.complete_up_to),
+                "rolled_up_to": answer.rolled_up_to and answer.rolled_up_to.isoformat(),
+            }
+        )
+    elif format == "csv":
+        output.write_csv(answer.columns, answer.rows)
+    else:
+        _print(answer, top)
+    if answer.days_gone and (answer.rows or format != "table"):
+        click.echo(f"countersink: {_gone(answer)}", err=True)
+    if answer.truncated:
+        click.echo(
+            "countersink: what was counted spans too long a time to be shown whole: this is the"
+            " part with most days; --from and --to choose another",
+            err=True,
+        )
+
+
+def _ask(query: Query, mysql_url: str, redis_url: str | None) -> Answer:
+    client = connect(redis_url, client_name="countersink-totals") if redis_url else None
+    with Store(mysql_url) as store:
+        try:
+            with values_checked():
+                return ask(Reads(store, client), query)
+        except UnknownCounter as error:
+            hint = (
+                "" if query.include_pending else "; if it was a moment ago, add --include-pending"
+            )
+            raise Failure(f"{error}: countersink totals --all lists what was{hint}") from error
+
+
+def _print(answer: Answer, top: int | None) -> None:
+    totals = [total for row in answer.rows if isinstance(total := row["total"], int)]
+    charted = len(answer.columns) > 1 and len(totals) > 1
+    largest = max(totals, default=0)
+    shown: list[Sequence[object]] = [
+        (
+            *(row[name] for name in answer.columns),
+            output.bar(total, largest) if charted else "",
+        )
+        for row, total in zip(answer.rows, totals, strict=True)
+    ]
+    if charted and top is None:
+        shown.append(("all", *([""] * (len(answer.columns) - 2)), sum(totals), ""))
+    if totals:
+        columns = [">total" if name == "total" else name for name in answer.columns]
+        output.write_rows((*columns, " "), shown)
+    elif answer.days_gone:
+        # There may well be counts in this range: they are not to be told by the day.
+        sentence = _gone(answer)
+        click.echo(f"{sentence[0].upper()}{sentence[1:]}.")
+    else:
+        click.echo("Nothing was counted in this range.")
+    click.echo(_freshness(answer))
+
+
+def _gone(answer: Answer) -> str:
+    return f"the days before {answer.rolled_up_to} are rolled up to months: --by month has them"
+
+
+def _freshness(answer: Answer) -> str:
+    known = output.iso(answer.complete_up_to)
+    if known is None:
+        return "How fresh this is is not known: Redis was not asked, or did not answer."
+    included = f", with {answer.pending:,} entries from the queue" if answer.pending else ""
+    return f"Complete up to {known}{included}."
+
+
+Rows = Iterator[tuple[Value, ...]]
+Write = Callable[[BinaryIO, Sequence[str], Rows], object]
+
+
+@click.command("export", cls=settings.Command)
+@click.argument("counters", type=COUNTER, nargs=-1, metavar="COUNTER…|--all")
+@settings.one_off("--all", "everything", is_flag=True, help="Every counter.")
+@settings.one_off(
+    "--by",
+    type=click.Choice(list(EXPORT_COLUMNS)),
+    default="key-day",
+    show_default=True,
+    help="What the rows are.",
+)
+@chosen_totals
+@settings.one_off(
+    "--output",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Where to: it gets this name when it is whole.  [default: stdout]",
+)
+@settings.output_format("csv", "ndjson", "parquet")
+@settings.redis_url
+@settings.mysql_url
+def export_command(
+    counters: Sequence[str],
+    everything: bool,
+    by: str,
+    match: KeyMatch,
+    start: date | None,
+    end: date | None,
+    time_zone: str | None,
+    file: Path | None,
+    format: str,
+    redis_url: str | None,
+    mysql_url: str | None,
+) -> None:
+    """Write out all totals of counters, for other programs: CSV, NDJSON or Parquet.
+
+    Everything is of one snapshot of the database, whatever is counted meanwhile, and memory does
+    not grow with it. What is still in the queue is not in it; stderr says how fresh it is. Keys
+    come in the order of their bytes.
+    """
+    if bool(counters) is everything:
+        raise Misuse("name one COUNTER or more, or say --all")
+    if start and end and end < start:
+        raise Misuse(f"the range ends ({end}) before it begins ({start})")
+    if format == "parquet" and file is None and sys.stdout.isatty():
+        raise Misuse("a Parquet file is not for a terminal: give --output FILE")
+    write = _export_writer(format)
+    wanted = Selection(
+        keys=wanted_keys(None, None, match),
+        start=start,
+        end=end,
+        time_zone=time_zone,
+        unrolled=True,  # and said so
+    )
+    client = connect(redis_url, client_name="countersink-export") if redis_url else None
+    with Store(settings.needed(mysql_url, "mysql")) as store:
+        # Before the snapshot: what was acknowledged by now is in it.
+        known = Reads(store, client).names()
+        names = known.value if everything else list(dict.fromkeys(counters))
+        written = _Counted()
+        with _destination(file) as opened, _told():
+            write(opened, EXPORT_COLUMNS[by], written.of(_export_rows(store, names, by, wanted)))
+        gone = None
+        if by in ("day", "hour", "key-day") and start is None:
+            rolled = [known.rolled_up_to] if everything else map(store.totals.rolled_up_to, names)
+            gone = max((day for day in rolled if day is not None), default=None)
+    complete = output.iso(known.complete_up_to)
+    fresh = f"complete up to {complete}" if complete else "how fresh it is is not known"
+    click.echo(
+        f"countersink: {_number(written.rows, 'row')} of {_number(len(names), 'counter')}, {fresh}",
+        err=True,
+    )
+    if gone is not None:
+        click.echo(
+            f"countersink: days before {gone} are rolled up to months: --by month and"
+            " --by key-month have them",
+            err=True,
+        )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+class _Counted:
+    """Counts rows that go by."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def of(self, each: Rows) -> Rows:
+        for row in each:
+            self.rows += 1
+            yield row
+
+
+def _export_rows(store: Store, names: Sequence[str], by: str, wanted: Selection) -> Rows:
+    with store.reading() as session:
+        for name in names:
+            yield from rows(session, by, replace(wanted, counter=name))
+
+
+def _export_writer(format: str) -> Write:
+    """Writes rows, with these columns, to a file."""
+    if format == "parquet":
+        try:
+            return parquet_writer()
+        except ImportError as error:
+            raise Failure(
+                "Parquet needs pyarrow: pip install 'countersink[parquet]', or use --format csv"
+            ) from error
+    parts = ndjson_bytes
+    if format == "csv":
+        parts = partial(csv_bytes, spreadsheet=settings.for_spreadsheets())
+
+    def write(file: BinaryIO, columns: Sequence[str], each: Rows) -> None:
+        for part in parts(columns, each):
+            file.write(part)
+
+    return write
+
+
+@contextmanager
+def _destination(file: Path | None) -> Iterator[BinaryIO]:
+    if file is not None:
+        with replaced_file(file) as opened:
+            yield opened
+        return
+    sys.stdout.flush()
+    yield sys.stdout.buffer
+    sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What cannot be exported, as a sentence that says what can."""
+    try:
+        yield
+    except UnknownCounter as error:
+        raise Failure(f"{error}: countersink totals --all lists what was") from error
+    except RolledUp as error:
+        raise Failure(f"{error}; --by month and --by key-month have them") from error
+    except StoreError:
+        raise  # some of them are ValueErrors too
+    except ValueError as error:
+        raise Failure(str(error)) from error

@@ -1,0 +1,142 @@
+"""``countersink dead list|retry|drop``: rows that could not be counted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Final
+
+import click
+
+from countersink.cli import output, settings
+from countersink.cli.errors import Exit, Misuse
+from countersink.cli.settings import Checked
+from countersink.store.apply import dead
+from countersink.store.apply.dead import document
+from countersink.store.apply.dead_retry import retry
+from countersink.store.lease import leased_slot
+from countersink.store.sessions import open_tables
+from countersink.stream.decode import decode_payload
+
+COLUMNS: Final = ("ref", "reason", "detail", "stream", "at", "created", "payload", "truncated")
+
+
+def _ref(text: str) -> str:
+    dead.parse_ref(text)
+    return text
+
+
+REF: Final = Checked("ref", _ref)
+
+
+@click.group("dead", cls=settings.CommandGroup)
+def command() -> None:
+    """List, retry or drop rows that could not be counted.
+
+    A row that cannot be counted (a bad key, a sum beyond 64 bits, an entry of a newer format) is
+    set aside with its reason; everything else in its batch is counted. REF names one as list shows
+    it: an entry's id and :POSITION, which is :-1 for an entry as a whole. The id alone names
+    all of that entry.
+    """
+
+
+def _selection(everything: str) -> Callable[[settings.Decorated], settings.Decorated]:
+    """REF..., --reason and --all; ``everything`` says what the last one means."""
+    return settings.together(
+        click.argument("refs", nargs=-1, type=REF, metavar="[REF]..."),
+        settings.one_off("--reason", metavar="CODE", help="All with this reason."),
+        settings.one_off("--all", "everything", is_flag=True, help=everything),
+    )
+
+
+def _selected(
+    refs: Sequence[str], reason: str | None, everything: bool
+) -> tuple[list[str] | None, str | None]:
+    if sum((bool(refs), reason is not None, everything)) != 1:
+        raise Misuse("say which: REF..., --reason CODE or --all")
+    return list(refs) or None, reason
+
+
+@command.command("list", cls=settings.Command)
+@click.argument("refs", nargs=-1, type=REF, metavar="[REF]...")
+@settings.one_off("--reason", metavar="CODE", help="Only those with this reason.")
+@settings.one_off(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many."
+)
+@settings.output_format("table", "json", "csv")
+@settings.mysql_url
+def list_command(
+    refs: Sequence[str], reason: str | None, limit: int, format: str, mysql_url: str | None
+) -> None:
+    """List dead rows, newest first."""
+    with open_tables(settings.needed(mysql_url, "mysql")) as database:
+        rows = dead.list_rows(database, reason=reason, refs=list(refs) or None, limit=limit)
+        by_reason = dead.count(database)
+    shown = [document(row) for row in rows]
+    if format == "json":
+        output.write_json({"rows": shown, "by_reason": by_reason, "total": sum(by_reason.values())})
+    elif format == "csv":
+        output.write_csv(COLUMNS, shown)
+    else:
+        _print(shown, by_reason)
+
+
+@command.command("retry", cls=settings.Command)
+@_selection("All of them but those that are too_old or reconciled.")
+@settings.output_format("text", "json")
+@settings.mysql_url
+def retry_command(
+    refs: Sequence[str],
+    reason: str | None,
+    everything: bool,
+    format: str,
+    mysql_url: str | None,
+) -> int:
+    """Count dead rows after all, each exactly once.
+
+    What fails again stays; the status is then 3. What is too_old may be counted already, as its
+    guard is gone, and what is reconciled is in the total that a backfill has set: they are retried
+    only with --reason or by their REF.
+    """
+    chosen, why = _selected(refs, reason, everything)
+    with (
+        open_tables(settings.needed(mysql_url, "mysql")) as database,
+        leased_slot(database, "dead-retry") as slot,
+    ):
+        done = retry(database, slot=slot, decode=decode_payload, reason=why, refs=chosen)
+    if format == "json":
+        output.write_json(asdict(done))
+    else:
+        click.echo(f"retried {done.retried:,} ({done.rows:,} rows counted), failed {done.failed:,}")
+        if done.left_out:
+            click.echo(
+                f"left out {done.left_out:,} with the reason too_old or reconciled, which may be"
+                " counted already: --reason, or their refs, retry them"
+            )
+    return Exit.DIFFERS if done.failed else Exit.DONE
+
+
+@command.command("drop", cls=settings.Command)
+@_selection("All of them.")
+@settings.output_format("text", "json")
+@settings.mysql_url
+def drop_command(
+    refs: Sequence[str],
+    reason: str | None,
+    everything: bool,
+    format: str,
+    mysql_url: str | None,
+) -> None:
+    """Delete dead rows for good: what they would have counted is never counted."""
+    chosen, why = _selected(refs, reason, everything)
+    with open_tables(settings.needed(mysql_url, "mysql")) as database:
+        dropped = dead.drop(database, reason=why, refs=chosen)
+    output.write_result(format, {"dropped": dropped}, f"dropped {dropped:,}")
+
+
+def _print(rows: Sequence[output.Row], by_reason: dict[str, int]) -> None:
+    total = sum(by_reason.values())
+    if not total:
+        click.echo("There are no dead rows.")
+        return
+    output.write_documents(("ref", "reason", "created", "detail"), rows)
+    reasons = ", ".join(f"{name} {number:,}" for name, number in by_reason.items())
+    click.echo(f"{len(rows):,} of {total:,} shown; by reason: {reasons}")

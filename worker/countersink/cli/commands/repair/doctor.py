@@ -1,0 +1,106 @@
+"""``countersink doctor``: its report, and what a check can find."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import click
+
+from countersink.cli import output, settings
+from countersink.cli.errors import Exit
+from countersink.stream.connection import connect
+from countersink.stream.errors import StreamError
+
+Status = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        status: ``ok``; ``warn``: it works, and something can be lost or will get slow; ``fail``: it
+            does not work, or counts would be wrong.
+        check: what was looked at, a name that does not change.
+        found: what was found, for people.
+        advice: what to do; empty when ok.
+    """
+
+    status: Status
+    check: str
+    found: str
+    advice: str = ""
+
+    def __post_init__(self) -> None:
+        """Every finding that is not ok says what to do."""
+        assert self.status == "ok" or self.advice
+
+    def as_json(self) -> dict[str, str]:
+        """For ``--format json``."""
+        return asdict(self)
+
+
+@click.command("doctor", cls=settings.Command)
+@settings.output_format("table", "json")
+@settings.redis_url
+@settings.mysql_url
+def command(format: str, redis_url: str | None, mysql_url: str | None) -> int:
+    """Check the servers and their settings, and say what to do.
+
+    Each line is ok, warn (it works; something can get lost or slow) or fail. The status is 1 when
+    a line fails. Nothing is written to either server.
+    """
+    lines = list(_lines(redis_url, mysql_url))
+    if format == "json":
+        output.write_json({"lines": [line.as_json() for line in lines]})
+    else:
+        _print(lines)
+    return Exit.FAILED if any(line.status == "fail" for line in lines) else Exit.DONE
+
+
+def _lines(redis_url: str | None, mysql_url: str | None) -> Iterator[Finding]:
+    # here, since both make findings
+    from countersink.cli.commands.repair import doctor_mysql, doctor_redis
+
+    redis_ahead = None
+    if redis_url:
+        try:
+            client = connect(redis_url, client_name="countersink-doctor")
+            yield from doctor_redis.lines(client)
+            redis_ahead = doctor_redis.ahead_ms(client)
+        except StreamError as error:
+            yield Finding("fail", "redis", str(error), "correct COUNTERSINK_REDIS_URL")
+    else:
+        yield _not_configured("redis", "redis://localhost:6379/0")
+    if not mysql_url:
+        yield _not_configured("mysql", "mysql://user:password@localhost:3306/countersink")
+        return
+    yield from doctor_mysql.lines(mysql_url)
+    mysql_ahead = doctor_mysql.ahead_ms(mysql_url)
+    if redis_ahead is not None and mysql_ahead is not None:
+        yield doctor_redis.clock(
+            "mysql clock", "the database server", "Redis", mysql_ahead - redis_ahead
+        )
+
+
+def _not_configured(server: str, example: str) -> Finding:
+    return Finding(
+        "fail",
+        server,
+        "no URL is configured",
+        f"set COUNTERSINK_{server.upper()}_URL, such as {example}",
+    )
+
+
+def _print(lines: list[Finding]) -> None:
+    styles = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+    table = output.table(("", "check", "found, and what to do"))
+    for line in lines:
+        advice = f"\n→ {output.cell(line.advice)}" if line.advice else ""
+        table.add_row(
+            line.status,
+            line.check,
+            output.cell(line.found) + advice,
+            style=None if line.status == "ok" else styles[line.status],
+        )
+    output.console().print(table)

@@ -1,0 +1,291 @@
+"""The checks of ``countersink doctor`` of MySQL or MariaDB. Nothing is changed."""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from countersink.cli.commands.repair.doctor import Finding
+from countersink.store.apply import dead, key_caps
+from countersink.store.connection import Session, connect
+from countersink.store.errors import SchemaMismatch, StoreError
+from countersink.store.migrate import known_version, require_schema, schema_version
+from countersink.store.sql import NOW_MS
+
+_NAMED: Final = 5
+"""Counters that a line names."""
+_SMALL_PACKET: Final = 4 * 1024 * 1024
+_VARIABLES: Final = (
+    "binlog_format",
+    "innodb_doublewrite",
+    "innodb_flush_log_at_trx_commit",
+    "log_bin",
+    "max_allowed_packet",
+    "read_only",
+    "sql_mode",
+    "super_read_only",
+    "sync_binlog",
+    "transaction_isolation",
+    "tx_isolation",
+    "wsrep_on",
+)
+_TABLES: Final = (
+    "counter_slot",
+    "counter_ledger",
+    "counter_keys",
+    "applied_entry",
+    "dead_row",
+    "lease",
+)
+_PROBES: Final = (
+    "SELECT 1 FROM {0} WHERE FALSE",
+    "INSERT INTO {0} SELECT * FROM {0} WHERE FALSE",
+    "DELETE FROM {0} WHERE FALSE",
+)
+_UPDATES: Final = (
+    "UPDATE counter_slot SET amount = amount WHERE FALSE",
+    "UPDATE counter_ledger SET amount = amount WHERE FALSE",
+    "UPDATE counter_keys SET number = number WHERE FALSE",
+    "UPDATE lease SET token = token WHERE FALSE",
+    "UPDATE control SET pruned_before = pruned_before WHERE FALSE",
+)
+
+
+def lines(url: str) -> Iterator[Finding]:
+    """All lines about the database; the first alone when it cannot be reached."""
+    try:
+        session = connect(url)
+    except SchemaMismatch as error:
+        yield Finding("fail", "schema", str(error), "run countersink migrate, which creates it")
+        return
+    except StoreError as error:
+        yield Finding(
+            "fail",
+            "mysql",
+            str(error),
+            "start the server, or correct COUNTERSINK_MYSQL_URL (host, port, user, password, TLS)",
+        )
+        return
+    with session:
+        yield Finding("ok", "mysql", str(session.dialect))
+        variables = _variables(session)
+        yield _writable(variables)
+        yield _tls(session)
+        yield from _durability(variables)
+        yield _binlog(variables)
+        yield _sql_mode(variables)
+        yield _isolation(session, variables)
+        yield _packet(session)
+        yield from _schema(session)
+
+
+def ahead_ms(url: str) -> int | None:
+    """The server's clock minus this machine's in ms; None when it does not answer."""
+    try:
+        with connect(url, database=False) as session:
+            before = time.time()
+            server = int(session.query(f"SELECT {NOW_MS}")[0][0])
+            return round(server - (before + time.time()) * 500)
+    except StoreError:
+        return None
+
+
+def _variables(session: Session) -> dict[str, str]:
+    names = ", ".join(f"'{name}'" for name in _VARIABLES)
+    rows = session.query(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+    return {name.lower(): value for name, value in rows}
+
+
+def _writable(variables: dict[str, str]) -> Finding:
+    for name in ("super_read_only", "read_only"):
+        # NO_LOCK and NO_LOCK_NO_ADMIN are MariaDB 12's further ways to say ON.
+        if variables.get(name, "OFF").upper() not in ("OFF", "0"):
+            return Finding(
+                "fail",
+                "mysql writable",
+                f"{name} is {variables[name]}: a replica?",
+                "point COUNTERSINK_MYSQL_URL at the primary",
+            )
+    return Finding("ok", "mysql writable", "read_only OFF")
+
+
+def _tls(session: Session) -> Finding:
+    rows = session.query("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+    cipher = rows[0][1] if rows else ""
+    found = f"encrypted with {cipher}" if cipher else "not encrypted"
+    # Whether that matters depends on the network: a socket or localhost needs none.
+    return Finding("ok", "mysql encryption", found)
+
+
+def _durability(variables: dict[str, str]) -> Iterator[Finding]:
+    flush = variables.get("innodb_flush_log_at_trx_commit")
+    if flush == "1":
+        yield Finding("ok", "mysql durability", "innodb_flush_log_at_trx_commit 1")
+    else:
+        yield Finding(
+            "warn",
+            "mysql durability",
+            f"innodb_flush_log_at_trx_commit {flush}: a crash loses about a second of counts "
+            "that are no longer in Redis",
+            "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in my.cnf",
+        )
+    if variables.get("innodb_doublewrite", "ON").upper() in ("OFF", "0"):
+        yield Finding(
+            "warn",
+            "mysql durability",
+            "innodb_doublewrite OFF: a crash can tear pages",
+            "set innodb_doublewrite = ON in my.cnf, unless the file system writes pages atomically",
+        )
+    if variables.get("log_bin") == "ON" and variables.get("sync_binlog") != "1":
+        yield Finding(
+            "warn",
+            "mysql durability",
+            f"sync_binlog {variables.get('sync_binlog')}: a crash can make replicas differ",
+            "SET GLOBAL sync_binlog = 1, and in my.cnf",
+        )
+    if variables.get("wsrep_on") == "ON":
+        yield Finding(
+            "warn",
+            "mysql durability",
+            "a Galera cluster",
+            "let all workers write to one node: lost races are rerun, and cost time",
+        )
+
+
+def _binlog(variables: dict[str, str]) -> Finding:
+    check = "mysql binary log"
+    if variables.get("log_bin") != "ON":
+        return Finding("ok", check, "off")
+    style = variables.get("binlog_format", "ROW")  # gone from MySQL: always ROW
+    if style == "STATEMENT":
+        return Finding(
+            "fail",
+            check,
+            "binlog_format STATEMENT: READ COMMITTED cannot be logged so, and every batch fails",
+            "SET GLOBAL binlog_format = 'ROW', and in my.cnf",
+        )
+    return Finding("ok", check, f"binlog_format {style}")
+
+
+def _sql_mode(variables: dict[str, str]) -> Finding:
+    mode = variables.get("sql_mode", "")
+    if "STRICT_" in mode or "TRADITIONAL" in mode:
+        return Finding("ok", "mysql sql_mode", "strict")
+    return Finding(
+        "warn",
+        "mysql sql_mode",
+        "not strict: sums beyond 64 bits are clipped in silence. Countersink's own connections are "
+        "strict; an app that counts in its own transactions is not",
+        "SET GLOBAL sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), and in my.cnf",
+    )
+
+
+def _isolation(session: Session, variables: dict[str, str]) -> Finding:
+    name = "transaction_isolation" if "transaction_isolation" in variables else "tx_isolation"
+    ours = str(session.query(f"SELECT @@SESSION.{name}")[0][0])
+    server = variables.get(name, "")
+    found = f"{ours} on countersink's connections, {server} by default"
+    if ours.upper() != "READ-COMMITTED":
+        return Finding(
+            "fail",
+            "mysql isolation",
+            found,
+            "let the proxy in between pass SET SESSION on (no multiplexing of our sessions)",
+        )
+    if server.upper() == "READ-UNCOMMITTED":
+        return Finding(
+            "warn",
+            "mysql isolation",
+            f"{found}: who reads with SQL sees totals that are wrong for moments",
+            "SET GLOBAL transaction_isolation = 'READ-COMMITTED', and in my.cnf",
+        )
+    return Finding("ok", "mysql isolation", found)
+
+
+def _packet(session: Session) -> Finding:
+    size = session.max_allowed_packet
+    if size < _SMALL_PACKET:
+        return Finding(
+            "warn",
+            "mysql max_allowed_packet",
+            f"{size:,} bytes: batches are cut into small statements",
+            "SET GLOBAL max_allowed_packet = 16777216, and in my.cnf",
+        )
+    return Finding("ok", "mysql max_allowed_packet", f"{size:,} bytes")
+
+
+def _schema(session: Session) -> Iterator[Finding]:
+    try:
+        found = schema_version(session)
+        require_schema(session)
+    except SchemaMismatch as error:
+        newer = found > known_version()
+        advice = "upgrade countersink" if newer else "run countersink migrate"
+        yield Finding("fail", "schema", str(error), advice)
+        return
+    except StoreError as error:
+        yield Finding("fail", "mysql rights", str(error), _grant(session))
+        return
+    yield Finding("ok", "schema", f"version {found}")
+    yield _engines(session)
+    yield _rights(session)
+    yield _dead(session)
+    yield _overflow(session)
+
+
+def _engines(session: Session) -> Finding:
+    rows = session.query(
+        "SELECT table_name, engine FROM information_schema.tables "
+        "WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND engine <> 'InnoDB'"
+    )
+    if rows:
+        name, engine = rows[0]
+        return Finding(
+            "fail",
+            "mysql tables",
+            f"{name} is {engine}: nothing is undone when a batch fails",
+            f"ALTER TABLE {name} ENGINE = InnoDB",
+        )
+    return Finding("ok", "mysql tables", "all InnoDB")
+
+
+def _rights(session: Session) -> Finding:
+    statements = [probe.format(table) for table in _TABLES for probe in _PROBES] + list(_UPDATES)
+    for statement in statements:
+        try:
+            # Each of them changes no row: only the right to do it is asked for.
+            with session.transaction():
+                session.execute(statement)
+        except StoreError as error:
+            return Finding("fail", "mysql rights", str(error), _grant(session))
+    return Finding("ok", "mysql rights", "SELECT, INSERT, UPDATE, DELETE on the tables")
+
+
+def _grant(session: Session) -> str:
+    user, database = session.query("SELECT CURRENT_USER(), DATABASE()")[0]
+    name, _, host = str(user).rpartition("@")
+    return f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.* TO '{name}'@'{host}'"
+
+
+def _dead(session: Session) -> Finding:
+    number = sum(dead.count(session).values())
+    if number:
+        return Finding(
+            "warn",
+            "dead rows",
+            f"{number:,} rows could not be counted",
+            "see countersink dead list, then retry or drop them",
+        )
+    return Finding("ok", "dead rows", "none")
+
+
+def _overflow(session: Session) -> Finding:
+    found = key_caps.overflown_by_counter(session)
+    if found:
+        named = ", ".join(list(found)[:_NAMED]) + (", …" if len(found) > _NAMED else "")
+        return Finding(
+            "warn",
+            "keys per day",
+            f"{sum(found.values()):,} rows of {named} went to {key_caps.OVERFLOW} since yesterday",
+            "see what makes so many keys, or countersink counter set NAME --max-keys N",
+        )
+    return Finding("ok", "keys per day", "within the caps of all counters")

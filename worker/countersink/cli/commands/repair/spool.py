@@ -1,0 +1,172 @@
+"""``countersink spool list|replay``: what dead producers have left on disk."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from countersink.cli import output, progress, settings
+from countersink.cli.errors import Exit, Failure
+from countersink.cli.progress import stopped_by_signals
+from countersink.producers.spool import (
+    Replayed,
+    SegmentInfo,
+    SpoolError,
+    list_segments,
+    replay,
+)
+from countersink.stream.connection import connect
+
+COLUMNS: Final = ("segment", "state", "since", ">bytes", ">entries", ">increments", "what")
+DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.group("spool", cls=settings.CommandGroup)
+def command() -> None:
+    """See and send what dead producers have left on disk.
+
+    A producer with a spool writes to a directory what Redis does not take, and sends it itself when
+    Redis is back. What it left because it died, any later producer of the same directory sends, or
+    this command. Each entry keeps its id and the time of its first sending for ever, and is counted
+    once, however often and by whomever it is sent.
+    """
+
+
+@command.command("list", cls=settings.Command)
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@settings.output_format("table", "json")
+def list_command(directory: Path, format: str) -> int:
+    """List the files of a spool directory.
+
+    A file is held (a live process writes or replays it), waiting (its process is gone: replay it),
+    damaged (replayed, and kept because some of its records were corrupt) or unreadable. The status
+    is 3 when one is damaged or unreadable.
+    """
+    try:
+        segments = list_segments(directory)
+    except SpoolError as error:
+        raise Failure(str(error)) from error
+    if format == "json":
+        output.write_json({"directory": str(directory), "segments": _documents(segments)})
+    else:
+        _show(segments)
+    well = all(one.state in ("held", "waiting") and not one.damaged_bytes for one in segments)
+    return Exit.DONE if well else Exit.DIFFERS
+
+
+@command.command("replay", cls=settings.Command)
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@settings.output_format("text", "json")
+@settings.redis_url
+def replay_command(directory: Path, format: str, redis_url: str | None) -> int:
+    """Send what dead processes have left in a spool directory, then delete it.
+
+    Safe beside live producers, which keep what they hold, beside another replay, and to interrupt:
+    run it again. Files with corrupt records are kept as .damaged; the status is 3 when there were
+    any, or when a file could not be read.
+    """
+    url = settings.needed(redis_url, "redis")
+    with (
+        stopped_by_signals() as asked,
+        connect(url, client_name="countersink-spool") as client,
+        progress.looking("spool replay", "replaying:") as looking,
+        _said(),
+    ):
+        try:
+            done = replay(
+                directory,
+                client,
+                on_progress=lambda so_far: looking(f"{so_far.increments:,} increments"),
+                stop=asked,
+            )
+        except SpoolError as error:
+            raise Failure(str(error)) from error
+    if format == "json":
+        output.write_json(
+            {"directory": str(directory), **asdict(done), "kept": [str(one) for one in done.kept]}
+        )
+    else:
+        _tell(done)
+    if done.stopped:
+        return asked.status or Exit.DONE
+    well = not (done.damaged_bytes or done.kept or done.unreadable)
+    return Exit.DONE if well else Exit.DIFFERS
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """The producers' log, on stderr: what was cut off or passed over, and what cannot be read."""
+
+    class Said(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            progress.say(record.getMessage())
+
+    logger, handler = logging.getLogger("countersink.producers"), Said(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def _documents(segments: Sequence[SegmentInfo]) -> list[dict[str, Any]]:
+    return [
+        {
+            "segment": str(one.path),
+            "state": one.state,
+            "since": None if one.made_ms is None else output.iso_ms(one.made_ms),
+            "bytes": one.bytes,
+            "entries": one.entries,
+            "increments": one.increments,
+            "damaged_bytes": one.damaged_bytes,
+            "detail": one.unreadable,
+        }
+        for one in segments
+    ]
+
+
+def _show(segments: Sequence[SegmentInfo]) -> None:
+    if not segments:
+        click.echo("There is nothing in this spool.")
+        return
+    rows = []
+    for one, document in zip(segments, _documents(segments), strict=True):
+        row = {**document, "segment": one.path.name, "what": _what(one)}
+        if one.state in ("damaged", "unreadable"):
+            row |= {"entries": None, "increments": None}
+        rows.append(row)
+    output.write_documents(COLUMNS, rows)
+    waiting = [one for one in segments if one.state == "waiting"]
+    increments = sum(one.increments for one in waiting)
+    click.echo(f"{len(waiting):,} to be replayed, with {increments:,} increments.")
+
+
+def _what(one: SegmentInfo) -> str:
+    if one.unreadable is not None:
+        return one.unreadable
+    if one.damaged:
+        return "replayed, but for corrupt records: look at it, then delete it"
+    if one.damaged_bytes:
+        return f"{one.damaged_bytes:,} bytes are corrupt"
+    return ""
+
+
+def _tell(done: Replayed) -> None:
+    click.echo(
+        f"replayed {done.increments:,} increments in {done.entries:,} entries;"
+        f" {done.segments:,} files done"
+    )
+    if done.held:
+        click.echo(f"left alone: {done.held:,} files that a live process holds")
+    if done.unreadable:
+        click.echo(f"left alone: {done.unreadable:,} files that could not be read or written")
+    if done.damaged_bytes:
+        click.echo(f"passed over: {done.damaged_bytes:,} bytes of corrupt records")
+    for path in done.kept:
+        click.echo(f"kept: {output.cell(path)}: look at it, then delete it")
+    if done.stopped:
+        click.echo("stopped: run it again for the rest")

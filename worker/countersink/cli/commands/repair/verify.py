@@ -1,0 +1,212 @@
+"""``countersink verify``: differences between tables and ledger, and their repair."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from countersink.cli import output, progress, settings
+from countersink.cli.errors import Exit, Misuse, sentence_of, values_checked
+from countersink.cli.settings import COUNTER
+from countersink.store import Store, StoreError, Unavailable
+from countersink.store.tracked import Repaired
+from countersink.store.tracked.check import RowDifference
+from countersink.store.verify import Difference, Verified, open_session, verify
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """What became of the tracked tables that something was wrong with.
+
+    Attributes:
+        found: what was wrong with any of them, before.
+        repaired: what was done.
+        failed: counters that could not be repaired, and why.
+    """
+
+    found: Verified
+    repaired: Sequence[Repaired]
+    failed: dict[str, str]
+
+
+@click.command("verify", cls=settings.Command)
+@click.argument("table", required=False)
+@settings.one_off("--counter", metavar="COUNTER", type=COUNTER, help="Only this counter.")
+@settings.one_off(
+    "--repair", is_flag=True, help="Mend what is wrong with tracked tables, beside live writes."
+)
+@settings.output_format("table", "json")
+@settings.mysql_url
+def command(
+    table: str | None, counter: str | None, repair: bool, format: str, mysql_url: str | None
+) -> int:
+    """Prove that nothing was lost or doubled in the tables.
+
+    Everything that was ever applied is in a ledger of its own, which compaction and retention do
+    not touch. For each counter, slots and months must be equal to it; and for each tracked table
+    the counter must be equal to the rows that there are. Safe at any time, beside live traffic. The
+    status is 3 when something differs.
+
+    TABLE, or its counter, is the only tracked table to look at, in all the ways in which it is
+    tracked; --counter is one of them. With --repair its triggers are made
+    again where they are missing and its rows are counted again; the status is then 3 when something
+    still differs.
+    """
+    if table is not None and counter is not None:
+        raise Misuse("give a table or --counter, not both")
+    url = settings.needed(mysql_url, "mysql")
+    mending = None
+    with values_checked():
+        done = _verify(url, counter, table)
+    if repair:
+        mending = _repair(url, done)
+        done = _verify(url, counter, table)
+    if format == "json":
+        _write(done, mending)
+    else:
+        _show(done, mending)
+    return Exit.DONE if done.agrees else Exit.DIFFERS
+
+
+def _verify(url: str, counter: str | None, table: str | None) -> Verified:
+    with open_session(url) as session, progress.looking("verify", "verifying") as looking:
+        return verify(session, counter, table=table, looking=looking)
+
+
+def _repair(url: str, found: Verified) -> Mending:
+    """Mend each tracked table that something is wrong with."""
+    repaired, failed = [], dict[str, str]()
+    with Store(url) as store, progress.rows("verify", "counting rows") as shown:
+        for counter in sorted(_wrong(store, found)):
+            try:
+                repaired.append(
+                    store.tracked.repair(counter=counter, progress=shown, notice=progress.say)
+                )
+            except Unavailable:
+                raise
+            except (StoreError, ValueError) as error:
+                failed[counter] = (sentence_of(error) or str(error)).rstrip(".")
+    return Mending(found, repaired, failed)
+
+
+def _wrong(store: Store, found: Verified) -> set[str]:
+    """The counters of tracked tables that something is wrong with."""
+    wrong = {one.tracked.counter for one in found.row_differences}
+    if found.differences:
+        tracked = {each.counter for each in store.tracked.list()}
+        wrong |= tracked & {one.counter for one in found.differences}
+    return wrong
+
+
+def _write(done: Verified, mending: Mending | None = None) -> None:
+    """The result as one JSON document; after mending the differences are those that remain."""
+    document: dict[str, object] = {
+        "counters": done.counters,
+        "rows": done.rows,
+        "tables": done.tables,
+        "differences": _documents(done),
+    }
+    if mending is not None:
+        document["found"] = _documents(mending.found)
+        document["repaired"] = [_repaired(one) for one in mending.repaired]
+        document["failed"] = mending.failed
+    output.write_json(document)
+
+
+def _documents(done: Verified) -> list[dict[str, object]]:
+    return [_of_counter(one) for one in done.differences] + [
+        _of_table(one) for one in done.row_differences
+    ]
+
+
+def _of_counter(one: Difference) -> dict[str, object]:
+    return {
+        "counter": one.counter,
+        "problem": one.problem,
+        "day": None if one.day is None else str(one.day),
+        "key": one.key,
+        "in_tables": one.in_tables,
+        "in_ledger": one.in_ledger,
+        "difference": one.difference,
+        "detail": one.detail,
+    }
+
+
+def _of_table(one: RowDifference) -> dict[str, object]:
+    return {
+        "counter": one.tracked.counter,
+        "table": one.tracked.name,
+        "problem": one.problem,
+        "day": None if one.day is None else str(one.day),
+        "key": one.key,
+        "in_counter": one.in_counter,
+        "in_table": one.in_table,
+        "difference": one.in_counter - one.in_table,
+        "detail": one.detail,
+    }
+
+
+def _repaired(one: Repaired) -> dict[str, object]:
+    return {
+        "counter": one.tracked.counter,
+        "table": one.tracked.name,
+        "rows": one.rows,
+        "triggers": one.triggers,
+        "corrected": one.cells,
+        "difference": one.difference,
+    }
+
+
+def _show(done: Verified, mending: Mending | None = None) -> None:
+    """The result for people."""
+    if mending is not None:
+        _show_mending(mending)
+    looked_at = _looked_at(done)
+    if done.agrees:
+        click.echo(f"All agree: {looked_at}.")
+        return
+    _show_differences(done)
+    differences = len(done.differences) + len(done.row_differences)
+    click.echo(f"{differences:,} differences; looked at {looked_at}.")
+
+
+def _looked_at(done: Verified) -> str:
+    tables = f", {done.tables:,} tracked tables" if done.tables else ""
+    return f"{done.counters:,} counters with {done.rows:,} rows{tables}"
+
+
+def _show_differences(done: Verified) -> None:
+    if done.differences:
+        output.write_rows(
+            ("counter", ">in tables", ">in ledger", ">difference", "what"),
+            (
+                (one.counter, one.in_tables, one.in_ledger, f"{one.difference:+,}", one.detail)
+                for one in done.differences
+            ),
+        )
+    if done.row_differences:
+        output.write_rows(
+            ("table", "counter", "day", "key", ">counted", ">rows", "what"),
+            map(_row_cells, done.row_differences),
+        )
+
+
+def _row_cells(one: RowDifference) -> tuple[object, ...]:
+    day, key = one.day if one.tracked.day else None, one.key if one.tracked.by else None
+    # the sentence without the figures, which stand before it
+    if one.problem == "row_count":
+        rest: tuple[object, ...] = (one.in_counter, one.in_table, one.detail.partition("; ")[2])
+    else:
+        rest = (None, None, one.detail)
+    return one.tracked.name, one.tracked.counter, day, key, *rest
+
+
+def _show_mending(mending: Mending) -> None:
+    _show_differences(mending.found)
+    for one in mending.repaired:
+        done = f"{one.cells:,} counts corrected, by {one.difference:+,} rows in all"
+        if one.triggers:
+            done = f"{one.triggers:,} triggers made, {done}"
+        click.echo(f"Repaired {output.cell(one.tracked.name)} ({one.tracked.counter}): {done}.")
+    for counter, reason in mending.failed.items():
+        click.echo(f"Not repaired: {counter}: {reason}")

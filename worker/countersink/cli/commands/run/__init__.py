@@ -1,0 +1,1 @@
+"""``countersink up``, ``migrate``, and the processes that run until stopped."""

@@ -1,0 +1,186 @@
+"""``countersink scheduler`` and ``countersink jobs``: options, health and metrics."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import partial
+from typing import Any, Final
+
+import click
+
+from countersink.cli import metrics, settings
+from countersink.cli.errors import values_checked
+from countersink.metrics.health import Health, probes
+from countersink.metrics.table import JOBS_STATES, SCHEDULER_STATES, Sample, Samples, one_of
+from countersink.schedules.cron import parse
+from countersink.schedules.jobs import JOBS
+from countersink.schedules.options import JobOptions, JobsOptions, SchedulerOptions, Times
+from countersink.schedules.report import ProcessVitals
+from countersink.schedules.runner.process import run as run_jobs
+from countersink.schedules.scheduler.process import run as run_scheduler
+
+
+def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
+    """The options of every job."""
+    for name, kind in JOBS.items():
+        yield settings.setting(
+            f"--{name}-cron",
+            default=kind.cron,
+            show_default=True,
+            metavar="CRON",
+            help=f"When {name} runs: it {kind.does}.",
+        )
+        yield settings.setting(
+            f"--{name}-limit-s",
+            type=click.IntRange(1, 7 * 86_400),
+            default=kind.limit_s,
+            show_default=True,
+            metavar="SECONDS",
+            help=f"How long a run of {name} may take.",
+        )
+
+
+@click.command("scheduler", cls=settings.Command)
+@settings.together(*_times())
+@settings.setting(
+    "--time-zone",
+    default="UTC",
+    show_default=True,
+    metavar="ZONE",
+    help="Time zone of the cron expressions: an IANA name.",
+)
+@settings.number(
+    SchedulerOptions, "attempts", "Times a run is started, if it fails or its process dies."
+)
+@settings.number(SchedulerOptions, "retry_after_s", "Seconds to the second attempt; then doubled.")
+@settings.number(
+    SchedulerOptions, "lease_s", "Seconds without a word that keep others from planning."
+)
+@settings.number(SchedulerOptions, "renew_every_s", "Seconds between two such words.")
+@settings.number(
+    SchedulerOptions, "sweep_every_s", "Seconds between two looks for runs that got lost."
+)
+@settings.number(SchedulerOptions, "stop_within_s", "Seconds after SIGTERM in which it ends.")
+@metrics.options
+@settings.log_format
+@settings.jobs_redis_url
+@settings.redis_url
+@settings.mysql_url
+def scheduler_command(
+    redis_url: str | None,
+    mysql_url: str | None,
+    jobs_redis_url: str | None,
+    time_zone: str,
+    log_format: str,
+    metrics_host: str,
+    metrics_port: int | None,
+    **options: Any,
+) -> int:
+    """Plan the scheduled jobs until stopped.
+
+    Run two or more for safety: one of them is in charge, and another takes over within 30 seconds
+    of its death. A CRON expression has five fields (minute, hour, day of month, month, day of
+    week), or six with seconds first; "off" turns a job off. countersink jobs runs what is planned.
+    """
+    queue_url = settings.jobs_queue(redis_url, jobs_redis_url)
+    mysql_url = settings.needed(mysql_url, "mysql")
+    with values_checked():
+        jobs = {
+            name: Times(
+                cron=parse(options.pop(f"{name}_cron"), time_zone),
+                time_zone=time_zone,
+                limit_s=options.pop(f"{name}_limit_s"),
+            )
+            for name in JOBS
+        }
+        chosen = SchedulerOptions(mysql_url=mysql_url, redis_url=queue_url, jobs=jobs, **options)
+    vitals = ProcessVitals()
+    health = partial(_health, "scheduler", _scheduler_samples, vitals, queue_url, mysql_url)
+    with metrics.logged(log_format), metrics.served(metrics_host, metrics_port, health):
+        return run_scheduler(chosen, vitals=vitals)
+
+
+_MEANINGS: Final[dict[str, str]] = {
+    "compact_grace_s": "Seconds after its end at which a bucket counts as closed: late events.",
+    "compact_threshold": "Slot rows per key above which an open bucket is compacted, too.",
+    "compact_rows": "Slot rows that one transaction moves; up to 8 times that where all is quiet.",
+    "compact_share": "Share of the time that compaction, retention and pruning work, up to 1.",
+    "ledger_days": "Days that guard rows are kept, against resends and replays.",
+    "alarm_lag_s": "Seconds that an event may wait in the queue before it is an alarm.",
+    "alarm_dead": "Dead rows that may lie there before it is an alarm.",
+    "runs_days": "Days that runs are remembered.",
+}
+
+
+@click.command("jobs", cls=settings.Command)
+@settings.together(
+    *(settings.number(JobOptions, each.name, _MEANINGS[each.name]) for each in fields(JobOptions))
+)
+@settings.number(JobsOptions, "lease_s", "Seconds after which a silent run is taken over.")
+@settings.number(JobsOptions, "renew_every_s", "Seconds between two signs of life of a run.")
+@settings.number(JobsOptions, "wait_s", "Seconds that a run waits for the one before it.")
+@settings.number(JobsOptions, "stop_within_s", "Seconds after SIGTERM in which it ends.")
+@metrics.options
+@settings.log_format
+@settings.jobs_redis_url
+@settings.redis_url
+@settings.mysql_url
+def jobs_command(
+    redis_url: str | None,
+    mysql_url: str | None,
+    jobs_redis_url: str | None,
+    log_format: str,
+    metrics_host: str,
+    metrics_port: int | None,
+    **options: Any,
+) -> int:
+    """Run the scheduled jobs, one at a time, until stopped.
+
+    Any number may run. SIGTERM tells the run at hand to end in good order; one that does not is
+    taken over by another process later. While a server is away it waits, says so, and goes on.
+    """
+    queue_url = settings.jobs_queue(redis_url, jobs_redis_url)
+    redis_url = settings.needed(redis_url, "redis")
+    mysql_url = settings.needed(mysql_url, "mysql")
+    with values_checked():
+        chosen = JobsOptions(
+            redis_url=redis_url,
+            mysql_url=mysql_url,
+            jobs_redis_url=queue_url,
+            jobs=JobOptions(**{each.name: options.pop(each.name) for each in fields(JobOptions)}),
+            **options,
+        )
+    vitals = ProcessVitals()
+    health = partial(_health, "jobs", _jobs_samples, vitals, queue_url, mysql_url)
+    with metrics.logged(log_format), metrics.served(metrics_host, metrics_port, health):
+        return run_jobs(chosen, vitals=vitals)
+
+
+def _scheduler_samples(vitals: ProcessVitals) -> Samples:
+    """A scheduler's own figures."""
+    yield from one_of("countersink_scheduler_state", SCHEDULER_STATES, vitals.state)
+    if vitals.looked is not None:
+        yield Sample("countersink_scheduler_last_look_timestamp_seconds", vitals.looked)
+    yield Sample("countersink_scheduler_runs_enqueued_total", vitals.runs)
+
+
+def _jobs_samples(vitals: ProcessVitals) -> Samples:
+    """A job process's own figures."""
+    yield from one_of("countersink_jobs_state", JOBS_STATES, vitals.state)
+    yield Sample("countersink_jobs_runs_started_total", vitals.runs)
+
+
+def _health(
+    process: str,
+    samples: Callable[[ProcessVitals], Samples],
+    vitals: ProcessVitals,
+    redis: str,
+    mysql: str,
+) -> Health:
+    """A scheduler that stands by is ready, too: to take over."""
+    return Health(
+        process=process,
+        samples=lambda: samples(vitals),
+        probes=probes(redis=redis, mysql=mysql),
+        moved=lambda: vitals.moved,
+        busy=lambda: vitals.state if vitals.state in ("starting", "waiting") else "",
+    )

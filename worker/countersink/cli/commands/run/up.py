@@ -1,0 +1,409 @@
+"""``countersink up``: its servers and processes; it starts again those that die."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+import click
+
+from countersink.cli import settings
+from countersink.cli.errors import Failure, ServerError, remember_password, scrub
+from countersink.cli.servers import MySQLServer, RedisServer
+from countersink.cli.servers.base import (
+    LOOPBACK,
+    PrivateServer,
+    free_port,
+    usual_or_free,
+    write_private,
+)
+from countersink.cli.servers.process import ChildProcess
+from countersink.producers.statsd.options import PORT as STATSD_PORT
+from countersink.runtime.process import SignalQueue, signal_queue
+from countersink.store.migrate import migrate
+from countersink.web.options import PORT as WEB_PORT
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+DATABASE: Final = "countersink"
+OPEN_WITHIN_S: Final = 20.0
+"""Seconds that the page gets to open before it is told of all the same."""
+OPEN_EVERY_S: Final = 0.1
+"""Seconds between two looks whether it is open."""
+LOOK_EVERY_S: Final = 0.5
+"""Seconds between two looks at the processes."""
+ENVIRONMENT_FILE: Final = "environment.sh"
+"""Sets the URLs in a shell that sources it; holds passwords, so only its owner may read it."""
+
+REDIS_URL, MYSQL_URL = "COUNTERSINK_REDIS_URL", "COUNTERSINK_MYSQL_URL"
+
+
+def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Decorated]:
+    """Decorator: the port of one of the listeners."""
+    return settings.setting(
+        f"--{name}-port",
+        type=click.IntRange(0, 65_535),
+        metavar="N",
+        help=f"Port of countersink {name}; 0 for a free one.  [default: {usual}, or a free one]",
+    )
+
+
+@click.command("up", cls=settings.Command)
+@settings.redis_url
+@settings.mysql_url
+@settings.setting(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("countersink-data"),
+    show_default=True,
+    metavar="DIR",
+    help="Where the private servers keep their data, between runs too.",
+)
+@_port("web", WEB_PORT)
+@_port("statsd", STATSD_PORT)
+def command(
+    redis_url: str | None,
+    mysql_url: str | None,
+    data: Path,
+    web_port: int | None,
+    statsd_port: int | None,
+) -> None:
+    """Run everything here: private servers, where no URL is configured, and all processes.
+
+    Redis and MariaDB listen on this machine only, on free ports, with passwords of their own.
+    The tables are brought up to date first. A worker, a scheduler, two job processes, the HTTP
+    interface with its dashboard and the StatsD listener are started, for this machine only; of
+    these and the private servers, what dies is started again. Ctrl-C or SIGTERM stops everything
+    that was started here, and nothing else.
+    """
+    ports = Ports.chosen(web_port, statsd_port)
+    data = data.resolve()
+    private = redis_url is None or mysql_url is None
+    with (
+        signal_queue(STOP_SIGNALS) as stop,
+        _locked(data) if private else nullcontext(),
+        ExitStack() as stack,  # stops everything in the opposite order of starting
+    ):
+        try:
+            _run(data, redis_url, mysql_url, ports, stop, stack)
+        except ServerError as failure:
+            raise Failure(str(failure)) from failure
+
+
+def _run(
+    data: Path,
+    redis_url: str | None,
+    mysql_url: str | None,
+    ports: Ports,
+    stop: SignalQueue,
+    stack: ExitStack,
+) -> None:
+    """Run until a signal. A server that is configured by its URL is never started or stopped."""
+    servers: list[PrivateServer] = []
+    ours: dict[str, str] = {}
+    # orphans of a killed `up` shut down cleanly by themselves
+    death_signal = signal.SIGTERM
+    if redis_url is None:
+        redis = RedisServer(data / "redis", death_signal=death_signal)
+        _start(redis, "Redis", stack)
+        servers.append(redis)
+        redis_url = ours[REDIS_URL] = redis.url
+    if stop.next(0):
+        return
+    if mysql_url is None:
+        mysql = MySQLServer(data / "mysql", death_signal=death_signal)
+        _start(mysql, "MariaDB", stack)
+        servers.append(mysql)
+        mysql_url = ours[MYSQL_URL] = mysql.url_for(DATABASE)
+    if stop.next(0):
+        return
+    for url in ours.values():
+        remember_password(url)
+    for applied in migrate(mysql_url):
+        _say(f"applied {applied}")
+    if stop.next(0):
+        return
+    urls = {REDIS_URL: redis_url, MYSQL_URL: mysql_url}
+    processes = children(urls, ports)
+    for child in processes:
+        child.start()
+        stack.callback(_stopper(f"the {child.name}", child.stop))
+    deadline = time.monotonic() + OPEN_WITHIN_S
+    while not ports.open() and time.monotonic() < deadline:
+        if stop.next(OPEN_EVERY_S):
+            return
+    click.echo(_instructions(urls, ports, ours, data))
+    sys.stdout.flush()
+    restarter = Restarter([*servers, *processes], _say)
+    while not stop.next(LOOK_EVERY_S):
+        restarter.look()
+    _say("stopping: what takes increments first, the servers last")
+
+
+def _start(server: PrivateServer, name: str, stack: ExitStack) -> None:
+    _say(f"starting {name} in {server.directory}")
+    # before the start: a server that is half started has to be stopped, too
+    stack.callback(_stopper(name, server.stop))
+    server.start()
+
+
+def _stopper(name: str, stop: Callable[[], None]) -> Callable[[], None]:
+    def stop_and_say() -> None:
+        try:
+            stop()
+        except ServerError as failure:
+            _say(f"{name}: {failure}")  # go on with the next: nothing may stay behind
+
+    return stop_and_say
+
+
+def _say(text: str) -> None:
+    """One line of progress, on stderr, without any password."""
+    click.echo(scrub(f"countersink up: {text}"), err=True)
+
+
+def _instructions(
+    urls: Mapping[str, str], ports: Ports, ours: Mapping[str, str], data: Path
+) -> str:
+    page = (
+        "not installed: pip install 'countersink[web]'"
+        if ports.web is None
+        else f"http://127.0.0.1:{ports.web}/"
+    )
+    lines = [
+        "countersink is up.",
+        f"  web     {page}",
+        f"  statsd  udp://127.0.0.1:{ports.statsd}",
+        f"  queue   {scrub(urls[REDIS_URL])}",
+        f"  tables  {scrub(urls[MYSQL_URL])}",
+    ]
+    if ours:
+        lines.append(f"  data    {data} (kept when this stops)")
+    lines.append("In another shell:")
+    if ours:
+        file = _write_environment(data, ours)
+        near = os.path.relpath(file)
+        shown = str(file) if near.startswith("..") else f"./{near}"
+        lines.append(f"  . {shown}      # sets {' and '.join(ours)}, passwords included")
+    lines += [
+        "  countersink increment page_views /home",
+        "  countersink totals page_views",
+        "  countersink info",
+        "Ctrl-C stops it.",
+    ]
+    return "\n".join(lines)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Make the directory, and hold its lock: the kernel frees it however this process ends.
+
+    Raises Failure when another `up` holds it.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 20).decode(errors="replace").strip()
+            raise Failure(
+                f"another countersink up (process {holder or 'unknown'}) is using {directory}: "
+                "stop that one, or name another directory with --data"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:
+    """Write the shell file that exports the URLs of the servers in this directory."""
+    lines = ["# Written by `countersink up`; holds passwords."]
+    # the URLs are ours: nothing in them needs quoting inside ''
+    lines += [f"export {variable}='{url}'" for variable, url in urls.items()]
+    file = directory / ENVIRONMENT_FILE
+    write_private(file, "\n".join(lines) + "\n")
+    return file
+
+
+COMMANDS = ("worker", "jobs", "jobs", "scheduler", "web", "statsd")
+"""What runs, in the order of starting; stopped in the opposite one. A job process does one run at a
+time: with two of them a run that takes hours does not keep the alarms from looking."""
+WEB_MODULE = "uvicorn"
+"""Only the ``web`` extra installs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where `web` and `statsd` listen on this machine.
+
+    Attributes:
+        web, statsd: the ports; the same after each restart. ``web`` is None where there is no web.
+    """
+
+    web: int | None
+    statsd: int
+
+    @classmethod
+    def chosen(cls, web: int | None, statsd: int | None) -> Self:
+        """The ports asked for; None: the usual one, or a free one where it is taken; 0: a free one.
+
+        Raises OSError when there is none.
+        """
+        installed = find_spec(WEB_MODULE) is not None
+        return cls(
+            web=_chosen_port(web, WEB_PORT) if installed else None,
+            statsd=_chosen_port(statsd, STATSD_PORT),
+        )
+
+    def arguments(self) -> dict[str, list[str]]:
+        """What the commands are told, by name."""
+        return {"web": ["--port", str(self.web)], "statsd": ["--port", str(self.statsd)]}
+
+    def open(self) -> bool:
+        """Whether the page can be had: what is printed of it shall be true at once."""
+        if self.web is None:
+            return True
+        try:
+            socket.create_connection((LOOPBACK, self.web), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+
+STOP_SECONDS = 15.0
+"""Each of them ends within 10 s of SIGTERM, even when its servers hang."""
+
+
+class CommandProcess:
+    """`countersink NAME ARGUMENTS`, with the URLs in its environment: a command line shows
+    passwords.
+    """
+
+    def __init__(self, name: str, urls: Mapping[str, str], arguments: Sequence[str] = ()) -> None:
+        self.name = name
+        self._arguments = arguments
+        self._environment = {**os.environ, **urls}
+        for variable in urls:
+            self._environment.pop(f"{variable}_FILE", None)  # both at once would be refused
+        self._process: ChildProcess | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.alive()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def how_it_ended(self) -> str:
+        """For people: how the last process ended."""
+        return self._process.how_it_ended() if self._process is not None else "was stopped"
+
+    def start(self) -> object:
+        """Start the process; it waits for its servers by itself."""
+        self._process = ChildProcess(
+            [sys.executable, "-m", "countersink.cli.entry", self.name, *self._arguments],
+            log=None,
+            death_signal=signal.SIGTERM,
+            environment=self._environment,
+        )
+        return self
+
+    def stop(self) -> None:
+        """SIGTERM: it ends in good order. Raises ServerFailed when it had to be killed."""
+        if self._process is not None:
+            self._process.stop(signal.SIGTERM, STOP_SECONDS)
+            self._process = None
+
+
+def children(urls: Mapping[str, str], ports: Ports) -> list[CommandProcess]:
+    """The processes, in the order of starting; none of them is started."""
+    arguments = ports.arguments()
+    return [
+        CommandProcess(name, urls, arguments.get(name, ()))
+        for name in COMMANDS
+        if name != "web" or ports.web is not None
+    ]
+
+
+def _chosen_port(asked: int | None, usual: int) -> int:
+    return usual_or_free(usual) if asked is None else asked or free_port()
+
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+STEADY_AFTER = 60.0
+"""Seconds of running after which earlier deaths no longer count."""
+
+
+class Restartable(Protocol):
+    """A server or a worker that `up` has started."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def running(self) -> bool: ...
+    def how_it_ended(self) -> str: ...
+    def start(self) -> object: ...
+
+
+@dataclass(slots=True)
+class _Record:
+    part: Restartable
+    started: float
+    deaths: int = 0
+    due: float | None = None
+    """When to start it again; None while it runs. Seconds of the restarter's clock."""
+
+
+class Restarter:
+    """Starts again, after growing pauses, what has died; call `look` again and again."""
+
+    def __init__(
+        self,
+        parts: Sequence[Restartable],
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._say = say
+        self._clock = clock
+        self._records = [_Record(part, clock()) for part in parts]
+
+    def look(self) -> None:
+        """Note what has died since the last look, and start what is due. Never raises for these."""
+        for record in self._records:
+            if record.due is None:
+                if not record.part.running:
+                    self._note_death(record, record.part.how_it_ended())
+            elif self._clock() >= record.due:
+                self._start(record)
+
+    def _note_death(self, record: _Record, how: str) -> None:
+        if self._clock() - record.started >= STEADY_AFTER:
+            record.deaths = 0
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**record.deaths)
+        record.deaths += 1
+        record.due = self._clock() + pause
+        self._say(f"the {record.part.name} {how}; starting it again in {pause:g} s")
+
+    def _start(self, record: _Record) -> None:
+        record.started = self._clock()
+        try:
+            record.part.start()
+        except (ServerError, OSError) as failure:
+            self._note_death(record, f"did not start ({failure})")
+        else:
+            record.due = None
+            self._say(f"the {record.part.name} runs again")

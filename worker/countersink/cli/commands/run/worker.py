@@ -1,0 +1,102 @@
+"""``countersink worker``: options of a worker, its health and metrics."""
+
+from functools import partial
+from typing import Any, Final
+
+import click
+
+from countersink.cli import metrics, settings
+from countersink.cli.errors import values_checked
+from countersink.metrics.health import Health, probes
+from countersink.metrics.table import WORKER_STATES, Sample, Samples, one_of
+from countersink.worker import Vitals, WorkerOptions, run
+
+_NOT_READY: Final = ("starting", "waiting", "stopping")
+"""States in which it does not work although both servers answer."""
+
+
+@click.command("worker", cls=settings.Command)
+@settings.one_off("--drain", is_flag=True, help="Stop when everything in the queue is applied.")
+@settings.number(WorkerOptions, "batch_entries", "Entries read at once, from each stream.")
+@settings.number(WorkerOptions, "batch_rows", "Rows after which a transaction is big enough.")
+@settings.number(WorkerOptions, "batch_wait_ms", "Milliseconds that one read waits for entries.")
+@settings.number(
+    WorkerOptions,
+    "claim_idle_ms",
+    "Milliseconds after which another worker's entries are taken over.",
+)
+@settings.number(WorkerOptions, "claim_every_s", "Seconds between two looks for such entries.")
+@settings.number(
+    WorkerOptions, "consumer_idle_ms", "Milliseconds after which a silent consumer is forgotten."
+)
+@settings.number(
+    WorkerOptions,
+    "stop_within_s",
+    "Seconds after SIGTERM in which the worker ends, come what may.",
+)
+@metrics.options
+@settings.log_format
+@settings.redis_url
+@settings.mysql_url
+def command(
+    redis_url: str | None,
+    mysql_url: str | None,
+    metrics_host: str,
+    metrics_port: int | None,
+    **options: Any,
+) -> int:
+    """Move increments from Redis into MySQL until stopped.
+
+    Run one per core; each takes a slot of its own. SIGTERM and Ctrl-C finish the batch at hand.
+    While a server is away the worker waits, says so, and goes on by itself.
+    """
+    redis_url = settings.needed(redis_url, "redis")
+    mysql_url = settings.needed(mysql_url, "mysql")
+    with values_checked():
+        chosen = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
+    vitals = Vitals()
+    said = metrics.log_as(chosen.log_format)
+    with metrics.served(metrics_host, metrics_port, partial(health, chosen, vitals), said):
+        return run(chosen, vitals=vitals)
+
+
+def health(options: WorkerOptions, vitals: Vitals) -> Health:
+    """The health of a worker that runs with these."""
+    return Health(
+        process="worker",
+        samples=lambda: _samples(vitals),
+        probes=probes(redis=options.redis_url, mysql=options.mysql_url),
+        moved=lambda: vitals.moved,
+        busy=lambda: vitals.figures.state if vitals.figures.state in _NOT_READY else "",
+    )
+
+
+def _samples(vitals: Vitals) -> Samples:
+    """Its own figures."""
+    figures = vitals.figures
+    yield from one_of("countersink_worker_state", WORKER_STATES, figures.state)
+    if figures.slot is not None:
+        yield Sample("countersink_worker_slot", figures.slot)
+    outcomes = {
+        "applied": figures.entries,
+        "duplicate": figures.duplicates,
+        "too_old": figures.too_old,
+        "lost": figures.lost,
+    }
+    for outcome, entries in outcomes.items():
+        yield Sample("countersink_worker_entries_total", entries, {"outcome": outcome})
+    yield Sample("countersink_worker_rows_total", figures.rows, {"outcome": "applied"})
+    yield Sample("countersink_worker_rows_total", figures.dead, {"outcome": "dead"})
+    yield Sample("countersink_worker_rows_overflown_total", figures.overflown)
+    yield Sample("countersink_worker_cells_total", figures.cells)
+    yield Sample(
+        "countersink_worker_batch_duration_seconds",
+        vitals.batch_seconds,
+        observations=vitals.batches,
+    )
+    if figures.last_batch:
+        yield Sample("countersink_worker_last_batch_timestamp_seconds", figures.last_batch / 1000)
+    if figures.last_error_at:
+        yield Sample(
+            "countersink_worker_last_error_timestamp_seconds", figures.last_error_at / 1000
+        )

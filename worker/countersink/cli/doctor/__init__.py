@@ -1,1 +1,0 @@
-"""The checks of ``countersink doctor``: each looks at one thing and says what to do about it."""

@@ -1,0 +1,216 @@
+"""The errors of the command line, what a user reads of any error, and the exit status.
+
+::
+
+    click.ClickException
+    ├── Failure             status 1; the message says what to do next
+    └── click.UsageError
+        └── Misuse          status 2; the message says what is allowed
+    ServerError             of a private server
+    ├── ServerMissing       the program is not installed; the message is one line: what to do
+    └── ServerFailed        it did not start or stop; the message ends with the end of its log
+
+A user reads one sentence that says what to do next. ``COUNTERSINK_DEBUG=1`` adds the traceback.
+Passwords are taken out of both.
+"""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import click
+
+
+class Exit(IntEnum):
+    """The exit statuses of every command.
+
+    ========  ==========================================================================
+    status    meaning
+    ========  ==========================================================================
+    0         done
+    1         failed; the one sentence on stderr says what to do next
+    2         wrong usage: an option, an argument or a setting
+    3         done, but something was rejected or differs
+    130, 143  ended by Ctrl-C (SIGINT) or by SIGTERM
+    141       whoever read stdout went away (a closed pipe)
+    ========  ==========================================================================
+    """
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    DIFFERS = 3
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141
+    TERMINATED = 143
+
+
+class Failure(click.ClickException):
+    """A command could not do its work (status 1); the message says what to do next."""
+
+    exit_code = Exit.FAILED
+
+
+class Misuse(click.UsageError):
+    """A wrong option, argument or setting (status 2); the message says what is allowed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, click.get_current_context(silent=True))
+
+
+class ServerError(Exception):
+    """Base of everything that `countersink.cli.servers` raises by itself."""
+
+
+class ServerMissing(ServerError):
+    """The server's program is not on this machine."""
+
+
+class ServerFailed(ServerError):
+    """The program is there, but did not do what was asked of it."""
+
+
+def report(error: BaseException) -> int:
+    """Say on stderr what happened, and return the exit status."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else Exit.FAILED
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        return Exit.INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        _forget_stdout()
+        return Exit.PIPE_CLOSED
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        _say(error.ctx.get_help() if error.ctx else error.message)
+        return Exit.USAGE
+    if os.environ.get("COUNTERSINK_DEBUG") not in (None, "", "0"):
+        _say("".join(traceback.format_exception(error)).rstrip())
+    sentence, status = describe(error)
+    if isinstance(error, OSError):
+        _forget_stdout()
+    _say(f"countersink: {sentence}")
+    return status
+
+
+def describe(error: BaseException) -> tuple[str, int]:
+    """The sentence for ``error``, and the exit status."""
+    if isinstance(error, click.UsageError):
+        return _usage(error), Exit.USAGE
+    if isinstance(error, click.ClickException):
+        return _one_line(error.format_message()), error.exit_code
+    known = sentence_of(error)
+    if known is not None:
+        return _one_line(known), Exit.FAILED
+    if isinstance(error, OSError):
+        name = error.filename or type(error).__name__
+        return _one_line(f"{error.strerror or error}: {name}"), Exit.FAILED
+    return _one_line(
+        f"unexpected {type(error).__name__}: {error}; "
+        "run it again with COUNTERSINK_DEBUG=1 and report what it prints"
+    ), Exit.FAILED
+
+
+def sentence_of(error: BaseException) -> str | None:
+    """The sentence for an error of the queue or the database, with what to do next; else None."""
+    # imported only when there is an error to explain: these need the drivers
+    from countersink.store import errors as store
+    from countersink.stream import errors as stream
+
+    text = str(error).rstrip(".")
+    if isinstance(error, stream.StreamUnavailable):
+        return f"{text}; check that the server runs and that COUNTERSINK_REDIS_URL names it"
+    if isinstance(error, stream.StreamMisconfigured):
+        return f"{text}; check COUNTERSINK_REDIS_URL"
+    if isinstance(error, store.Unavailable):
+        return f"{text}; check that the server runs and that COUNTERSINK_MYSQL_URL names it"
+    if isinstance(error, store.Misconfigured):
+        return f"{text}; check COUNTERSINK_MYSQL_URL"
+    if isinstance(
+        error,
+        stream.StreamError
+        | store.SchemaMismatch
+        | store.UnknownCounter
+        | store.RolledUp
+        | store.InexactZone
+        | store.SequenceExhausted
+        | store.SequenceUncertain,
+    ):
+        return text
+    if isinstance(error, store.StoreError):
+        return f"{text}; run countersink doctor for the whole picture"
+    return None
+
+
+@contextmanager
+def values_checked() -> Iterator[None]:
+    """A ValueError inside the block becomes wrong usage. Those of the store stay what they are."""
+    try:
+        yield
+    except ValueError as error:
+        from countersink.store.errors import StoreError
+
+        if isinstance(error, StoreError):
+            raise
+        raise Misuse(str(error)) from error
+
+
+_passwords: Final[set[str]] = set()
+
+
+def remember_password(url: str) -> None:
+    """Note the password in ``url``, as written and unquoted, for :func:`scrub`."""
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        return
+    # A very short one would blank out innocent text; its URL is caught by its form.
+    for secret in (password, unquote(password or "")):
+        if secret and len(secret) >= 4:
+            _passwords.add(secret)
+
+
+def scrub(text: str) -> str:
+    """``text`` without any password of this run, and without any in a URL."""
+    text = re.sub(r"(://[^:/@\s'\"]*:)[^@\s'\"]+@", r"\1***@", text)
+    text = re.sub(r"(?i)(password=)[^&\s'\"]+", r"\1***", text)
+    for secret in _passwords:
+        text = text.replace(secret, "***")
+    return text
+
+
+def _usage(error: click.UsageError) -> str:
+    message = _one_line(error.format_message())
+    if error.ctx is None:
+        return message
+    if not message.endswith((".", "?", "!")):
+        message += "."
+    return f"{message} See {error.ctx.command_path} --help"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _say(text: str) -> None:
+    try:
+        print(scrub(text), file=sys.stderr, flush=True)
+    except OSError:
+        pass  # nobody listens any more
+
+
+def _forget_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not fail aloud."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):
+        return  # no file, or none any more
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)

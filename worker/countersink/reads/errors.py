@@ -1,0 +1,34 @@
+"""Errors of reads, beside those of MySQL (StoreError) and of Redis (StreamError).
+
+::
+
+    StreamError
+    ├── QueueTooLong       there is more in the queue than is read at once
+    └── QueueReadStopped   the read of the queue was told to end before it had all
+    ValueError
+    ├── AnswerTooLarge     the answer would have more rows than were wanted
+    └── TotalTooLarge      a total that the format of a file does not hold
+    PoliciesChanged        within this package alone: the queue is to be read again
+"""
+
+from countersink.stream.errors import StreamError
+
+
+class QueueTooLong(StreamError):
+    """There is more in the queue than is read at once."""
+
+
+class QueueReadStopped(StreamError):
+    """The read was told to end before it had all."""
+
+
+class AnswerTooLarge(ValueError):
+    """The answer would have more rows than were wanted at most."""
+
+
+class TotalTooLarge(ValueError):
+    """A total that 64 bits do not hold."""
+
+
+class PoliciesChanged(Exception):
+    """The queue was added up by policies that are not those of the snapshot: do it again."""

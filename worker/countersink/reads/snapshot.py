@@ -1,0 +1,456 @@
+"""Reads: totals of one snapshot of MySQL, and exactly what was in the queue beside it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+import redis
+
+from countersink.reads.errors import PoliciesChanged
+from countersink.reads.overview import Glance, Overview, Standing, overview, standing
+from countersink.reads.pending import (
+    UNBOUNDED,
+    Bounds,
+    Cell,
+    Folding,
+    Pending,
+    Question,
+    Queue,
+    by_key,
+    counters,
+    daily,
+    hourly,
+    look,
+    many,
+    monthly,
+    names,
+    read_queue,
+    settle,
+    total,
+)
+from countersink.store import Store
+from countersink.store.connection import Session
+from countersink.store.counters import policies
+from countersink.store.counters.policies import Policies
+from countersink.store.errors import Conflict
+from countersink.store.totals.groups import grouped
+from countersink.store.totals.selection import ANY, KeyMatch, Keys, Selection, wanted_keys
+from countersink.store.totals.series import Hours
+from countersink.store.totals.shapes import rolled_up_to
+from countersink.stream.errors import StreamError
+
+T = TypeVar("T")
+
+_ATTEMPTS: Final = 10
+"""Reads of the queue, each because somebody changed a counter's policy during the one before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(Generic[T]):
+    """An answer, and how fresh it is.
+
+    Attributes:
+        value: the answer.
+        complete_up_to: everything that reached Redis before this time (UTC) is in it; None when
+            Redis was not asked, or did not answer.
+        pending: entries that the answer includes and MySQL does not yet; 0 unless they were asked
+            for.
+        rolled_up_to: the first day of which everything can still be told, those before it are in
+            months; of several counters the latest such day; None where nothing is in months.
+        unknown_because: why ``complete_up_to`` is None although there is a Redis to ask.
+    """
+
+    value: T
+    complete_up_to: datetime | None = None
+    pending: int = 0
+    rolled_up_to: date | None = None
+    unknown_because: StreamError | None = None
+
+
+class Reads:
+    """Totals together with what is still in the queue. Thread-safe as far as its two parts are.
+
+    Every method takes ``include_pending``. Without it the answer is MySQL's, and ``complete_up_to``
+    is the time at which the oldest entry still in a stream arrived; when Redis does not answer, the
+    time is unknown and the answer comes all the same. With it the streams are read first and MySQL
+    after them, in one snapshot: what has no guard row there is pending and added, but for rows that
+    the worker will not count: bad ones, those of tracked tables' counters, in strict mode of
+    unknown ones, and those sent before their bucket was reconciled. A key that is new stands under
+    its own name, though the worker may find no room for it (``max_keys``): the sum over keys is the
+    same. ``complete_up_to`` is then Redis's time before the read. That costs time and memory in
+    proportion to the queue, up to ``bounds``.
+
+    Ranges, ``time_zone`` and what is rolled up to months are as for
+    :class:`countersink.store.totals.totals.Totals`. With ``include_pending`` a counter that is only
+    pending is known.
+
+    Raises (every method):
+        UnknownCounter: the counter was neither made nor ever counted; not for :meth:`counters`
+            and :meth:`names`.
+        InexactZone, RolledUp: as for Totals.
+        StoreError: MySQL did not do its part.
+        StreamError: nor did Redis, and pending entries were asked for.
+        QueueTooLong, QueueReadStopped: as ``bounds`` have it.
+        ValueError: a range that ends before it begins; no such time zone; ``include_pending``
+            without a Redis.
+
+    Args:
+        store: where the totals are.
+        redis_client: where the streams are, from :func:`countersink.stream.connection.connect`;
+            None where there is no queue to ask.
+        bounds: how much of the queue is read for pending entries.
+    """
+
+    def __init__(
+        self, store: Store, redis_client: redis.Redis | None, bounds: Bounds = UNBOUNDED
+    ) -> None:
+        self._store = store
+        self._client = redis_client
+        self._bounds = bounds
+        self._policies: Policies | None = None
+        self._snapshot: Snapshot | None = None
+
+    def ask(
+        self, question: Question[T], selection: Selection, *, include_pending: bool = False
+    ) -> Read[T]:
+        """The answer to any question on a selection; the other methods are shorthands of this."""
+        return self._within(
+            selection,
+            include_pending,
+            lambda snapshot: snapshot.ask(question, selection, include_pending),
+        )
+
+    def total(
+        self,
+        counter: str,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] | None = None,
+        match: KeyMatch = ANY,
+        start: date | None = None,
+        end: date | None = None,
+        time_zone: str | None = None,
+        include_pending: bool = False,
+    ) -> Read[int]:
+        """The sum over all keys, over one, over several, or over those that match."""
+        wanted = Selection(
+            counter, keys=wanted_keys(key, keys, match), start=start, end=end, time_zone=time_zone
+        )
+        return self.ask(total, wanted, include_pending=include_pending)
+
+    def daily(
+        self,
+        counter: str,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] | None = None,
+        match: KeyMatch = ANY,
+        start: date | None = None,
+        end: date | None = None,
+        time_zone: str | None = None,
+        include_pending: bool = False,
+        unrolled: bool = False,
+    ) -> Read[list[tuple[date, int]]]:
+        """(day, total) for each day in order, days without counts as 0.
+
+        Where retention has rolled up days to months, it takes a ``start``, else it is a RolledUp
+        error; or, with ``unrolled``, the series begins behind them.
+        """
+        wanted = Selection(
+            counter,
+            keys=wanted_keys(key, keys, match),
+            start=start,
+            end=end,
+            time_zone=time_zone,
+            unrolled=unrolled,
+        )
+        return self.ask(daily, wanted, include_pending=include_pending)
+
+    def hourly(
+        self,
+        counter: str,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] | None = None,
+        match: KeyMatch = ANY,
+        start: date | None = None,
+        end: date | None = None,
+        time_zone: str | None = None,
+        include_pending: bool = False,
+        unrolled: bool = False,
+    ) -> Read[Hours]:
+        """(begin of the hour, total) for each hour in order, hours without counts as 0.
+
+        Where retention has rolled up days to months, it takes a ``start``, else it is a RolledUp
+        error; or, with ``unrolled``, the series begins behind them.
+        """
+        wanted = Selection(
+            counter,
+            keys=wanted_keys(key, keys, match),
+            start=start,
+            end=end,
+            time_zone=time_zone,
+            unrolled=unrolled,
+        )
+        return self.ask(hourly, wanted, include_pending=include_pending)
+
+    def monthly(
+        self,
+        counter: str,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] | None = None,
+        match: KeyMatch = ANY,
+        start: date | None = None,
+        end: date | None = None,
+        time_zone: str | None = None,
+        include_pending: bool = False,
+    ) -> Read[list[tuple[date, int]]]:
+        """(first day of the month, total) for each month in order, those without counts as 0."""
+        wanted = Selection(
+            counter, keys=wanted_keys(key, keys, match), start=start, end=end, time_zone=time_zone
+        )
+        return self.ask(monthly, wanted, include_pending=include_pending)
+
+    def many(
+        self,
+        counter: str,
+        keys: Iterable[str],
+        *,
+        start: date | None = None,
+        end: date | None = None,
+        time_zone: str | None = None,
+        include_pending: bool = False,
+    ) -> Read[dict[str, int]]:
+        """The totals of many keys at once, in their order; 0 for those without counts."""
+        wanted = Selection(counter, keys=list(keys), start=start, end=end, time_zone=time_zone)
+        return self.ask(many, wanted, include_pending=include_pending)
+
+    def top(
+        self,
+        counter: str,
+        *,
+        start: date | None = None,
+        end: date | None = None,
+        time_zone: str | None = None,
+        n: int = 10,
+        match: KeyMatch = ANY,
+        include_pending: bool = False,
+    ) -> Read[list[tuple[str, int]]]:
+        """The ``n`` keys with the largest totals, of those that match: (key, total), largest first,
+        then by key.
+        """
+        wanted = Selection(
+            counter,
+            keys=wanted_keys(None, None, match),
+            start=start,
+            end=end,
+            time_zone=time_zone,
+        )
+        return self.ask(partial(by_key, limit=n), wanted, include_pending=include_pending)
+
+    def by_key(
+        self,
+        counter: str,
+        *,
+        start: date | None = None,
+        end: date | None = None,
+        time_zone: str | None = None,
+        match: KeyMatch = ANY,
+        include_pending: bool = False,
+    ) -> Read[list[tuple[str, int]]]:
+        """(key, total) for every key of the range that matches, largest first, then by key."""
+        wanted = Selection(
+            counter,
+            keys=wanted_keys(None, None, match),
+            start=start,
+            end=end,
+            time_zone=time_zone,
+        )
+        return self.ask(by_key, wanted, include_pending=include_pending)
+
+    def counters(
+        self,
+        *,
+        start: date | None = None,
+        end: date | None = None,
+        time_zone: str | None = None,
+        visible: Callable[[str], bool] = lambda name: True,
+        include_pending: bool = False,
+    ) -> Read[dict[str, int]]:
+        """The totals of all counters that are visible, by name."""
+        wanted = Selection(start=start, end=end, time_zone=time_zone, visible=visible)
+        return self.ask(counters, wanted, include_pending=include_pending)
+
+    def names(
+        self, *, visible: Callable[[str], bool] = lambda name: True, include_pending: bool = False
+    ) -> Read[list[str]]:
+        """The names of all counters that are visible, in order."""
+        wanted = Selection(keys=(), visible=visible)
+        return self.ask(names, wanted, include_pending=include_pending)
+
+    def overview(self, glance: Glance, *, include_pending: bool = False) -> Read[Overview]:
+        """Counters by name, with their totals and last days."""
+        question = partial(overview, glance=glance)
+        return self.ask(question, Selection(), include_pending=include_pending)
+
+    def standing(self, by: str, *, include_pending: bool = False) -> Read[Standing]:
+        """What all counters are sorted by: ``today``, ``total`` or ``change``."""
+        question = partial(standing, by=by)
+        return self.ask(question, Selection(), include_pending=include_pending)
+
+    def together(
+        self,
+        work: Callable[["Reads"], T],
+        *,
+        counter: str | None = None,
+        keys: Keys = None,
+        include_pending: bool = True,
+    ) -> T:
+        """What ``work`` finds with the Reads that it is given: all of its reads are of one moment,
+        for which the queue is read once. It may be run again from the beginning.
+
+        Args:
+            work: asks, ``include_pending`` or not.
+            include_pending: False: it never asks for that, and the queue is not read.
+            counter: it asks for this one alone; None for any.
+            keys: for these alone, or those that match; None for any.
+        """
+
+        def of(snapshot: Snapshot) -> T:
+            reads = copy(self)
+            reads._snapshot = snapshot
+            return work(reads)
+
+        return self._within(Selection(counter, keys=keys), include_pending, of)
+
+    def group(self, names: Sequence[str]) -> AbstractContextManager[None]:
+        """Within the block, and within :meth:`together`, these counters are read together: it takes
+        a few queries for all of them.
+
+        Args:
+            names: at most :data:`countersink.store.totals.groups.SIZE`, in order of bytes, in which
+                they are to be asked.
+        """
+        return nullcontext() if self._snapshot is None else grouped(self._snapshot.session, names)
+
+    def _within(
+        self, wanted: Selection, include_pending: bool, work: Callable[["Snapshot"], T]
+    ) -> T:
+        """What ``work`` finds in this snapshot, or in a new one, for which, with what is pending,
+        the queue is read once; then it may be run again.
+        """
+        if self._snapshot is not None:
+            return work(self._snapshot)
+        return self._with_pending(wanted, work) if include_pending else self._without(work)
+
+    def _without(self, work: Callable[["Snapshot"], T]) -> T:
+        complete: datetime | None = None
+        reason: StreamError | None = None
+        if self._client is not None:
+            # Before MySQL is asked: what was acknowledged by now is in its answer.
+            try:
+                complete = look(self._client).applied_up_to
+            except StreamError as error:
+                reason = error
+        return self._store.snapshot(lambda session: work(Snapshot(session, complete, reason)))
+
+    def _with_pending(self, wanted: Selection, work: Callable[["Snapshot"], T]) -> T:
+        if self._client is None:
+            raise ValueError("include_pending needs the queue: give Reads a Redis client")
+        for _ in range(_ATTEMPTS):
+            in_force = self._policies or self._store.snapshot(policies.load)
+            self._policies = in_force
+            # Streams first. The other way round, an entry applied in between would be in neither.
+            found = read_queue(self._client, Folding(wanted, in_force), self._bounds)
+
+            def once(session: Session, found: Queue = found, in_force: Policies = in_force) -> T:
+                pending = settle(session, found, in_force)
+                queued = _Queued(found, wanted, pending, in_force)
+                return work(Snapshot(session, found.applied_up_to, None, queued))
+
+            try:
+                return self._store.snapshot(once)
+            except PoliciesChanged:
+                self._policies = None
+        raise Conflict("counters were changed all the time while the queue was read: ask again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """The queue of a moment.
+
+    Attributes:
+        found: what it held before the snapshot began.
+        wanted: which rows of it were read; no read is about others.
+        pending: what of them is not in the snapshot.
+        policies: those by which they were put into buckets.
+    """
+
+    found: Queue
+    wanted: Selection
+    pending: Pending
+    policies: Policies
+
+
+class Snapshot:
+    """One moment, of which any number of questions can be asked.
+
+    Args:
+        session: in the snapshot.
+        complete: everything that reached Redis before this time is in it.
+        reason: why that is not known.
+        queued: what the queue held; None: it was not read, and nothing pending is asked for.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        complete: datetime | None,
+        reason: StreamError | None,
+        queued: _Queued | None = None,
+    ) -> None:
+        self.session = session
+        self._complete = complete
+        self._reason = reason
+        self._queued = queued
+        self._cells: dict[str, dict[Cell, int]] | None = None
+
+    def ask(self, question: Question[T], wanted: Selection, include_pending: bool) -> Read[T]:
+        """The answer of this moment."""
+        pending, complete = Pending(), self._complete
+        if include_pending:
+            if self._queued is None:
+                raise ValueError("of this moment the queue was not read: ask for what is pending")
+            pending, complete = self._of(self._queued, wanted), self._queued.found.asked
+        value = question(self.session, wanted, pending)
+        return Read(
+            value=value,
+            complete_up_to=complete,
+            pending=pending.entries,
+            rolled_up_to=rolled_up_to(self.session, wanted.counter, wanted.visible),
+            unknown_because=self._reason,
+        )
+
+    def _of(self, queued: _Queued, wanted: Selection) -> Pending:
+        """Of what is pending that which is wanted."""
+        if wanted == queued.wanted:
+            return queued.pending
+        counters, cells = queued.pending.counters, queued.pending.cells
+        if wanted.counter is not None:
+            counters = counters & {wanted.counter}
+            cells = self._by_counter(queued.pending).get(wanted.counter, {})
+        folding = Folding(wanted, queued.policies)
+        left = {cell: amount for cell, amount in cells.items() if folding.wants(cell)}
+        return Pending(queued.pending.entries, counters, left)
+
+    def _by_counter(self, pending: Pending) -> dict[str, dict[Cell, int]]:
+        if self._cells is None:
+            self._cells = {}
+            for cell, amount in pending.cells.items():
+                self._cells.setdefault(cell[0], {})[cell] = amount
+        return self._cells

@@ -1,0 +1,146 @@
+"""Amounts per cell, of the rows of entries: an upsert is paid per cell, not per row."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from countersink.store.apply.dead import DeadRow
+from countersink.store.counters.policies import Policies
+
+Row = tuple[int, str, str, int, int]
+"""(position in its entry from 0, counter, key, event time in whole Unix minutes, amount)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A stream entry to be counted.
+
+    Attributes:
+        id: 16 bytes; the same at every delivery of the entry.
+        at: Unix ms of the first attempt to send it.
+        rows: what it adds.
+        dead: what of it could not be read; stored with the guard.
+        stream: the stream's key, for whoever looks at a dead row.
+        payload: the entry's ``rows`` field as it came, for the dead letter of an entry that is too
+            old; without it each row gets a dead letter of its own.
+    """
+
+    id: bytes
+    at: int
+    rows: Sequence[Row]
+    dead: Sequence[DeadRow] = ()
+    stream: str = ""
+    payload: bytes | None = None
+
+
+Cell = tuple[str, int, str, int]
+"""(counter, bucket, key, amount): the bucket's label; the sum, however large it is."""
+
+
+class Amounts:
+    """One amount per (counter, bucket, key).
+
+    Attributes:
+        cells: how many there are.
+    """
+
+    def __init__(self) -> None:
+        self._amounts: dict[str, dict[int, dict[str, int]]] = {}
+
+    @property
+    def cells(self) -> int:
+        """How many cells there are."""
+        return sum(
+            len(amounts) for buckets in self._amounts.values() for amounts in buckets.values()
+        )
+
+    def bucket(self, counter: str, bucket: int) -> dict[str, int]:
+        """The amounts of one bucket by key, to be added to; 0 makes a cell, too."""
+        return self._amounts.setdefault(counter, {}).setdefault(bucket, {})
+
+    def add(self, counter: str, bucket: int, key: str, amount: int) -> None:
+        """Add to one cell."""
+        amounts = self.bucket(counter, bucket)
+        amounts[key] = amounts.get(key, 0) + amount
+
+    @property
+    def counters(self) -> list[str]:
+        """The counters that have cells."""
+        return list(self._amounts)
+
+    def move(self, counter: str, bucket: int, keys: Iterable[str], to: str) -> None:
+        """Add the amounts of some cells of a bucket to that of another key, whose they are then."""
+        amounts = self._amounts[counter][bucket]
+        moved = sum([amounts.pop(key) for key in keys])
+        amounts[to] = amounts.get(to, 0) + moved
+
+    def chunks(self, size: int) -> Iterator[list[Cell]]:
+        """The cells in primary-key order, ``size`` at a time.
+
+        The order of code points is the order of their UTF-8 bytes, so keys need no encoding to be
+        sorted.
+        """
+        chunk: list[Cell] = []
+        for counter in sorted(self._amounts):
+            buckets = self._amounts[counter]
+            for bucket in sorted(buckets):
+                amounts = buckets[bucket]
+                keys = sorted(amounts)
+                start = 0
+                while start < len(keys):
+                    part = keys[start : start + size - len(chunk)]
+                    start += len(part)
+                    chunk += [(counter, bucket, key, amounts[key]) for key in part]
+                    if len(chunk) == size:
+                        yield chunk
+                        chunk = []
+        if chunk:
+            yield chunk
+
+    def sums(self) -> dict[str, int]:
+        """What is added to each counter in all."""
+        return {
+            counter: sum(sum(amounts.values()) for amounts in buckets.values())
+            for counter, buckets in self._amounts.items()
+        }
+
+    def of(self, counter: str) -> Mapping[int, Mapping[str, int]]:
+        """A counter's amounts: bucket's label → key → amount."""
+        return self._amounts.get(counter, {})
+
+    def negated(self) -> "Amounts":
+        """What takes all of this back."""
+        taken = Amounts()
+        taken._amounts = {
+            counter: {
+                bucket: {key: -amount for key, amount in amounts.items()}
+                for bucket, amounts in buckets.items()
+            }
+            for counter, buckets in self._amounts.items()
+        }
+        return taken
+
+
+class Merged(Amounts):
+    """The amounts of the rows of entries.
+
+    Attributes:
+        rows: how many rows went in.
+    """
+
+    def __init__(self, entries: Iterable[Incoming], policies: Policies) -> None:
+        super().__init__()
+        self.rows = 0
+        last_counter, last_minute = "", -1
+        amounts: dict[str, int] = {}
+        for entry in entries:
+            self.rows += len(entry.rows)
+            for _, counter, key, minute, amount in entry.rows:
+                # Rows of one flush mostly share counter and minute: two comparisons instead of two
+                # lookups.
+                if minute != last_minute or counter != last_counter:
+                    amounts = self.bucket(counter, policies.bucket(counter, minute))
+                    last_counter, last_minute = counter, minute
+                if key in amounts:
+                    amounts[key] += amount
+                else:
+                    amounts[key] = amount

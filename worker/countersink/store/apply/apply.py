@@ -1,0 +1,209 @@
+"""Applying entries, each exactly once.
+
+One READ COMMITTED transaction does it all: the share lock on control, a guard row per entry, the
+sums into the worker's own slot (of new keys only as many as a counter's cap has room for), the
+ledger, the dead rows. Whatever goes wrong, everything is
+undone and can simply be run again, even where the outcome of the COMMIT is unknown: the guards
+decide what is new.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from countersink.store.apply import dead, guards
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.cells import Upserts, dead_row
+from countersink.store.apply.control import Control, read_control
+from countersink.store.apply.dead import TOO_OLD, WHOLE_ENTRY, DeadRow
+from countersink.store.apply.key_caps import with_rows
+from countersink.store.apply.refusals import refuse
+from countersink.store.connection import IDLE_SECONDS, Connect, Session, rerun
+from countersink.store.counters import policies
+from countersink.store.counters.policies import Policies
+from countersink.store.errors import BadData, Conflict, DuplicateKey, StoreError
+from countersink.store.in_app.connection import FIRST_OWN
+from countersink.store.sessions import open_tables
+
+MAX_SLOT: Final = FIRST_OWN - 1
+POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")
+"""Where ``reached`` is called, in this order; for tests that kill the process there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a batch; all of it is committed, and may be acknowledged.
+
+    Attributes:
+        applied: entries counted now.
+        duplicates: entries that were counted before, or twice in the batch.
+        rows: rows counted.
+        cells: rows of counter_slot that were written: one per (counter, bucket, key).
+        dead: dead rows written.
+        too_old: entries put among the dead rows because they may have been counted before.
+        overflown: rows, of those counted, of new keys beyond their counter's cap.
+    """
+
+    applied: int = 0
+    duplicates: int = 0
+    rows: int = 0
+    cells: int = 0
+    dead: int = 0
+    too_old: int = 0
+    overflown: int = 0
+
+
+class Applier:
+    """Applies batches on a connection of its own. For one thread; :meth:`abort` is for any.
+
+    Args:
+        connect: a URL, or how to get a session (READ COMMITTED) whose tables were checked, as by
+            :func:`countersink.store.migrate.require_schema`.
+        slot: where to add; affects speed only. May be changed between two batches.
+        reached: called with each of :data:`POINTS`.
+        pause: how to wait before a rerun, in seconds.
+    """
+
+    def __init__(
+        self,
+        connect: Connect | str,
+        slot: int,
+        *,
+        reached: Callable[[str], object] = lambda point: None,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        if not 0 <= slot <= MAX_SLOT:
+            raise ValueError(f"a slot lies between 0 and {MAX_SLOT}")
+        self._connect = connect
+        self.slot = slot
+        self._reached = reached
+        self._pause = pause
+        self._session: Session | None = None
+        self._policies: Policies | None = None
+        self._used = 0.0
+
+    def apply(self, entries: Sequence[Incoming]) -> Applied:
+        """Count the entries that were not counted before; committed when it returns.
+
+        Reruns by itself what met another transaction. After any error nothing is lost by calling it
+        again with the same entries, and more: it reconnects.
+
+        Raises:
+            Unavailable: no server, or lost; the outcome is unknown.
+            Conflict: others were in the way at every attempt.
+            Refused: the server will not, for a reason somebody has to look into.
+            SchemaMismatch: the tables do not fit this program.
+        """
+        unique: dict[bytes, Incoming] = {}
+        for entry in entries:
+            unique.setdefault(entry.id, entry)
+        try:
+            session = self._open()
+            attempt = partial(with_rows, session, partial(self._attempt, session, unique))
+            applied = rerun(attempt, pause=self._pause)
+        except StoreError:
+            self.close()
+            raise
+        self._used = time.monotonic()
+        return replace(applied, duplicates=len(entries) - applied.applied - applied.too_old)
+
+    def close(self) -> None:
+        """Close the connection; the next :meth:`apply` makes a new one."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def abort(self) -> None:
+        """Break the connection, from any thread: a waiting :meth:`apply` raises Unavailable."""
+        session = self._session
+        if session is not None:
+            session.abort()
+
+    def _open(self) -> Session:
+        session = self._session
+        # The server ends idle sessions: do not find out by a failing batch.
+        if session is not None and time.monotonic() - self._used > IDLE_SECONDS / 2:
+            self.close()
+            session = None
+        if session is None or session.closed:
+            if isinstance(self._connect, str):
+                session = self._session = open_tables(self._connect)
+            else:
+                session = self._session = self._connect()
+        return session
+
+    def _attempt(self, session: Session, pending: dict[bytes, Incoming]) -> Applied:
+        """One transaction over ``pending``, after taking out of it what was counted before."""
+        while pending:
+            try:
+                with session.transaction():
+                    applied, upserts = self._work(session, list(pending.values()))
+                    self._reached("before_commit")
+                self._reached("committed")
+                upserts.remember()
+                return applied
+            except DuplicateKey as error:
+                # Rolled back. What is there now stays there; the others are tried again.
+                counted = guards.known(session, list(pending))
+                for entry_id in counted:
+                    del pending[entry_id]
+                if not counted:
+                    raise Conflict("a guard was there, and then was not") from error
+        return Applied()
+
+    def _work(self, session: Session, entries: list[Incoming]) -> tuple[Applied, Upserts]:
+        control = read_control(session)
+        in_force = self._in_force(session, control)
+        self._reached("begun")
+        guards.insert(session, [(entry.id, entry.at) for entry in entries], control)
+        self._reached("guarded")
+        young = [entry for entry in entries if entry.at >= control.watermark]
+        old = [entry for entry in entries if entry.at < control.watermark]
+        young, refused = refuse(session, young, in_force)
+        upserts = Upserts(session, self.slot, young, in_force)
+        upserts.apply()
+        self._reached("upserted")
+        upserts.apply_ledger()
+        dead_rows = [row for entry in young for row in entry.dead] + refused + upserts.dead
+        for entry in old:
+            dead_rows += _too_old(entry, control, dead.longest_payload(session))
+        dead.insert(session, dead_rows)
+        applied = Applied(
+            applied=len(young),
+            rows=upserts.rows,
+            cells=upserts.cells,
+            dead=len(dead_rows),
+            too_old=len(old),
+            overflown=upserts.overflown,
+        )
+        return applied, upserts
+
+    def _in_force(self, session: Session, control: Control) -> Policies:
+        """The policies; the lock on control keeps them so until the transaction ends."""
+        found = self._policies
+        if found is None or found.version != control.policy_version:
+            found = self._policies = policies.load(session)
+        return found
+
+
+def _too_old(entry: Incoming, control: Control, longest: int) -> list[DeadRow]:
+    """Dead letters for an entry whose guard, if it had one, may be gone.
+
+    It gets a new guard all the same: a later delivery must not put it here again after somebody
+    retried it.
+    """
+    detail = (
+        f"first sent at {entry.at} (Unix ms), and guards are kept from {control.watermark} on:"
+        " it may have been counted already"
+    )
+    if any(row.position == WHOLE_ENTRY for row in entry.dead):
+        return list(entry.dead)
+    # A payload that would be cut off could not be retried: its rows can, one by one.
+    if entry.payload is not None and len(entry.payload) <= longest:
+        return [
+            DeadRow(entry.id, WHOLE_ENTRY, entry.stream, entry.at, TOO_OLD, detail, entry.payload)
+        ]
+    error = BadData(detail, reason=TOO_OLD)
+    return [dead_row(entry, row, error) for row in entry.rows] + list(entry.dead)

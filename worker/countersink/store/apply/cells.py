@@ -1,0 +1,266 @@
+"""Adding cells, or the rows of entries, to a slot, and their sums to the ledger.
+
+In a transaction that the caller began. What the server will never take is set apart.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter, mul
+from typing import Final
+from zlib import crc32
+
+from countersink.store import sql
+from countersink.store.apply import key_caps
+from countersink.store.apply.amounts import Amounts, Cell, Incoming, Merged, Row
+from countersink.store.apply.dead import DeadRow
+from countersink.store.apply.key_caps import OVERFLOW, Capped, Place
+from countersink.store.connection import Session
+from countersink.store.counters.policies import Policies
+from countersink.store.errors import BadCells, BadData
+from countersink.store.ledger.postings import BucketSum, BucketSums, key_weight, post
+
+FIRST_SLOT: Final = 512
+SLOTS: Final = 128
+"""Backfills and their undoing add to the slots from :data:`FIRST_SLOT` on."""
+
+_INSERT: Final = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
+_BUCKET: Final = itemgetter(0, 1)
+
+
+class CellWriter:
+    """Writes cells into one slot, and posts what it wrote; for one transaction."""
+
+    def __init__(self, session: Session, slot: int) -> None:
+        self._session = session
+        self._clause = session.dialect.upsert_add("counter_slot", "amount")
+        self._room = sql.room(session)
+        self._tail = f"', {slot:d}, "
+        self._heads: dict[tuple[str, int], str] = {}
+        self._written = BucketSums()
+        self.slot = slot
+
+    def write(self, cells: Sequence[Cell]) -> None:
+        """Upsert cells by one statement, as many as :func:`countersink.store.sql.per_statement`
+        says at most.
+
+        Raises:
+            BadData: the server will not take one of them; the statement has done nothing then.
+            StoreError: as any statement.
+        """
+        try:
+            values: list[str] = []
+            sums: list[BucketSum] = []
+            if _BUCKET(cells[0]) == _BUCKET(cells[-1]):
+                sums.append(self._add_bucket(cells, values))
+            else:
+                for _, group in groupby(cells, _BUCKET):
+                    sums.append(self._add_bucket(list(group), values))
+        except UnicodeEncodeError as error:
+            raise BadData(
+                f"not to be written as UTF-8: {error}", reason="wrong_encoding"
+            ) from error
+        except (ValueError, OverflowError) as error:
+            raise BadData(str(error), reason="out_of_range") from error
+        statement = f"{_INSERT}{', '.join(values)}{self._clause}"
+        if 4 * len(statement) > self._room and len(statement.encode()) > self._room:
+            raise BadData("the row does not fit max_allowed_packet", reason="too_long")
+        self._session.execute(statement)
+        for one in sums:
+            self._written.add(*one)
+
+    def post(self) -> None:
+        """Post what was written, one row of the ledger per counter."""
+        post(self._session, self.slot, self._written.postings().items())
+
+    def _add_bucket(self, cells: Sequence[Cell], values: list[str]) -> BucketSum:
+        """Add the literals of one bucket's cells; what they add up to."""
+        counter, bucket, key, amount = cells[0]
+        head, tail = self._head(counter, bucket), self._tail
+        if len(cells) == 1:
+            encoded = key.encode()
+            values.append(f"{head}{encoded.hex()}{tail}{amount:d})")
+            return counter, bucket, amount, amount * key_weight(encoded)
+        keys = [key.encode() for _, _, key, _ in cells]
+        amounts = [amount for _, _, _, amount in cells]
+        values += [
+            f"{head}{key.hex()}{tail}{amount:d})" for key, amount in zip(keys, amounts, strict=True)
+        ]
+        # A key's weight is a square plus one: key_weight, called for each, would cost five times
+        # as much.
+        crcs = [*map(crc32, keys)]
+        total = sum(amounts)
+        return counter, bucket, total, sum(map(mul, map(mul, crcs, crcs), amounts)) + total
+
+    def _head(self, counter: str, bucket: int) -> str:
+        head = self._heads.get((counter, bucket))
+        if head is None:
+            head = self._heads[counter, bucket] = sql.head(self._session, counter, bucket)
+        return head
+
+
+def slot_of(session: Session) -> int:
+    """Where a backfill on this connection adds, so that hardly two wait for each other."""
+    ((number,),) = session.query("SELECT CONNECTION_ID()")
+    return FIRST_SLOT + int(number) % SLOTS
+
+
+def add(session: Session, slot: int, amounts: Amounts) -> None:
+    """Add ``amounts`` to a slot, in primary-key order, and to the ledger.
+
+    Raises:
+        BadCells: the server will not take some of the cells: roll back.
+        StoreError: as any statement.
+    """
+    writer = CellWriter(session, slot)
+    bad: list[tuple[Cell, BadData]] = []
+    for cells in amounts.chunks(sql.per_statement(session)):
+        _write(writer, cells, bad)
+    if bad:
+        raise BadCells(bad)
+    writer.post()
+
+
+def _write(writer: CellWriter, cells: Sequence[Cell], bad: list[tuple[Cell, BadData]]) -> None:
+    """Write ``cells``; where they fail, their halves, until those that fail are known."""
+    try:
+        writer.write(cells)
+    except BadData as error:
+        if len(cells) == 1:
+            bad.append((cells[0], error))
+            return
+        middle = len(cells) // 2
+        _write(writer, cells[:middle], bad)
+        _write(writer, cells[middle:], bad)
+
+
+_Fate = tuple[Incoming, Row, BadData]
+
+
+class Upserts:
+    """The rows of some entries on their way into a slot, in a transaction the caller began.
+
+    Attributes:
+        merged: the rows as cells.
+        dead: the rows that were refused, in arrival order of their cells.
+        overflown: rows of new keys that there was no room for; known after :meth:`apply_ledger`.
+    """
+
+    def __init__(
+        self, session: Session, slot: int, entries: Sequence[Incoming], policies: Policies
+    ) -> None:
+        self._session = session
+        self._entries = entries
+        self._policies = policies
+        self._writer = CellWriter(session, slot)
+        self._by_cell: dict[tuple[str, int, str], list[tuple[Incoming, Row]]] | None = None
+        self._failed: list[_Fate] = []
+        self._lost_cells = 0
+        self._capped = Capped()
+        self.merged = Merged(entries, policies)
+        self.overflown = 0
+
+    @property
+    def dead(self) -> list[DeadRow]:
+        """The refused rows as dead rows."""
+        return [dead_row(entry, row, error) for entry, row, error in self._failed]
+
+    @property
+    def rows(self) -> int:
+        """How many rows were counted."""
+        return self.merged.rows - len(self._failed)
+
+    @property
+    def cells(self) -> int:
+        """How many cells were written."""
+        return self.merged.cells - self._lost_cells
+
+    def apply(self) -> None:
+        """Upsert every cell, in primary-key order; new keys beyond a counter's cap as one.
+
+        Raises:
+            RowsMissing: roll back; see :mod:`countersink.store.apply.key_caps`.
+            StoreError: anything but BadData, which ends in :attr:`dead`.
+        """
+        self._capped = key_caps.cap(self._session, self.merged, self._policies)
+        size = sql.per_statement(self._session)
+        for cells in self.merged.chunks(size):
+            self._upsert(cells)
+
+    def apply_ledger(self) -> None:
+        """Add to the ledger what :meth:`apply` applied, one row per counter, and write down what
+        had no room.
+        """
+        self._writer.post()
+        if self._capped.moved:
+            rows = self._overflown_rows()
+            self.overflown = sum(rows.values())
+            key_caps.write_overflown(self._session, self._writer.slot, rows)
+
+    def remember(self) -> None:
+        """Note which keys are there now; to be called once the transaction is committed."""
+        for place, keys in self._capped.made.items():
+            self._policies.made.add(*place, keys)
+
+    def _overflown_rows(self) -> dict[Place, int]:
+        """How many rows have gone to another key than theirs, by the day."""
+        moved, days = self._capped.moved, self._capped.days
+        counters = {counter for counter, _ in moved}
+        refused = {(id(entry), row[0]) for entry, row, _ in self._failed}
+        found: Counter[Place] = Counter()
+        for entry in self._entries:
+            for row in entry.rows:
+                position, counter, key, minute, _ = row
+                if counter in counters:
+                    cell = counter, self._policies.bucket(counter, minute)
+                    if key in moved.get(cell, ()) and (id(entry), position) not in refused:
+                        found[counter, days[cell]] += 1
+        return found
+
+    def _upsert(self, cells: Sequence[Cell]) -> None:
+        """Upsert ``cells``; where they fail, their halves.
+
+        A failing multi-row statement leaves nothing of itself behind, so what was done before stays
+        done.
+        """
+        try:
+            self._writer.write(cells)
+        except BadData as error:
+            if len(cells) > 1:
+                middle = len(cells) // 2
+                self._upsert(cells[:middle])
+                self._upsert(cells[middle:])
+            else:
+                self._row_by_row(cells[0], error)
+
+    def _row_by_row(self, cell: Cell, error: BadData) -> None:
+        counter, bucket, key, _ = cell
+        rows = self._rows_of((counter, bucket, key))
+        failed = [(*rows[0], error)] if len(rows) == 1 else []
+        for entry, row in rows if len(rows) > 1 else ():
+            try:
+                self._writer.write([(counter, bucket, key, row[4])])
+            except BadData as refused:
+                failed.append((entry, row, refused))
+        self._failed += failed
+        self._lost_cells += len(failed) == len(rows)
+
+    def _rows_of(self, cell: tuple[str, int, str]) -> list[tuple[Incoming, Row]]:
+        if self._by_cell is None:
+            self._by_cell = defaultdict(list)
+            for entry in self._entries:
+                for row in entry.rows:
+                    _, counter, key, minute, _ = row
+                    bucket = self._policies.bucket(counter, minute)
+                    if key in self._capped.moved.get((counter, bucket), ()):
+                        key = OVERFLOW
+                    self._by_cell[counter, bucket, key].append((entry, row))
+        return self._by_cell[cell]
+
+
+def dead_row(entry: Incoming, row: Row, error: BadData) -> DeadRow:
+    """The dead row for a refused row."""
+    position, counter, key, minute, amount = row
+    payload = json.dumps([counter, key, minute, amount], separators=(",", ":")).encode()
+    return DeadRow(entry.id, position, entry.stream, entry.at, error.reason, str(error), payload)

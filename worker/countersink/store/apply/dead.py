@@ -1,0 +1,353 @@
+"""Dead rows: what could not be counted, kept with the reason until somebody retries or drops it.
+
+A dead row is written in the transaction that writes its entry's guard, so it is there exactly once
+however often the entry comes back. (entry_id, position) names it; position -1 stands for a whole
+entry.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+from countersink.store.connection import Session, rerun
+
+WHOLE_ENTRY: Final = -1
+TOO_OLD: Final = "too_old"
+"""The reason of what may have been counted already, its guard being gone."""
+RECONCILED: Final = "reconciled"
+"""The reason of what is in that which its bucket was set to."""
+COUNTED_MAYBE: Final = (TOO_OLD, RECONCILED)
+"""Reasons of what is counted already, or may be: it is retried only when asked for."""
+MAX_PAYLOAD: Final = 4 * 1024 * 1024
+"""Bytes of a payload that are kept; on a server with a smaller max_allowed_packet, as many."""
+MAX_DETAIL: Final = 1000
+"""Characters of a detail that are kept."""
+
+_COLUMNS: Final = "entry_id, position, stream, at, reason, detail, payload, truncated, created"
+_VALUES: Final = "(%s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3))"
+_INSERT: Final = f"INSERT INTO dead_row ({_COLUMNS}) VALUES "
+_KEEP: Final = " ON DUPLICATE KEY UPDATE reason = reason"
+_ROWS_PER_STATEMENT: Final = 200
+_ROWS_PER_PAGE: Final = 500
+_BIGINT: Final = (-(2**63), 2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRow:
+    """One row, or one whole entry, that could not be counted.
+
+    Attributes:
+        entry_id: the entry's 16 bytes.
+        position: the row's place in the entry from 0; -1 for the whole entry.
+        stream: key of the stream it came from.
+        at: Unix ms of the entry's first attempt to be sent.
+        reason: an ASCII code for machines, at most 64 characters: ``out_of_range``, ``too_old``,
+            ``bad_key``, …
+        detail: a sentence for people.
+        payload: the row as a JSON array, or the entry's ``rows`` field.
+        truncated: the payload was cut off, so it cannot be retried.
+        created: naive UTC; None for one that was not read from the table.
+    """
+
+    entry_id: bytes
+    position: int
+    stream: str
+    at: int
+    reason: str
+    detail: str
+    payload: bytes
+    truncated: bool = False
+    created: datetime | None = None
+
+    @property
+    def ref(self) -> str:
+        """Its name for people, ``<hex id>:<position>``; the id alone names all of the entry's."""
+        return f"{self.entry_id.hex()}:{self.position}"
+
+
+Key = tuple[bytes, int]
+"""(entry id, position): the primary key of a dead row."""
+
+
+def insert(session: Session, rows: Iterable[DeadRow]) -> None:
+    """Store dead rows in the open transaction; those that are there already stay as they are."""
+    # The driver may write two characters for a byte.
+    room = session.max_allowed_packet - 4096
+    limit = min(MAX_PAYLOAD, room // 2 - 8192)
+    kept = longest_payload(session)
+    ordered = sorted(rows, key=lambda row: (row.entry_id, row.position))
+    batch: list[object] = []
+    count = size = 0
+    for row in ordered:
+        values = _values(row, limit, kept)
+        if len(row.payload) > limit:
+            _send_in_parts(session, row, values, limit, kept)
+            continue
+        length = 2 * len(row.payload) + 8 * MAX_DETAIL
+        if batch and (count == _ROWS_PER_STATEMENT or size + length > room):
+            _send(session, batch, count)
+            batch, count, size = [], 0, 0
+        batch += values
+        count += 1
+        size += length
+    if batch:
+        _send(session, batch, count)
+
+
+def longest_payload(session: Session) -> int:
+    """Bytes of a payload that are kept: the server makes no value longer than its packets."""
+    return min(MAX_PAYLOAD, session.max_allowed_packet)
+
+
+def _send_in_parts(
+    session: Session, row: DeadRow, values: Sequence[object], limit: int, kept: int
+) -> None:
+    """Store a row whose payload no single statement can carry."""
+    if session.execute(f"{_INSERT}{_VALUES}{_KEEP}", values) != 1:
+        return  # it is there already
+    for start in range(limit, min(len(row.payload), kept), limit):
+        session.execute(
+            "UPDATE dead_row SET payload = CONCAT(payload, %s)"
+            " WHERE entry_id = %s AND position = %s",
+            (row.payload[start : min(start + limit, kept)], row.entry_id, row.position),
+        )
+
+
+def list_rows(
+    session: Session,
+    *,
+    reason: str | None = None,
+    refs: Sequence[str] | None = None,
+    limit: int = 100,
+) -> list[DeadRow]:
+    """Dead rows, newest first: all, those with a reason, or those named by :func:`parse_ref`.
+
+    Raises:
+        ValueError: not a ref.
+    """
+    if refs is not None:
+        named: dict[Key, DeadRow] = {}
+        for ref in refs:
+            for row in _read(session, *_where_ref(ref), limit=limit):
+                named[row.entry_id, row.position] = row
+        return [row for row in named.values() if reason in (None, row.reason)][:limit]
+    if reason is not None:
+        return _read(session, "reason = %s", (reason,), limit=limit)
+    return _read(session, "TRUE", (), limit=limit)
+
+
+def count(session: Session, *, up_to: datetime | None = None) -> dict[str, int]:
+    """How many dead rows there are, by reason; with ``up_to`` of those created by then (UTC)."""
+    return counted(session, up_to=up_to)[0]
+
+
+def counted(
+    session: Session, *, up_to: datetime | None = None
+) -> tuple[dict[str, int], datetime | None]:
+    """The same, and when the newest of them was created: both of one moment."""
+    where, args = ("TRUE", ()) if up_to is None else ("created <= %s", (up_to,))
+    rows = session.query(
+        f"SELECT reason, COUNT(*), MAX(created) FROM dead_row WHERE {where}"
+        " GROUP BY reason ORDER BY reason",
+        args,
+    )
+    newest = max((created for _, _, created in rows), default=None)
+    return {reason: int(number) for reason, number, _ in rows}, newest
+
+
+def drop(
+    session: Session,
+    *,
+    reason: str | None = None,
+    refs: Sequence[str] | None = None,
+    up_to: datetime | None = None,
+) -> int:
+    """Delete dead rows for good: all, those with a reason, or those named. Returns how many.
+
+    ``up_to`` is as for :func:`pages`.
+
+    Raises:
+        ValueError: not a ref.
+    """
+    dropped = 0
+    for page in pages(session, reason=reason, refs=refs, up_to=up_to):
+        dropped += rerun(partial(_drop_page, session, page))
+    return dropped
+
+
+def _drop_page(session: Session, page: Sequence[Key]) -> int:
+    with session.transaction():
+        return sum(delete(session, key) for key in page)
+
+
+def delete(session: Session, key: Key) -> int:
+    """Delete one dead row in the open transaction; 0 if somebody else did."""
+    return session.execute("DELETE FROM dead_row WHERE entry_id = %s AND position = %s", key)
+
+
+def lock(session: Session, key: Key) -> DeadRow | None:
+    """Read one dead row and lock it for the open transaction; None if it is gone."""
+    rows = session.query(
+        f"SELECT {_COLUMNS} FROM dead_row WHERE entry_id = %s AND position = %s FOR UPDATE", key
+    )
+    return _row(rows[0]) if rows else None
+
+
+def pages(
+    session: Session,
+    *,
+    reason: str | None = None,
+    refs: Sequence[str] | None = None,
+    but: Sequence[str] = (),
+    up_to: datetime | None = None,
+    size: int = _ROWS_PER_PAGE,
+) -> Iterator[list[Key]]:
+    """The keys of the chosen dead rows in order, page by page; each is met once.
+
+    Without a reason or refs, ``but`` are reasons to leave out. Without refs, ``up_to`` leaves out
+    what was created after it (UTC).
+    """
+    if refs is not None:
+        keys = sorted({key for ref in refs for key in _named(session, ref, reason)})
+        yield from (keys[start : start + size] for start in range(0, len(keys), size))
+        return
+    chosen = _chosen(reason, but, up_to)
+    after: Key | None = None
+    while True:
+        page = _next_keys(session, after, chosen, size)
+        if not page:
+            return
+        yield page
+        after = page[-1]
+
+
+def _chosen(
+    reason: str | None, but: Sequence[str], up_to: datetime | None
+) -> tuple[str, tuple[object, ...]]:
+    """More conditions, and their values."""
+    reasons = tuple(but) if reason is None else (reason,)
+    where = "".join(f" AND reason {'<>' if reason is None else '='} %s" for _ in reasons)
+    if up_to is None:
+        return where, reasons
+    return f"{where} AND created <= %s", (*reasons, up_to)
+
+
+def _next_keys(
+    session: Session, after: Key | None, chosen: tuple[str, tuple[object, ...]], size: int
+) -> list[Key]:
+    """The first ``size`` keys after one, by ranges of the primary key.
+
+    Not by a row constructor, (a, b) > (x, y), which would read the whole table.
+    """
+    select = "SELECT entry_id, position FROM dead_row WHERE "
+    where, args = chosen
+    tail = f"{where} ORDER BY entry_id, position LIMIT %s"
+    rest = (*args, size)
+    found: list[tuple[Any, ...]] = []
+    if after is not None:
+        found += session.query(f"{select}entry_id = %s AND position > %s{tail}", (*after, *rest))
+    if len(found) < size:
+        beyond = b"" if after is None else after[0]
+        found += session.query(f"{select}entry_id > %s{tail}", (beyond, *rest))
+    return [(bytes(entry_id), int(position)) for entry_id, position in found[:size]]
+
+
+def parse_ref(ref: str) -> tuple[bytes, int | None]:
+    """``<32 hex digits>`` (all dead rows of that entry) or ``<32 hex digits>:<position>``.
+
+    Raises:
+        ValueError: neither.
+    """
+    match = re.fullmatch(r"([0-9a-fA-F]{32})(?::(-1|\d{1,9}))?", ref)
+    if match is None:
+        raise ValueError(f"{ref!r} names no dead row: write 32 hex digits, or those and :POSITION")
+    return bytes.fromhex(match[1]), None if match[2] is None else int(match[2])
+
+
+def _named(session: Session, ref: str, reason: str | None) -> list[Key]:
+    where, args = _where_ref(ref)
+    found = session.query(f"SELECT entry_id, position, reason FROM dead_row WHERE {where}", args)
+    return [(bytes(name), int(place)) for name, place, why in found if reason in (None, why)]
+
+
+def _where_ref(ref: str) -> tuple[str, tuple[object, ...]]:
+    entry_id, position = parse_ref(ref)
+    if position is None:
+        return "entry_id = %s", (entry_id,)
+    return "entry_id = %s AND position = %s", (entry_id, position)
+
+
+def _read(session: Session, where: str, args: Sequence[object], *, limit: int) -> list[DeadRow]:
+    rows = session.query(
+        f"SELECT {_COLUMNS} FROM dead_row WHERE {where}"
+        " ORDER BY created DESC, entry_id DESC, position DESC LIMIT %s",
+        (*args, limit),
+    )
+    return [_row(row) for row in rows]
+
+
+def _row(columns: Sequence[Any]) -> DeadRow:
+    entry_id, position, stream, at, reason, detail, payload, truncated, created = columns
+    return DeadRow(
+        bytes(entry_id),
+        position,
+        stream,
+        at,
+        reason,
+        detail,
+        bytes(payload),
+        bool(truncated),
+        created,
+    )
+
+
+def _values(row: DeadRow, limit: int, kept: int) -> tuple[object, ...]:
+    """Values that no server refuses: a dead row that cannot be stored would hold up its batch."""
+    low, high = _BIGINT
+    return (
+        row.entry_id,
+        row.position,
+        _text(row.stream, 255),
+        min(max(row.at, low), high),
+        row.reason.encode("ascii", "replace").decode()[:64],
+        _text(row.detail, MAX_DETAIL),
+        row.payload[:limit],
+        row.truncated or len(row.payload) > kept,
+    )
+
+
+def _text(text: str, length: int) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()[:length]
+
+
+def _send(session: Session, batch: list[object], count: int) -> None:
+    session.execute(_INSERT + ", ".join([_VALUES] * count) + _KEEP, batch)
+
+
+def document(row: DeadRow) -> dict[str, object]:
+    """Its members, in order; times are ISO 8601 in UTC, the payload is text.
+
+    Bytes of the payload that are no UTF-8 are shown as ``\\xNN``.
+    """
+    return {
+        "ref": row.ref,
+        "reason": row.reason,
+        "detail": row.detail,
+        "stream": row.stream,
+        "at": _moment(row.at),
+        "created": f"{row.created.isoformat(timespec='milliseconds')}Z" if row.created else None,
+        "payload": row.payload.decode("utf-8", "backslashreplace"),
+        "truncated": row.truncated,
+    }
+
+
+def _moment(ms: int) -> str:
+    """Unix ms as ISO 8601; a number that is no time we can write stays a number."""
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

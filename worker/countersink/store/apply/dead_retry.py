@@ -1,0 +1,186 @@
+"""Retrying dead rows: each is deleted and counted in one transaction, so it counts once."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Final, Protocol
+
+from countersink.store.apply import dead
+from countersink.store.apply.amounts import Incoming, Row
+from countersink.store.apply.cells import Upserts
+from countersink.store.apply.control import read_control
+from countersink.store.apply.dead import COUNTED_MAYBE, RECONCILED, WHOLE_ENTRY, DeadRow, Key
+from countersink.store.apply.key_caps import with_rows
+from countersink.store.apply.refusals import refuse
+from countersink.store.connection import Session, rerun
+from countersink.store.counters.policies import load
+
+PAGE: Final = 25
+"""Dead rows per transaction."""
+
+
+class Undecodable(Protocol):
+    """What a decoder says of a row, or of all of them (position -1), that it cannot read."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def payload(self) -> bytes: ...
+
+
+Decode = Callable[[bytes], tuple[Sequence[Row], Sequence[Undecodable]]]
+"""Reads the ``rows`` field of an entry: its good rows, and the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """What became of the dead rows.
+
+    Attributes:
+        retried: dead rows that are gone, having been counted (a whole entry at least in part).
+        failed: dead rows that stay, or that a whole entry left behind.
+        rows: rows counted.
+        left_out: dead rows that are ``too_old`` or ``reconciled``, where neither a reason nor refs
+            were given.
+    """
+
+    retried: int = 0
+    failed: int = 0
+    rows: int = 0
+    left_out: int = 0
+
+
+def retry(
+    session: Session,
+    *,
+    slot: int,
+    decode: Decode,
+    reason: str | None = None,
+    refs: Sequence[str] | None = None,
+    up_to: datetime | None = None,
+    pause: Callable[[float], object] = time.sleep,
+) -> Retried:
+    """Count dead rows after all: those with a reason, those named, or all but the ``too_old`` and
+    the ``reconciled``.
+
+    What fails again stays, with its new reason. What was too old to prove new may be counted
+    already, and what was reconciled is, if its sources were the whole truth: so these have to be
+    asked for, and whoever does has decided that they are new. Rows that another retry takes
+    meanwhile are left to it.
+
+    Args:
+        session: at READ COMMITTED, outside a transaction.
+        slot: where to add.
+        decode: reads payloads; ``countersink.stream.decode.decode_payload``.
+        up_to: without refs, leaves out what was created after it (UTC).
+        pause: how to wait before a rerun, in seconds.
+
+    Raises:
+        ValueError: not a ref.
+        StoreError: what is reported as retried before it is committed.
+    """
+    retried = failed = rows = 0
+    failed_now: set[Key] = set()
+    but = COUNTED_MAYBE if reason is None and refs is None else ()
+    for page in dead.pages(session, reason=reason, refs=refs, but=but, up_to=up_to, size=PAGE):
+        # What a whole entry has left behind comes after it in the order of the pages: not again.
+        keys = [key for key in page if key not in failed_now]
+        attempt = partial(_retry_page, session, slot, decode, (reason, but), keys)
+        part, stay = rerun(partial(with_rows, session, attempt), pause=pause)
+        retried += part.retried
+        failed += part.failed
+        rows += part.rows
+        failed_now |= stay
+    left = dead.count(session, up_to=up_to) if but else {}
+    left_out = sum(left.get(one, 0) for one in but)
+    return Retried(retried, failed, rows, left_out)
+
+
+def _retry_page(
+    session: Session,
+    slot: int,
+    decode: Decode,
+    reasons: tuple[str | None, Sequence[str]],
+    page: Sequence[Key],
+) -> tuple[Retried, set[Key]]:
+    """One transaction over the dead rows of a page; also the keys of those that are left.
+
+    ``reasons``: the one wanted, None for any, and those to leave out.
+    """
+    reason, but = reasons
+    with session.transaction():
+        found = [row for row in (dead.lock(session, key) for key in page) if row is not None]
+        chosen = [row for row in found if reason in (None, row.reason) and row.reason not in but]
+        attempts = [(row, *_read(row, decode)) for row in chosen]
+        read_control(session)  # its lock keeps the policies as they are read
+        in_force = load(session, old_marks=True)
+        entries: list[Incoming] = []
+        not_counted: list[DeadRow] = []
+        for late in False, True:
+            # What is reconciled was asked for: it is not refused for that once more.
+            part = [
+                _incoming(row, rows)
+                for row, rows, _ in attempts
+                if (row.reason == RECONCILED) is late
+            ]
+            kept, refused_now = refuse(session, part, in_force, late=late)
+            entries += kept
+            not_counted += refused_now
+        upserts = Upserts(session, slot, entries, in_force)
+        upserts.apply()
+        upserts.apply_ledger()
+        refused: dict[Key, DeadRow] = {
+            (row.entry_id, row.position): row for row in (*not_counted, *upserts.dead)
+        }
+        stay: list[DeadRow] = []
+        for row, rows, bad in attempts:
+            left = [*bad, *(refused.pop(key) for key in _keys(row, rows) if key in refused)]
+            if left and len(left) == len(rows) + len(bad):
+                # nothing of it was counted: it stays as it came, with the new reason
+                left = [replace(row, reason=left[0].reason, detail=left[0].detail)]
+            stay += left
+        for row in chosen:
+            dead.delete(session, (row.entry_id, row.position))
+        dead.insert(session, stay)
+        left_keys = {(row.entry_id, row.position) for row in stay}
+        gone = {(row.entry_id, row.position) for row in chosen} - left_keys
+        return Retried(len(gone), len(stay), upserts.rows), left_keys
+
+
+def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], list[DeadRow]]:
+    """The rows of a dead row's payload, and what of it stays dead."""
+    if row.truncated:
+        return [], [row]
+    whole = row.position == WHOLE_ENTRY
+    rows, bad = decode(row.payload if whole else b"[" + row.payload + b"]")
+    if whole:
+        return list(rows), [
+            replace(
+                row,
+                position=fault.position,
+                reason=fault.reason,
+                detail=fault.detail,
+                payload=fault.payload,
+            )
+            for fault in bad
+        ]
+    if bad or len(rows) != 1:
+        fault_reason = bad[0].reason if bad else "not_a_row"
+        detail = bad[0].detail if bad else "the payload is not one row"
+        return [], [replace(row, reason=fault_reason, detail=detail)]
+    _, counter, key, minute, amount = rows[0]
+    return [(row.position, counter, key, minute, amount)], []
+
+
+def _incoming(row: DeadRow, rows: Sequence[Row]) -> Incoming:
+    return Incoming(row.entry_id, row.at, rows, stream=row.stream)
+
+
+def _keys(row: DeadRow, rows: Sequence[Row]) -> list[Key]:
+    return [(row.entry_id, position) for position, *_ in rows]

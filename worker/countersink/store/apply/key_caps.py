@@ -1,0 +1,476 @@
+"""The most keys that a day of a counter may have: rows of further ones go to ``__overflow__``.
+
+In the transaction that counts, before anything is added. Keys that are there already go on being
+counted, so whatever is not remembered as being there is looked up. Whoever has new keys to make
+holds the day's row of ``counter_keys`` (slot 0) from then on until the end of its transaction:
+under that lock it looks once more, takes what room is left, and writes down how many keys there are
+now. So there are never more of them than may be, whoever is killed when, or runs again.
+
+Once a day is full, that is so until somebody changes something (the policies' version), and nobody
+asks for the lock any more: not for an attack of a million keys either.
+
+The number belongs to a version of the policies, under another one the keys are counted anew. Every
+change of a cap is a new version, so it takes effect at once and exactly. They are counted anew as
+well where retention has moved keys of the day to its month, which gives their room back
+(:func:`count_anew`).
+
+The rows are locked in the order of (counter, day), before any other row but guards, so that nobody
+waits in a circle. They are made in transactions of their own (:func:`make_rows`), since an INSERT
+that others wait for, and that is rolled back, lets these deadlock.
+
+Once retention has rolled a day up, or has begun to (``rolled_up_to``), the keys of its month are
+there as well, and take none of the day's room: a late event of a key that the day had goes on under
+that key. Keys of the day itself are asked for first, then ``rolled_up_to``, and then the month: a
+key that is moved in between is met in one or the other, as both change in one transaction, and
+``rolled_up_to`` before it.
+
+Sessions are at READ COMMITTED: each look has to see what was committed before it.
+
+How many rows found no room is written down by day. Each writer adds to a row of ``counter_keys`` in
+its own slot, where nobody waits for it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Final, TypeVar
+
+from countersink.runtime.limits import is_name
+from countersink.store.apply.amounts import Amounts
+from countersink.store.connection import Session
+from countersink.store.counters.buckets import day_label, label_of, label_time
+from countersink.store.counters.policies import Policies
+from countersink.store.errors import Conflict
+from countersink.store.sql import parts
+from countersink.store.totals import views
+from countersink.store.totals.views import LabelRange, View
+
+OVERFLOW: Final = "__overflow__"
+"""The key of what has no room. It is not one of the keys that are counted."""
+
+Place = tuple[str, date]
+"""(counter, day of its own time zone)."""
+Cells = tuple[str, int]
+"""(counter, label of the bucket)."""
+Result = TypeVar("Result")
+
+_LOCK_SLOT: Final = 0
+"""Of the row of ``counter_keys`` that whoever makes keys holds."""
+_ROWS: Final = "counter_keys FORCE INDEX (PRIMARY)"
+"""By the other index others than one would lock its entries, and the row after them: MariaDB takes
+it for an UPDATE of a small table. Two that come by different indexes wait in a circle."""
+_PLACES_PER_QUERY: Final = 200
+_ROWS_PER_STATEMENT: Final = 200
+_DAYS_PER_QUERY: Final = 1000
+
+
+class _RowsMissing(Exception):
+    """Rows of ``counter_keys`` have to be made first, for ``places``: see :func:`with_rows`."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        super().__init__(f"{len(places)} rows of counter_keys are missing")
+        self.places = tuple(places)
+
+
+@dataclass(slots=True)
+class Capped:
+    """What became of some amounts.
+
+    Attributes:
+        moved: the keys that have gone to :data:`OVERFLOW`, by counter and bucket.
+        days: the day of each such bucket.
+        made: the keys that are new, by (counter, day): there once the transaction is committed.
+    """
+
+    moved: dict[Cells, set[str]] = field(default_factory=dict)
+    days: dict[Cells, date] = field(default_factory=dict)
+    made: dict[Place, list[str]] = field(default_factory=dict)
+
+    def cells(self) -> dict[Place, int]:
+        """How many cells were moved, by (counter, day)."""
+        found: dict[Place, int] = {}
+        for (counter, label), keys in self.moved.items():
+            place = counter, self.days[counter, label]
+            found[place] = found.get(place, 0) + len(keys)
+        return found
+
+
+def cap(session: Session, amounts: Amounts, policies: Policies) -> Capped:
+    """Move the amounts of keys for which there is no room to :data:`OVERFLOW`.
+
+    Args:
+        session: at READ COMMITTED, in a transaction that holds the share lock of control and has
+            not added anything yet.
+        amounts: what is to be added; it is changed.
+        policies: those in force.
+
+    Raises:
+        _RowsMissing: roll back, make them, and begin again.
+        StoreError: as any query.
+    """
+    capped = Capped()
+    if not policies.capped:
+        return capped
+    days = _unknown(amounts, policies)
+    if not days:
+        return capped
+    deciding = _Deciding(session, policies)
+    full, doubtful = deciding.look(days)
+    over = {place: keys for place, keys in full.items() if keys}
+    for place in sorted(doubtful):
+        granted, refused = deciding.grant(place, doubtful[place])
+        if granted:
+            capped.made[place] = granted
+        if refused:
+            over[place] = refused
+    for place, refused in over.items():
+        gone = set(refused)
+        for label in days[place].labels:
+            counter = place[0]
+            keys = gone & amounts.of(counter)[label].keys()
+            if keys:
+                amounts.move(counter, label, keys, OVERFLOW)
+                capped.moved[counter, label] = keys
+                capped.days[counter, label] = place[1]
+    return capped
+
+
+def make_rows(session: Session, places: Iterable[Place]) -> None:
+    """Make the rows by which makers of keys take turns; each in a transaction of its own."""
+    for counter, day in sorted(places):
+        session.execute(
+            "INSERT IGNORE INTO counter_keys (counter, day, slot) VALUES (%s, %s, %s)",
+            (counter, day, _LOCK_SLOT),
+        )
+
+
+def with_rows(session: Session, attempt: Callable[[], Result]) -> Result:
+    """Run ``attempt``, a whole transaction, again where it lacks rows, once they are made."""
+    while True:
+        try:
+            return attempt()
+        except _RowsMissing as error:
+            make_rows(session, error.places)
+
+
+def count_anew(session: Session, place: Place) -> None:
+    """Have the keys of a day counted anew by whoever makes the next one.
+
+    Takes the lock that makers of keys take, until the transaction ends: to be called before any row
+    of the day is locked that has an amount.
+    """
+    session.execute(
+        f"UPDATE {_ROWS} SET version = NULL WHERE counter = %s AND day = %s AND slot = %s",
+        (*place, _LOCK_SLOT),
+    )
+
+
+@dataclass(slots=True)
+class _Day:
+    """Keys of a day that are not remembered as being there, and the buckets that they are for."""
+
+    labels: list[int] = field(default_factory=list)
+    keys: dict[str, None] = field(default_factory=dict)
+
+
+def _unknown(amounts: Amounts, policies: Policies) -> dict[Place, _Day]:
+    """What has to be looked up, the keys in the order in which they came."""
+    found: dict[Place, _Day] = {}
+    for counter in amounts.counters:
+        if policies.cap(counter) is None or not is_name(counter):
+            continue  # what is no name the server is going to refuse
+        for label, keys in amounts.of(counter).items():
+            try:
+                day = policies.day(counter, label)
+            except (ValueError, OverflowError):
+                continue  # nor has any server such a day
+            known = policies.made.of(counter, day)
+            unknown = [key for key in keys if key not in known and key != OVERFLOW]
+            if unknown:
+                one = found.setdefault((counter, day), _Day())
+                one.labels.append(label)
+                one.keys.update(dict.fromkeys(unknown))
+    return found
+
+
+class _Deciding:
+    """Which keys of some days may be made, in one transaction."""
+
+    def __init__(self, session: Session, policies: Policies) -> None:
+        self._session = session
+        self._policies = policies
+        self._seen: dict[Place, int | None] = {}
+
+    def look(
+        self, days: dict[Place, _Day]
+    ) -> tuple[dict[Place, list[str]], dict[Place, list[str]]]:
+        """The keys that are not there: of days that are full, and of those that may not be.
+
+        Raises:
+            _RowsMissing: the rows to lock for the latter are not there.
+        """
+        # First whether it is full, then which keys are there: all of them that ever will be.
+        states = self._seen = self._states(days)
+        full: dict[Place, list[str]] = {}
+        doubtful: dict[Place, list[str]] = {}
+        for place, day in days.items():
+            missing = _missing_keys(self._session, self._policies, place, day.keys)
+            if not missing:
+                continue
+            number = states.get(place)
+            if number is not None and number >= self._most(place):
+                full[place] = missing
+            else:
+                doubtful[place] = missing
+        if without := [place for place in doubtful if place not in states]:
+            raise _RowsMissing(without)
+        return full, doubtful
+
+    def grant(self, place: Place, keys: Collection[str]) -> tuple[list[str], list[str]]:
+        """The keys that may be made, and those that may not; the others are there by now.
+
+        Nobody else makes keys of that day until this transaction ends.
+        """
+        session, policies, most = self._session, self._policies, self._most(place)
+        number = self._lock(place)
+        # Once more, if others have had the lock since it was looked which keys are there. Where
+        # retention was at the day, another number may have come to be the same.
+        same = (
+            number is not None and number == self._seen[place] and not _is_rolled_up(session, place)
+        )
+        new = list(keys) if same else _missing_keys(session, policies, place, keys)
+        counted = _count_keys(session, policies, place, most) if number is None else number
+        room = max(0, most - counted)
+        granted, refused = new[:room], new[room:]
+        if number is None or granted:
+            session.execute(
+                f"UPDATE {_ROWS} SET number = %s, version = %s"
+                " WHERE counter = %s AND day = %s AND slot = %s",
+                (counted + len(granted), policies.version, *place, _LOCK_SLOT),
+            )
+        return granted, refused
+
+    def _most(self, place: Place) -> int:
+        most = self._policies.cap(place[0])
+        assert most is not None
+        return most
+
+    def _states(self, places: Collection[Place]) -> dict[Place, int | None]:
+        """How many keys the days have, as far as there are rows that say so; None: not counted.
+
+        Without a lock: a number grows, or is of no worth any more.
+        """
+        found: dict[Place, int | None] = {}
+        ordered = sorted(places)
+        for part in parts(ordered, _PLACES_PER_QUERY):
+            where = " OR ".join(["(counter = %s AND day = %s AND slot = %s)"] * len(part))
+            for counter, day, number, version in self._session.query(
+                f"SELECT counter, day, number, version FROM counter_keys WHERE {where}",
+                [value for place in part for value in (*place, _LOCK_SLOT)],
+            ):
+                found[counter, day] = self._valid(number, version)
+        return found
+
+    def _lock(self, place: Place) -> int | None:
+        """Hold a day's row; how many keys it has, None if that was not counted."""
+        rows = self._session.query(
+            f"SELECT number, version FROM {_ROWS}"
+            " WHERE counter = %s AND day = %s AND slot = %s FOR UPDATE",
+            (*place, _LOCK_SLOT),
+        )
+        if not rows:
+            raise Conflict("a row of counter_keys was there, and then was not")
+        return self._valid(*rows[0])
+
+    def _valid(self, number: int, version: int | None) -> int | None:
+        return int(number) if version == self._policies.version else None
+
+
+_KEYS_PER_QUERY: Final = 500  # from 1,000 on MariaDB makes a temporary table of them
+_MOST_BYTES: Final = 255
+
+
+def _missing_keys(
+    session: Session, policies: Policies, place: Place, keys: Collection[str]
+) -> list[str]:
+    """Those of some keys that the day does not have; the others are remembered.
+
+    Left out is what cannot be a key: the server is going to refuse it, so it takes no room.
+    """
+    encoded = {key: hexed for key in keys if (hexed := _hex(key)) is not None}
+    there = _in_slots(session, policies, place, encoded.values())
+    absent = [hexed for key, hexed in encoded.items() if key not in there]
+    if absent and _is_rolled_up(session, place):
+        there |= _in_month(session, place, absent)
+    policies.made.add(*place, there)
+    return [key for key in encoded if key not in there]
+
+
+def _count_keys(session: Session, policies: Policies, place: Place, most: int) -> int:
+    """How many keys take room of the day; not further than to ``most``."""
+    where, args = views.condition(_ranges(policies, place))
+    if _is_rolled_up(session, place):
+        where += (
+            " AND NOT EXISTS (SELECT 1 FROM counter_month WHERE counter_month.counter = %s"
+            " AND counter_month.bucket = %s"
+            " AND counter_month.counter_key = counter_slot.counter_key)"
+        )
+        args += (place[0], _month(place[1]))
+    ((number,),) = session.query(
+        "SELECT COUNT(*) FROM (SELECT DISTINCT counter_key FROM counter_slot"
+        f" FORCE INDEX (PRIMARY) WHERE counter = %s{where}"
+        " AND counter_key <> %s LIMIT %s) AS there",
+        (place[0], *args, OVERFLOW.encode(), most),
+    )
+    return int(number)
+
+
+def _is_rolled_up(session: Session, place: Place) -> bool:
+    """Whether keys of the day may be in its month by now."""
+    found = session.query(
+        "SELECT 1 FROM counter WHERE name = %s AND rolled_up_to > %s", (place[0], place[1])
+    )
+    return bool(found)
+
+
+def _in_slots(
+    session: Session, policies: Policies, place: Place, encoded: Iterable[str]
+) -> set[str]:
+    of_day = _ranges(policies, place)
+    # In one bucket keys are found by the primary key, in several by the other index.
+    index = "PRIMARY" if len(of_day) == 1 and of_day[0].only is not None else "by_key"
+    where, args = views.condition(of_day)
+    there: set[str] = set()
+    for some in _pages(encoded):
+        rows = session.query(
+            f"SELECT DISTINCT counter_key FROM counter_slot FORCE INDEX ({index})"
+            f" WHERE counter = %s{where} AND counter_key IN ({some})",
+            (place[0], *args),
+        )
+        there.update(bytes(key).decode() for (key,) in rows)
+    return there
+
+
+def _in_month(session: Session, place: Place, encoded: Iterable[str]) -> set[str]:
+    there: set[str] = set()
+    for some in _pages(encoded):
+        rows = session.query(
+            "SELECT counter_key FROM counter_month FORCE INDEX (PRIMARY)"
+            f" WHERE counter = %s AND bucket = %s AND counter_key IN ({some})",
+            (place[0], _month(place[1])),
+        )
+        there.update(bytes(key).decode() for (key,) in rows)
+    return there
+
+
+def _pages(encoded: Iterable[str]) -> Iterator[str]:
+    """Lists of literals of SQL."""
+    ordered = sorted(encoded)
+    for start in range(0, len(ordered), _KEYS_PER_QUERY):
+        literals = "', X'".join(ordered[start : start + _KEYS_PER_QUERY])
+        yield f"X'{literals}'"
+
+
+def _ranges(policies: Policies, place: Place) -> Sequence[LabelRange]:
+    """The buckets of a day."""
+    counter, day = place
+    return View(counter, policies.of(counter), None).ranges(day, day) or ()
+
+
+def _month(day: date) -> datetime:
+    """The bucket of the month that a day goes to."""
+    return label_time(day_label(day.replace(day=1)))
+
+
+def _hex(key: str) -> str | None:
+    """A key as hex digits; None for what is none."""
+    try:
+        encoded = key.encode()
+    except UnicodeEncodeError:
+        return None
+    return encoded.hex() if len(encoded) <= _MOST_BYTES else None
+
+
+def write_overflown(session: Session, slot: int, rows: Mapping[Place, int]) -> None:
+    """Write down how many rows went to :data:`OVERFLOW`, at the end of the transaction that counts
+    them.
+    """
+    clause = session.dialect.upsert_add("counter_keys", "overflown")
+    ordered = [(place, number) for place, number in sorted(rows.items()) if number]
+    for part in parts(ordered, _ROWS_PER_STATEMENT):
+        values = ", ".join(["(%s, %s, %s, %s)"] * len(part))
+        session.execute(
+            f"INSERT INTO counter_keys (counter, day, slot, overflown) VALUES {values}{clause}",
+            [value for (counter, day), number in part for value in (counter, day, slot, number)],
+        )
+
+
+def overflown_by_day(
+    session: Session, *, since: date, counter: str | None = None
+) -> dict[Place, int]:
+    """Rows that went to :data:`OVERFLOW`, by (counter, day), of the days from ``since`` on."""
+    one, args = ("", (since,)) if counter is None else (" AND counter = %s", (since, counter))
+    return {
+        (name, day): int(number)
+        for name, day, number in session.query(
+            "SELECT counter, day, SUM(overflown) FROM counter_keys"
+            f" WHERE day >= %s{one} GROUP BY counter, day HAVING SUM(overflown) > 0",
+            args,
+        )
+    }
+
+
+def overflown_by_counter(session: Session) -> dict[str, int]:
+    """The same by counter, of all days from yesterday (in UTC) on; the most first."""
+    found = session.query(
+        "SELECT counter, SUM(overflown) FROM counter_keys"
+        " WHERE day >= UTC_DATE() - INTERVAL 1 DAY GROUP BY counter HAVING SUM(overflown) > 0"
+        " ORDER BY SUM(overflown) DESC, counter"
+    )
+    return {name: int(number) for name, number in found}
+
+
+def overflow_labels(session: Session, counter: str) -> set[int]:
+    """The labels of a counter's buckets in which something is in :data:`OVERFLOW`."""
+    rows = session.query(
+        "SELECT bucket FROM counter_slot FORCE INDEX (by_key)"
+        " WHERE counter = %s AND counter_key = %s GROUP BY bucket HAVING SUM(amount) <> 0",
+        (counter, OVERFLOW.encode()),
+    )
+    return {label_of(bucket) for (bucket,) in rows}
+
+
+def prune_overflown(
+    session: Session,
+    days: int,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    rest: Callable[[], object] = lambda: None,
+) -> tuple[int, bool]:
+    """Forget the records of days more than ``days`` ago; of how many, and whether these were all.
+
+    Whoever counts such a day later has its keys counted anew. Each record is deleted in a
+    transaction of its own, as workers hold several, in another order.
+
+    Raises:
+        StoreError: as any statement.
+    """
+    deleted = 0
+    while True:
+        found = session.query(
+            "SELECT DISTINCT counter, day FROM counter_keys"
+            " WHERE day < UTC_DATE() - INTERVAL %s DAY ORDER BY day LIMIT %s",
+            (days, _DAYS_PER_QUERY),
+        )
+        for counter, day in found:
+            if stop():
+                return deleted, False
+            deleted += session.execute(
+                # By the index by which workers lock, so that nobody waits in a circle.
+                "DELETE counter_keys FROM counter_keys FORCE INDEX (PRIMARY)"
+                " WHERE counter = %s AND day = %s",
+                (counter, day),
+            )
+        if len(found) < _DAYS_PER_QUERY:
+            return deleted, True
+        rest()

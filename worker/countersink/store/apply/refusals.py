@@ -1,0 +1,150 @@
+"""Rows that become dead letters by a rule of their counter: tracked, unknown in strict mode, of
+reconciled days.
+
+Those of the counters of tracked tables, which triggers count and nobody else may, in strict mode
+those of counters that nobody has made, nor counted before, and those that are in what their bucket
+was set to already.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.cells import dead_row
+from countersink.store.apply.dead import RECONCILED, DeadRow
+from countersink.store.connection import Session
+from countersink.store.counters.policies import Mark, Policies, accepted
+from countersink.store.errors import BadData
+from countersink.store.sql import parts
+
+TRACKED_COUNTER: Final = "tracked_counter"
+UNKNOWN_COUNTER: Final = "unknown_counter"
+"""Reasons of the dead rows."""
+
+
+def refuse(
+    session: Session, entries: Sequence[Incoming], policies: Policies, *, late: bool = False
+) -> tuple[list[Incoming], list[DeadRow]]:
+    """Take the rows that may not be counted out of ``entries``.
+
+    Args:
+        session: in a transaction that holds the lock on control.
+        entries: what is to be counted.
+        policies: those in force.
+        late: count also what was accepted before its bucket was reconciled.
+
+    Returns:
+        the entries with what is left of them, and a dead row for each row taken out.
+    """
+    kept, dead = list(entries), list[DeadRow]()
+    if policies.strict or policies.tracked:
+        kept, dead = _without_refused(session, kept, policies)
+    if policies.marked_before and not late:
+        kept, in_truth = _without_late(kept, policies)
+        dead += in_truth
+    return kept, dead
+
+
+def _without_refused(
+    session: Session, entries: Sequence[Incoming], policies: Policies
+) -> tuple[list[Incoming], list[DeadRow]]:
+    """The entries without the rows of counters that are not counted."""
+    names = {row[1] for entry in entries for row in entry.rows}
+    refused = {name: _tracked(name) for name in names & policies.tracked}
+    if policies.strict:
+        doubtful = names - policies.tracked - policies.known
+        unknown = doubtful - known(session, doubtful)
+        policies.known |= doubtful - unknown
+        refused |= {name: _unknown(name) for name in unknown}
+    if not refused:
+        return list(entries), []
+    kept: list[Incoming] = []
+    dead: list[DeadRow] = []
+    for entry in entries:
+        out = [row for row in entry.rows if row[1] in refused]
+        if out:
+            dead += [dead_row(entry, row, refused[row[1]]) for row in out]
+            entry = replace(entry, rows=[row for row in entry.rows if row[1] not in refused])
+        kept.append(entry)
+    return kept, dead
+
+
+def _without_late(
+    entries: Sequence[Incoming], policies: Policies
+) -> tuple[list[Incoming], list[DeadRow]]:
+    """The entries without what was accepted before its bucket was reconciled."""
+    before = policies.marked_before
+    kept: list[Incoming] = []
+    dead: list[DeadRow] = []
+    for entry in entries:
+        # Live traffic costs a comparison for each entry, and its rows are not looked at.
+        when = accepted(entry.id, entry.at)
+        if when < before:
+            errors = _late(entry, when, policies)
+            if errors:
+                dead += [
+                    dead_row(entry, row, errors[row[1], row[3]])
+                    for row in entry.rows
+                    if (row[1], row[3]) in errors
+                ]
+                left = [row for row in entry.rows if (row[1], row[3]) not in errors]
+                entry = replace(entry, rows=left)
+        kept.append(entry)
+    return kept, dead
+
+
+def _late(entry: Incoming, when: int, policies: Policies) -> dict[tuple[str, int], BadData]:
+    """The counters and minutes of an entry whose bucket was reconciled since it was accepted."""
+    found: dict[tuple[str, int], BadData] = {}
+    for counter, minute in {(row[1], row[3]) for row in entry.rows}:
+        mark = policies.mark(counter, minute, when)
+        if mark is not None:
+            found[counter, minute] = _reconciled(when, mark)
+    return found
+
+
+def _tracked(counter: str) -> BadData:
+    return BadData(
+        f"{counter!r} is the row count of a tracked table, and only its triggers count it: count"
+        f" under another name, or `countersink untrack {counter}`, then `countersink dead retry`",
+        reason=TRACKED_COUNTER,
+    )
+
+
+def _unknown(counter: str) -> BadData:
+    return BadData(
+        f"no counter is called {counter!r}, and only known ones are counted here:"
+        f" `countersink counter set {counter}`, then `countersink dead retry`",
+        reason=UNKNOWN_COUNTER,
+    )
+
+
+def _reconciled(when: int, mark: Mark) -> BadData:
+    return BadData(
+        f"accepted at {when} (Unix ms), and backfill {mark.run} has set this bucket since then to"
+        f" what its sources say of everything before {mark.sent_before}: if they lack it,"
+        f" `countersink dead retry --reason {RECONCILED}`, or its ref, counts it on top",
+        reason=RECONCILED,
+    )
+
+
+_NAMES_PER_QUERY: Final = 500
+
+
+def known(session: Session, names: Iterable[str]) -> set[str]:
+    """Which of these counters are known, so that rows of theirs are counted in strict mode."""
+    found: set[str] = set()
+    ordered = sorted(names)
+    for part in parts(ordered, _NAMES_PER_QUERY):
+        marks = ", ".join(["%s"] * len(part))
+        rows = session.query(
+            f"SELECT name FROM counter WHERE name IN ({marks})"
+            f" UNION SELECT counter FROM counter_ledger WHERE counter IN ({marks})"
+            # Counted in the application's own transactions, and not compacted yet.
+            " UNION SELECT counter FROM counter_slot FORCE INDEX (PRIMARY)"
+            f" WHERE counter IN ({marks}) GROUP BY counter",
+            (*part, *part, *part),
+        )
+        found.update(name for (name,) in rows)
+    return found

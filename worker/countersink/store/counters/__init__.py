@@ -1,0 +1,1 @@
+"""Counters: their settings and policies, their buckets, and how they are deleted."""

@@ -1,0 +1,380 @@
+"""Buckets: which one an event goes to, and which stretch of time a bucket is.
+
+A bucket's *label* is what the column ``bucket`` holds, counted in seconds since 1970-01-01 00:00 as
+if it were UTC. For the resolution ``day`` it is the midnight of the local date, for ``hour`` and
+``quarter`` the start in UTC. To it the number of the policy is added as seconds. So a label alone
+tells under which policy it was counted, no two policies ever share a bucket, and a counter may
+change its policy at any minute; the first policy's labels are plain.
+"""
+
+from calendar import monthrange
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from functools import lru_cache
+from typing import Final, Literal, get_args
+from zoneinfo import ZoneInfo, available_timezones
+
+from countersink.store.errors import SeriesTooLong
+
+Resolution = Literal["day", "hour", "quarter"]
+RESOLUTIONS: Final[tuple[Resolution, ...]] = get_args(Resolution)
+
+WIDTH: Final[dict[Resolution, int]] = {"day": 1440, "hour": 60, "quarter": 15}
+"""Minutes of a bucket; a local day has more or fewer where clocks are changed."""
+MAX_POLICIES: Final = 60
+"""Policies a counter can have had: their numbers are seconds."""
+
+_DAY: Final = 86_400
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (naive, as DATETIME is)
+_EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
+MAX_MINUTE: Final = 4_223_363_039
+"""The last minute of 9999-12-25 UTC, the last one an event may have (0 is the first): in every time
+zone there are days after it."""
+FIRST_DAY: Final = date(1969, 12, 30)
+LAST_DAY: Final = date(9999, 12, 28)
+"""No time zone has an event on these days, before the one, or after the other: there the days are
+those of UTC, and whoever adds days up meets no end of dates."""
+_FIRST_NUMBER: Final = FIRST_DAY.toordinal() - _EPOCH_ORDINAL
+_LAST_NUMBER: Final = LAST_DAY.toordinal() - _EPOCH_ORDINAL
+_LONGEST_GAP: Final = 180
+"""Minutes by which a midnight may be off its place where clocks are changed around it."""
+
+
+@lru_cache(maxsize=256)
+def zone(name: str) -> ZoneInfo:
+    """The time zone of an IANA name.
+
+    Raises:
+        ValueError: there is none; the message says what a name looks like.
+    """
+    # Asked for by name, not by trying: a name is a path, and not every file there is a zone.
+    if name not in available_timezones():
+        raise ValueError(
+            f"{name!r} is no time zone: give an IANA name such as Europe/Berlin, America/New_York"
+            " or UTC"
+        )
+    return ZoneInfo(name)
+
+
+def label(number: int, time_zone: str, resolution: Resolution, minute: int) -> int:
+    """The label of the bucket for an event at ``minute`` (Unix minutes) under such a policy."""
+    if resolution == "day":
+        if time_zone == "UTC":
+            return minute // 1440 * _DAY + number
+        return _day_number(time_zone, minute * 60) * _DAY + number
+    width = WIDTH[resolution]
+    return minute // width * width * 60 + number
+
+
+def policy_number(label: int) -> int:
+    """The number of the policy under which a bucket was counted."""
+    return label % 60
+
+
+def starts_at(time_zone: str, resolution: Resolution, label: int) -> int:
+    """Unix seconds at which the bucket begins."""
+    start = label - policy_number(label)
+    if resolution == "day":
+        return _day_begins(time_zone, start // _DAY)
+    return start
+
+
+def ends_at(time_zone: str, resolution: Resolution, label: int) -> int:
+    """Unix seconds at which the bucket has ended."""
+    start = label - policy_number(label)
+    if resolution == "day":
+        return _day_begins(time_zone, start // _DAY + 1)
+    return start + WIDTH[resolution] * 60
+
+
+def local_day(time_zone: str, resolution: Resolution, label: int) -> date:
+    """The date that the bucket belongs to (or begins on), in the policy's own time zone."""
+    start = label - policy_number(label)
+    return _date(start // _DAY if resolution == "day" else _day_number(time_zone, start))
+
+
+def date_at(time_zone: str, instant: int) -> date:
+    """The local date at an instant, in Unix seconds."""
+    return _date(_day_number(time_zone, instant))
+
+
+@lru_cache(maxsize=65_536)
+def day_begins(time_zone: str, day: date) -> int:
+    """Unix seconds of the first minute that has this local date, or a later one.
+
+    A date that a zone left out (as Apia did with 2011-12-30) begins where the next one does.
+    """
+    place = zone(time_zone)
+    if time_zone == "UTC" or not FIRST_DAY < day <= LAST_DAY:
+        return day_label(day)
+    begins = round(datetime(day.year, day.month, day.day, tzinfo=place).timestamp())
+    if date_at(time_zone, begins) == day and date_at(time_zone, begins - 1) < day:
+        return begins
+    # Midnight was left out, or came twice: clocks were changed around it.
+    first = begins // 60 - _LONGEST_GAP
+    for minute in range(first, first + 2 * _LONGEST_GAP):
+        if date_at(time_zone, minute * 60) >= day:
+            return minute * 60
+    return begins
+
+
+def label_text(label: int) -> str:
+    """A label as the text of a DATETIME literal.
+
+    Raises:
+        OverflowError: beyond the year 9999.
+    """
+    return (_EPOCH + timedelta(seconds=label)).isoformat(" ")
+
+
+def label_of(bucket: datetime) -> int:
+    """The label that a DATETIME read from the table is."""
+    return round((bucket - _EPOCH).total_seconds())
+
+
+def label_time(label: int) -> datetime:
+    """A label as the naive datetime that the table holds.
+
+    Raises:
+        OverflowError: beyond the year 9999.
+    """
+    return _EPOCH + timedelta(seconds=label)
+
+
+def day_label(day: date) -> int:
+    """The plain label of a date's midnight."""
+    return (day.toordinal() - _EPOCH_ORDINAL) * _DAY
+
+
+@lru_cache(maxsize=65_536)
+def _day_number(time_zone: str, instant: int) -> int:
+    """Days since 1970-01-01 of the local date at an instant."""
+    place = zone(time_zone)
+    number = instant // _DAY
+    if not _FIRST_NUMBER <= number <= _LAST_NUMBER:
+        return number
+    local = datetime.fromtimestamp(instant, place).toordinal() - _EPOCH_ORDINAL
+    return max(_FIRST_NUMBER, min(local, _LAST_NUMBER))
+
+
+def _day_begins(time_zone: str, number: int) -> int:
+    """As :func:`day_begins`, of a day by its number, which may be that after the last date."""
+    return number * _DAY if number > _LAST_NUMBER else day_begins(time_zone, _date(number))
+
+
+def _date(day_number: int) -> date:
+    return date.fromordinal(_EPOCH_ORDINAL + day_number)
+
+
+Interval = tuple[int | None, int | None]
+"""[begin, end) in Unix seconds; None where it is open."""
+
+ONE_DAY: Final = timedelta(days=1)
+MAX_DAYS: Final = 100_000
+"""Longest series, in days or hours: a single event dated 9999 would make millions of zeros."""
+MAX_MONTHS: Final = 3_600
+"""Longest series of months."""
+
+_AROUND: Final = 4 * 3600
+"""Seconds around midnight within which a change of clocks can make a date come back."""
+_STEP: Final = 6 * 3600
+"""Seconds between two looks for a change of clocks."""
+_UTC_DAY: Final = 86_400
+_FIRST: Final = day_label(FIRST_DAY)
+_END: Final = day_label(LAST_DAY + ONE_DAY)
+
+
+def offset_at(time_zone: str, instant: int) -> int:
+    """How far local time is ahead of UTC at an instant, in seconds; 0 where days are UTC's."""
+    if not _FIRST <= instant < _END:
+        return 0
+    offset = datetime.fromtimestamp(instant, zone(time_zone)).utcoffset()
+    assert offset is not None
+    return round(offset.total_seconds())
+
+
+@lru_cache(maxsize=65_536)
+def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
+    """The instants at which the local date becomes ``day`` or later, is before it again, and so on.
+
+    Almost always one.
+    """
+    begins = day_begins(time_zone, day)
+    if offset_at(time_zone, begins - _AROUND) == offset_at(time_zone, begins + _AROUND):
+        return (begins,)
+    changes = []
+    before = False
+    first = begins // 60 - _AROUND // 60
+    for minute in range(first, first + 2 * _AROUND // 60):
+        reached = date_at(time_zone, minute * 60) >= day
+        if reached != before:
+            changes.append(minute * 60)
+            before = reached
+    return tuple(changes) or (begins,)
+
+
+def intervals(time_zone: str, start: date | None, end: date | None) -> list[Interval]:
+    """When the local date lies between ``start`` and ``end``, both inclusive; None is open."""
+    since: list[Interval] = [(None, None)]
+    if start is not None:
+        reached = [*date_changes(time_zone, start), None]
+        since = list(zip(reached[::2], reached[1::2], strict=True))
+    until: list[Interval] = [(None, None)]
+    if end is not None and (following := after(end)) is not None:
+        passed = [None, *date_changes(time_zone, following)]
+        until = list(zip(passed[::2], passed[1::2], strict=True))
+    found = []
+    for begin, stop in since:
+        for other_begin, other_stop in until:
+            low = later(begin, other_begin)
+            high = earlier(stop, other_stop)
+            if low is None or high is None or low < high:
+                found.append((low, high))
+    return found
+
+
+def after(day: date) -> date | None:
+    """The next day; None after the last one that can be written."""
+    return None if day == date.max else day + ONE_DAY
+
+
+def later(one: int | None, other: int | None) -> int | None:
+    """The later of two beginnings; None is the open one."""
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one, other)
+
+
+def earlier(one: int | None, other: int | None) -> int | None:
+    """The earlier of two ends; None is the open one."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
+    """The stretches of [begin, end) between two changes of clocks: (begin, end, UTC offset)."""
+    if begin >= end:
+        return []
+    found = []
+    current = offset_at(time_zone, begin)
+    for day in range(begin // _UTC_DAY, (end - 1) // _UTC_DAY + 1):
+        for change, offset in _clock_changes(time_zone, day):
+            if begin < change < end and offset != current:
+                found.append((begin, change, current))
+                begin, current = change, offset
+    found.append((begin, end, current))
+    return found
+
+
+def hour_at(time_zone: str, instant: int) -> tuple[int, int]:
+    """The local hour of an instant: (when it begins, its UTC offset), both in seconds."""
+    return _hour(instant, offset_at(time_zone, instant))
+
+
+def hours(time_zone: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """The local hours of [begin, end) in order, as :func:`hour_at` has them.
+
+    An hour that clocks repeat comes twice, with another offset; one that they leave out does not
+    come. Where clocks are changed within an hour two may begin at the same instant, so to speak: of
+    each only a part has been.
+    """
+    for first, stop, offset in offsets(time_zone, begin, end):
+        hour, _ = _hour(first, offset)
+        for instant in range(hour, stop, 3600):
+            yield instant, offset
+
+
+def days(first: date, last: date) -> list[date]:
+    """The days of a series in order, both ends included.
+
+    Raises:
+        SeriesTooLong: there are more than :data:`MAX_DAYS`.
+    """
+    count = (last - first).days + 1
+    require_length(count, "days", first, last, whole_days=MAX_DAYS)
+    return [first + index * ONE_DAY for index in range(count)]
+
+
+def months(first: date, last: date) -> list[date]:
+    """The first days of the months of a series in order, those of both days included.
+
+    Raises:
+        SeriesTooLong: there are more than :data:`MAX_MONTHS`.
+    """
+    begin, end = _month_number(first), _month_number(last)
+    whole_days = MAX_MONTHS // 12 * 365
+    require_length(end - begin + 1, "months", first, last, most=MAX_MONTHS, whole_days=whole_days)
+    return [date(number // 12, number % 12 + 1, 1) for number in range(begin, end + 1)]
+
+
+def month_of(day: date) -> date:
+    """The first day of the month."""
+    return day.replace(day=1)
+
+
+def month_ends(day: date) -> date:
+    """The last day of the month."""
+    return day.replace(day=monthrange(day.year, day.month)[1])
+
+
+def require_length(
+    count: int,
+    what: str,
+    first: object,
+    last: object,
+    *,
+    most: int = MAX_DAYS,
+    whole_days: int,
+) -> None:
+    """Refuse a series that is too long.
+
+    Args:
+        count: how many members it has.
+        what: they are.
+        first, last: the first and the last.
+        most: how many it may have.
+        whole_days: how many days surely make no more than those.
+
+    Raises:
+        SeriesTooLong: it has more.
+    """
+    if count > most:
+        raise SeriesTooLong(
+            f"a series from {first} to {last} has {count:,} {what};"
+            f" give a range of at most {most:,}",
+            whole_days=whole_days,
+        )
+
+
+@lru_cache(maxsize=65_536)
+def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
+    """(instant, offset from then on) of each change of clocks in a UTC day, its end included."""
+    found = []
+    begin = utc_day * _UTC_DAY
+    before = offset_at(time_zone, begin)
+    for low in range(begin, begin + _UTC_DAY, _STEP):
+        after = offset_at(time_zone, low + _STEP)
+        if after != before:
+            found.append((_change(time_zone, low, low + _STEP, before), after))
+            before = after
+    return tuple(found)
+
+
+def _change(time_zone: str, low: int, high: int, before: int) -> int:
+    """The first second in (low, high] at which the offset is not ``before`` any more."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if offset_at(time_zone, middle) == before:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _hour(instant: int, offset: int) -> tuple[int, int]:
+    return (instant + offset) // 3600 * 3600 - offset, offset
+
+
+def _month_number(day: date) -> int:
+    return day.year * 12 + day.month - 1

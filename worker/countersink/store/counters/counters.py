@@ -1,0 +1,205 @@
+"""Counters as somebody has made them: time zone, resolution, how long days are kept."""
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+from countersink.store.apply.control import Control, bump, exclusive
+from countersink.store.connection import Connect, Session
+from countersink.store.counters import buckets, deletion
+from countersink.store.counters.buckets import Resolution
+from countersink.store.counters.deletion import Deleted
+from countersink.store.counters.policies import load
+from countersink.store.counters.settings import (
+    Counter,
+    KeepDays,
+    MaxKeys,
+    SettingsChange,
+    change,
+    check_app_slots,
+    check_keep_days,
+    check_max_keys,
+    check_name,
+    check_resolution,
+    read,
+    require,
+    start_minute,
+)
+from countersink.store.errors import Conflict
+from countersink.store.in_app import settings_version
+from countersink.store.sessions import Pool
+
+__all__ = ["Counter", "Counters", "Deleted"]
+
+Result = TypeVar("Result")
+
+
+class Counters:
+    """The counters and their settings. Thread-safe and fork-safe.
+
+    Whoever counts follows a change at once and exactly: what is counted after :meth:`set` has
+    returned goes by it, whichever worker does it. Every method raises what
+    :mod:`countersink.store.errors` lists; Conflict says that others were in the way all the time.
+
+    Args:
+        connect: makes sessions at REPEATABLE READ whose tables were checked.
+        pool: for reading.
+    """
+
+    def __init__(self, connect: Connect, pool: Pool) -> None:
+        self._connect = connect
+        self._pool = pool
+
+    def list(self) -> "list[Counter]":
+        """Every counter that was made or counted, by name."""
+        return self._pool.read(read)
+
+    def show(self, name: str) -> Counter:
+        """One counter.
+
+        Raises:
+            UnknownCounter: it was neither made nor ever counted.
+        """
+
+        def work(session: Session) -> Counter:
+            require(session, name)
+            return read(session, name)[0]
+
+        return self._pool.read(work)
+
+    def set(
+        self,
+        name: str,
+        *,
+        time_zone: str | None = None,
+        resolution: Resolution | None = None,
+        keep_days: KeepDays | None = None,
+        max_keys: MaxKeys | None = None,
+        app_slots: int | None = None,
+        start: datetime | None = None,
+    ) -> Counter:
+        """Make a counter, or change what is given of one; what is not given stays.
+
+        Args:
+            name: 1 to 64 of ``A-Z a-z 0-9 _ . : -``.
+            time_zone: IANA name; whose midnights begin its days. At first UTC.
+            resolution: ``day``, ``hour`` or ``quarter`` (of an hour): from quarters the days of any
+                zone can be added up, from hours those of zones that are whole hours from UTC. At
+                first ``day``.
+            keep_days: days that days are kept before they roll up to months, or ``"forever"``, as
+                at first.
+            max_keys: keys that workers and backfills make for a day of it, 1 to 100,000,000; what
+                comes for others goes to the key ``__overflow__``. ``"none"``: as for all counters
+                (:meth:`set_max_keys`), as at first.
+            app_slots: 1 to 256; over how many slots the application's own transactions spread. At
+                first 16.
+            start: aware, in whole minutes, at least one minute ahead: the event time from which
+                time zone and resolution are for. Needed to change them once anything was counted;
+                without it a counter that never was has them for all time.
+
+        Returns:
+            the counter as it is now.
+
+        Raises:
+            ValueError: a value that cannot be, or a change that may not be; says what can.
+            TrackedCounter: it is that of a tracked table.
+        """
+        check_name(name)
+        if time_zone is not None:
+            buckets.zone(time_zone)
+        wanted = SettingsChange(
+            name,
+            time_zone,
+            None if resolution is None else check_resolution(resolution),
+            None if keep_days is None else (check_keep_days(keep_days),),
+            None if max_keys is None else (check_max_keys(max_keys),),
+            None if app_slots is None else check_app_slots(app_slots),
+            None if start is None else start_minute(start),
+        )
+
+        return self._alone(partial(change, wanted), name)
+
+    def delete(self, name: str, key: str | None = None) -> Deleted:
+        """Delete a counter with all it was ever counted and its settings, or one key of it.
+
+        In many short transactions, beside whoever counts; if it is interrupted, call it again. What
+        is counted later, be it in the queue already, counts from 0, and a deleted counter then has
+        the defaults.
+
+        Raises:
+            UnknownCounter: there is no such counter. (Of a key that it does not have 0 rows are
+                deleted.)
+            TrackedCounter: it is that of a tracked table.
+        """
+
+        with self._connect() as session:
+            settings_version.refuse_tracked(session, name)
+            require(session, name)
+            if key is None:
+                return deletion.delete_counter(session, name)
+            return deletion.delete_key(session, name, key)
+
+    def strict(self) -> bool:
+        """Whether rows of counters that were neither made nor counted before are refused."""
+
+        def work(session: Session) -> bool:
+            return load(session).strict
+
+        return self._pool.read(work)
+
+    def set_strict(self, on: bool) -> None:
+        """From now on refuse rows of unknown counters (they become dead letters), or take them."""
+
+        def switch(session: Session, control: Control) -> None:
+            if control.strict != bool(on):
+                if on:
+                    settings_version.lower_unknown(session)
+                session.execute("UPDATE control SET strict = %s WHERE id = 1", (bool(on),))
+                bump(session)
+
+        self._alone(switch)
+
+    def max_keys(self) -> int | None:
+        """The most keys that a day may have, of counters without a cap of their own; None: any
+        number.
+        """
+
+        def work(session: Session) -> int | None:
+            return load(session).default_cap
+
+        return self._pool.read(work)
+
+    def set_max_keys(self, max_keys: int | None) -> None:
+        """Set that number, from now on and for days that have keys already too; None: no cap.
+
+        Raises:
+            ValueError: not a number from 1 to 100,000,000.
+        """
+        wanted = check_max_keys(max_keys)
+
+        def switch(session: Session, control: Control) -> None:
+            if load(session).default_cap != wanted:
+                session.execute("UPDATE control SET max_keys = %s WHERE id = 1", (wanted,))
+                bump(session)
+
+        self._alone(switch)
+
+    def _alone(self, work: Callable[[Session, Control], Result], name: str | None = None) -> Result:
+        """Run ``work`` in a transaction while nobody is counting, be it in one of an application's
+        own, where that is of this name.
+        """
+        with self._connect() as session:
+            try:
+                if name is None:
+                    return exclusive(session, partial(work, session))
+                return settings_version.alone(session, name, partial(work, session))
+            except Conflict as error:
+                raise Conflict(
+                    f"nothing was changed, since others held what it takes all the time ({error}):"
+                    " try again",
+                    code=error.code,
+                ) from error
+
+    def __repr__(self) -> str:
+        return "Counters()"

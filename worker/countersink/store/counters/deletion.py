@@ -1,0 +1,283 @@
+"""Deleting a counter, or a key of it, beside whoever counts.
+
+In short transactions at REPEATABLE READ, each of which takes some rows away and corrects the ledger
+by their sum: so the tables agree with the ledger at every moment, and whoever was killed in the
+middle begins again. The SELECT … FOR UPDATE locks the rows and the gaps between them, so that the
+DELETE finds the same ones. It waits for workers, whose transactions are short; where the wait is
+long (an open transaction of the application) it goes on row by row, so that nobody waits behind it.
+
+A pass takes as many rows as there were when it began, and there is another one only as long as
+there are fewer and fewer: so it ends, however fast others count. What backfills of the counter
+wrote down goes first, and with it they end.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Final, TypeVar
+
+from countersink.runtime.limits import key_bytes
+from countersink.store.apply.control import Control, bump, exclusive, short_waits
+from countersink.store.connection import Session
+from countersink.store.counters import deletion_sql
+from countersink.store.counters.deletion_sql import (
+    TABLES,
+    Position,
+    Table,
+    delete_buckets,
+    delete_rows,
+    rows_left,
+)
+from countersink.store.counters.deletion_sql import Deleted as Deleted
+from countersink.store.counters.policies import load
+from countersink.store.errors import Conflict
+from countersink.store.in_app import settings_version
+
+ROWS: Final = 1000
+"""Rows per transaction."""
+FEW: Final = 5000
+"""Rows that are left for the transaction that keeps everybody from counting."""
+MOST: Final = 50_000
+"""Rows that it takes at most, should so many come before it begins."""
+ATTEMPTS: Final = 20
+"""How often in a row to try what others hold, for a second each."""
+
+_LONGEST_PAUSE: Final = 0.2
+_PASSES: Final = 20
+
+Reached = Callable[[str], object]
+Result = TypeVar("Result")
+
+
+class _Faster(Exception):
+    """More than :data:`MOST` rows are left."""
+
+
+class _Backfilled(Exception):
+    """A backfill has begun, and added something, since its predecessors were ended."""
+
+
+class _Deleting:
+    """One deletion. ``reached`` and ``pause`` are those of :func:`delete_key`."""
+
+    def __init__(
+        self,
+        session: Session,
+        counter: str,
+        reached: Reached,
+        pause: Callable[[float], object],
+        attempts: int,
+    ) -> None:
+        self._session = session
+        self._counter = counter
+        self._reached = reached
+        self._pause = pause
+        self._attempts = attempts
+        self._size = ROWS
+
+    def key_once(self, key: bytes) -> Deleted:
+        """Delete a key's rows in order, not turning back to what is counted meanwhile."""
+        deleted = Deleted()
+        for table in TABLES:
+            after: datetime | None = None
+            while True:
+                page, after = self._next(
+                    partial(delete_buckets, self._session, table, self._counter, key, after)
+                )
+                deleted += page
+                if after is None:
+                    break
+        return deleted
+
+    def backfills(self) -> None:
+        """End the counter's backfills, and delete what they wrote down."""
+        session, counter = self._session, self._counter
+        self._next(lambda _: deletion_sql.end_runs(session, counter))
+        for run in deletion_sql.runs_with_corrections(session, counter):
+            while self._next(partial(deletion_sql.delete_corrections, session, counter, run)):
+                pass
+        for source in deletion_sql.sources(session, counter):
+            while self._next(partial(deletion_sql.delete_chunks, session, counter, source)):
+                pass
+
+    def rows(self) -> int:
+        """How many rows there are."""
+        return rows_left(self._session, self._counter)
+
+    def once_through(self, most: int) -> Deleted:
+        """Delete the counter's rows in order, about ``most`` of them."""
+        deleted = Deleted()
+        for table in TABLES:
+            deleted += self._table(table, most - deleted.rows)
+        return deleted
+
+    def _table(self, table: Table, most: int) -> Deleted:
+        deleted = Deleted()
+        last: Position | None = None
+        inside = False
+        while deleted.rows < most:
+            # First the rest of the bucket, then those after it: each is one range of the index.
+            where, args = "counter = %s", tuple[object, ...]((self._counter,))
+            if last is not None and inside:
+                where, args = f"{where} AND bucket = %s AND counter_key >= %s", (*args, *last)
+            elif last is not None:
+                where, args = f"{where} AND bucket > %s", (*args, last[0])
+            page, at = self._next(partial(delete_rows, self._session, table, where, args))
+            deleted += page
+            if at is None and not inside:
+                break
+            last, inside = at or last, at is not None
+        return deleted
+
+    def finish_alone(self) -> Deleted:
+        """Delete what was counted meanwhile, and the counter itself, while nobody is counting."""
+        for _ in range(_PASSES):
+            try:
+                return self._finish_alone()
+            except _Backfilled:
+                self.backfills()
+        raise Conflict(f"{self._counter} is backfilled again and again: stop that first")
+
+    def _finish_alone(self) -> Deleted:
+        try:
+            return settings_version.alone(
+                self._session,
+                self._counter,
+                self._finish,
+                attempts=min(self._attempts, settings_version.ATTEMPTS),
+                pause=self._pause,
+            )
+        except _Faster:
+            raise Conflict(
+                f"{self._counter} is counted faster than it can be deleted (more than {MOST:,} rows"
+                " came meanwhile): stop its producers, and run this again"
+            ) from None
+        except Conflict as error:
+            raise self._held(error) from error
+
+    def _finish(self, control: Control) -> Deleted:
+        settings_version.refuse_tracked(self._session, self._counter)
+        if not deletion_sql.finish(self._session, self._counter):
+            raise _Backfilled
+        if rows_left(self._session, self._counter, MOST + 1) > MOST:
+            raise _Faster
+        deleted = Deleted()
+        for table in TABLES:
+            page = Deleted(ROWS)
+            while page.rows == ROWS:
+                page, _ = delete_rows(
+                    self._session, table, "counter = %s", (self._counter,), ROWS, " NOWAIT"
+                )
+                deleted += page
+        for statement in (
+            "DELETE FROM counter_ledger WHERE counter = %s",
+            "DELETE FROM app_ledger WHERE counter = %s",
+            "DELETE FROM counter_policy WHERE counter = %s",
+            "DELETE FROM counter_keys WHERE counter = %s",
+            "DELETE FROM day_note WHERE counter = %s",
+            "DELETE FROM share_link WHERE counter = %s",
+            "DELETE FROM counter WHERE name = %s",
+        ):
+            self._session.execute(statement, (self._counter,))
+        bump(self._session)
+        self._reached("before_commit")
+        return deleted
+
+    def _held(self, error: Conflict) -> Conflict:
+        return Conflict(
+            f"another transaction holds rows of {self._counter} all the time ({error}):"
+            " end it, or run this again later, which goes on where this stopped",
+            code=error.code,
+        )
+
+    def _next(self, delete: Callable[[int], Result]) -> Result:
+        """One transaction, which is given how many rows to delete."""
+        for attempt in range(1, self._attempts + 1):
+            size = self._size
+            try:
+                with self._session.transaction():
+                    done = delete(size)
+                    self._reached("before_commit")
+            except Conflict as error:
+                if attempt == self._attempts:
+                    raise self._held(error) from error
+                self._size = 1
+                self._pause(random.uniform(0.0, _LONGEST_PAUSE))
+            else:
+                self._size = min(ROWS, 4 * size)
+                return done
+        raise AssertionError("there is at least one attempt")
+
+
+def delete_key(
+    session: Session,
+    counter: str,
+    key: str,
+    *,
+    reached: Reached = lambda point: None,
+    pause: Callable[[float], object] = time.sleep,
+    attempts: int = ATTEMPTS,
+) -> Deleted:
+    """Delete one key of a counter, in all its buckets and months.
+
+    Args:
+        session: at REPEATABLE READ, outside a transaction.
+        counter: its name.
+        key: the key.
+        reached: called before each COMMIT; for tests that kill the process there.
+        pause: how to wait where others hold rows, in seconds.
+        attempts: how often in a row to try that, a second each.
+
+    Raises:
+        Conflict: others held rows all the time; what was deleted is deleted, and it can go on.
+    """
+    deleting = _Deleting(session, counter, reached, pause, attempts)
+    wanted = key_bytes(key)
+    deleted = Deleted()
+    with short_waits(session):
+        for _ in range(_PASSES):
+            found = deleting.key_once(wanted)
+            deleted += found
+            if found.rows < ROWS:
+                break
+    if load(session).cap(counter) is not None:
+        _make_room(session, attempts)
+    return deleted
+
+
+def _make_room(session: Session, attempts: int) -> None:
+    """Let everybody look anew which keys the days of counters have that have a cap."""
+
+    def work(control: Control) -> None:
+        bump(session)
+
+    exclusive(session, work, attempts=attempts)
+
+
+def delete_counter(
+    session: Session,
+    counter: str,
+    *,
+    reached: Reached = lambda point: None,
+    pause: Callable[[float], object] = time.sleep,
+    attempts: int = ATTEMPTS,
+) -> Deleted:
+    """Delete a counter: rows, months, ledger, policies, settings, and what its backfills wrote
+    down, but for the list of their runs. As :func:`delete_key`.
+
+    Raises:
+        Conflict: as there; or it is counted faster than it can be deleted.
+    """
+    deleting = _Deleting(session, counter, reached, pause, attempts)
+    deleted = Deleted()
+    with short_waits(session):
+        deleting.backfills()
+        there = deleting.rows()
+        for _ in range(_PASSES):
+            deleted += deleting.once_through(there)
+            before, there = there, deleting.rows()
+            if there <= FEW or there >= before:
+                break
+    return deleted + deleting.finish_alone()

@@ -1,0 +1,285 @@
+"""The statements of :mod:`countersink.store.counters.deletion`: they take away some rows of a
+counter with what the ledger says of them, and what backfills of the counter wrote down.
+
+To be run in a transaction at REPEATABLE READ. Each statement locks the rows and the gaps between
+them, and deletes those same rows.
+
+Each function for backfills is one transaction's work, and leaves what is written down as right as
+it was: what goes with its amount goes over to the ledger of slot 0, from which the deletion of the
+counter's rows takes what they hold; and a source loses its last chunks first, as if they had never
+been read.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from countersink.store.apply.cells import FIRST_SLOT
+from countersink.store.connection import Session
+from countersink.store.counters.buckets import label_of
+from countersink.store.errors import Conflict
+from countersink.store.ledger import seals
+from countersink.store.ledger.postings import BucketSums, Posting, post
+
+Table = Literal["counter_slot", "counter_month"]
+TABLES: Final[tuple[Table, ...]] = ("counter_slot", "counter_month")
+
+Position = tuple[datetime, bytes]
+"""The bucket and the key of a row."""
+
+_ORDER: Final[dict[Table, str]] = {
+    "counter_slot": "bucket, counter_key, slot",
+    "counter_month": "bucket, counter_key",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What was deleted.
+
+    Attributes:
+        rows: of counter_slot and counter_month.
+        amount: their sum.
+    """
+
+    rows: int = 0
+    amount: int = 0
+
+    def __add__(self, other: "Deleted") -> "Deleted":
+        return Deleted(self.rows + other.rows, self.amount + other.amount)
+
+
+def rows_left(session: Session, counter: str, most: int | None = None) -> int:
+    """How many rows a counter has; a scan of them, which ends after ``most`` of a table."""
+    end = "" if most is None else f" LIMIT {most:d}"
+    return sum(
+        int(number)
+        for table in TABLES
+        for (number,) in session.query(
+            f"SELECT COUNT(*) FROM (SELECT 1 FROM {table} FORCE INDEX (PRIMARY)"
+            f" WHERE counter = %s{end}) AS there",
+            (counter,),
+        )
+    )
+
+
+def delete_rows(
+    session: Session, table: Table, where: str, args: tuple[object, ...], size: int, wait: str = ""
+) -> tuple[Deleted, Position | None]:
+    """Delete the first ``size`` rows by the primary key; also where the last one was.
+
+    Args:
+        session: in a transaction.
+        table: the table.
+        where: a range of the primary key; ``counter = %s`` comes first.
+        args: the values for it; the counter comes first.
+        size: how many.
+        wait: `` NOWAIT``, or nothing.
+    """
+    rows = session.query(
+        "SELECT amount, bucket, counter_key"
+        f" FROM {table} FORCE INDEX (PRIMARY) WHERE {where}"
+        f" ORDER BY {_ORDER[table]} LIMIT %s FOR UPDATE{wait}",
+        (*args, size),
+    )
+    if not rows:
+        return Deleted(), None
+    session.execute(
+        f"DELETE FROM {table} WHERE {where} ORDER BY {_ORDER[table]} LIMIT %s", (*args, len(rows))
+    )
+    gone = BucketSums(month=table == "counter_month")
+    for amount, bucket, key in rows:
+        gone.add_row(str(args[0]), label_of(bucket), bytes(key), int(amount))
+    _post(session, gone)
+    _, bucket, key = rows[-1]
+    return Deleted(len(rows), sum(int(row[0]) for row in rows)), (bucket, bytes(key))
+
+
+def delete_buckets(
+    session: Session,
+    table: Table,
+    counter: str,
+    key: bytes,
+    after: datetime | None,
+    size: int,
+) -> tuple[Deleted, datetime | None]:
+    """Delete a key's rows in its next buckets; also the last bucket, None if all were deleted.
+
+    By whole buckets: a page that ended in the midst of one would have to be sorted by slot, for
+    which MySQL reads all rows of the key.
+
+    Args:
+        session: in a transaction.
+        table: the table.
+        counter: the counter.
+        key: the key.
+        after: the last bucket of the page before; None to begin with.
+        size: about how many rows.
+    """
+    rows = f"{table} FORCE INDEX (by_key)"
+    where = "counter = %s AND counter_key = %s"
+    args: tuple[object, ...] = (counter, key)
+    if after is not None:
+        where, args = f"{where} AND bucket > %s", (*args, after)
+    end = session.query(
+        f"SELECT bucket FROM {rows} WHERE {where} ORDER BY bucket LIMIT 1 OFFSET %s",
+        (*args, size - 1),
+    )
+    last: datetime | None = end[0][0] if end else None
+    if last is not None:
+        where, args = f"{where} AND bucket <= %s", (*args, last)
+    found = session.query(
+        f"SELECT bucket, COUNT(*), SUM(amount) FROM {rows} WHERE {where}"
+        " GROUP BY bucket FOR UPDATE",
+        args,
+    )
+    number = sum(int(each[1]) for each in found)
+    # With a table in front, as MariaDB knows no index hints without.
+    gone = session.execute(f"DELETE {table} FROM {rows} WHERE {where}", args)
+    if gone != number:
+        raise Conflict(f"{number:,} rows were added up and {gone:,} deleted, so nothing was")
+    sums = BucketSums(month=table == "counter_month")
+    for bucket, _, amount in found:
+        sums.add_row(counter, label_of(bucket), key, int(amount))
+    _post(session, sums)
+    return Deleted(number, sum(int(each[2]) for each in found)), last
+
+
+def _post(session: Session, gone: BucketSums) -> None:
+    """Post that rows are gone, as they were found."""
+    taken = [(counter, -posting) for counter, posting in gone.postings().items()]
+    if any(posting != Posting() for _, posting in taken):
+        post(session, 0, taken)
+
+
+MOST_REJECTS: Final = 20_000
+"""Rejected lines that go in one transaction, unless one chunk has more."""
+_ROWS_PER_CHUNK: Final = 200
+"""A chunk takes about as long as so many rows: its journal is long, as what its lines are known
+by is."""
+_REASON: Final = "its counter was deleted"
+_OF_CHUNKS: Final = (
+    "backfill_journal",
+    "backfill_reject",
+    "backfill_chunk",
+    "backfill_lines",
+    "backfill_sample",
+    "backfill_left_out",
+)
+
+
+def end_runs(session: Session, counter: str) -> None:
+    """Let no run of a counter commit anything more."""
+    session.execute(
+        seals.update(
+            "backfill_run",
+            "state = 'deleted', ended = COALESCE(ended, UTC_TIMESTAMP(3)),"
+            " error = COALESCE(error, %s)",
+        )
+        + " WHERE counter = %s AND state NOT IN ('undone', 'deleted')",
+        (_REASON, counter),
+    )
+
+
+def runs_with_corrections(session: Session, counter: str) -> list[int]:
+    """The runs of a counter that may have corrections, or what their sources say."""
+    return [
+        int(run)
+        for (run,) in session.query(
+            "SELECT id FROM backfill_run WHERE counter = %s AND mode <> 'add' ORDER BY id",
+            (counter,),
+        )
+    ]
+
+
+def sources(session: Session, counter: str) -> list[int]:
+    """The sources of a counter."""
+    found = session.query(
+        "SELECT id FROM backfill_source WHERE counter = %s ORDER BY id", (counter,)
+    )
+    return [int(source) for (source,) in found]
+
+
+def delete_corrections(session: Session, counter: str, run: int, size: int) -> bool:
+    """Delete the first ``size`` corrections of a run, and as many rows of what its sources say;
+    whether there may be more.
+    """
+    rows = session.query(
+        "SELECT should_be - had FROM backfill_drift WHERE run = %s"
+        " ORDER BY bucket, counter_key LIMIT %s FOR UPDATE",
+        (run, size),
+    )
+    if rows:
+        session.execute(
+            "DELETE FROM backfill_drift WHERE run = %s ORDER BY bucket, counter_key LIMIT %s",
+            (run, len(rows)),
+        )
+        _to_slot_0(session, counter, sum(int(amount) for (amount,) in rows))
+    said = session.execute(
+        "DELETE FROM backfill_truth WHERE run = %s ORDER BY bucket, counter_key LIMIT %s",
+        (run, size),
+    )
+    return len(rows) == size or said == size
+
+
+def delete_chunks(session: Session, counter: str, source: int, size: int) -> bool:
+    """Delete the last chunks of a source, and, when it has none left, the source; whether it is
+    still there.
+    """
+    # First of all, as everybody who reads on in it does.
+    found = session.query(
+        "SELECT truth_of FROM backfill_source WHERE id = %s FOR UPDATE", (source,)
+    )
+    if not found:
+        return False
+    chunks = session.query(
+        "SELECT start_at, first_line, rejected, IF(state = 'done', amount, 0) FROM backfill_chunk"
+        " WHERE source = %s ORDER BY start_at DESC LIMIT %s FOR UPDATE",
+        (source, max(1, size // _ROWS_PER_CHUNK)),
+    )
+    if not chunks:
+        session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))
+        return False
+    rejected = amount = 0
+    start_at, first_line = chunks[0][:2]
+    for each in chunks:
+        rejected += int(each[2])
+        if rejected > MOST_REJECTS and each is not chunks[0]:
+            break
+        start_at, first_line = each[:2]
+        amount += int(each[3])
+    for table in _OF_CHUNKS:
+        session.execute(
+            f"DELETE FROM {table} WHERE source = %s AND start_at >= %s", (source, start_at)
+        )
+    # Nobody knows it by its head any more: it is no source to go on with.
+    session.execute(
+        seals.update("backfill_source", "read_to = %s, lines_to = %s, open_at = NULL, head = %s")
+        + " WHERE id = %s",
+        (start_at, first_line - 1, bytes(32), source),
+    )
+    if not found[0][0]:
+        _to_slot_0(session, counter, amount)
+    return True
+
+
+def finish(session: Session, counter: str) -> bool:
+    """Delete the marks of a counter's reconciles; whether nothing else is left. To be run while
+    nobody is counting.
+    """
+    end_runs(session, counter)
+    session.execute("DELETE FROM reconciled_bucket WHERE counter = %s", (counter,))
+    ((left,),) = session.query(
+        "SELECT EXISTS (SELECT 1 FROM backfill_source AS s JOIN backfill_chunk AS c"
+        " ON c.source = s.id WHERE s.counter = %s) OR EXISTS (SELECT 1 FROM backfill_run AS r"
+        " JOIN backfill_drift AS d ON d.run = r.id WHERE r.counter = %s)",
+        (counter, counter),
+    )
+    return not left
+
+
+def _to_slot_0(session: Session, counter: str, amount: int) -> None:
+    if amount:
+        # From one row of the ledger to another: the checksums, which are their sums, stay.
+        post(session, 0, [(counter, Posting(amount))])
+        post(session, FIRST_SLOT, [(counter, Posting(-amount))])

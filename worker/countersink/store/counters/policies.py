@@ -1,0 +1,439 @@
+"""Policies: which buckets a counter's events go to.
+
+A policy holds for the events from one minute on, until the next one's begins: by the time of the
+event, not of the counting, so it does not matter when or by whom an event is counted. A counter
+that nobody has said anything about counts days in UTC.
+
+Marks are part of the policies, by whose version workers see that there are new ones: a mark is on a
+bucket that a backfill has set to what its sources say. What was accepted before that reconcile
+began is in its sources, whether or not it had arrived. So what of it arrives afterwards (out of the
+spool of a host that was dead) is not counted on top. A mark says which entries these are.
+"""
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Final, cast
+
+from countersink.store.apply.control import LOST_ROW
+from countersink.store.connection import Session
+from countersink.store.counters import buckets
+from countersink.store.counters.buckets import Resolution, label_of, label_time
+from countersink.store.errors import Refused, UnknownZone
+from countersink.store.sql import marks, parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a counter's buckets are.
+
+    Attributes:
+        number: 0 for a counter's first policy, then 1, 2, …; see
+            :mod:`countersink.store.counters.buckets`.
+        valid_from: Unix minutes; the first event time it is for.
+        time_zone: IANA name; whose midnights begin the days.
+        resolution: ``day``, ``hour`` or ``quarter`` (of an hour).
+        used_to: the largest label it has, once another policy has taken over; None before.
+        counter: whose it is, for messages.
+
+    Its methods raise Refused where they need its time zone and this machine does not know it, which
+    is found out only then: it is the matter of this counter alone.
+    """
+
+    number: int = 0
+    valid_from: int = 0
+    time_zone: str = "UTC"
+    resolution: Resolution = "day"
+    used_to: int | None = None
+    counter: str = field(default="", compare=False, repr=False)
+
+    def known_zone(self) -> str:
+        """Its time zone.
+
+        Raises:
+            UnknownZone: this machine does not know it; nobody's events go to the wrong day.
+        """
+        try:
+            buckets.zone(self.time_zone)
+        except ValueError as error:
+            raise UnknownZone(
+                f"{self.counter or 'a counter'} counts in {self.time_zone}, a time zone that is"
+                " unknown here: install a newer tzdata (pip install --upgrade tzdata)"
+            ) from error
+        return self.time_zone
+
+    def label(self, minute: int) -> int:
+        """The label of the bucket for an event at this Unix minute."""
+        return buckets.label(self.number, self._zone(), self.resolution, minute)
+
+    def starts_at(self, label: int) -> int:
+        """Unix seconds at which one of its buckets begins."""
+        return buckets.starts_at(self._zone(), self.resolution, label)
+
+    def ends_at(self, label: int) -> int:
+        """Unix seconds at which one of its buckets has ended."""
+        return buckets.ends_at(self._zone(), self.resolution, label)
+
+    def local_day(self, label: int) -> date:
+        """The date of one of its buckets, in its own time zone."""
+        # A day's bucket says its date itself.
+        zone = self.time_zone if self.resolution == "day" else self.known_zone()
+        return buckets.local_day(zone, self.resolution, label)
+
+    def _zone(self) -> str:
+        """Its time zone, known or not where buckets are the same in all of them."""
+        return self.known_zone() if self.resolution == "day" else self.time_zone
+
+
+DEFAULT: Final = Policy()
+OUTDATED: Final = -1
+"""A version that policies never have in the database."""
+
+
+KEPT_UNSENT_MS: Final = 90 * 86_400_000
+"""How long, in ms, an entry may have waited to be sent for its id to tell when it was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a bucket was set to is the truth about entries accepted before a time.
+
+    Attributes:
+        sent_before: Unix ms.
+        run: the backfill that set it.
+    """
+
+    sent_before: int
+    run: int
+
+
+Marks = Mapping[str, Mapping[int, Mark]]
+"""By counter and label of the bucket."""
+
+
+MOST_REMEMBERED: Final = 200_000
+"""Keys that are remembered at once, of all days together: some 30 MB, 70 MB of the longest."""
+
+_NONE: Final[Set[str]] = frozenset()
+
+
+class KeyMemory:
+    """Keys by (counter, day), up to :data:`MOST_REMEMBERED`; days that were asked for longest ago
+    go first.
+
+    To forget a key is always safe.
+    """
+
+    def __init__(self, most: int = MOST_REMEMBERED) -> None:
+        self._most = most
+        self._held = 0
+        self._keys: dict[tuple[str, date], set[str]] = {}
+
+    def of(self, counter: str, day: date) -> Set[str]:
+        """The keys that are remembered of a day."""
+        place = counter, day
+        found = self._keys.pop(place, None)
+        if found is None:
+            return _NONE
+        self._keys[place] = found
+        return found
+
+    def add(self, counter: str, day: date, keys: Collection[str]) -> None:
+        """Remember keys of a day, as many of them as there is room for."""
+        if not keys:
+            return
+        own = self._keys.pop((counter, day), set())
+        self._held -= len(own)
+        while self._keys and self._held + len(own) + len(keys) > self._most:
+            self._held -= len(self._keys.pop(next(iter(self._keys))))
+        if len(own) + len(keys) <= self._most:
+            own.update(keys)
+        self._held += len(own)
+        self._keys[counter, day] = own
+
+
+_NO_MARKS: Final[Marks] = {}
+_NO_CAPS: Final[Mapping[str, int]] = {}
+
+
+class Policies:
+    """All policies, as of one moment.
+
+    Attributes:
+        version: of the policies; another number means that something changed.
+        strict: rows of counters that nobody has made are refused.
+        tracked: counters that only the triggers of tracked tables count.
+        marked_before: no entry accepted at this time (Unix ms) or later meets a mark of
+            :mod:`countersink.store.counters.policies`; 0 where there are none.
+        known: counters found to be known meanwhile; a memory for whoever asks.
+        default_cap: keys that a day may have of counters without a cap of their own; None: any
+            number.
+        capped: some counter has a cap on its keys of a day.
+        made: keys found to be there meanwhile, of counters that have one; a memory as well.
+    """
+
+    def __init__(
+        self,
+        version: int,
+        strict: bool,
+        by_counter: Mapping[str, tuple[Policy, ...]],
+        tracked: frozenset[str] = frozenset(),
+        marks: Marks = _NO_MARKS,
+        caps: Mapping[str, int] = _NO_CAPS,
+        default_cap: int | None = None,
+    ) -> None:
+        self.version = version
+        self.strict = strict
+        self.tracked = tracked
+        self.known: set[str] = set()
+        self.capped = bool(caps) or default_cap is not None
+        self.made = KeyMemory()
+        self._caps = caps
+        self.default_cap = default_cap
+        self._by_counter = by_counter
+        self._marks = marks
+        self.marked_before = max(
+            (mark.sent_before for own in marks.values() for mark in own.values()), default=0
+        )
+        self._begins = {
+            counter: [policy.valid_from for policy in policies]
+            for counter, policies in by_counter.items()
+        }
+
+    def of(self, counter: str) -> tuple[Policy, ...]:
+        """A counter's policies, the earliest first; at least one."""
+        return self._by_counter.get(counter, (DEFAULT,))
+
+    def at(self, counter: str, minute: int) -> Policy:
+        """The policy for an event at a Unix minute."""
+        policies = self.of(counter)
+        if len(policies) == 1:
+            return policies[0]
+        return policies[max(0, bisect_right(self._begins[counter], minute) - 1)]
+
+    def cap(self, counter: str) -> int | None:
+        """How many keys a day of a counter may have; None for any number."""
+        return self._caps.get(counter, self.default_cap)
+
+    def numbered(self, counter: str, label: int) -> Policy:
+        """The policy that a bucket was counted under.
+
+        Raises:
+            LookupError: the counter has had no such policy: the row was not written by countersink.
+        """
+        number = buckets.policy_number(label)
+        for policy in self.of(counter):
+            if policy.number == number:
+                return policy
+        raise LookupError(
+            f"{counter!r} has a bucket {buckets.label_text(label)}, but no policy {number}"
+        )
+
+    def shared_numbers(self, counters: Collection[str] | None = None) -> frozenset[int]:
+        """The numbers of policies that each of some counters has had; None: each there could be."""
+        if counters is None:
+            own = set(self._by_counter.values()) | {(DEFAULT,)}
+        else:
+            own = {self.of(counter) for counter in counters}
+        return frozenset.intersection(
+            *(frozenset(policy.number for policy in policies) for policies in own)
+        )
+
+    def bucket(self, counter: str, minute: int) -> int:
+        """The label of the bucket for an event at a Unix minute.
+
+        Raises:
+            Refused: the time zone is unknown on this machine; the version is outdated from then on.
+        """
+        if counter not in self._by_counter:
+            return minute // 1440 * 86_400
+        try:
+            return self.at(counter, minute).label(minute)
+        except Refused:
+            # Whoever keeps these must read them again: the row may be put right by hand meanwhile.
+            self.version = OUTDATED
+            raise
+
+    def day(self, counter: str, label: int) -> date:
+        """The day of a bucket, in its own time zone.
+
+        Raises:
+            Refused: as :meth:`bucket`.
+            ValueError, OverflowError: there is no such day.
+        """
+        if counter not in self._by_counter:
+            return DEFAULT.local_day(label)
+        try:
+            return self.numbered(counter, label).local_day(label)
+        except Refused:
+            self.version = OUTDATED
+            raise
+
+    def mark(self, counter: str, minute: int, accepted: int) -> Mark | None:
+        """The mark that keeps an event at a Unix minute from being counted; None: it is counted.
+
+        Args:
+            counter: its counter.
+            minute: its time.
+            accepted: of its entry, :func:`countersink.store.counters.policies.accepted`.
+
+        Raises:
+            Refused: as :meth:`bucket`.
+        """
+        marks = self._marks.get(counter)
+        if marks is None:
+            return None
+        found = marks.get(self.bucket(counter, minute))
+        return found if found is not None and accepted < found.sent_before else None
+
+
+def load(session: Session, *, old_marks: bool = False) -> Policies:
+    """The policies, read in the transaction or snapshot that the caller began.
+
+    Args:
+        session: in it.
+        old_marks: also marks that only entries can meet which are too old to be counted.
+
+    Raises:
+        Refused: the row of ``control`` is gone.
+        StoreError: as any query.
+    """
+    control = session.query(
+        "SELECT policy_version, strict, pruned_before, max_keys FROM control WHERE id = 1"
+    )
+    if not control:
+        raise Refused(LOST_ROW)
+    ((version, strict, watermark, default_cap),) = control
+    found: dict[str, list[Policy]] = {}
+    rows = session.query(
+        "SELECT counter, number, valid_from, time_zone, resolution, used_to FROM counter_policy"
+        " ORDER BY counter, valid_from, number"
+    )
+    for counter, *columns in rows:
+        found.setdefault(counter, []).append(policy_of(counter, *columns))
+    tracked = session.query("SELECT counter FROM tracked_table")
+    caps = session.query("SELECT name, max_keys FROM counter WHERE max_keys IS NOT NULL")
+    return Policies(
+        int(version),
+        bool(strict),
+        {name: tuple(own) for name, own in found.items()},
+        frozenset(name for (name,) in tracked),
+        load_marks(session, watermark=None if old_marks else int(watermark)),
+        {name: int(most) for name, most in caps},
+        None if default_cap is None else int(default_cap),
+    )
+
+
+def load_own(session: Session, counter: str) -> tuple[Policy, ...]:
+    """A counter's policies, as :meth:`Policies.of` has them."""
+    rows = session.query(
+        "SELECT number, valid_from, time_zone, resolution, used_to FROM counter_policy"
+        " WHERE counter = %s ORDER BY valid_from, number",
+        (counter,),
+    )
+    return tuple(policy_of(counter, *row) for row in rows) or (DEFAULT,)
+
+
+def policy_of(
+    counter: str,
+    number: int,
+    valid_from: datetime,
+    time_zone: str,
+    resolution: str,
+    used_to: datetime | None,
+) -> Policy:
+    """The policy of a row of ``counter_policy``, whose columns these are."""
+    return Policy(
+        counter=counter,
+        number=int(number),
+        valid_from=buckets.label_of(valid_from) // 60,
+        time_zone=time_zone,
+        resolution=cast(Resolution, resolution),
+        used_to=None if used_to is None else buckets.label_of(used_to),
+    )
+
+
+_ROWS_PER_STATEMENT: Final = 1000
+
+
+def accepted(entry_id: bytes, at: int) -> int:
+    """Unix ms before which all of an entry was accepted by its producer, as far as can be told.
+
+    A spooled entry is stamped ``at`` when it is first sent, but its id is as old as the record. An
+    id that an app has named, or that another producer made in its own way, begins with anything: it
+    is taken for a time only if that lies within 90 days before ``at``.
+    """
+    made = int.from_bytes(entry_id[:6], "big")
+    return made if at - KEPT_UNSENT_MS <= made < at else at
+
+
+def load_marks(session: Session, *, watermark: int | None = None) -> dict[str, dict[int, Mark]]:
+    """The marks, of several on a bucket the latest.
+
+    Args:
+        session: in the transaction or snapshot that the caller began.
+        watermark: leave out those that no entry sent at this time or later can meet.
+    """
+    where, args = "", tuple[object, ...]()
+    if watermark is not None:
+        where, args = " WHERE sent_before > %s", (watermark - KEPT_UNSENT_MS,)
+    found: dict[str, dict[int, Mark]] = {}
+    for counter, bucket, run, sent_before in session.query(
+        f"SELECT counter, bucket, run, sent_before FROM reconciled_bucket{where}"
+        " ORDER BY sent_before, run",
+        args,
+    ):
+        found.setdefault(counter, {})[label_of(bucket)] = Mark(int(sent_before), int(run))
+    return found
+
+
+def marked_buckets(session: Session, counter: str, run: int) -> set[int]:
+    """The labels of the buckets that a run has marked."""
+    found = session.query(
+        "SELECT bucket FROM reconciled_bucket WHERE counter = %s AND run = %s", (counter, run)
+    )
+    return {label_of(bucket) for (bucket,) in found}
+
+
+def last_reconciles(
+    session: Session, counter: str, labels: Iterable[int], *, later_than: int = 0
+) -> dict[int, int]:
+    """Those of some buckets that were reconciled, whenever it was, each with the last run that did.
+
+    Args:
+        session: where it must stay so, in a transaction that holds the share lock of control.
+        labels: of the buckets.
+        later_than: look at runs after this one only.
+    """
+    found: dict[int, int] = {}
+    times = [label_time(label) for label in labels]
+    for part in parts(times, _ROWS_PER_STATEMENT):
+        rows = session.query(
+            "SELECT bucket, MAX(run) FROM reconciled_bucket WHERE counter = %s"
+            f" AND bucket IN ({marks(part)}) AND run > %s GROUP BY bucket",
+            (counter, *part, later_than),
+        )
+        found |= {label_of(bucket): int(run) for bucket, run in rows}
+    return found
+
+
+def mark_buckets(
+    session: Session, counter: str, run: int, sent_before: int, labels: Iterable[int]
+) -> None:
+    """Mark buckets, in a transaction that holds control alone and bumps the version."""
+    rows = [(counter, label_time(label), run, sent_before) for label in sorted(labels)]
+    for part in parts(rows, _ROWS_PER_STATEMENT):
+        values = ", ".join(["(%s, %s, %s, %s)"] * len(part))
+        session.execute(
+            "INSERT INTO reconciled_bucket (counter, bucket, run, sent_before)"
+            f" VALUES {values} ON DUPLICATE KEY UPDATE run = reconciled_bucket.run",
+            [value for row in part for value in row],
+        )
+
+
+def unmark_buckets(session: Session, counter: str, run: int) -> int:
+    """Take a run's marks away, in such a transaction; how many there were."""
+    return session.execute(
+        "DELETE FROM reconciled_bucket WHERE counter = %s AND run = %s", (counter, run)
+    )

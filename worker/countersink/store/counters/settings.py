@@ -1,0 +1,446 @@
+"""The settings of counters: read on an open session, made and changed in a transaction that holds
+control alone. Its policies never change for the past, once a counter has been counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, Literal
+
+from countersink.runtime.limits import is_name
+from countersink.store.apply import key_caps
+from countersink.store.apply.control import Control, bump
+from countersink.store.connection import Session
+from countersink.store.counters import buckets
+from countersink.store.counters.buckets import (
+    MAX_MINUTE,
+    MAX_POLICIES,
+    ONE_DAY,
+    RESOLUTIONS,
+    Resolution,
+    offset_at,
+)
+from countersink.store.counters.policies import Policy, load
+from countersink.store.errors import Refused, UnknownCounter
+from countersink.store.in_app import settings_version
+from countersink.store.ledger import seals
+from countersink.store.sql import NOW_MS
+from countersink.store.totals.shapes import counter_names
+
+DEFAULT_APP_SLOTS: Final = 16
+_NOT_MADE: Final = (None, None, DEFAULT_APP_SLOTS, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """A counter and its settings.
+
+    Attributes:
+        name: its name.
+        policies: its time zones and resolutions by event time, the earliest first; at least one.
+        in_force: which of them is for events of now, on the database server's clock.
+        keep_days: days that its days are kept before they roll up to months; None: for ever.
+        max_keys: its own cap on the keys of a day; None: it has none of its own.
+        most_keys: the cap that is in force for it; None: a day may have any number.
+        overflown: rows of today, in its time zone, that went to ``__overflow__`` for it.
+        app_slots: over how many slots the application's own transactions spread.
+        rolled_up_to: days before this one are in months; None: no day is.
+        made: somebody has made it by hand; False where it was counted and has the defaults.
+    """
+
+    name: str
+    policies: tuple[Policy, ...]
+    in_force: Policy
+    keep_days: int | None
+    max_keys: int | None
+    most_keys: int | None
+    overflown: int
+    app_slots: int
+    rolled_up_to: date | None
+    made: bool
+
+    @property
+    def to_come(self) -> tuple[Policy, ...]:
+        """The policies that begin later than now."""
+        if len(self.policies) == 1:
+            return ()
+        return tuple(p for p in self.policies if p.valid_from > self.in_force.valid_from)
+
+
+def is_used(session: Session, name: str) -> bool:
+    """Whether anything was ever counted, be it 0, and is still to be seen anywhere."""
+    ((found,),) = session.query(
+        "SELECT EXISTS (SELECT 1 FROM counter_ledger WHERE counter = %s)"
+        " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = %s)"
+        " OR EXISTS (SELECT 1 FROM counter_month WHERE counter = %s)",
+        (name, name, name),
+    )
+    return bool(found)
+
+
+def require(session: Session, name: str) -> None:
+    """Check that there is such a counter.
+
+    Raises:
+        UnknownCounter: it was neither made nor ever counted.
+    """
+    if is_name(name) and (
+        session.query("SELECT 1 FROM counter WHERE name = %s", (name,)) or is_used(session, name)
+    ):
+        return
+    raise UnknownCounter(f"there is no counter {name!r}: it was neither made nor ever counted")
+
+
+def read(session: Session, name: str | None = None) -> list[Counter]:
+    """All counters, or one, which need not be in any table."""
+    ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
+    minute = int(now_ms) // 60_000
+    policies = load(session)
+    where, args = ("", ()) if name is None else (" WHERE name = %s", (name,))
+    made = {
+        row[0]: row[1:]
+        for row in session.query(
+            f"SELECT name, keep_days, max_keys, app_slots, rolled_up_to FROM counter{where}", args
+        )
+    }
+    overflown = key_caps.overflown_by_day(session, since=_utc_day(minute) - ONE_DAY, counter=name)
+    overflowing = {each for each, _ in overflown}
+    found = []
+    for each in [name] if name is not None else counter_names(session):
+        keep_days, max_keys, app_slots, rolled_up_to = made.get(each, _NOT_MADE)
+        in_force = policies.at(each, minute)
+        found.append(
+            Counter(
+                name=each,
+                policies=policies.of(each),
+                in_force=in_force,
+                keep_days=keep_days,
+                max_keys=max_keys,
+                most_keys=policies.cap(each),
+                overflown=(
+                    overflown.get((each, _today(in_force, minute)), 0) if each in overflowing else 0
+                ),
+                app_slots=app_slots,
+                rolled_up_to=rolled_up_to,
+                made=each in made,
+            )
+        )
+    return found
+
+
+def _today(policy: Policy, minute: int) -> date:
+    """The date in a policy's time zone; where that is unknown here, in UTC."""
+    try:
+        return buckets.date_at(policy.known_zone(), minute * 60)
+    except Refused:
+        return _utc_day(minute)
+
+
+def _utc_day(minute: int) -> date:
+    return buckets.date_at("UTC", minute * 60)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChange:
+    """What was asked for, checked; None: leave it. What can be NULL is wrapped."""
+
+    name: str
+    time_zone: str | None
+    resolution: Resolution | None
+    keep_days: tuple[int | None] | None
+    max_keys: tuple[int | None] | None
+    app_slots: int | None
+    start: int | None
+
+
+def change(wanted: SettingsChange, session: Session, control: Control) -> Counter:
+    """Do what is wanted, while nobody is counting by what was before; the counter as it is then.
+
+    In :func:`countersink.store.in_app.settings_version.alone`.
+
+    Raises:
+        ValueError: it may not be changed so; roll back.
+        TrackedCounter: it is that of a tracked table.
+    """
+    settings_version.refuse_tracked(session, wanted.name)
+    name = wanted.name
+    sealed = seals.begin(session, name)
+    changed = _set_options(session, wanted)
+    own = load(session).of(name)
+    policy = next_policy(
+        name,
+        own,
+        time_zone=wanted.time_zone,
+        resolution=wanted.resolution,
+        start=wanted.start,
+        used=is_used(session, name),
+        now_ms=control.now,
+    )
+    if policy is not None:
+        changed = True
+        if policy.number == 0:
+            session.execute("DELETE FROM counter_policy WHERE counter = %s", (name,))
+        else:
+            _supersede(session, name, own[-1], policy.valid_from)
+        _write(session, name, policy)
+    if changed:
+        seals.renew(session, name, sealed)
+        bump(session)
+    return read(session, name)[0]
+
+
+def _set_options(session: Session, wanted: SettingsChange) -> bool:
+    """Make the row of ``counter`` as asked for; whether that changed anything."""
+    rows = session.query(
+        "SELECT keep_days, max_keys, app_slots FROM counter WHERE name = %s FOR UPDATE",
+        (wanted.name,),
+    )
+    before = rows[0] if rows else (None, None, DEFAULT_APP_SLOTS)
+    after = (
+        before[0] if wanted.keep_days is None else wanted.keep_days[0],
+        before[1] if wanted.max_keys is None else wanted.max_keys[0],
+        before[2] if wanted.app_slots is None else wanted.app_slots,
+    )
+    if not rows:
+        session.execute(
+            "INSERT INTO counter (name, keep_days, max_keys, app_slots, created)"
+            " VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(3))",
+            (wanted.name, *after),
+        )
+        return True
+    if after == before:
+        return False
+    session.execute(
+        "UPDATE counter SET keep_days = %s, max_keys = %s, app_slots = %s WHERE name = %s",
+        (*after, wanted.name),
+    )
+    return True
+
+
+def _supersede(session: Session, name: str, last: Policy, start: int) -> None:
+    """Note the largest label that ``last`` will ever have, now that another one starts."""
+    used_to = last.label(start - 1)
+    # Events dated beyond the start, counted before anybody knew of it, stay where they are.
+    beyond = session.query(
+        "SELECT bucket FROM counter_slot FORCE INDEX (PRIMARY)"
+        " WHERE counter = %s AND bucket > %s AND SECOND(bucket) = %s"
+        " ORDER BY bucket DESC LIMIT 1",
+        (name, buckets.label_time(used_to), last.number),
+    )
+    if beyond:
+        used_to = buckets.label_of(beyond[0][0])
+    found = session.query(
+        "SELECT 1 FROM counter_policy WHERE counter = %s AND number = %s", (name, last.number)
+    )
+    if not found:
+        _write(session, name, last)
+    session.execute(
+        "UPDATE counter_policy SET used_to = %s WHERE counter = %s AND number = %s",
+        (buckets.label_time(used_to), name, last.number),
+    )
+
+
+def _write(session: Session, name: str, policy: Policy) -> None:
+    session.execute(
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
+        " VALUES (%s, %s, %s, %s, %s)",
+        (
+            name,
+            policy.number,
+            buckets.label_time(policy.valid_from * 60),
+            policy.time_zone,
+            policy.resolution,
+        ),
+    )
+
+
+FOREVER: Final = "forever"
+"""As ``keep_days``: days are never rolled up to months."""
+KeepDays = int | Literal["forever"]
+MAX_KEEP_DAYS: Final = 100_000
+MAX_APP_SLOTS: Final = 256
+NO_CAP: Final = "none"
+"""As ``max_keys`` of a counter: as for all counters without a cap of their own."""
+MaxKeys = int | Literal["none"]
+MOST_MAX_KEYS: Final = 100_000_000
+NOTICE_MS: Final = 60_000
+"""Milliseconds ahead, at the least, at which another policy begins."""
+
+_LOOK_AHEAD: Final = 2 * 365 * 1440
+"""Minutes from its begin on in which a zone's UTC offsets are looked at."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def check_name(counter: str) -> str:
+    """``counter``, if it can be a counter's name.
+
+    Raises:
+        TypeError: not a ``str``. ValueError: it cannot.
+    """
+    if not isinstance(counter, str):
+        raise TypeError(f"a counter name is a str, not {type(counter).__name__}")
+    if not is_name(counter):
+        raise ValueError(
+            f"counter name {counter[:80]!r}: use 1 to 64 characters of A-Z a-z 0-9 _ . : -"
+        )
+    return counter
+
+
+def check_resolution(resolution: str) -> Resolution:
+    """``resolution``, if it is one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if resolution not in RESOLUTIONS:
+        raise ValueError(f"resolution {resolution!r}: one of {', '.join(RESOLUTIONS)}")
+    return resolution
+
+
+def check_keep_days(keep_days: KeepDays) -> int | None:
+    """Days as the table has them, None for ever.
+
+    Raises:
+        ValueError: not a number from 1 to 100,000, nor ``forever``.
+    """
+    if keep_days == FOREVER:
+        return None
+    if type(keep_days) is not int or not 1 <= keep_days <= MAX_KEEP_DAYS:
+        raise ValueError(
+            f"keep_days is {keep_days!r}: a number of days from 1 to {MAX_KEEP_DAYS:,},"
+            f" or {FOREVER!r}"
+        )
+    return keep_days
+
+
+def check_max_keys(max_keys: MaxKeys | None) -> int | None:
+    """Keys as the tables have them, None for no cap.
+
+    Raises:
+        ValueError: not a number from 1 to 100,000,000, nor ``none``.
+    """
+    if max_keys is None or max_keys == NO_CAP:
+        return None
+    if type(max_keys) is not int or not 1 <= max_keys <= MOST_MAX_KEYS:
+        raise ValueError(
+            f"max_keys is {max_keys!r}: a number of keys from 1 to {MOST_MAX_KEYS:,}, or {NO_CAP!r}"
+        )
+    return max_keys
+
+
+def check_app_slots(app_slots: int) -> int:
+    """``app_slots``, if there are so many.
+
+    Raises:
+        ValueError: there are not.
+    """
+    if type(app_slots) is not int or not 1 <= app_slots <= MAX_APP_SLOTS:
+        raise ValueError(f"app_slots is {app_slots!r}: a number from 1 to {MAX_APP_SLOTS}")
+    return app_slots
+
+
+def start_minute(start: datetime) -> int:
+    """The Unix minute at which ``start`` is.
+
+    Raises:
+        TypeError: not a ``datetime``.
+        ValueError: naive, not a whole minute, or behind the last event there can be.
+    """
+    if not isinstance(start, datetime):
+        raise TypeError(f"a start is an aware datetime, not {type(start).__name__}")
+    if start.utcoffset() is None:
+        raise ValueError(
+            "the start has no time zone, and guessing one would begin at the wrong hour: "
+            "datetime(…, tzinfo=ZoneInfo(…))"
+        )
+    minute, rest = divmod(start - _EPOCH, timedelta(minutes=1))
+    if rest:
+        raise ValueError(f"the start {start} is not a whole minute")
+    if minute > MAX_MINUTE:
+        raise ValueError(f"the start {start} is after the last possible event, {_text(MAX_MINUTE)}")
+    return minute
+
+
+def next_policy(
+    counter: str,
+    own: Sequence[Policy],
+    *,
+    time_zone: str | None,
+    resolution: Resolution | None,
+    start: int | None,
+    used: bool,
+    now_ms: int,
+) -> Policy | None:
+    """The policy that comes after ``own``, by what was asked for; what was not stays.
+
+    Args:
+        counter: its name, for the messages.
+        own: its policies, the earliest first; at least one.
+        time_zone: IANA name.
+        resolution: of its buckets.
+        start: Unix minute from which the policy is for.
+        used: whether anything was ever counted.
+        now_ms: Unix ms on the server's clock.
+
+    Returns:
+        None if there is nothing to change. A policy with number 0 is for all time and takes the
+        place of all others; any other one follows on the last.
+
+    Raises:
+        ValueError: it may not change so; the message says what is possible.
+    """
+    if time_zone is None and resolution is None:
+        if start is not None:
+            raise ValueError(
+                "a start is for another time zone or resolution: give one, or leave out the start"
+            )
+        return None
+    last = own[-1]
+    wanted = Policy(
+        counter=counter,
+        number=0 if start is None else max(policy.number for policy in own) + 1,
+        valid_from=0 if start is None else start,
+        time_zone=time_zone or last.time_zone,
+        resolution=resolution or last.resolution,
+    )
+    if (wanted.time_zone, wanted.resolution) == (last.time_zone, last.resolution) and (
+        used or start is not None or len(own) == 1
+    ):
+        return None
+    earliest = max(-(-(now_ms + NOTICE_MS) // 60_000), last.valid_from + 1)
+    if start is None and used:
+        raise ValueError(
+            f"{counter} has been counted, so its time zone and resolution can only change from"
+            f" a time to come: give a start (--from), {_text(earliest)} or later"
+        )
+    if start is not None and start < earliest:
+        raise ValueError(
+            f"{_text(start)} is too early: what was counted stays as it is, so another time zone"
+            f" or resolution starts (--from) at {_text(earliest)} or later"
+        )
+    if wanted.number >= MAX_POLICIES:
+        raise ValueError(
+            f"{counter} has had {MAX_POLICIES} time zones and resolutions, and there is no room for"
+            " more: count on under another name"
+        )
+    _check_hours(wanted, max(now_ms // 60_000, wanted.valid_from))
+    return wanted
+
+
+def _check_hours(policy: Policy, since: int) -> None:
+    """Refuse hours for a zone whose midnights are not on the hour in UTC, from ``since`` on."""
+    buckets.zone(policy.time_zone)
+    if policy.resolution != "hour":
+        return
+    for minute in range(since, min(since + _LOOK_AHEAD, MAX_MINUTE + 1), 1440):
+        offset = offset_at(policy.time_zone, minute * 60)
+        if offset % 3600:
+            raise ValueError(
+                f"{policy.time_zone} is not whole hours from UTC ({timedelta(seconds=offset)} on"
+                f" {buckets.label_time(minute * 60):%Y-%m-%d}), so hours do not add up to its days:"
+                " use the resolution quarter"
+            )
+
+
+def _text(minute: int) -> str:
+    return f"{buckets.label_time(minute * 60).isoformat(timespec='minutes')}Z"

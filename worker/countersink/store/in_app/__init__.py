@@ -1,0 +1,1 @@
+"""Counting in the application's own transactions, on its own connections."""

@@ -1,0 +1,299 @@
+"""Counting in the application's own transaction.
+
+Rows go to slots by ``CONNECTION_ID()`` (see :mod:`countersink.store.in_app.connection`), so that
+transactions of different connections do not wait for each other; compaction moves them to slot 0.
+One statement counts: :mod:`countersink.store.in_app.settings_version` says what it goes by. Another
+one posts to the ledger, on a row of the connection, and both are undone where either fails.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from countersink.runtime.limits import check_amount, check_key, minute_of
+from countersink.store.connection import Connect
+from countersink.store.counters.buckets import label_text
+from countersink.store.counters.settings import check_name
+from countersink.store.errors import Conflict, Refused, UnknownCounter
+from countersink.store.in_app import settings_version
+from countersink.store.in_app.connection import (
+    AppConnection,
+    as_one,
+    execute,
+    may_keep_to_snapshot,
+    query,
+    slot,
+)
+from countersink.store.in_app.settings_version import Fence
+from countersink.store.ledger.postings import BucketSums, Posting, key_weight, post_in
+from countersink.store.sessions import Pool
+from countersink.store.sql import quoted
+
+ROWS_PER_STATEMENT: Final = 1000
+REMEMBERED: Final = 10_000
+"""Counters whose settings are remembered; then all are forgotten, and read again when counted."""
+ROW_BYTES: Final = 640
+"""More than a row of a statement takes whose key is as long as it may be."""
+_ATTEMPTS: Final = 20
+"""How often settings may change between reading them and counting by them."""
+
+Amounts = Sequence[tuple[bytes, int]]
+"""Keys and their amounts, in the order of the keys' bytes."""
+
+
+class Increments:
+    """Counts on connections that the application owns. Thread-safe and fork-safe.
+
+    Args:
+        connect: makes sessions at REPEATABLE READ whose tables were checked.
+        pool: for reading.
+        database: where the tables are.
+    """
+
+    def __init__(self, connect: Connect, pool: Pool, database: str) -> None:
+        self._connect = connect
+        self._pool = pool
+        self._database = quoted(database)
+        # One assignment replaces a value as a whole: no lock, and nothing that a fork could break.
+        self._fences: dict[str, Fence] = {}
+
+    def add(
+        self,
+        connection: AppConnection,
+        counter: str,
+        amounts: Mapping[str, int],
+        at: datetime | None,
+    ) -> None:
+        """Add ``amounts[key]`` to each key, in the connection's transaction.
+
+        Raises:
+            TypeError, ValueError: an argument cannot be. Nothing was sent.
+            UnknownCounter, TrackedCounter: the counter may not be counted so.
+            Conflict: somebody changes the counter's settings all the time.
+            StoreError: its settings could not be read.
+            The driver's own errors, as they are.
+        """
+        check_name(counter)
+        rows = _key_amounts(amounts)
+        minute = minute_of(datetime.now(UTC) if at is None else at)
+        if not rows:
+            return
+        found = self._fences.get(counter) or self._find(connection, counter)
+        with as_one(connection):
+            # All of one bucket: the first statement keeps the settings as they are.
+            for part in row_parts(rows, found.room):
+                label = self._add(connection, counter, part, minute)
+            total = sum(amount for _, amount in rows)
+            weighed = sum(amount * key_weight(key) for key, amount in rows)
+            post_in(connection, self._database, counter, label, Posting.of(label, total, weighed))
+
+    def delete(self, connection: AppConnection, counter: str, key: str) -> None:
+        """Take a key's rows away, in the connection's transaction.
+
+        Raises:
+            As :meth:`add`; not UnknownCounter, as there is nothing to delete then.
+        """
+        check_name(counter)
+        wanted = _key_bytes(key)
+        with as_one(connection):
+            try:
+                self._hold(connection, counter)
+            except UnknownCounter:
+                return
+            delete_rows(connection, self._database, counter, wanted)
+
+    def _add(self, connection: AppConnection, counter: str, rows: Amounts, minute: int) -> int:
+        """Add rows in one statement, by the settings as they are; the label of their bucket."""
+        for _ in range(_ATTEMPTS):
+            found = self._fences.get(counter) or self._find(connection, counter)
+            label = self._label(found, minute)
+            done = execute(connection, self._statement(found, rows, label))
+            # Asked where no row was changed: maybe 0 was added to what was there. Versions only
+            # grow, so settings that are in force now were so a moment ago.
+            if done.rows > 0 or self._holds(connection, found):
+                return label
+            self._fences.pop(counter, None)
+        raise _changing(counter)
+
+    def _hold(self, connection: AppConnection, counter: str) -> None:
+        """Keep a counter's settings as they are until the transaction ends."""
+        for _ in range(_ATTEMPTS):
+            found = self._fences.get(counter) or self._find(connection, counter)
+            if self._holds(connection, found):
+                return
+            self._fences.pop(counter, None)
+        raise _changing(counter)
+
+    def _holds(self, connection: AppConnection, found: Fence) -> bool:
+        """Whether settings are still those in force; then they stay so while the lock lasts."""
+        return bool(query(connection, f"SELECT 1 {self._fenced(found)} LOCK IN SHARE MODE"))
+
+    def _find(self, connection: AppConnection, counter: str) -> Fence:
+        found = settings_version.read(self._pool, counter)
+        if found is None and may_keep_to_snapshot(connection):
+            made = settings_version.find_in(connection, self._database, self._pool, counter)
+            if made is not None:
+                # Not remembered: others would wait for this transaction, and it may roll back.
+                return made
+        if found is None:
+            found = settings_version.find(self._pool, self._connect, counter)
+        if len(self._fences) >= REMEMBERED:
+            self._fences.clear()
+        self._fences[counter] = found
+        return found
+
+    def _label(self, found: Fence, minute: int) -> int:
+        try:
+            return found.policies.bucket(found.counter, minute)
+        except Refused:
+            # Its time zone is unknown here: read it again next time, it may be put right.
+            self._fences.pop(found.counter, None)
+            raise
+
+    def _statement(self, found: Fence, rows: Amounts, label: int) -> str:
+        bucket = label_text(label)
+        own = slot(found.app_slots, found.snapshot_isolation)
+        into = f"{self._database}.counter_slot"
+        head = f"INSERT INTO {into} (counter, bucket, counter_key, slot, amount) SELECT f.counter"
+        if len(rows) == 1:
+            ((key, amount),) = rows
+            return (
+                f"{head}, '{bucket}', X'{key.hex()}', {own}, {amount:d}"
+                f" {self._fenced(found)} LOCK IN SHARE MODE"
+                f" ON DUPLICATE KEY UPDATE amount = counter_slot.amount + {amount:d}"
+            )
+        (first, amount), *others = rows
+        values = " UNION ALL ".join(
+            [
+                f"SELECT X'{first.hex()}' AS counter_key, {amount:d} AS amount",
+                *(f"SELECT X'{key.hex()}', {amount:d}" for key, amount in others),
+            ]
+        )
+        return (
+            f"{head}, '{bucket}', new.counter_key, {own}, new.amount"
+            f" {self._fenced(found, f' CROSS JOIN ({values}) AS new')}"
+            " ORDER BY new.counter_key LOCK IN SHARE MODE"
+            " ON DUPLICATE KEY UPDATE amount = counter_slot.amount + new.amount"
+        )
+
+    def _fenced(self, found: Fence, joined: str = "") -> str:
+        return (
+            f"FROM {self._database}.app_counter AS f{joined}"
+            f" WHERE f.counter = '{found.counter}' AND f.version = {found.version:d}"
+        )
+
+    def __repr__(self) -> str:
+        return "Increments()"
+
+
+def _key_bytes(key: object) -> bytes:
+    """The UTF-8 of ``key`` as it is counted; of any ``str``, such as a member of an enum.
+
+    Raises:
+        TypeError, ValueError: as :func:`countersink.runtime.limits.check_key`.
+    """
+    return check_key(str.__str__(key) if isinstance(key, str) else key).encode()
+
+
+def _key_amounts(amounts: object) -> list[tuple[bytes, int]]:
+    """The keys as UTF-8 with their amounts, in the order of the table's primary key.
+
+    Raises:
+        TypeError: not a mapping. TypeError, ValueError: as :func:`_key_bytes`, and as
+            :func:`countersink.runtime.limits.check_amount`.
+    """
+    if not isinstance(amounts, Mapping):
+        raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
+    # A list of it first: another thread may be changing it.
+    return sorted((_key_bytes(key), check_amount(amount)) for key, amount in list(amounts.items()))
+
+
+def row_parts(rows: Amounts, room: int) -> Iterator[Amounts]:
+    """The rows of one statement after the other, each of at most ``room`` bytes."""
+    size = max(1, min(ROWS_PER_STATEMENT, room // ROW_BYTES))
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def _changing(counter: str) -> Conflict:
+    return Conflict(f"somebody changes the settings of {counter} all the time: try again")
+
+
+DELETED_PER_STATEMENT: Final = 250
+"""Below 50 KB, whatever the names: less than any server takes."""
+
+_SECONDS: Final = "TIMESTAMPDIFF(SECOND, '1970-01-01', bucket)"
+"""A label; a number, whatever the application has its driver make of dates."""
+
+_ALL: Final = f"LIMIT {2**64 - 1}"
+"""Whatever ``sql_select_limit`` the application has set."""
+
+
+def delete_rows(connection: AppConnection, database: str, counter: str, key: bytes) -> None:
+    """Delete a key's rows, and post that they are gone, in the same transaction.
+
+    They are read under a lock, and exactly those are deleted: at READ COMMITTED there may be others
+    by then.
+
+    Args:
+        connection: in a transaction, which holds the counter's row of ``app_counter``.
+        database: where the tables are, quoted.
+        counter: the counter; its name was checked.
+        key: the key.
+
+    Raises:
+        The driver's own errors, as they are.
+    """
+    this = f"counter = '{counter}' AND counter_key = X'{key.hex()}'"
+    slots = [
+        (int(label), int(slot), int(amount))
+        for label, slot, amount in query(
+            connection,
+            f"SELECT {_SECONDS} AS label, slot, amount"
+            f" FROM {database}.counter_slot FORCE INDEX (by_key) WHERE {this} {_ALL} FOR UPDATE",
+        )
+    ]
+    months = [
+        (int(label), int(amount))
+        for label, amount in query(
+            connection,
+            f"SELECT {_SECONDS} AS label, amount"
+            f" FROM {database}.counter_month FORCE INDEX (by_key) WHERE {this} {_ALL} FOR UPDATE",
+        )
+    ]
+    _delete(
+        connection,
+        f"{database}.counter_slot",
+        [
+            f"{this} AND bucket = '{label_text(label)}' AND slot = {slot:d}"
+            for label, slot, _ in slots
+        ],
+    )
+    _delete(
+        connection,
+        f"{database}.counter_month",
+        [f"{this} AND bucket = '{label_text(label)}'" for label, _ in months],
+    )
+    gone, gone_months = BucketSums(), BucketSums(month=True)
+    for label, _, amount in slots:
+        gone.add_row(counter, label, key, amount)
+    for label, amount in months:
+        gone_months.add_row(counter, label, key, amount)
+    for sums in gone, gone_months:
+        for posting in sums.postings().values():
+            # On a row of this connection: nobody waits for this transaction.
+            first = min(label for label, *_ in (*slots, *months))
+            post_in(connection, database, counter, first, -posting)
+
+
+def _delete(connection: AppConnection, table: str, conditions: Sequence[str]) -> None:
+    for part in _parts(sorted(conditions)):
+        rows = " OR ".join(f"({condition})" for condition in part)
+        # With a table in front, as MariaDB knows no index hints without. By the primary key: each
+        # condition is one row of it, and no other row is looked at, or waited for.
+        execute(connection, f"DELETE {table} FROM {table} FORCE INDEX (PRIMARY) WHERE {rows}")
+
+
+def _parts(conditions: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(conditions), DELETED_PER_STATEMENT):
+        yield conditions[start : start + DELETED_PER_STATEMENT]

@@ -1,0 +1,387 @@
+"""Sessions on tables that are known to be of our version, one at a time or one that comes back."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import partial
+from typing import Final, Self, TypeVar
+
+from countersink.store.connection import (
+    IDLE_SECONDS,
+    LOCK_WAIT,
+    READ_TIMEOUT,
+    Connect,
+    Isolation,
+    Session,
+    connect,
+    rerun,
+)
+from countersink.store.errors import (
+    Conflict,
+    Misconfigured,
+    ReadInterrupted,
+    Refused,
+    SchemaMismatch,
+    Unavailable,
+)
+from countersink.store.migrate import require_schema
+from countersink.store.settings import Settings
+
+PATIENCE_S: Final = 60.0
+"""Seconds to wait for a server that was there before."""
+PATIENT_ATTEMPTS: Final = 20
+"""How often some work is tried where others are in the way."""
+_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
+LEASE_READ_TIMEOUT_S: Final = 3.0
+"""Seconds that MySQL has to answer where a lease is at stake."""
+LEASE_LOCK_WAIT_S: Final = 2
+"""Seconds that others may hold up a statement on a lease, or on a row that one guards."""
+
+Result = TypeVar("Result")
+
+
+def open_tables(
+    where: Settings | str,
+    *,
+    isolation: Isolation = "READ COMMITTED",
+    read_timeout: float = READ_TIMEOUT,
+    lock_wait: int = LOCK_WAIT,
+    idle_seconds: int = IDLE_SECONDS,
+) -> Session:
+    """Log in as :func:`countersink.store.connection.connect` does, and check the tables.
+
+    Raises:
+        SchemaMismatch: there are none, or others.
+        StoreError: as connecting.
+    """
+    session = connect(
+        where,
+        isolation=isolation,
+        read_timeout=read_timeout,
+        lock_wait=lock_wait,
+        idle_seconds=idle_seconds,
+    )
+    try:
+        require_schema(session)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+class KeptSession:
+    """A session that is opened when it is needed, and again after it was lost, or not used for
+    long. For one thread, but for :meth:`abort`.
+
+    Args:
+        connect: opens one.
+        idle_seconds: the server ends the session, with its locks, after so many idle seconds.
+    """
+
+    def __init__(self, connect: Connect, *, idle_seconds: int = IDLE_SECONDS) -> None:
+        self._connect = connect
+        self._idle_seconds = idle_seconds
+        self._used_at = 0.0
+        self._session: Session | None = None
+
+    def __call__(self) -> Session:
+        """The session. To be asked for anew for each transaction.
+
+        Raises:
+            StoreError: as opening it.
+        """
+        now = time.monotonic()
+        if now - self._used_at > self._idle_seconds / 2:
+            self.close()  # the server is about to end it, or has
+        self._used_at = now
+        if self._session is None or self._session.closed:
+            self._session = self._connect()
+        return self._session
+
+    def abort(self) -> None:
+        """Break the connection, from any thread: whoever waits on it gets Unavailable."""
+        session = self._session
+        if session is not None:
+            session.abort()
+
+    def close(self, *, hard: bool = False) -> None:
+        """Close it, ``hard`` without a word to the server; it can be opened again."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close(hard=hard)
+
+
+class PatientSession:
+    """Runs work on a session, and again where another transaction was in the way or the server was
+    lost: so the work must look first what it has done already. A context manager; for one thread.
+
+    Args:
+        connect: opens a session.
+        stop: asked while the server is away; true: wait no longer.
+        attempts: how often to try what meets another transaction.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        stop: Callable[[], bool] = lambda: False,
+        *,
+        attempts: int = PATIENT_ATTEMPTS,
+    ) -> None:
+        self._session = KeptSession(connect)
+        self._stop = stop
+        self._attempts = attempts
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
+
+    def open(self) -> Self:
+        """Connect, without patience.
+
+        Raises:
+            StoreError: it cannot be.
+        """
+        self._session()
+        return self
+
+    def run(self, work: Callable[[Session], Result]) -> Result:
+        """What ``work`` returns.
+
+        Raises:
+            Conflict: others were in the way at each attempt.
+            Unavailable: the server has been away for :data:`PATIENCE_S`.
+            StoreError, and whatever ``work`` raises.
+        """
+        deadline: float | None = None
+        pause = _PAUSE_S
+        while True:
+            try:
+                return rerun(partial(work, self._session()), attempts=self._attempts)
+            except Unavailable:
+                self._session.close()
+                now = time.monotonic()
+                deadline = now + PATIENCE_S if deadline is None else deadline
+                if now >= deadline or self._stop():
+                    raise
+                time.sleep(pause)
+                pause = min(2.0 * pause, _LONGEST_PAUSE_S)
+
+
+def lease_session(where: Settings | str, *, idle_seconds: int = IDLE_SECONDS) -> KeptSession:
+    """A session for leases and for what they guard: a server that hangs soon counts as gone."""
+
+    def connect() -> Session:
+        return open_tables(
+            where,
+            read_timeout=LEASE_READ_TIMEOUT_S,
+            lock_wait=LEASE_LOCK_WAIT_S,
+            idle_seconds=idle_seconds,
+        )
+
+    return KeptSession(connect, idle_seconds=idle_seconds)
+
+
+def passes(error: Exception) -> bool:
+    """Whether ``error`` may go away by itself or by an operator's hand, so that one waits.
+
+    BadData and DuplicateKey are none of these: the store deals with them, so one that gets out is a
+    bug. Nor are tables that are too new: this program has to be upgraded.
+    """
+    if isinstance(error, SchemaMismatch):
+        return not error.newer
+    return isinstance(error, Unavailable | Conflict | Refused | Misconfigured)
+
+
+_KEEP: Final = 4
+"""Idle sessions kept; any number can be in use."""
+_FRESH_SECONDS: Final = IDLE_SECONDS / 2
+"""A session idle for longer is not trusted: the server is about to end it."""
+
+
+class IdleSessions:
+    """Sessions kept between two uses, shared by threads; a forked child makes its own.
+
+    Args:
+        keep: so many at most.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self._most = keep
+        self._kept: list[tuple[float, Session]] = []
+        self._forget()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def take(self) -> tuple[Session, float] | None:
+        """The session that was used last, and for how many seconds it has been idle."""
+        self._check_fork()
+        with self._lock:
+            if not self._kept:
+                return None
+            since, session = self._kept.pop()
+        return session, time.monotonic() - since
+
+    def give_back(self, session: Session) -> None:
+        """Keep a session, if there is room for one more and it is not closed."""
+        if session.closed:
+            return
+        self._check_fork()
+        with self._lock:
+            if len(self._kept) < self._most:
+                self._kept.append((time.monotonic(), session))
+                return
+        session.close()
+
+    def close(self) -> None:
+        """Close the kept sessions. Others can be given back."""
+        self._check_fork()
+        with self._lock:
+            kept, self._kept = self._kept, []
+        for _, session in kept:
+            session.close()
+
+    def _check_fork(self) -> None:
+        """In a forked child forget the parent's sessions, and the lock a thread may have held."""
+        if self._pid != os.getpid():
+            self._forget()
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._kept = []
+        self._pid = os.getpid()
+
+
+class Pool:
+    """Sessions for reading, shared by threads; a forked child makes its own."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._idle = IdleSessions(_KEEP)
+
+    def read(self, work: Callable[[Session], Result]) -> Result:
+        """Run ``work`` in one snapshot of the database.
+
+        A kept session may have died unnoticed (a restarted server): then once more on a new one.
+        ``work`` only reads.
+
+        Raises:
+            ReadInterrupted: it took too long, or :mod:`countersink.store.sessions` ended it.
+        """
+        kept = self._take()
+        if kept is not None:
+            try:
+                return self._run(kept, work)
+            except Unavailable:
+                kept.close(hard=True)
+        return self._run(self._connect(), work)
+
+    def close(self) -> None:
+        """Close the kept sessions. The pool can be used again."""
+        self._idle.close()
+
+    def _run(self, session: Session, work: Callable[[Session], Result]) -> Result:
+        cancellation = current()
+        try:
+            with (
+                nullcontext() if cancellation is None else cancellation.reading(session),
+                session.transaction(snapshot=True),
+            ):
+                return work(session)
+        finally:
+            self._give_back(session)
+
+    def _take(self) -> Session | None:
+        while (kept := self._idle.take()) is not None:
+            session, idle = kept
+            if idle < _FRESH_SECONDS:
+                return session
+            session.close()
+        return None
+
+    def _give_back(self, session: Session) -> None:
+        # What was interrupted is not kept: the server may still have it in mind.
+        if session.interrupted:
+            session.close(hard=True)
+        else:
+            self._idle.give_back(session)
+
+
+_AGAIN_S: Final = 0.1
+"""Seconds until the next KILL QUERY: one that comes between two statements ends none."""
+
+_CURRENT: ContextVar["Cancellation | None"] = ContextVar("cancellation", default=None)
+
+
+class Cancellation:
+    """Ends the reads of one thread: those of a :class:`countersink.store.sessions.Pool` within
+    :meth:`applied`.
+
+    Attributes:
+        cancelled: :meth:`cancel` was called.
+    """
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._ended = threading.Event()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Reads within the block, in this thread, are those to end."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
+
+    def cancel(self) -> None:
+        """End them; returns once they have ended, and no statement of another can be hit.
+
+        In another thread than theirs. Never raises.
+        """
+        self.cancelled = True
+        while True:
+            with self._lock:  # until the server has answered, the session is nobody else's
+                if self._session is None:
+                    return
+                self._ended.clear()
+                self._session.interrupt()
+            self._ended.wait(_AGAIN_S)
+
+    @contextmanager
+    def reading(self, session: Session) -> Iterator[None]:
+        """A session that reads within the block.
+
+        Raises:
+            ReadInterrupted: it was cancelled before.
+        """
+        with self._lock:
+            if self.cancelled:
+                raise ReadInterrupted("the read was cancelled")
+            self._session = session
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._session = None
+                self._ended.set()
+
+
+def is_cancelled() -> bool:
+    """Whether the reads of this thread are to end."""
+    found = _CURRENT.get()
+    return found is not None and found.cancelled
+
+
+def current() -> Cancellation | None:
+    """What ends the reads of this thread; None: nothing does."""
+    return _CURRENT.get()

@@ -1,0 +1,126 @@
+"""Pieces of SQL: the dialects of MariaDB and MySQL, names, placeholders, the server's clock, and
+the literals of cells.
+
+A cell is a row of one (counter, bucket, key); a statement carries many of them. It is put together
+here, not by the driver, whose binding of single values costs more than half of what the server then
+needs for the row: keys go as hex literals, numbers through ``:d``, the texts of the few counters
+and buckets through the driver's own quoting, so nothing can be read as SQL.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from countersink.store.counters.buckets import label_text
+from countersink.store.errors import Refused
+
+if TYPE_CHECKING:
+    from countersink.store.connection import Session
+
+# Not UNIX_TIMESTAMP(), which ends in 2038 on MariaDB 10. Sessions are in UTC.
+NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000"
+"""The server's clock as Unix ms."""
+
+CELLS_PER_STATEMENT: Final = 1000
+CELL_BYTES: Final = 800
+"""More than any cell takes whose counter and key are as long as they may be."""
+_OVERHEAD_BYTES: Final = 1024
+
+
+def quoted(name: str) -> str:
+    """A name as an SQL identifier, which cannot be bound: in backquotes, those within doubled."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def parts(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    """``values``, so many at a time."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def marks(values: Sequence[object]) -> str:
+    """Placeholders for ``values``."""
+    return ", ".join(["%s"] * len(values))
+
+
+def room(session: "Session") -> int:
+    """Bytes that the values of one statement may take."""
+    return session.max_allowed_packet - _OVERHEAD_BYTES
+
+
+def per_statement(session: "Session", most: int = CELLS_PER_STATEMENT) -> int:
+    """How many cells fit a statement, whatever their keys; at most ``most``."""
+    return max(1, min(most, room(session) // CELL_BYTES))
+
+
+def head(session: "Session", counter: str, bucket: int) -> str:
+    """The first part of a cell's literal, up to its key's hex digits; the caller closes it.
+
+    Raises:
+        UnicodeEncodeError: the counter holds a lone surrogate.
+        OverflowError: the bucket's label is beyond the year 9999.
+    """
+    counter.encode()  # a lone surrogate is found here, not in the driver
+    return f"({session.literal(counter)}, '{label_text(bucket)}', X'"
+
+
+MINIMUM: Final = {"mariadb": (10, 6, 0), "mysql": (8, 0, 19)}
+"""Oldest supported versions: MySQL knows the row alias of an INSERT from 8.0.19 on."""
+
+_NAMES: Final = {"mariadb": "MariaDB", "mysql": "MySQL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What the server is.
+
+    Attributes:
+        name: ``mariadb`` or ``mysql`` (with whatever calls itself MySQL).
+        version: as numbers, so that 10.11 is newer than 10.6.
+    """
+
+    name: Literal["mariadb", "mysql"]
+    version: tuple[int, int, int]
+
+    def upsert_add(self, table: str, *columns: str) -> str:
+        """What follows the VALUES of an INSERT that adds to ``columns`` where there is a row.
+
+        MySQL warns of VALUES(column) at every statement since 8.0.20; MariaDB does not know the row
+        alias.
+        """
+        if self.name == "mysql":
+            sums = ", ".join(f"{each} = {table}.{each} + new.{each}" for each in columns)
+            return f" AS new ON DUPLICATE KEY UPDATE {sums}"
+        sums = ", ".join(f"{each} = {each} + VALUES({each})" for each in columns)
+        return f" ON DUPLICATE KEY UPDATE {sums}"
+
+    def limit_statements(self, seconds: float) -> str:
+        """A statement after which the server gives up what reads and takes longer; on MariaDB what
+        writes, too.
+        """
+        if self.name == "mysql":
+            return f"SET SESSION max_execution_time = {max(1, round(1000 * seconds)):d}"
+        return f"SET SESSION max_statement_time = {seconds:f}"
+
+    def __str__(self) -> str:
+        return f"{_NAMES[self.name]} {'.'.join(map(str, self.version))}"
+
+
+def parse_version(text: str) -> Dialect:
+    """The dialect for what VERSION() said.
+
+    Raises:
+        Refused: older than :data:`MINIMUM`, or no version at all.
+    """
+    name: Literal["mariadb", "mysql"] = "mariadb" if "mariadb" in text.lower() else "mysql"
+    # Some MariaDB builds put 5.5.5- in front, for old replication clients.
+    numbers = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text.removeprefix("5.5.5-"))
+    if numbers is None:
+        raise Refused(f"the server calls its version {text!r}, in which there is no number")
+    major, minor, patch = numbers.groups(default="0")
+    dialect = Dialect(name, (int(major), int(minor), int(patch)))
+    if dialect.version < MINIMUM[name]:
+        least = ".".join(map(str, MINIMUM[name]))
+        raise Refused(f"the server is {dialect}; countersink needs {_NAMES[name]} {least} or newer")
+    return dialect

@@ -1,0 +1,226 @@
+"""What a question about totals is about: a counter, some of its keys, a range of days.
+
+Keys are chosen byte by byte, as the table compares them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import date, datetime
+from typing import Final
+
+from countersink.runtime.limits import key_bytes, text_bytes
+from countersink.store.sql import marks
+
+MAX_PARTS: Final = 1_000
+"""Keys and prefixes of one match: more would make a statement that no index is used for."""
+
+
+def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return (given,) if given else ()
+    return tuple(dict.fromkeys(given))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyMatch:
+    """Which keys are wanted. Case and accents matter; no character has a meaning of its own.
+
+    A key is wanted if it is one of ``keys`` or begins with one of ``prefix`` (where there are
+    neither, any key), has ``contains`` in it, and is not excluded.
+
+    Attributes:
+        keys: these.
+        prefix: those that begin so: one text, or several; an empty one says nothing.
+        contains: what they have somewhere; empty for any.
+        exclude_keys: not these, whatever else is said.
+        exclude_prefix: nor those that begin so: one text, or several.
+
+    Raises:
+        ValueError: an empty prefix is excluded, which would be all keys; or there are more than
+            :data:`MAX_PARTS` keys and prefixes.
+        TypeError: ``keys`` or ``exclude_keys`` is a single text.
+    """
+
+    keys: Sequence[str] = ()
+    prefix: str | Sequence[str] = ()
+    contains: str = ""
+    exclude_keys: Sequence[str] = ()
+    exclude_prefix: str | Sequence[str] = ()
+    _keys: frozenset[bytes] = field(init=False, repr=False, compare=False)
+    _begins: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+    _not_keys: frozenset[bytes] = field(init=False, repr=False, compare=False)
+    _not_begins: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Bring everything into one form."""
+        for name in ("keys", "exclude_keys"):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} is a sequence of str")
+        prefixes = tuple(filter(None, _texts(self.prefix)))
+        excluded = _texts(self.exclude_prefix)
+        if "" in excluded:
+            raise ValueError("an empty prefix would exclude all keys")
+        self._set(
+            keys=tuple(dict.fromkeys(self.keys)),
+            prefix=prefixes,
+            exclude_keys=tuple(dict.fromkeys(self.exclude_keys)),
+            exclude_prefix=excluded,
+        )
+        self._set(
+            _keys=frozenset(map(key_bytes, self.keys)),
+            _begins=tuple(map(text_bytes, prefixes)),
+            _not_keys=frozenset(map(key_bytes, self.exclude_keys)),
+            _not_begins=tuple(map(text_bytes, excluded)),
+        )
+        parts = (self._begins, self._not_keys, self._not_begins)
+        # Keys alone are asked for in parts.
+        if sum(map(len, parts)) + (len(self._keys) if self._begins else 0) > MAX_PARTS:
+            raise ValueError(f"choose by at most {MAX_PARTS:,} keys and prefixes")
+
+    def _set(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether a key is wanted."""
+        written = key_bytes(key)
+        return (
+            (not self.bounded or written in self._keys or written.startswith(self._begins))
+            and text_bytes(self.contains) in written
+            and written not in self._not_keys
+            and not written.startswith(self._not_begins)
+        )
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the wanted keys are in a few ranges of an index over keys."""
+        return bool(self._keys or self._begins)
+
+    @property
+    def indexes(self) -> str:
+        """Those that the server may choose from: for few keys of many days the one over keys, for
+        many keys of few days the primary one.
+        """
+        return "PRIMARY, by_key" if self.bounded else "PRIMARY"
+
+    def condition(self) -> tuple[str, tuple[object, ...]]:
+        """The rest of a WHERE clause on ``counter_key``, from AND on, and its values."""
+        terms: list[str] = []
+        args: list[object] = []
+        if self.bounded:
+            terms.append(f" AND ({_any_of(self._keys, self._begins, args)})")
+        if self.contains:
+            # Not LIKE: it gives %, _ and \ a meaning, and they are ordinary parts of a URL.
+            terms.append(" AND LOCATE(%s, counter_key) > 0")
+            args.append(text_bytes(self.contains))
+        if self._not_keys or self._not_begins:
+            terms.append(f" AND NOT ({_any_of(self._not_keys, self._not_begins, args)})")
+        return "".join(terms), tuple(args)
+
+
+ANY = KeyMatch()
+"""All keys."""
+
+Keys = Sequence[str] | KeyMatch | None
+"""Of which keys a question is: these, those that match, or (None) all."""
+
+
+def _all_of_them(name: str) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which counts are wanted; None means all.
+
+    Attributes:
+        counter: one counter's name.
+        keys: these keys only, or those that match.
+        start, end: days, both inclusive.
+        time_zone: whose days; None for the zone each bucket was counted in.
+        unrolled: a series of days or hours without a start begins behind what is rolled up to
+            months, and is no RolledUp error.
+        known: the caller has heard of the counter elsewhere, such as in a queue: it is no
+            UnknownCounter.
+        visible: where all counters are asked for, tells which of them may be seen.
+
+    Raises:
+        TypeError: a day is no ``datetime.date``.
+        ValueError: the range ends before it begins.
+    """
+
+    counter: str | None = None
+    _: KW_ONLY
+    keys: Keys = None
+    start: date | None = None
+    end: date | None = None
+    time_zone: str | None = None
+    unrolled: bool = False
+    known: bool = False
+    visible: Callable[[str], bool] = field(default=_all_of_them, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no range."""
+        check_days(self.start, self.end)
+
+    @property
+    def named(self) -> Sequence[str] | None:
+        """The keys, for a question that takes only keys named one by one; None for all."""
+        assert not isinstance(self.keys, KeyMatch)
+        return self.keys
+
+
+def check_days(start: date | None, end: date | None) -> None:
+    """Refuse what is no range of days.
+
+    Raises:
+        TypeError: not a ``date`` (a ``datetime`` is none).
+        ValueError: it ends before it begins.
+    """
+    for day in (start, end):
+        if isinstance(day, datetime) or not isinstance(day, date | None):
+            raise TypeError(f"a range is given in days, as datetime.date, not {type(day).__name__}")
+    if start is not None and end is not None and end < start:
+        raise ValueError(f"the range ends ({end}) before it begins ({start})")
+
+
+def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = ANY) -> Keys:
+    """The keys asked for, by one name, by several, or by a match, to which those named belong.
+
+    Raises:
+        ValueError: both a key and keys were given. TypeError: ``keys`` is a single text.
+    """
+    if key is not None and keys is not None:
+        raise ValueError("give key or keys, not both")
+    if isinstance(keys, str):
+        raise TypeError("keys is a sequence of str; for a single one say key=")
+    chosen = keys if key is None else [key]
+    if match == ANY:
+        return chosen
+    if chosen is None and not match.keys:
+        return match
+    if chosen is not None:
+        if not chosen and not match.bounded:
+            return chosen  # none at all
+        match = replace(match, keys=(*match.keys, *chosen))
+    # Named one by one, and no others: those that are left are known here.
+    return match if match.prefix else [each for each in match.keys if each in match]
+
+
+def _any_of(keys: Iterable[bytes], prefixes: Iterable[bytes], args: list[object]) -> str:
+    """That a key is one of these, or begins so; the values go to ``args``."""
+    terms = []
+    if named := sorted(keys):
+        terms.append(f"counter_key IN ({marks(named)})")
+        args += named
+    for prefix in prefixes:
+        beyond = _after_all(prefix)
+        terms.append("counter_key >= %s" + (" AND counter_key < %s" if beyond else ""))
+        args += [prefix, beyond] if beyond else [prefix]
+    return terms[0] if len(terms) == 1 else " OR ".join(f"({term})" for term in terms)
+
+
+def _after_all(prefix: bytes) -> bytes | None:
+    """The least bytes that come after everything with this prefix; None where nothing does."""
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes([head[-1] + 1]) if head else None

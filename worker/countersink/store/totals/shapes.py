@@ -1,0 +1,331 @@
+"""The shape of a counter: its policies, time zones, resolution and rolled-up days."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from countersink.runtime.limits import is_name
+from countersink.store.connection import Session
+from countersink.store.counters import buckets
+from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
+from countersink.store.counters.policies import DEFAULT, Policy, policy_of
+from countersink.store.errors import RolledUp, UnknownCounter
+from countersink.store.sql import marks
+from countersink.store.totals.selection import Selection
+from countersink.store.totals.views import View
+
+Months = tuple[date, date]
+"""The first days of the first and of the last month, both inclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolledUpDays:
+    """What of a counter is in months.
+
+    Attributes:
+        up_to: the first day that is not.
+        first: the first day of the first month that has rows.
+        last: the first day of the last one.
+    """
+
+    up_to: date
+    first: date
+    last: date
+
+    @property
+    def last_day(self) -> date:
+        """The last day that can be in a month."""
+        return min(month_ends(self.last), self.up_to - ONE_DAY)
+
+    def months(self, view: View, start: date | None, end: date | None) -> Months | None:
+        """The months that a range holds whole; None for none.
+
+        Raises:
+            RolledUp: the range cuts through one.
+        """
+        if start is None and end is None:
+            return self.first, self.last
+        if not view.own:
+            return self._months_elsewhere(view, start, end)
+        low, high = self.first, self.last
+        if start is not None and start > low:
+            if start > self.last_day:
+                return None
+            if start != month_of(start):
+                raise self._cut(view)
+            low = start
+        if end is not None and end < self.last_day:
+            if end < low:
+                return None
+            if end != month_ends(end):
+                raise self._cut(view)
+            high = month_of(end)
+        return low, high
+
+    def require_days(
+        self, view: View, start: date | None, end: date | None, *, unrolled: bool
+    ) -> date:
+        """Where a series of single days, or hours, may begin: ``start``, or, if only what is not
+        rolled up is wanted, a day when all are there.
+
+        Raises:
+            RolledUp: the range was meant to begin, or ends, among days that are rolled up.
+        """
+        begins = self.days_from(view)
+        gone = start is not None and start < begins and not self._before(view, start, end)
+        if gone or (start is None and (not unrolled or (end is not None and end < begins))):
+            raise RolledUp(
+                f"the days of {view.counter!r} before {begins} are rolled up to months: ask from"
+                " that day on, or for months",
+                rolled_up_to=self.up_to,
+            )
+        return begins if start is None else start
+
+    def require_own(self, view: View) -> None:
+        """Check that the view's days and months are those of the counter's own zones.
+
+        Raises:
+            RolledUp: they are not.
+        """
+        if not view.own:
+            raise self._elsewhere(view)
+
+    def days_from(self, view: View) -> date:
+        """The first day in the view's zone of which nothing is in months."""
+        if view.own:
+            return self.up_to
+        zone = view.time_zone
+        assert zone is not None
+        _, highest = self._instants(view)
+        day = buckets.date_at(zone, highest)
+        return day if buckets.day_begins(zone, day) >= highest else day + ONE_DAY
+
+    def _before(self, view: View, start: date, end: date | None) -> bool:
+        """Whether a range lies before or behind all that months hold."""
+        try:
+            return self.months(view, start, end) is None
+        except RolledUp:
+            return False
+
+    def _months_elsewhere(self, view: View, start: date | None, end: date | None) -> Months | None:
+        """For a zone that is not the counter's: all of the months, or none."""
+        zone = view.time_zone
+        assert zone is not None
+        if start is not None and not self._all_after(view, buckets.date_changes(zone, start)):
+            return None
+        following = None if end is None else buckets.after(end)
+        if following is None:
+            return self.first, self.last
+        after = self._all_after(view, buckets.date_changes(zone, following))
+        return None if after else (self.first, self.last)
+
+    def _all_after(self, view: View, changes: tuple[int, ...]) -> bool:
+        """Whether all that is in months comes after these instants, or all of it before.
+
+        Raises:
+            RolledUp: some before, some after.
+        """
+        lowest, highest = self._instants(view)
+        if any(lowest < change < highest for change in changes):
+            raise self._elsewhere(view)
+        return changes[0] <= lowest
+
+    def _instants(self, view: View) -> tuple[int, int]:
+        """Unix seconds between which everything in the months lies."""
+        zones = {policy.known_zone() for policy in view.policies}
+        return (
+            min(buckets.day_begins(zone, self.first) for zone in zones),
+            max(buckets.day_begins(zone, self.last_day + ONE_DAY) for zone in zones),
+        )
+
+    def _elsewhere(self, view: View) -> RolledUp:
+        return RolledUp(
+            f"the days of {view.counter!r} before {self.up_to} are rolled up to months of its own"
+            f" time zone: ask for {view.time_zone} from {self.days_from(view)} on, or without a"
+            " time zone",
+            rolled_up_to=self.up_to,
+        )
+
+    def _cut(self, view: View) -> RolledUp:
+        return RolledUp(
+            f"the days of {view.counter!r} before {self.up_to} are rolled up to months: ask for"
+            f" whole months, or from {self.up_to} on",
+            rolled_up_to=self.up_to,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A counter, as of one snapshot.
+
+    Attributes:
+        counter: its name, '' where it cannot be one: no row has it.
+        known: somebody has made it, or something was counted, be it 0.
+        policies: its policies, the earliest first; at least one.
+        rolled: what of it is in months; None for nothing.
+    """
+
+    counter: str
+    known: bool
+    policies: tuple[Policy, ...]
+    rolled: RolledUpDays | None
+
+    def view(self, time_zone: str | None) -> View:
+        """Its buckets in a time zone; ValueError where there is none of that name."""
+        return View(self.counter, self.policies, time_zone)
+
+
+def shape(session: Session, counter: str | None) -> Shape:
+    """What is known of a counter; also of one that is not known."""
+    name = _name(counter)
+    if session.group is not None and name in session.group:
+        return session.group.shape(name)
+    rows = session.query(
+        "SELECT EXISTS (SELECT 1 FROM counter_ledger WHERE counter = %s)"
+        " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = %s)"
+        " OR EXISTS (SELECT 1 FROM counter_month WHERE counter = %s)"
+        " OR EXISTS (SELECT 1 FROM counter WHERE name = %s),"
+        " (SELECT rolled_up_to FROM counter WHERE name = %s),"
+        " (SELECT MIN(bucket) FROM counter_month WHERE counter = %s),"
+        " (SELECT MAX(bucket) FROM counter_month WHERE counter = %s),"
+        " number, valid_from, time_zone, resolution, used_to"
+        " FROM (SELECT 1) AS one LEFT JOIN counter_policy ON counter = %s"
+        " ORDER BY valid_from, number",
+        (name,) * 8,
+    )
+    known, up_to, first, last = rows[0][:4]
+    policies = tuple(policy_of(name, *row[4:]) for row in rows if row[4] is not None)
+    rolled = None if first is None else _rolled(up_to, first, last)
+    return Shape(name, bool(known), policies or (DEFAULT,), rolled)
+
+
+def shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
+    """What is known of each of some counters, of which no query asks for one alone."""
+    if not names:
+        return {}
+    inside = f"IN ({marks(names)})"
+    up_to = dict(
+        session.query(f"SELECT name, rolled_up_to FROM counter WHERE name {inside}", names)
+    )
+    months = {
+        name: (first, last)
+        for name, first, last in session.query(
+            "SELECT counter, MIN(bucket), MAX(bucket) FROM counter_month FORCE INDEX (PRIMARY)"
+            f" WHERE counter {inside} GROUP BY counter",
+            names,
+        )
+    }
+    policies: dict[str, list[Policy]] = {}
+    for name, *columns in session.query(
+        "SELECT counter, number, valid_from, time_zone, resolution, used_to FROM counter_policy"
+        f" WHERE counter {inside} ORDER BY counter, valid_from, number",
+        names,
+    ):
+        policies.setdefault(name, []).append(policy_of(name, *columns))
+    known = {*up_to, *months}
+    for table in ("counter_ledger", "counter_slot"):
+        # Hardly any counter has rows, and none in the ledger: only these are looked up there.
+        if left := [name for name in names if name not in known]:
+            found = session.query(
+                f"SELECT DISTINCT counter FROM {table} FORCE INDEX (PRIMARY)"
+                f" WHERE counter IN ({marks(left)})",
+                left,
+            )
+            known |= {name for (name,) in found}
+    return {
+        name: Shape(
+            name,
+            name in known,
+            tuple(policies.get(name, ())) or (DEFAULT,),
+            _rolled(up_to.get(name), *months[name]) if name in months else None,
+        )
+        for name in names
+    }
+
+
+def known_shape(session: Session, counter: str | None) -> Shape:
+    """What is known of a counter.
+
+    Raises:
+        UnknownCounter: nothing.
+    """
+    found = shape(session, counter)
+    if not found.known:
+        raise UnknownCounter(f"nothing was ever counted as {counter!r}")
+    return found
+
+
+def selected(session: Session, selection: Selection) -> Shape:
+    """What is known of the counter of a selection.
+
+    Raises:
+        UnknownCounter: nothing, here or by whoever made the selection.
+    """
+    find = shape if selection.known else known_shape
+    return find(session, selection.counter)
+
+
+def rolled_up_to(
+    session: Session,
+    counter: str | None = None,
+    visible: Callable[[str], bool] = lambda name: True,
+) -> date | None:
+    """The day before which days of a counter are in months, of all that are visible the latest such
+    day; None where nothing is in months.
+    """
+    if counter is not None and session.group is not None and counter in session.group:
+        rolled = session.group.shape(counter).rolled
+        return None if rolled is None else rolled.up_to
+    one, args = ("", ()) if counter is None else (" WHERE counter = %s", (_name(counter),))
+    # A loose scan: of each counter its first month and its last are looked up.
+    found = session.query(
+        "SELECT counter, first, last, rolled_up_to FROM ("
+        "SELECT counter, MIN(bucket) AS first, MAX(bucket) AS last"
+        f" FROM counter_month FORCE INDEX (PRIMARY){one} GROUP BY counter"
+        ") AS months LEFT JOIN counter ON name = counter",
+        args,
+    )
+    return max(
+        (_rolled(up_to, first, last).up_to for name, first, last, up_to in found if visible(name)),
+        default=None,
+    )
+
+
+def counter_names(session: Session) -> list[str]:
+    """The names of all counters that were made or counted, in order."""
+    found = session.query(
+        "SELECT DISTINCT counter FROM counter_ledger"
+        " UNION SELECT counter FROM counter_slot FORCE INDEX (PRIMARY) GROUP BY counter"
+        " UNION SELECT counter FROM counter_month FORCE INDEX (PRIMARY) GROUP BY counter"
+        " UNION SELECT name FROM counter"
+    )
+    return sorted(name for (name,) in found)
+
+
+def shaped_names(session: Session) -> set[str]:
+    """The counters whose rows do not simply add up by UTC day: that have policies, or months."""
+    found = session.query(
+        "SELECT DISTINCT counter FROM counter_policy"
+        " UNION SELECT counter FROM counter_month FORCE INDEX (PRIMARY) GROUP BY counter"
+    )
+    return {name for (name,) in found}
+
+
+def _rolled(up_to: date | None, first: datetime, last: datetime) -> RolledUpDays:
+    """What is in months from the first to the last, with the day that is on record.
+
+    Whatever is on record, no row is left out of a total: a month for which there is no such day, or
+    an earlier one, may hold any of its days.
+    """
+    if up_to is None or up_to <= last.date():
+        last_day = month_ends(last.date())
+        up_to = last_day if last_day == date.max else last_day + ONE_DAY
+    return RolledUpDays(up_to, first.date(), last.date())
+
+
+def _name(counter: str | None) -> str:
+    """``counter``; '' for what cannot be a counter's name, which is as unknown.
+
+    The column would take 'c ' for 'c': it is compared with blanks added at the end.
+    """
+    return counter if counter is not None and is_name(counter) else ""

@@ -1,0 +1,314 @@
+"""A counter's buckets as days, months and hours: of its own time zones, or of another one.
+
+Without a time zone, buckets that are days are shown as what they are, so there is always an answer.
+Everything else needs every day, month or hour to begin where a bucket does, be it in the zone that
+was asked for or in the counter's own: hours may be of a zone that was once, or will be, other than
+whole hours from UTC. Whether there is an answer follows from the policies and the zone alone, not
+from the rows that happen to be there.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+
+from countersink.store.counters import buckets
+from countersink.store.counters.buckets import WIDTH, day_label, label_time, policy_number
+from countersink.store.counters.policies import Policy
+from countersink.store.errors import InexactZone, Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRange:
+    """Buckets of one policy, from one label to another.
+
+    Attributes:
+        first: the first label; None for where they begin.
+        until: the label before which they end; None for where they end.
+        number: of the policy they were counted under.
+        step: seconds from one label to the next.
+        mixed: the counter has buckets of other policies, which may lie in between.
+    """
+
+    first: int | None
+    until: int | None
+    number: int
+    step: int
+    mixed: bool
+
+    def __contains__(self, label: int) -> bool:
+        return (
+            (self.first is None or label >= self.first)
+            and (self.until is None or label < self.until)
+            and (not self.mixed or policy_number(label) == self.number)
+        )
+
+    @property
+    def empty(self) -> bool:
+        """Whether it can hold no bucket."""
+        return self.first is not None and self.until is not None and self.first >= self.until
+
+    @property
+    def only(self) -> int | None:
+        """Its label, if it can hold just one."""
+        if self.first is None or self.until is None:
+            return None
+        label = self.first + (self.number - self.first) % self.step
+        return label if label < self.until <= label + self.step else None
+
+
+Ranges = Sequence[LabelRange] | None
+"""Buckets in any of these; None for all of the counter's."""
+
+
+class View:
+    """How the buckets of one counter add up.
+
+    Args:
+        counter: its name, for messages.
+        policies: its policies, the earliest first; at least one.
+        time_zone: whose days, months and hours; None for the zone each bucket was counted in.
+
+    Raises:
+        ValueError: there is no such time zone.
+    """
+
+    def __init__(self, counter: str, policies: Sequence[Policy], time_zone: str | None) -> None:
+        if time_zone is not None:
+            buckets.zone(time_zone)
+        self.counter = counter
+        self.policies = tuple(policies)
+        self.time_zone = time_zone
+        self._numbered = {policy.number: policy for policy in policies}
+        self._days: dict[int, date] = {}
+
+    @property
+    def own(self) -> bool:
+        """Whether its days are those of the counter's own zones."""
+        return self.time_zone is None or all(
+            policy.time_zone == self.time_zone for policy in self.policies
+        )
+
+    def policy(self, label: int) -> Policy:
+        """The policy that a bucket was counted under.
+
+        Raises:
+            Refused: there was none; the row is not countersink's.
+        """
+        if len(self.policies) == 1:
+            return self.policies[0]
+        found = self._numbered.get(policy_number(label))
+        if found is None:
+            raise Refused(
+                f"{self.counter!r} has a bucket {buckets.label_text(label)}, but never had time"
+                f" zone and resolution number {policy_number(label)}: `countersink verify` shows"
+                " what else is wrong"
+            )
+        return found
+
+    def zone_of(self, policy: Policy) -> str:
+        """The time zone in which the buckets of a policy are shown."""
+        return self.time_zone or policy.known_zone()
+
+    def since(self, policy: Policy) -> int | None:
+        """Unix seconds of the first event a policy can have; None for the first policy."""
+        return None if policy is self.policies[0] else policy.valid_from * 60
+
+    def until(self, policy: Policy) -> int | None:
+        """Unix seconds before which all events of a policy are; None while it is in force."""
+        return None if policy.used_to is None else policy.ends_at(policy.used_to)
+
+    def moment(self, label: int) -> int:
+        """Unix seconds of the first event that a bucket can hold."""
+        policy = self.policy(label)
+        begins = policy.starts_at(label)
+        since = self.since(policy)
+        return begins if since is None else max(begins, since)
+
+    def day(self, label: int) -> date:
+        """The date of a bucket; of its first event where it lies in several."""
+        day = self._days.get(label)
+        if day is None:
+            policy = self.policy(label)
+            if self._plain(policy):
+                day = policy.local_day(label)
+            else:
+                day = buckets.date_at(self.zone_of(policy), self.moment(label))
+            self._days[label] = day
+        return day
+
+    def last_day(self, label: int) -> date:
+        """The date of the last event that a bucket can hold."""
+        policy = self.policy(label)
+        if self._plain(policy):
+            return self.day(label)
+        return buckets.date_at(self.zone_of(policy), policy.ends_at(label) - 60)
+
+    def ranges(self, start: date | None, end: date | None) -> Ranges:
+        """The buckets of the days from ``start`` to ``end``, both inclusive.
+
+        Where days and buckets do not fit together it is the buckets that begin in them: ask
+        :meth:`require_days` first.
+        """
+        if start is None and end is None:
+            return None
+        found = []
+        for policy, all_of_it in zip(self.policies, self.possible(), strict=True):
+            for first, until in self._labels(policy, start, end):
+                one = replace(
+                    all_of_it,
+                    first=buckets.later(first, all_of_it.first),
+                    until=buckets.earlier(until, all_of_it.until),
+                )
+                if not one.empty:
+                    found.append(one)
+        return tuple(found)
+
+    def possible(self) -> list[LabelRange]:
+        """The buckets that each policy can have, in the order of the policies."""
+        return [
+            LabelRange(
+                first=None if self.since(policy) is None else policy.label(policy.valid_from),
+                until=None if policy.used_to is None else policy.used_to + 1,
+                number=policy.number,
+                step=WIDTH[policy.resolution] * 60,
+                mixed=len(self.policies) > 1,
+            )
+            for policy in self.policies
+        ]
+
+    def require_days(self, days: Iterable[date]) -> None:
+        """Check that each of these days begins where no bucket goes on.
+
+        Raises:
+            InexactZone: one does not.
+        """
+        for policy in self.policies:
+            if self._plain(policy):
+                continue
+            since, until = self.since(policy), self.until(policy)
+            for day in days:
+                for change in buckets.date_changes(self.zone_of(policy), day):
+                    inside = (since is None or change > since) and (until is None or change < until)
+                    if inside and not _begins_bucket(policy, change):
+                        raise self._inexact(policy, day, change)
+
+    def require_range(self, start: date | None, end: date | None) -> None:
+        """Check that the range begins and ends where no bucket goes on.
+
+        Raises:
+            InexactZone: it does not.
+        """
+        ends = [] if start is None else [start]
+        if end is not None and (following := buckets.after(end)) is not None:
+            ends.append(following)
+        self.require_days(ends)
+
+    def _plain(self, policy: Policy) -> bool:
+        """Whether its buckets are the days that are shown."""
+        return policy.resolution == "day" and self.time_zone in (None, policy.time_zone)
+
+    def _labels(
+        self, policy: Policy, start: date | None, end: date | None
+    ) -> list[tuple[int | None, int | None]]:
+        """[first, until) of the policy's labels whose buckets are of these days."""
+        if self._plain(policy):
+            following = None if end is None else buckets.after(end)
+            return [
+                (
+                    None if start is None else day_label(start),
+                    None if following is None else day_label(following),
+                )
+            ]
+        found: list[tuple[int | None, int | None]] = []
+        since, until = self.since(policy), self.until(policy)
+        for begin, stop in buckets.intervals(self.zone_of(policy), start, end):
+            if stop is not None and since is not None and stop <= since:
+                continue
+            if begin is not None and until is not None and begin >= until:
+                continue
+            # Beyond what the policy can hold nothing need be said, nor do its buckets begin there.
+            if begin is not None and since is not None and begin <= since:
+                begin = None
+            if stop is not None and until is not None and stop >= until:
+                stop = None
+            found.append((_first_label(policy, begin), _first_label(policy, stop)))
+        return found
+
+    def _inexact(self, policy: Policy, day: date, change: int) -> InexactZone:
+        zone = self.zone_of(policy)
+        begins = (
+            datetime.fromtimestamp(change, UTC).strftime("%Y-%m-%d %H:%M:%S").removesuffix(":00")
+        )
+        return InexactZone(
+            f"{self.counter!r} is counted by {policy.resolution} in {policy.time_zone}, and"
+            f" {begins} UTC, when the date in {zone} changes to or from {day}, is in the"
+            f" middle of one: {advice(self.counter, policy, zone)}"
+        )
+
+
+def _begins_bucket(policy: Policy, instant: int) -> bool:
+    """Whether a bucket of the policy begins at this instant, and none goes on."""
+    if policy.resolution != "day":
+        return instant % (WIDTH[policy.resolution] * 60) == 0
+    # A day that comes in two pieces goes on after the next one has begun.
+    zone = policy.known_zone()
+    return buckets.date_changes(zone, buckets.date_at(zone, instant)) == (instant,)
+
+
+def _first_label(policy: Policy, instant: int | None) -> int | None:
+    """The label, without its number, of the first bucket that begins at this instant or later."""
+    if instant is None:
+        return None
+    if policy.resolution == "day":
+        label = policy.label(-(-instant // 60))
+        day = label - policy_number(label)
+        return day if policy.starts_at(label) >= instant else day + 86_400
+    width = WIDTH[policy.resolution] * 60
+    return -(-instant // width) * width
+
+
+def advice(counter: str, policy: Policy, refused: str) -> str:
+    """What to ask instead of a time zone for which the buckets of a policy do not tell."""
+    if policy.resolution == "quarter":
+        return "ask for a range without it, or for another time zone, such as UTC"
+    # Of hours UTC's days can always be told; days of their own zone are never refused.
+    other = "UTC" if refused == policy.time_zone else policy.time_zone
+    return (
+        f"ask for the time zone {other};"
+        f" `countersink counter set {counter} --resolution quarter --from …` counts so that the"
+        " days of every zone add up, from then on"
+    )
+
+
+def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:
+    """The rest of a WHERE clause, from AND on, and its values.
+
+    Columns stand alone wherever an index is to be used; the number of a policy only picks among the
+    rows of a range.
+    """
+    if ranges is None:
+        return "", ()
+    if not ranges:
+        return " AND FALSE", ()
+    parts, args = [], []
+    for one in ranges:
+        terms = []
+        if one.only is not None:
+            # Not as a range: the rows of one bucket come in the order of their keys, which spares
+            # grouping by key a temporary table (a tenth of the time, for 100,000 keys on MariaDB).
+            terms.append("bucket = %s")
+            args.append(label_time(one.only))
+        else:
+            if one.first is not None:
+                terms.append("bucket >= %s")
+                args.append(label_time(one.first))
+            if one.until is not None:
+                terms.append("bucket < %s")
+                args.append(label_time(one.until))
+            if one.mixed:
+                terms.append(f"SECOND(bucket) = {one.number:d}")
+        parts.append(" AND ".join(terms))
+    if not all(parts):
+        return "", ()
+    joined = parts[0] if len(parts) == 1 else f"(({') OR ('.join(parts)}))"
+    return f" AND {joined}", tuple(args)

@@ -1,0 +1,376 @@
+"""The check of a tracked table: whether its counter, its triggers and its columns are right.
+
+Table and counter are compared cell by cell. A cell is a bucket's label and a key. Both sides are
+read by plain SELECTs in the caller's snapshot, in which they agree if all is right: the triggers
+count in the transactions that write. The differences are kept in memory, about 300 bytes for each
+cell that the table has or had: 300 MB for a million different (day, key).
+
+A table is read by ranges of its primary key, so that progress can be told and no answer takes long.
+Where that cannot be it is one statement, for which :data:`COUNT_SECONDS` are allowed.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final, Literal
+
+from countersink.runtime.limits import key_text
+from countersink.store.connection import SQL_MODE, Session, rerun
+from countersink.store.counters.buckets import label_text, label_time
+from countersink.store.errors import Conflict, HiddenTriggers, Refused, TableChanged, Unavailable
+from countersink.store.sql import quoted
+from countersink.store.tracked import privileges, triggers
+from countersink.store.tracked.definitions import TrackedTable
+from countersink.store.tracked.encoding import is_day, key_sql, label_of_number, number_sql
+from countersink.store.tracked.table import (
+    BINARY_TYPES,
+    DAY_TYPES,
+    INTEGER_TYPES,
+    OWN_TEXT,
+    TEXT_TYPES,
+    AppTable,
+    Column,
+    require_columns,
+)
+from countersink.store.tracked.triggers import SQL_MODE as TRIGGER_MODE
+from countersink.store.tracked.triggers import InstalledTrigger
+
+MOST: Final = 100
+"""Cells of a table that are told one by one; the last one says how many more there are."""
+
+Cell = tuple[int, bytes]
+"""A bucket's label and a key."""
+Progress = Callable[[int, int], object]
+"""Is told how many rows of the table were counted, and about how many there are."""
+
+TABLE_CHANGED: Final = 1412
+"""Table definition has changed, please retry transaction: TRUNCATE or ALTER TABLE came between."""
+COUNT_SECONDS: Final = 3600.0
+"""Seconds that a server may be silent while rows are counted."""
+CELLS_PER_QUERY: Final = 10_000
+ROWS_PER_QUERY: Final = 100_000
+_LABEL: Final = "TIMESTAMPDIFF(SECOND, '1970-01-01', bucket)"
+_ORDERED_TYPES: Final = (INTEGER_TYPES - {"bit"}) | BINARY_TYPES | DAY_TYPES | OWN_TEXT
+_ORDERED_CHARSETS: Final = frozenset({"ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"})
+
+RowProblem = Literal[
+    "row_count",
+    "no_trigger",
+    "hidden_trigger",
+    "stray_trigger",
+    "no_definer",
+    "no_table",
+    "no_column",
+    "not_counted",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDifference:
+    """Something that is wrong with a tracked table.
+
+    Attributes:
+        tracked: how the table is counted.
+        problem: ``row_count``: counter and table differ; ``no_trigger``: a trigger is missing, or
+            is not as it was made; ``hidden_trigger``: this user may not see whether they are right;
+            ``stray_trigger``: a copy of the table in another database counts here, too;
+            ``no_definer``: who they run as is gone or lacks rights, so that the application's
+            writes fail; ``no_table``: there is no such table, or it cannot be tracked any
+            more; ``no_column``: a column that it is counted by is missing, or has become another
+            one; ``not_counted``: its rows were not counted to the end.
+        day: the day of the rows; None where it is not about one.
+        key: the key of the rows as text; None where it is not about one.
+        in_counter: how many the counter says there are.
+        in_table: how many there are.
+        detail: a sentence for people.
+    """
+
+    tracked: TrackedTable
+    problem: RowProblem
+    detail: str
+    day: date | None = None
+    key: str | None = None
+    in_counter: int = 0
+    in_table: int = 0
+
+
+def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
+    """What is wrong with a tracked table; nothing, as long as nobody goes past its triggers.
+
+    Args:
+        session: at REPEATABLE READ, outside a transaction.
+        tracked: the table.
+
+    Raises:
+        Conflict: the table was altered again and again meanwhile.
+        StoreError: as any query.
+    """
+    found = rerun(lambda: _check(session, tracked))
+    return _not_in_work(session, tracked, found) if found else []
+
+
+def _not_in_work(
+    session: Session, tracked: TrackedTable, found: list[RowDifference]
+) -> list[RowDifference]:
+    """What is not just because somebody is tracking, repairing or untracking the table."""
+    where = "FROM tracked_table WHERE counter = %s"
+    try:
+        there = session.query(
+            f"SELECT triggers {where} FOR UPDATE NOWAIT",
+            (tracked.counter,),
+        )
+        return found if there == [(tracked.triggers,)] else []
+    except Conflict:
+        in_work: set[RowProblem] = {"no_trigger", "not_counted"}
+        if (None,) in session.query(f"SELECT counted {where}", (tracked.counter,)):
+            in_work.add("row_count")  # the triggers are being changed, and it is counted then
+        return [one for one in found if one.problem not in in_work]
+
+
+def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
+    ((database,),) = session.query("SELECT DATABASE()")
+    strays = _strays(session, tracked)
+    try:
+        table = triggers.table_of(session, tracked, database)
+    except ValueError as error:
+        return [RowDifference(tracked=tracked, problem="no_table", detail=f"{error}"), *strays]
+    try:
+        require_columns(table, tracked)
+    except ValueError as error:
+        detail = f"{error}{_failing(session, tracked, table)}"
+        return [RowDifference(tracked=tracked, problem="no_column", detail=detail), *strays]
+    found = [*_triggers(session, tracked, table, database), *strays]
+    if tracked.counted is None:
+        detail = "its rows were not counted to the end: run track again, or verify with --repair"
+        return [*found, RowDifference(tracked=tracked, problem="not_counted", detail=detail)]
+    with session.transaction(snapshot=True):
+        wrong, _ = differences(session, tracked, table)
+        return found + _cells(session, tracked, wrong)
+
+
+def _triggers(
+    session: Session, tracked: TrackedTable, table: AppTable, database: str
+) -> Iterator[RowDifference]:
+    try:
+        there = triggers.existing(session, tracked)
+    except HiddenTriggers as error:
+        yield RowDifference(tracked=tracked, problem="hidden_trigger", detail=f"{error}")
+        return
+    should_be = triggers.wanted(tracked, table, database)
+    for trigger in triggers.split(there, should_be)[1]:
+        now = next((each for each in there if each.name == trigger.name), None)
+        detail = f"the trigger {trigger.name} {_difference(now, table)}"
+        yield RowDifference(tracked=tracked, problem="no_trigger", detail=detail)
+    for definer in sorted({trigger.definer for trigger in there}):
+        trouble = privileges.trouble_of(session, definer, table.schema, table.name, database)
+        if trouble is not None:
+            detail = f"its triggers run as {definer}, and writes that fire them fail: {trouble}"
+            yield RowDifference(tracked=tracked, problem="no_definer", detail=detail)
+
+
+def _difference(now: InstalledTrigger | None, table: AppTable) -> str:
+    """What is the matter with a trigger that is not as it should be."""
+    if now is None:
+        return "is missing"
+    if now.table != table.name:
+        return f"is on {now.table}, which was renamed"
+    gone = _gone(now, table)
+    if gone is not None:
+        return f"goes by column {gone}, which is gone: writes that fire it fail"
+    return "was changed, or a column that it goes by was"
+
+
+def _gone(trigger: InstalledTrigger, table: AppTable) -> str | None:
+    """A column that a trigger goes by and that the table has no more."""
+    known = {name.casefold() for name in table.columns}
+    return next((name for name in trigger.columns if name.casefold() not in known), None)
+
+
+def _failing(session: Session, tracked: TrackedTable, table: AppTable) -> str:
+    """What to add where a column is gone that triggers go by, in case they are there."""
+    try:
+        there = triggers.existing(session, tracked)
+    except HiddenTriggers:
+        return ""
+    if any(trigger.table == table.name and _gone(trigger, table) for trigger in there):
+        return "; writes that fire its triggers fail: untrack it"
+    return ""
+
+
+def _strays(session: Session, tracked: TrackedTable) -> list[RowDifference]:
+    return [
+        RowDifference(
+            tracked=tracked,
+            problem="stray_trigger",
+            detail=f"the trigger {stray.name} on {stray.schema}.{stray.table}, a copy of the"
+            " table, counts here, too",
+        )
+        for stray in triggers.strays(session, tracked)
+    ]
+
+
+def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> list[RowDifference]:
+    """The cells that differ, in order; of very many the first ones."""
+    ordered = sorted(wrong.items())
+    more = len(ordered) - MOST
+    found = list[RowDifference]()
+    for (label, key), difference in ordered[:MOST]:
+        ((counted,),) = session.query(
+            "SELECT COALESCE(SUM(amount), 0) FROM counter_slot FORCE INDEX (PRIMARY)"
+            " WHERE counter = %s AND bucket = %s AND counter_key = %s",
+            (tracked.counter, label_time(label), key),
+        )
+        rows = int(counted) + difference
+        detail = f"{int(counted):,} counted, {rows:,} rows"
+        if not is_day(label):
+            detail += f"; the bucket {label_text(label)} is none that a trigger writes"
+        if len(found) == MOST - 1 and more > 0:
+            detail += f"; and {more:,} more days and keys like this"
+        found.append(
+            RowDifference(
+                tracked=tracked,
+                problem="row_count",
+                detail=detail,
+                day=label_time(label).date(),
+                key=key_text(key),
+                in_counter=int(counted),
+                in_table=rows,
+            )
+        )
+    return found
+
+
+def no_progress(done: int, about: int) -> None:
+    """Tell nobody."""
+
+
+def differences(
+    session: Session, tracked: TrackedTable, table: AppTable, progress: Progress = no_progress
+) -> tuple[dict[Cell, int], int]:
+    """Rows of the table minus what is counted, for each cell where they differ; also all rows.
+
+    Args:
+        session: in a transaction at REPEATABLE READ; the snapshot begins here, or did before.
+        tracked: how the table is counted.
+        table: the table.
+        progress: told after each part.
+
+    Raises:
+        TableChanged: it was truncated or altered meanwhile.
+        StoreError: as any query.
+    """
+    found = {cell: -amount for cell, amount in in_counter(session, tracked.counter) if amount}
+    done = 0
+    progress(0, table.rows)
+    with _told(tracked.name), _as_triggers_do(session):
+        for part in _in_table(session, tracked, table):
+            for number, key, rows in part:
+                cell = (label_of_number(int(number)), bytes(key))
+                difference = found.get(cell, 0) + int(rows)
+                if difference:
+                    found[cell] = difference
+                else:
+                    found.pop(cell, None)
+                done += int(rows)
+            progress(done, max(done, table.rows))
+    progress(done, done)
+    return found, done
+
+
+@contextmanager
+def _told(table: str) -> Iterator[None]:
+    """What can come between, in words."""
+    try:
+        yield
+    except Refused as error:
+        if error.code != TABLE_CHANGED:
+            raise
+        raise TableChanged(
+            f"{table} was truncated or altered while its rows were counted: run this again",
+            code=error.code,
+        ) from error
+    except Unavailable as error:
+        raise Unavailable(
+            f"the connection broke while the rows of {table} were counted, or one answer took"
+            f" longer than {COUNT_SECONDS / 60:.0f} minutes ({error}): nothing was changed; run"
+            " this again",
+            code=error.code,
+        ) from error
+
+
+@contextmanager
+def _as_triggers_do(session: Session) -> Iterator[None]:
+    """Under the ``sql_mode`` of triggers: in another one MySQL finds no text for broken UCS-2."""
+    session.execute("SET SESSION sql_mode = %s", (TRIGGER_MODE,))
+    try:
+        yield
+    finally:
+        if not session.closed:
+            session.execute("SET SESSION sql_mode = %s", (SQL_MODE,))
+
+
+def in_counter(session: Session, counter: str) -> Iterator[tuple[Cell, int]]:
+    """What the counter holds, in the order of the primary key, some cells at a time."""
+    select = (
+        f"SELECT {_LABEL}, counter_key, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY)"
+        " WHERE counter = %s"
+    )
+    end = f" GROUP BY bucket, counter_key ORDER BY bucket, counter_key LIMIT {CELLS_PER_QUERY:d}"
+    where, args = "", tuple[object, ...]()
+    inside = False
+    while True:
+        rows = session.query(f"{select}{where}{end}", (counter, *args))
+        for label, key, amount in rows:
+            yield (int(label), bytes(key)), int(amount)
+        if len(rows) == CELLS_PER_QUERY:
+            # First the rest of the bucket, then those after it: each is one range of the index.
+            last_label, last_key, _ = rows[-1]
+            bucket = label_time(int(last_label))
+            where, args = " AND bucket = %s AND counter_key > %s", (bucket, last_key)
+            inside = True
+        elif inside:
+            where, args = " AND bucket > %s", args[:1]
+            inside = False
+        else:
+            return
+
+
+def _in_table(
+    session: Session, tracked: TrackedTable, table: AppTable
+) -> Iterator[list[tuple[Any, ...]]]:
+    """(number of the day, key, rows) of parts of the table, by ranges of its primary key."""
+    by, day = table.counted_by(tracked)
+    source = _plain(f"{quoted(table.schema)}.{quoted(table.name)} AS t")
+    values = _plain(f"{number_sql(day, 't.')}, {key_sql(by, 't.')}")
+    select = f"SELECT {values}, COUNT(*) FROM {source}"
+    where, args = "%s", tuple[object, ...]((1,))
+    if table.first_key is None or not _finds_its_place(table.first_key):
+        yield session.query(f"{select} WHERE {where} GROUP BY 1, 2", args)
+        return
+    column = _plain(f"t.{quoted(table.first_key.name)}")
+    while True:
+        ends = session.query(
+            f"SELECT {column} FROM {source} FORCE INDEX (PRIMARY) WHERE {where}"
+            f" ORDER BY {column} LIMIT 1 OFFSET {ROWS_PER_QUERY - 1:d}",
+            args,
+        )
+        part = f"{select} FORCE INDEX (PRIMARY) WHERE {where}"
+        if not ends:
+            yield session.query(f"{part} GROUP BY 1, 2", args)
+            return
+        last = ends[0][0]
+        yield session.query(f"{part} AND {column} <= %s GROUP BY 1, 2", (*args, last))
+        where, args = f"{column} > %s", (last,)
+
+
+def _finds_its_place(column: Column) -> bool:
+    """Whether a value that was read, bound again, is in the same place of the index."""
+    if column.type in TEXT_TYPES:
+        return column.type in ("char", "varchar") and column.charset in _ORDERED_CHARSETS
+    return column.type in _ORDERED_TYPES
+
+
+def _plain(sql: str) -> str:
+    """SQL with names in it, for a statement with arguments: no ``%`` of a name marks one."""
+    return sql.replace("%", "%%")

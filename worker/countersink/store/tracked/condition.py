@@ -1,0 +1,238 @@
+"""Conditions on columns of a tracked table: made of callers' values, met by values of its keys.
+
+Text is compared as the column's collation does, which may fold cases and blanks. Only the server
+knows how: it is asked which of some values are equal to the one wanted, by the comparison that it
+would make in the table itself.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+from countersink.store.connection import Session
+from countersink.store.errors import BadData
+from countersink.store.sql import parts
+from countersink.store.tracked.table import BINARY_TYPES, INTEGER_TYPES, OWN_TEXT, Column
+
+_COMPARED: Final = 500
+"""Values that the server is asked about at a time."""
+_BYTEWISE: Final = re.compile(r".*_(nopad|0900)_bin")
+"""Collations in which text is equal only to itself; other binary ones ignore blanks at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exactly:
+    """The value has this text in the key, None for NULL, and no other."""
+
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """The value is equal to a text, given as hex digits of its UTF-8, in the column's own character
+    set and collation.
+    """
+
+    in_hex: str
+    charset: str
+    collation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """The value is this number, however many zeros it is written with."""
+
+    value: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """No value of the column is what is asked for."""
+
+
+NEVER: Final = Never()
+Condition = Exactly | Alike | Number | Never | None
+"""What is asked of a column; None: nothing."""
+
+
+def condition(session: Session, column: Column, value: object) -> Condition:
+    """What ``column = value``, or ``column IS NULL``, asks of the keys.
+
+    Args:
+        session: on the server that the table is on.
+        column: one that the table is tracked by.
+        value: None for NULL; an int or bool for integers, BIT and YEAR; an int or Decimal for
+            DECIMAL; a date for DATE; a naive datetime for DATETIME; a timedelta or time for TIME;
+            bytes for BINARY and VARBINARY; else a str.
+
+    Raises:
+        TypeError: not of such a type. ValueError: the column can hold no such value at all.
+    """
+    if value is None:
+        return Exactly(None)
+    if column.has_text:
+        return _text(session, column, value)
+    if column.type in INTEGER_TYPES and isinstance(value, int):
+        return Exactly(str(int(value)))
+    if column.type == "year" and isinstance(value, int):
+        return Exactly(f"{_year(value):04d}")
+    if column.type == "decimal" and isinstance(value, int | Decimal):
+        number = Decimal(value)
+        return Number(number) if number.is_finite() else NEVER
+    if column.type in BINARY_TYPES and isinstance(value, bytes | bytearray):
+        return Exactly(value.hex().upper())
+    if column.type == "date" and isinstance(value, date) and not isinstance(value, datetime):
+        return Exactly(str(value))
+    if column.type == "datetime" and isinstance(value, date):
+        return _moment(column, value)
+    if column.type == "time" and isinstance(value, time | timedelta):
+        return _time(column, value)
+    if column.type in OWN_TEXT and isinstance(value, str):
+        return _own_text(session, column, value)
+    raise TypeError(f"column {column.name} is {_kind(column)}, not {type(value).__name__}")
+
+
+class Check:
+    """Says which values of a column meet a condition."""
+
+    def __init__(self, session: Session, condition: Condition) -> None:
+        self._session = session
+        self._condition = condition
+        self._known: dict[str, bool] = {}
+
+    def ask(self, values: Iterable[str | None]) -> None:
+        """Find out about these values, where only the server can tell.
+
+        Raises:
+            StoreError: as any query.
+        """
+        one = self._condition
+        if isinstance(one, Alike):
+            unknown = {value for value in values if value is not None} - self._known.keys()
+            for part in parts(sorted(unknown), _COMPARED):
+                self._known.update(zip(part, _equal(self._session, part, one), strict=True))
+
+    def meets(self, value: str | None) -> bool:
+        """Whether a value that was asked about meets the condition."""
+        one = self._condition
+        if one is None:
+            return True
+        if isinstance(one, Exactly):
+            return value == one.text
+        if value is None or isinstance(one, Never):
+            return False
+        return _is(value, one.value) if isinstance(one, Number) else self._known[value]
+
+
+def _text(session: Session, column: Column, value: object) -> Condition:
+    if not isinstance(value, str):
+        raise TypeError(f"column {column.name} is {_kind(column)}, not {type(value).__name__}")
+    try:
+        in_hex = value.encode().hex()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{value!r} cannot be written as UTF-8") from error
+    charset, collation = column.charset or "utf8mb4", column.collation or "utf8mb4_bin"
+    if _BYTEWISE.fullmatch(collation):
+        return Exactly(str.__str__(value))
+    if charset != "utf8mb4":
+        there_and_back = f"CONVERT(X'{in_hex}' USING utf8mb4)"
+        ((stays,),) = session.query(
+            f"SELECT CAST(CONVERT(CONVERT({there_and_back} USING {charset}) USING utf8mb4)"
+            f" AS BINARY) = CAST({there_and_back} AS BINARY)"
+        )
+        if not stays:
+            return NEVER  # it has a character that the column's character set has not
+    return Alike(in_hex, charset, collation)
+
+
+def _year(value: int) -> int:
+    """What a YEAR is compared with: of 1 to 99 the server makes 2001 to 2069, 1970 to 1999."""
+    if not 1 <= value <= 99:
+        return int(value)
+    return value + (2000 if value < 70 else 1900)
+
+
+def _moment(column: Column, value: date) -> Condition:
+    moment = value if isinstance(value, datetime) else datetime.combine(value, time())
+    if moment.tzinfo is not None:
+        raise ValueError(
+            f"column {column.name} is a DATETIME, which has no time zone: give a naive datetime"
+        )
+    return _with_fraction(column, str(moment.replace(microsecond=0)), moment.microsecond)
+
+
+def _time(column: Column, value: time | timedelta) -> Condition:
+    if isinstance(value, time):
+        value = timedelta(
+            hours=value.hour,
+            minutes=value.minute,
+            seconds=value.second,
+            microseconds=value.microsecond,
+        )
+    sign = "-" if value < timedelta() else ""
+    seconds, microseconds = divmod(abs(value) // timedelta(microseconds=1), 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    text = f"{sign}{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}"
+    return _with_fraction(column, text, microseconds)
+
+
+def _with_fraction(column: Column, text: str, microseconds: int) -> Condition:
+    digits = f"{microseconds:06d}"
+    if digits[column.fraction :].strip("0"):
+        return NEVER  # finer than what the column holds
+    return Exactly(f"{text}.{digits[: column.fraction]}" if column.fraction else text)
+
+
+def _own_text(session: Session, column: Column, value: str) -> Condition:
+    try:
+        ((text,),) = session.query(
+            f"SELECT CONVERT(CAST(%s AS {column.type.upper()}) USING utf8mb4)", (value,)
+        )
+    except BadData:
+        text = None
+    if text is None:
+        raise ValueError(f"{value!r} is no {column.type.upper()}, as column {column.name} holds")
+    return Exactly(str(text))
+
+
+def _kind(column: Column) -> str:
+    given = {
+        "year": "an int",
+        "decimal": "an int or Decimal",
+        "date": "a date",
+        "datetime": "a naive datetime",
+        "time": "a timedelta or time",
+    }
+    if column.type in INTEGER_TYPES:
+        how = "an int"
+    elif column.type in BINARY_TYPES:
+        how = "bytes"
+    else:
+        how = given.get(column.type, "a str")
+    return f"of type {column.type.upper()}: give {how}"
+
+
+def _is(text: str, number: Decimal) -> bool:
+    try:
+        return Decimal(text) == number
+    except InvalidOperation:
+        return False  # no trigger has written it
+
+
+def _equal(session: Session, texts: Sequence[str], one: Alike) -> list[bool]:
+    """Which of these texts the server takes for the one asked for."""
+    wanted = _in_charset(one.in_hex, one.charset)
+    columns = ", ".join(
+        f"{_in_charset(text.encode('utf-8', 'surrogatepass').hex(), one.charset)}"
+        f" COLLATE {one.collation} = {wanted}"
+        for text in texts
+    )
+    (answers,) = session.query(f"SELECT {columns}")
+    return [bool(answer) for answer in answers]
+
+
+def _in_charset(in_hex: str, charset: str) -> str:
+    return f"CONVERT(CONVERT(X'{in_hex}' USING utf8mb4) USING {charset})"

@@ -1,0 +1,314 @@
+"""Steps of track, untrack and repair; before them the plan, which changes nothing.
+
+What is killed between two of them is found by the row of ``tracked_table``, which is the first
+thing to come and the last to go: running track again goes on, and untrack tidies up. Whoever
+changes triggers or counts holds that row; see :func:`countersink.store.tracked.recount.turn`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from secrets import token_hex
+from typing import Final
+
+from countersink.store.apply.control import Control, bump
+from countersink.store.connection import Connect, Session
+from countersink.store.counters.deletion_sql import TABLES, delete_rows
+from countersink.store.counters.settings import check_app_slots, check_name, is_used
+from countersink.store.errors import Conflict, Refused, StoreError, TableChanged, UnknownCounter
+from countersink.store.in_app import settings_version
+from countersink.store.sql import quoted
+from countersink.store.tracked import definitions, privileges, triggers
+from countersink.store.tracked.check import Progress
+from countersink.store.tracked.definitions import (
+    TrackedTable,
+    default_counter,
+    in_words,
+    parse,
+    read_all,
+)
+from countersink.store.tracked.recount import (
+    EVERYTHING,
+    RecountResult,
+    empty,
+    recount,
+    turn,
+    uncounted,
+)
+from countersink.store.tracked.table import AppTable, read_table, require_columns
+from countersink.store.tracked.triggers import InstalledTrigger, Notice, Trigger, change, changing
+
+_ATTEMPTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a table will be counted.
+
+    Attributes:
+        definition: as it will be, or as it is, where it is tracked just so already.
+        statements: the SQL that makes its triggers, in order.
+        warnings: sentences on what makes the count wrong, so that a recount is needed.
+        reads: the columns that they read: without one of them the application's writes fail, so
+            untrack before one is dropped or renamed. On MariaDB the primary key is among them.
+    """
+
+    definition: TrackedTable
+    statements: list[str]
+    warnings: list[str]
+    reads: list[str]
+
+
+def make_plan(
+    session: Session,
+    database: str,
+    table: str,
+    counter: str | None,
+    by: Sequence[str],
+    day: str | None,
+    app_slots: int,
+) -> Plan:
+    """Check what is asked for, and say what would be done.
+
+    Raises:
+        TypeError, ValueError: it cannot be; says why, and what can.
+        Refused: a right is missing; says what to grant.
+    """
+    if isinstance(by, str):
+        raise TypeError("by is a sequence of str, one for each column")
+    if counter is None:
+        counter = default_counter(table)
+        if counter is None:
+            parse(table, database)
+            raise ValueError(f"{table} cannot be the name of a counter: give one (--counter)")
+    found = read_table(session, *parse(table, database), database)
+    # First: columns that this user may not see are not in the table.
+    privileges.require_before(session, found.schema, found.name, database)
+    columns = found.by_columns(by)
+    wanted = TrackedTable(
+        counter=check_name(counter),
+        schema=found.schema,
+        table=found.name,
+        by=tuple(column.name for column in columns),
+        day=None if day is None else found.day_column(day).name,
+        app_slots=check_app_slots(app_slots),
+        triggers=f"countersink_{token_hex(8)}",
+        created=datetime.now(UTC),
+        counted=None,
+    )
+    definition = same_or_free(session, wanted)
+    _require_readable(session, found, definition)
+    return Plan(
+        definition,
+        [trigger.create for trigger in triggers.wanted(definition, found, database)],
+        _warnings(found, definition),
+        _reads(found, definition),
+    )
+
+
+def claim(session: Session, wanted: TrackedTable) -> bool:
+    """Write the row of ``wanted``, unless it is there; whether it was written.
+
+    From then on nobody but triggers may count this counter.
+
+    Raises:
+        ValueError: the counter is something else by now.
+        Conflict: others were in the way all the time.
+    """
+
+    def work(_: Control) -> bool:
+        if same_or_free(session, wanted) is not wanted:
+            return False
+        definitions.insert(session, wanted)
+        bump(session)
+        return True
+
+    return settings_version.alone(session, wanted.counter, work)
+
+
+def count(
+    connect: Connect, database: str, counter: str, progress: Progress, notice: Notice
+) -> tuple[int, RecountResult]:
+    """Make the triggers that are missing, then count; how many were made, and what was found.
+
+    Raises:
+        UnknownCounter: nothing is tracked as ``counter``.
+        ValueError: the table cannot be tracked any more, as a column is gone.
+        Conflict: others were in the way all the time.
+        Refused: a right is missing.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with turn(connect, counter) as (session, tracked):
+                with changing(connect) as changer:
+                    table, drop, make = _look(changer, tracked, database)
+                    if drop or make:
+                        tracked = uncounted(session, tracked)
+                        table, drop, make = _look(changer, tracked, database)
+                    _change(changer, tracked, drop, make, notice)
+                return len(make), recount(session, connect, tracked, table, progress)
+        except TableChanged as error:
+            if attempt == _ATTEMPTS:
+                raise
+            notice(f"{error}; counting anew")
+    raise AssertionError("there is at least one attempt")
+
+
+def forget(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
+    """Drop the triggers, delete the counter, and at last the row of ``tracked``.
+
+    Raises:
+        Conflict: others were in the way all the time; run it again.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            with turn(connect, tracked.counter) as (held, there), changing(connect) as changer:
+                drop = _all(changer, there)
+                uncounted(held, there)
+                _change(changer, there, drop, (), notice)
+                with connect() as session:
+                    empty(session, tracked.counter)
+        except UnknownCounter:
+            return  # somebody else has just done it
+        with connect() as session:
+            if settings_version.alone(session, tracked.counter, partial(_let_go, session, tracked)):
+                return
+    raise Conflict(
+        f"somebody else is counting the rows of {tracked.name} all the time: run this again later"
+    )
+
+
+def withdraw(connect: Connect, tracked: TrackedTable) -> None:
+    """Undo :func:`claim` where no trigger was made. Never raises a StoreError."""
+    try:
+        with connect() as session:
+            settings_version.alone(session, tracked.counter, partial(_let_go, session, tracked))
+    except StoreError:
+        return  # the row stays, which list shows and untrack deletes
+
+
+def same_or_free(session: Session, wanted: TrackedTable) -> TrackedTable:
+    """What is tracked just so already, or else ``wanted``, whose counter nobody has used.
+
+    Raises:
+        ValueError: the counter is something else already.
+    """
+    counter = wanted.counter
+    for there in read_all(session):
+        if there.counter != counter:
+            continue
+        if (
+            replace(there, triggers=wanted.triggers, created=wanted.created, counted=wanted.counted)
+            == wanted
+        ):
+            return there
+        raise ValueError(
+            f"{counter} tracks {there.name}{in_words(there)} on {there.app_slots} slots already:"
+            " untrack that first, or give another counter (--counter)"
+        )
+    if is_used(session, counter):
+        raise ValueError(
+            f"{counter} is a counter that has been counted already: give another one (--counter),"
+            f" or delete it first (`countersink counter delete {counter}`)"
+        )
+    settings = session.query(
+        "SELECT 1 FROM counter_policy WHERE counter = %s"
+        " UNION SELECT 1 FROM counter WHERE name = %s AND keep_days IS NOT NULL",
+        (counter, counter),
+    )
+    if settings:
+        raise ValueError(
+            f"{counter} has a time zone, resolution or keep_days of its own, which a tracked table"
+            " cannot have: give another counter (--counter), or delete it first"
+            f" (`countersink counter delete {counter}`)"
+        )
+    return wanted
+
+
+def _reads(table: AppTable, tracked: TrackedTable) -> list[str]:
+    """The columns that the triggers read."""
+    names = [*tracked.by, *([] if tracked.day is None else [tracked.day])]
+    if names and table.updates_ignored:
+        names += [column.name for column in table.primary_key if column.name not in names]
+    return names
+
+
+def _require_readable(session: Session, table: AppTable, tracked: TrackedTable) -> None:
+    """Check that this user, whose the triggers will be, may read the columns that they read."""
+    names = _reads(table, tracked)
+    columns = ", ".join(map(quoted, names)) or "1"
+    try:
+        session.query(f"SELECT {columns} FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")
+    except Refused as error:
+        raise privileges.explained(error, session, table.schema, table.name) from error
+
+
+def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
+    recount = f"then run `countersink verify {table.schema}.{table.name} --repair`"
+    found = [
+        f"{cascade}: what it deletes or changes fires no trigger; {recount}"
+        for cascade in table.cascades
+    ]
+    if table.partitioned:
+        found.append(f"dropping or truncating a partition fires no trigger; {recount}")
+    if table.updates_ignored and not table.primary_key and _reads(table, tracked):
+        found.append(
+            "it has no primary key, so rows that an UPDATE IGNORE leaves as they were are counted"
+            f" as if it had changed them; {recount}"
+        )
+    return found
+
+
+def _let_go(session: Session, tracked: TrackedTable, _: Control) -> bool:
+    """Delete the row if nothing is left behind it; whether it is gone."""
+    there = definitions.read_locked(session, tracked.counter)
+    # While the row is locked nobody makes triggers for it, nor counts.
+    if there is None or there.triggers != tracked.triggers:
+        return True
+    if triggers.existing(session, tracked):
+        return False
+    for table in TABLES:
+        delete_rows(session, table, "counter = %s", (tracked.counter,), EVERYTHING)
+    for ledger in ("counter_ledger", "app_ledger"):
+        session.execute(f"DELETE FROM {ledger} WHERE counter = %s", (tracked.counter,))
+    definitions.delete(session, tracked.counter)
+    bump(session)
+    return True
+
+
+def _all(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
+    return [*triggers.existing(session, tracked), *triggers.strays(session, tracked)]
+
+
+def _look(
+    session: Session, tracked: TrackedTable, database: str
+) -> tuple[AppTable, list[InstalledTrigger], list[Trigger]]:
+    """The table, and which triggers to drop and to make so that all run as this user."""
+    table = triggers.table_of(session, tracked, database)
+    require_columns(table, tracked)
+    privileges.require_before(session, table.schema, table.name, database)
+    ((user,),) = session.query("SELECT CURRENT_USER()")
+    should_be = triggers.wanted(tracked, table, database)
+    return table, *triggers.split(_all(session, tracked), should_be, user)
+
+
+def _change(
+    session: Session,
+    tracked: TrackedTable,
+    drop: Sequence[InstalledTrigger],
+    make: Sequence[Trigger],
+    notice: Notice,
+) -> None:
+    try:
+        for trigger in drop:
+            place = trigger.schema, trigger.table
+            change(session, trigger.drop, ".".join(place), notice=notice)
+        place = tracked.schema, tracked.table
+        for each in make:
+            change(session, each.create, tracked.name, notice=notice)
+    except StoreError as error:
+        explained = privileges.explained(error, session, *place)
+        if explained is error:
+            raise
+        raise explained from error

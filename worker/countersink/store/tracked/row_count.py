@@ -1,0 +1,392 @@
+"""The row count of a tracked table, in all or of the rows that meet conditions.
+
+Where every column's value is known byte by byte, so is the key; where the first columns' values
+are, the keys are one range of the index. Else the keys are looked through from the first to the
+last, some entries of the index at a time: after a key the next one is looked for behind all those
+that are like it, since they begin with a value that is not asked for, or all belong to the answer.
+So a key that has many days, or a value that has many keys, is one step.
+
+Of a key that was cut, since its values were too long, only the first ones are known. Where those do
+not decide, it cannot be told whether its rows are asked for: that is an error.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Final
+
+from countersink.store.connection import Session
+from countersink.store.errors import Refused, UnknownCounter
+from countersink.store.sql import marks, parts
+from countersink.store.totals.selection import check_days
+from countersink.store.tracked.condition import NEVER, Alike, Check, Condition, Exactly, condition
+from countersink.store.tracked.definitions import TrackedTable, find, in_words, read_all
+from countersink.store.tracked.encoding import (
+    LATE_DAY,
+    NO_DAY,
+    cut_values,
+    decode,
+    encode,
+    whole_key,
+)
+from countersink.store.tracked.table import Column, read_columns
+
+ENTRIES: Final = 500
+"""Entries of the index that are read in a step: that takes about as long as asking for it."""
+MOST_ENTRIES: Final = 10_000
+"""The same where few of them are of the same key."""
+_KEYS_PER_SUM: Final = 5_000
+_RANGES_PER_SUM: Final = 100
+CUT_FROM: Final = 235
+"""Bytes from which on the beginning of a key may have been cut."""
+Values = tuple[str | None, ...]
+
+
+def row_count(
+    session: Session,
+    database: str,
+    table: str,
+    where: Mapping[str, object],
+    start: date | None = None,
+    end: date | None = None,
+) -> int:
+    """How many rows a tracked table has, by its counter; as ``COUNT(*)`` in the same snapshot.
+
+    Args:
+        session: in a snapshot.
+        database: where a table is that is named without a database.
+        table: as it was given when it was tracked, or its counter.
+        where: values of columns that it is tracked by, None for NULL; compared as the column's own
+            collation does. Types as for :func:`countersink.store.tracked.condition.condition`.
+        start, end: days of its day column, both inclusive. Rows without a day, or with one before
+            1970, are on 1969-12-31.
+
+    Raises:
+        UnknownCounter: no such table or counter is tracked.
+        ValueError: it is not counted by such a column or by day; the name means two tables; a range
+            that ends before it begins, or that tells days apart that are counted as one.
+        TypeError: a value that the column cannot be compared with; a day that is no ``date``.
+        Refused: its rows are not counted yet, or its columns cannot be seen by this user.
+        StoreError: as any query.
+    """
+    check_days(start, end)
+    _check_told_apart(start, end)
+    asked = {name.lower(): value for name, value in where.items()}
+    if len(asked) != len(where):
+        raise ValueError("a column is given twice")
+    found = find(read_all(session), table, database)
+    if not found:
+        raise UnknownCounter(f"no table or counter {table!r} is tracked: countersink track {table}")
+    tracked = _choose(found, table, asked, start or end)
+    conditions = _conditions(session, tracked, asked)
+    return count(session, tracked.counter, conditions, Days(start, end))
+
+
+def _check_told_apart(start: date | None, end: date | None) -> None:
+    if start is not None and not NO_DAY <= start <= LATE_DAY:
+        raise ValueError(
+            f"no range can start on {start}: days before 1970 are counted as {NO_DAY}, together"
+            f" with rows that have none, and those from {LATE_DAY} on as that day"
+        )
+    if end is not None and not (NO_DAY <= end < LATE_DAY or end == date.max):
+        raise ValueError(
+            f"no range can end on {end}: days before 1970 are counted as {NO_DAY}, together with"
+            f" rows that have none, and those from {LATE_DAY} on as that day"
+        )
+
+
+def _choose(
+    found: Sequence[TrackedTable], table: str, asked: Mapping[str, object], day: date | None
+) -> TrackedTable:
+    """The one of the fewest rows that knows what is asked for."""
+    able = [
+        each
+        for each in found
+        if asked.keys() <= {column.lower() for column in each.by}
+        and (day is None or each.day is not None)
+    ]
+    if not able:
+        what = ["day"] * (day is not None) + sorted(asked)
+        ways = "; ".join(f"{each.counter} counts{in_words(each) or ' all rows'}" for each in found)
+        raise ValueError(f"{table} is not counted by {' and '.join(what)}: {ways}")
+    counted = [each for each in able if each.counted is not None]
+    if not counted:
+        raise Refused(
+            f"the rows of {able[0].name} are not counted just now as {able[0].counter}: it is being"
+            " tracked, repaired or untracked, or that was interrupted. Wait until it is done; if"
+            " nobody is at it, countersink verify with --repair counts them, untrack tidies up"
+        )
+    return min(counted, key=lambda each: (len(each.by), each.day is not None, each.counter))
+
+
+def _conditions(
+    session: Session, tracked: TrackedTable, asked: Mapping[str, object]
+) -> list[Condition]:
+    """What is asked of each column of the keys."""
+    if all(value is None for value in asked.values()):
+        return [Exactly(None) if name.lower() in asked else None for name in tracked.by]
+    known = read_columns(session, tracked.schema, tracked.table)
+    conditions: list[Condition] = []
+    for name in tracked.by:
+        if name.lower() not in asked:
+            conditions.append(None)
+        elif name in known:
+            conditions.append(condition(session, known[name], asked[name.lower()]))
+        else:
+            raise Refused(_out_of_sight(name, tracked, known))
+    return conditions
+
+
+def _out_of_sight(name: str, tracked: TrackedTable, known: Mapping[str, Column]) -> str:
+    if not known:
+        return (
+            f"{tracked.name} is gone, or this user may not see it: grant it SELECT on that table;"
+            " countersink verify says what is the matter"
+        )
+    return (
+        f"column {name} of {tracked.name} is gone, or this user may see others only: if it was"
+        f" dropped or renamed, writes to the table fail until countersink untrack --counter"
+        f" {tracked.counter}; else grant this user SELECT on that table"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """A range of days, both inclusive; None for where they begin or end."""
+
+    start: date | None = None
+    end: date | None = None
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one day."""
+        return self.start is not None and self.start == self.end
+
+    def condition(self) -> tuple[str, tuple[object, ...]]:
+        """The rest of a WHERE clause, from AND on, and its values."""
+        ends = [("=", self.start)] if self.single else [(">=", self.start), ("<=", self.end)]
+        given = [(sign, _midnight(day)) for sign, day in ends if day is not None]
+        where = "".join(f" AND bucket {sign} %s" for sign, _ in given)
+        return where, tuple(moment for _, moment in given)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Keys from the first on, and before the end; None: to the last."""
+
+    first: bytes
+    end: bytes | None
+
+    def condition(self) -> tuple[str, tuple[object, ...]]:
+        """A condition, and its values."""
+        if self.end is None:
+            return "counter_key >= %s", (self.first,)
+        return "counter_key >= %s AND counter_key < %s", (self.first, self.end)
+
+
+def count(session: Session, counter: str, conditions: Sequence[Condition], days: Days) -> int:
+    """How many rows there are that meet the conditions, in the session's snapshot.
+
+    Args:
+        session: in a snapshot.
+        counter: of the tracked table.
+        conditions: one for each column of its keys, in their order.
+        days: of its day column.
+
+    Raises:
+        StoreError: as any query.
+    """
+    if NEVER in conditions:
+        return 0
+    return _Selection(session, counter, conditions, days).sum()
+
+
+class _Selection:
+    def __init__(
+        self, session: Session, counter: str, conditions: Sequence[Condition], days: Days
+    ) -> None:
+        self._session = session
+        self._counter = counter
+        self._columns = len(conditions)
+        asked = [place for place, one in enumerate(conditions) if one is not None]
+        self._asked = conditions[: asked[-1] + 1] if asked else []
+        self._checks = [Check(session, one) for one in self._asked]
+        self._days = days
+        # The keys of one day are together in the primary key, those of several in the other index.
+        self._index = "PRIMARY" if days.single else "by_key"
+
+    def sum(self) -> int:
+        if not self._asked:
+            return self._sum("", (), "PRIMARY")
+        total, keys, ranges = 0, list[bytes](), list[KeyRange]()
+        for found in self._found():
+            if isinstance(found, KeyRange):
+                ranges.append(found)
+            else:
+                keys.append(found)
+        for some in parts(keys, _KEYS_PER_SUM):
+            where = f" AND counter_key IN ({marks(some)})"
+            total += self._sum(where, tuple(some), self._index)
+        for several in parts(ranges, _RANGES_PER_SUM):
+            terms = [one.condition() for one in several]
+            where = " OR ".join(f"({term})" for term, _ in terms)
+            args = tuple(arg for _, own in terms for arg in own)
+            total += self._sum(f" AND ({where})", args, self._index)
+        return total
+
+    def _found(self) -> Iterator[bytes | KeyRange]:
+        """Keys, and ranges of keys, that meet the conditions, in order."""
+        leading = self._leading()
+        if len(leading) == len(self._asked):
+            yield self._whole(leading)
+            return
+        here = self._beginning_with(leading)
+        most = ENTRIES
+        while keys := self._keys(here, most):
+            known = self._decoded(keys)
+            first = here.first
+            for key in keys:
+                if key < first:
+                    continue  # like the one before
+                values = known.get(key)
+                if (cut := cut_values(key)) is not None:
+                    if self._meets_cut(*cut):
+                        yield key
+                    first = key + b"\0"
+                    continue
+                if values is None:
+                    first = key + b"\0"  # no trigger has written it: no row is behind it
+                    continue
+                wrong = self._first_wrong(values)
+                if wrong is None:
+                    found = self._whole(values[: len(self._asked)])
+                    yield found
+                    first = key + b"\0" if isinstance(found, bytes) else found.end or b""
+                else:
+                    first = self._behind(key, values, wrong)
+            here = KeyRange(first, here.end)
+            most = min(2 * most, MOST_ENTRIES) if len(keys) > most // 2 else ENTRIES
+
+    def _leading(self) -> Values:
+        """The values of the first columns, as far as they are known."""
+        known = list[str | None]()
+        for one in self._asked:
+            if not isinstance(one, Exactly):
+                break
+            known.append(one.text)
+        return tuple(known)
+
+    def _whole(self, values: Values) -> bytes | KeyRange:
+        """All keys with these values of the columns that are asked for."""
+        return whole_key(values) if len(values) == self._columns else self._beginning_with(values)
+
+    def _beginning_with(self, values: Values) -> KeyRange:
+        if not values:
+            return KeyRange(b"", None)
+        begin = encode(values)
+        if len(begin) >= CUT_FROM and self._any_cut(begin[:CUT_FROM]):
+            raise _untold()
+        # No value has a bare | in it; } is the byte after it.
+        return KeyRange(begin + b"|", begin + b"}")
+
+    def _first_wrong(self, values: Values) -> int | None:
+        """The place of the first value that does not meet its condition."""
+        for place, check in enumerate(self._checks):
+            if not check.meets(values[place]):
+                return place
+        return None
+
+    def _behind(self, key: bytes, values: Values, wrong: int) -> bytes:
+        """Where to look on, after a key whose value at this place is not what is asked for."""
+        last = wrong + 1 == self._columns
+        one = self._asked[wrong]
+        if isinstance(one, Exactly):
+            there = encode((*values[:wrong], one.text)) + (b"" if last else b"|")
+            if there > key and len(there) < CUT_FROM:
+                return there
+        return key + b"\0" if last else encode(values[: wrong + 1]) + b"}"
+
+    def _meets_cut(self, values: Values, begun: str) -> bool:
+        """Whether a key that was cut is asked for: of its values these are known, and how the next
+        one begins.
+
+        Raises:
+            ValueError: it cannot be told.
+        """
+        for check, value in zip(self._checks, values, strict=False):
+            check.ask([value])
+            if not check.meets(value):
+                return False
+        rest = self._asked[len(values) :]
+        if rest and not _may_begin(rest[0], begun):
+            return False
+        if any(one is not None for one in rest):
+            raise _untold()
+        return True
+
+    def _decoded(self, keys: Sequence[bytes]) -> dict[bytes, Values]:
+        """The values of those keys that have some."""
+        found: dict[bytes, Values] = {}
+        for key in keys:
+            if cut_values(key) is not None:
+                continue
+            try:
+                found[key] = decode(key, self._columns)
+            except ValueError:
+                continue
+        for place, check in enumerate(self._checks):
+            check.ask([values[place] for values in found.values()])
+        return found
+
+    def _keys(self, within: KeyRange, most: int) -> list[bytes]:
+        """The keys of the first entries of a range, in order."""
+        where, args = within.condition()
+        days, day = self._days.condition() if self._days.single else ("", ())
+        rows = self._session.query(
+            "SELECT DISTINCT counter_key FROM ("
+            f"SELECT counter_key FROM counter_slot FORCE INDEX ({self._index})"
+            f" WHERE counter = %s{days} AND {where} ORDER BY counter_key LIMIT {most:d}"
+            ") AS entries",
+            (self._counter, *day, *args),
+        )
+        return sorted(bytes(key) for (key,) in rows)
+
+    def _any_cut(self, begin: bytes) -> bool:
+        """Whether a key that begins so was cut."""
+        keys = self._session.query(
+            "SELECT DISTINCT counter_key FROM counter_slot FORCE INDEX (by_key)"
+            " WHERE counter = %s AND counter_key >= %s AND counter_key < %s"
+            f" AND LENGTH(counter_key) > {CUT_FROM:d}",
+            (self._counter, begin, begin + b"\xff"),
+        )
+        return any(cut_values(bytes(key)) is not None for (key,) in keys)
+
+    def _sum(self, where: str, args: tuple[object, ...], index: str) -> int:
+        days, own = self._days.condition()
+        ((amount,),) = self._session.query(
+            f"SELECT SUM(amount) FROM counter_slot FORCE INDEX ({index})"
+            f" WHERE counter = %s{days}{where}",
+            (self._counter, *own, *args),
+        )
+        return int(amount or 0)
+
+
+def _may_begin(one: Condition, begun: str) -> bool:
+    """Whether a value that begins so, and is longer, can be what is asked for."""
+    if isinstance(one, Exactly):
+        return one.text is not None and one.text.startswith(begun.rstrip("\ufffd"))
+    if isinstance(one, Alike):
+        # Collations ignore cases, accents and blanks: not that the other is twice as long.
+        return 2 * len(bytes.fromhex(one.in_hex).decode()) >= len(begun)
+    return True
+
+
+def _untold() -> ValueError:
+    return ValueError(
+        "there are rows whose values are too long for a key, which is cut: it cannot be told which"
+        " of them are meant; give the values of all columns, of a column with a binary collation"
+    )
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day)  # noqa: DTZ001 (naive, as DATETIME is)

@@ -1,0 +1,1 @@
+"""Who sends a request, and whether it is let in."""

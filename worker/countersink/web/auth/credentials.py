@@ -1,0 +1,127 @@
+"""Credentials in a request: a key or a link's token in a header, or the cookie of a login."""
+
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from countersink.store import api_keys, links
+from countersink.web.auth.limits import TokenBuckets
+from countersink.web.auth.register import Credential, Register
+from countersink.web.errors import Problem
+
+COOKIE: Final = "countersink"
+"""How the cookie's name begins; all of it in earlier versions, whose logins go on."""
+SECURE: Final = "__Host-"
+"""In front of it where the browser came by https: no other host and no plain connection can set
+one."""
+_NO_HASH: Final = bytes(32)
+"""Compared with where there is no such key, so that the work is the same. Nothing hashes to it."""
+
+
+def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
+    """The key that ``Authorization: Bearer`` or ``X-API-Key`` holds; None without either.
+
+    Other schemes of ``Authorization`` are for a proxy on the way, and none of ours.
+    """
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        scheme, _, text = authorization.decode("latin-1").partition(" ")
+        if scheme.lower() == "bearer":
+            return text.strip()
+    key = headers.get(b"x-api-key")
+    return None if key is None else key.decode("latin-1").strip()
+
+
+def key_of(text: str, register: Register) -> Credential | None:
+    """The key whose id and secret ``text`` has."""
+    parts = api_keys.split(text)
+    id, shown = parts or ("", _NO_HASH)
+    known = register.key(id)
+    same = hmac.compare_digest(shown, _NO_HASH if known is None else known.hash)
+    return known if same and parts is not None else None
+
+
+def link_of(text: str, register: Register) -> Credential | None:
+    """The link to a counter whose token ``text`` is, until the end that is signed in it."""
+    claim = links.claim_of(text)
+    known = None if claim is None else register.link(claim.id)
+    if claim is None or not claim.signed_with(_NO_HASH if known is None else known.hash):
+        return None
+    if known is None or time.time() >= claim.ends:
+        return None
+    return known if known.identity.counters == (claim.counter,) else None
+
+
+async def holder_of(
+    text: str, client: str, register: Register, failures: TokenBuckets
+) -> Credential | None:
+    """The key, or the link, that ``text`` is, after another look for one that was made just now.
+
+    A right key is always found. What many wrong ones bring to an address is that they are not
+    looked up any more: a neighbour there is not locked out by them, and a secret of 256 bits is not
+    found by trying.
+
+    Raises:
+        Problem: 429, ``client`` has shown too many wrong ones.
+    """
+    of = link_of if text.startswith(links.PREFIX) else key_of
+    known = of(text, register)
+    if known is not None:
+        return known
+    wait = failures.wait(client)
+    if not wait:
+        if api_keys.split(text) is not None or links.claim_of(text) is not None:
+            await register.look_again()
+            known = of(text, register)
+            if known is not None:
+                return known
+        wait = failures.take(client)
+    if wait:
+        raise Problem(
+            429,
+            "Too many wrong keys came from this address: wait, and check the key",
+            retry_after=wait,
+        )
+    return None
+
+
+class LoginCookie:
+    """The cookie of a login to this installation.
+
+    Browsers do not tell the ports of a host apart, so the name has to: two installations on one
+    host would replace each other's cookie.
+
+    Args:
+        installation: what is the same in all processes of one, and differs between two.
+    """
+
+    def __init__(self, installation: str) -> None:
+        digest = hashlib.sha256(installation.encode("utf-8", "surrogateescape"))
+        self._name = f"{COOKIE}-{digest.hexdigest()[:12]}"
+
+    def name(self, scheme: str) -> str:
+        """What it is called for a browser that came by ``http`` or ``https``."""
+        return SECURE + self._name if scheme == "https" else self._name
+
+    def shown(self, headers: Mapping[bytes, bytes], scheme: str) -> tuple[str, str] | None:
+        """Its name and the token in it, the first of its name; None without one."""
+        cookies = headers.get(b"cookie")
+        if cookies is None:
+            return None
+        found: dict[str, str] = {}
+        for pair in cookies.decode("latin-1").split(";"):
+            name, _, value = pair.strip().partition("=")
+            found.setdefault(name, value)
+        for name in (self.name(scheme), SECURE + COOKIE if scheme == "https" else COOKIE):
+            if name in found:
+                return name, found[name]
+        return None
+
+    def login(
+        self, headers: Mapping[bytes, bytes], scheme: str, register: Register
+    ) -> Credential | None:
+        """The login that it is of."""
+        shown = self.shown(headers, scheme)
+        return None if shown is None else register.login(api_keys.hash_of(shown[1]))

@@ -1,0 +1,240 @@
+"""Host names, origins (CSRF) and trusted proxies of a request.
+
+A page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding) and then read and
+write here as if it were ours. Its name gives it away. Addresses need no list: no name resolves to
+them. But 0.0.0.0 and ::, which are nobody's address and lead here all the same, are not answered
+to: browsers do not know that a request to them goes to this machine.
+
+A browser sends the cookie, or at loopback simply reaches the server, also for a page of somebody
+else. It says where that page is from: in ``Sec-Fetch-Site``, in older browsers ``Origin`` or
+``Referer``. Programs say nothing; nor does a browser always, which :func:`may_be_silent` is about.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.types import Scope
+
+from countersink.web.errors import Problem
+
+_LOCAL: Final = frozenset(("localhost", "ip6-localhost", "localhost.localdomain"))
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
+_REMEMBERED: Final = 1_000
+_OF_PROXIES: Final = frozenset(
+    (
+        b"via",
+        b"forwarded",
+        b"x-real-ip",
+        b"x-real-port",
+        b"x-client-ip",
+        b"client-ip",
+        b"x-cluster-client-ip",
+        b"x-original-forwarded-for",
+        b"x-original-host",
+        b"x-proxyuser-ip",
+        b"x-scheme",
+        b"x-varnish",
+        b"front-end-https",
+        b"true-client-ip",
+        b"cdn-loop",
+        b"cloudfront-viewer-address",
+        b"do-connecting-ip",
+        b"x-amz-cf-id",
+        b"x-amzn-trace-id",
+        b"x-appengine-user-ip",
+        b"x-nf-client-connection-ip",
+        b"x-vercel-forwarded-for",
+    )
+)
+_PREFIXES_OF_PROXIES: Final = (
+    b"x-forwarded",
+    b"cf-",
+    b"fly-",
+    b"fastly-",
+    b"x-azure-",
+    b"x-arr-",
+    b"x-envoy-",
+)
+
+
+class Hosts:
+    """The names that a ``Host`` header may have.
+
+    Args:
+        host: where the server listens.
+        allowed: more names; ``*`` stands for any, ``*.example.com`` for all below one.
+    """
+
+    def __init__(self, host: str, allowed: Iterable[str] = ()) -> None:
+        named = allowed if _is_unspecified(host) else (host, *allowed)
+        names = {name.lower().rstrip(".") for name in named}
+        self._any = "*" in names
+        self._names = names | _LOCAL
+        self._below = tuple(name[1:] for name in names if name.startswith("*."))
+        self._good: set[str] = set()
+
+    def check(self, host: str) -> None:
+        """Whether a request for ``host`` is for us.
+
+        Raises:
+            Problem: 400 it is no host; 421 it is somebody else's.
+        """
+        if host in self._good:
+            return
+        match = _HOST.fullmatch(host)
+        if match is None or int(match[2] or 0) > 65_535:
+            raise Problem(400, "The Host header is missing or malformed")
+        if not self._ours(match[1].lower().rstrip(".")):
+            raise Problem(
+                421,
+                "This server does not answer to that name: start it with --allowed-host and the"
+                " name, or ask for it by its address",
+            )
+        if len(self._good) < _REMEMBERED:
+            self._good.add(host)
+
+    def _ours(self, name: str) -> bool:
+        return (
+            self._any
+            or name in self._names
+            or name.endswith((".localhost", *self._below))
+            or (_address(name) is not None and not _is_unspecified(name))
+        )
+
+
+def is_own(headers: Mapping[bytes, bytes], scheme: str, *, silent: bool) -> bool:
+    """Whether a page of ours, or no page at all, has sent this.
+
+    Args:
+        headers: the request's headers, by lower-case name.
+        scheme: ``http`` or ``https``, as the browser sees it.
+        silent: what holds where nothing is said of it: True where no cookie came along, since
+            every browser that could be made to send this says something.
+    """
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:
+        return site in (b"same-origin", b"none")
+    own = f"{scheme}://{headers.get(b'host', b'').decode('latin-1')}".lower()
+    origin = headers.get(b"origin")
+    if origin is not None:
+        return _same(origin.decode("latin-1"), own)
+    referer = headers.get(b"referer")
+    if referer is not None:
+        return _same(referer.decode("latin-1"), own)
+    return silent
+
+
+def is_from_elsewhere(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a page has sent this that no server of this machine's own name has delivered.
+
+    A proxy that puts a name of ours into ``Host`` leaves ``Origin`` as the browser has sent it.
+    """
+    origin = headers.get(b"origin")
+    if origin is None:
+        return False
+    return not is_of_this_machine(origin.decode("latin-1").partition("://")[2])
+
+
+def may_be_silent(headers: Mapping[bytes, bytes], scheme: str) -> bool:
+    """Whether only a program can have sent a GET that says nothing of where it comes from.
+
+    For a picture on somebody's page a browser sends no ``Origin``; the page can have it leave out
+    ``Referer``; and ``Sec-Fetch-Site`` it sends by https, and to its own machine by a name that it
+    knows to be that (W3C Fetch Metadata, 2). Those of before 2023 that never send it say who they
+    are: no page can change the ``User-Agent`` of a picture.
+    """
+    host = headers.get(b"host")
+    if host is None:
+        return True  # no browser leaves it out
+    if b"mozilla" in headers.get(b"user-agent", b"").lower():
+        return False
+    return scheme == "https" or is_told(host.decode("latin-1"))
+
+
+def is_told(host: str) -> bool:
+    """Whether browsers tell a server of this ``Host`` where a request comes from although it is not
+    asked for by https: where they know that it is on their own machine (W3C Secure Contexts, 3.1).
+    """
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match[1].lower().rstrip(".")
+    address = _address(name)
+    if address is None:
+        return name == "localhost" or name.endswith(".localhost")
+    mapped = isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None
+    return address.is_loopback and not mapped
+
+
+def is_of_this_machine(host: str) -> bool:
+    """Whether a ``Host`` is one that only this machine leads to itself by: a loopback name or
+    address, with or without a port."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match[1].lower().rstrip(".")
+    return name.endswith(".localhost") or is_loopback(name.strip("[]"))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens at ``host``."""
+    if host.lower() in _LOCAL:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_proxied(scope: Scope) -> bool:
+    """Whether a header is there that proxies and content delivery networks add, whatever is in it.
+
+    HTTP/1.0 counts as one: programs have spoken 1.1 for long, but proxies such as nginx, which may
+    say nothing else of themselves, speak it to the server behind them.
+    """
+    return scope["http_version"] == "1.0" or any(
+        name in _OF_PROXIES or name.startswith(_PREFIXES_OF_PROXIES) for name, _ in scope["headers"]
+    )
+
+
+def refused() -> Problem:
+    """What a page of another origin is told."""
+    return Problem(
+        403,
+        "This came from a page of another origin: send it from the dashboard's own, or with a key"
+        " in the Authorization header",
+    )
+
+
+def _same(url: str, own: str) -> bool:
+    try:
+        parts, ours = urlsplit(url.lower()), urlsplit(own)
+        return (parts.scheme, parts.hostname, _port(parts.port, parts.scheme)) == (
+            ours.scheme,
+            ours.hostname,
+            _port(ours.port, ours.scheme),
+        )
+    except ValueError:
+        return False
+
+
+def _port(port: int | None, scheme: str) -> int | None:
+    return port if port is not None else {"http": 80, "https": 443}.get(scheme)
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a host is, IPv6 in brackets or not; None: it is a name."""
+    try:
+        return ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _is_unspecified(name: str) -> bool:
+    address = _address(name)
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    return address is not None and address.is_unspecified

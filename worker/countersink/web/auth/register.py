@@ -1,0 +1,304 @@
+"""The register: keys, logins and links that are valid and what they may do, in memory, read anew
+every two seconds.
+
+No request waits for MySQL because of its key. While MySQL is away, what was valid goes on being so
+until it expires; nothing can be revoked then either.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Final
+
+import anyio
+
+from countersink.store import Store, api_keys, links
+from countersink.store.api_keys import SCOPES, Scope
+from countersink.store.connection import Session
+from countersink.store.errors import StoreError
+from countersink.store.sessions import open_tables
+
+LOGGER: Final = logging.getLogger("countersink.web")
+REFRESH_S: Final = 2.0
+"""Seconds after which a key that was revoked is refused, and a new login is known elsewhere."""
+HASTE_S: Final = 0.25
+"""Seconds between two readings at least, however many unknown keys are shown."""
+USE_S: Final = 60.0
+"""Seconds between two notes of which keys were used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Somebody whose request was let in.
+
+    Attributes:
+        key_id: the public part of the API key; empty where there is none.
+        name: for people and logs.
+        scopes: what they may do; ``admin`` includes the others.
+        counters: shell patterns of the counters they may name; empty: all.
+        public: they may add to public counters alone, and only 1 at a time: somebody without a
+            key, or with one that may not count.
+        session: hash of the cookie, where they have logged in with the key; else empty.
+        link: id of the link to the one counter that they may look at; empty: they have none.
+    """
+
+    key_id: str = ""
+    name: str = ""
+    scopes: frozenset[Scope] = frozenset()
+    counters: tuple[str, ...] = ()
+    public: bool = False
+    session: bytes = field(default=b"", repr=False)
+    link: str = ""
+
+    def may(self, scope: Scope) -> bool:
+        """Whether ``scope`` is theirs."""
+        return scope in self.scopes or "admin" in self.scopes
+
+    def may_name(self, counter: str) -> bool:
+        """Whether a counter (or sequence) is theirs to name."""
+        return not self.counters or any(fnmatchcase(counter, each) for each in self.counters)
+
+
+EVERYBODY: Final = Identity(name="everybody", scopes=frozenset(SCOPES))
+"""Whoever asks while no key was ever made: who can reach the server may do everything."""
+
+NOBODY: Final = Identity(name="nobody", public=True)
+"""Whoever shows no key where one is needed, for a route that is open to the public."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """A key, a login or a link that is valid.
+
+    Attributes:
+        identity: whose.
+        hash: SHA-256 of its secret.
+        ends: when it expires, on the clock of the register.
+    """
+
+    identity: Identity
+    hash: bytes = field(repr=False)
+    ends: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    any_made: bool
+    keys: list[api_keys.LiveKey]
+    logins: list[api_keys.LiveSession]
+    links: list[links.LiveLink]
+
+
+class Register:
+    """Finds valid keys, logins and links.
+
+    Args:
+        store: where it is written.
+        mysql_url: the same, for notes of use.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, store: Store, mysql_url: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._mysql_url = mysql_url
+        self._clock = clock
+        self._keys: dict[str, Credential] = {}
+        self._logins: dict[bytes, Credential] = {}
+        self._links: dict[str, Credential] = {}
+        self._ended: dict[bytes | str, float] = {}  # here, when; a reading may not know of it yet
+        self._any_made = False
+        self._used: set[str] = set()
+        self._began = -math.inf
+        self._lock = asyncio.Lock()
+        self._thread = anyio.CapacityLimiter(1)
+        self._away = False
+        self._useless: set[str] = set()
+
+    @property
+    def keys_needed(self) -> bool:
+        """Whether there ever was a key, valid or not."""
+        return self._any_made
+
+    def key(self, id: str) -> Credential | None:
+        """The key of this id, if it is valid."""
+        return self._valid(self._keys.get(id))
+
+    def login(self, token_hash: bytes) -> Credential | None:
+        """The login of this cookie, if it is valid, and its key is."""
+        found = self._valid(self._logins.get(token_hash))
+        return None if found is None or self.key(found.identity.key_id) is None else found
+
+    def link(self, id: str) -> Credential | None:
+        """The link of this id, if it is valid; its ``hash`` is what it is signed with."""
+        return self._valid(self._links.get(id))
+
+    def holds(self, who: Identity) -> bool:
+        """Whether ``who`` would be let in again: for answers that never end."""
+        if who.session:
+            return self.login(who.session) is not None
+        if who.key_id:
+            return self.key(who.key_id) is not None
+        return who.public or not self._any_made
+
+    def note_use(self, id: str) -> None:
+        """Remember that a key was used."""
+        self._used.add(id)
+
+    def forget(self, what: bytes | str) -> None:
+        """End the login of this hash, or the link of this id, here at once; elsewhere it ends with
+        the next reading."""
+        self._ended[what] = self._clock()
+        self._drop(what)
+
+    async def read(self) -> None:
+        """Read everything anew.
+
+        Raises:
+            StoreError: MySQL did not do its part; what was known stays.
+        """
+        began = self._clock()
+        found = await anyio.to_thread.run_sync(self._store.snapshot, _read, limiter=self._thread)
+        self._began = began
+        # Once there was a key, one is needed: also when somebody has emptied the table since.
+        self._any_made = self._any_made or found.any_made
+        self._keys = {
+            each.key.id: _known_key(each, began) for each in found.keys if each.key.scopes
+        }
+        self._warn({each.key.id for each in found.keys if not each.key.scopes})
+        self._logins = {
+            each.token_hash: Credential(
+                identity=replace(self._keys[each.api_key].identity, session=each.token_hash),
+                hash=each.token_hash,
+                ends=began + each.expires_in,
+            )
+            for each in found.logins
+            if each.api_key in self._keys
+        }
+        self._links = {each.id: _known_link(each, began) for each in found.links}
+        self._ended = {what: at for what, at in self._ended.items() if at >= began}
+        for what in self._ended:
+            self._drop(what)
+
+    async def look_again(self) -> None:
+        """Read anew before somebody is refused: the key may have been made just now.
+
+        All who ask while a reading goes on share the next one. Never raises.
+        """
+        asked = self._clock()
+        async with self._lock:
+            if self._began >= asked:
+                return
+            await asyncio.sleep(max(0.0, self._began + HASTE_S - asked))
+            await self._try_read()
+
+    async def keep(self) -> None:
+        """Keep it up to date until cancelled."""
+        noted = self._clock()
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            async with self._lock:
+                await self._try_read()
+            if self._clock() - noted >= USE_S:
+                noted = self._clock()
+                await self.write_uses()
+
+    async def write_uses(self) -> None:
+        """Write down which keys were used since the last time. Never raises."""
+        used, self._used = self._used, set()
+        if not used:
+            return
+        try:
+            work = partial(_note, self._mysql_url, used)
+            await anyio.to_thread.run_sync(work, limiter=self._thread)
+        except StoreError:
+            self._used |= used  # later, then
+        except Exception:
+            LOGGER.exception("cannot write down which keys were used", extra={"action": "waiting"})
+
+    async def _try_read(self) -> None:
+        try:
+            await self.read()
+        except Exception as error:
+            # Whatever it is: without the next attempt nothing could be revoked any more.
+            self._began = self._clock()
+            if not self._away:
+                LOGGER.warning(
+                    "keys cannot be read, those known stay valid: %s",
+                    error if isinstance(error, StoreError) else type(error).__name__,
+                    extra={"action": "waiting"},
+                    exc_info=None if isinstance(error, StoreError) else error,
+                )
+            self._away = True
+        else:
+            if self._away:
+                LOGGER.info("keys can be read again", extra={"action": "resumed"})
+            self._away = False
+
+    def _drop(self, what: bytes | str) -> None:
+        if isinstance(what, bytes):
+            self._logins.pop(what, None)
+        else:
+            self._links.pop(what, None)
+
+    def _warn(self, useless: set[str]) -> None:
+        """Say once of each of these keys that it is of no use."""
+        for id in sorted(useless - self._useless):
+            LOGGER.warning(
+                "the key %s is refused, its row in api_key cannot be read: revoke it, and make"
+                " another",
+                id,
+                extra={"action": "unreadable_key"},
+            )
+        self._useless = useless
+
+    def _valid(self, known: Credential | None) -> Credential | None:
+        return known if known is not None and self._clock() < known.ends else None
+
+
+def _read(session: Session) -> _Found:
+    return _Found(
+        api_keys.any_made(session),
+        api_keys.live(session),
+        api_keys.live_logins(session),
+        links.live(session),
+    )
+
+
+def _note(mysql_url: str, ids: set[str]) -> None:
+    with open_tables(mysql_url) as session:
+        api_keys.note_use(session, ids)
+
+
+def _known_key(live: api_keys.LiveKey, now: float) -> Credential:
+    key = live.key
+    return Credential(
+        identity=Identity(
+            key_id=key.id,
+            name=key.name,
+            scopes=frozenset(key.scopes),
+            counters=key.counters,
+        ),
+        hash=live.hash,
+        ends=math.inf if live.expires_in is None else now + live.expires_in,
+    )
+
+
+def _known_link(live: links.LiveLink, now: float) -> Credential:
+    return Credential(
+        identity=Identity(
+            key_id=f"link-{live.id}",
+            name="a link",
+            scopes=frozenset(("read",)),
+            counters=(live.counter,),
+            link=live.id,
+        ),
+        hash=live.secret,
+        ends=now + live.expires_in,
+    )

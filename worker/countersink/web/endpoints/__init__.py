@@ -1,0 +1,1 @@
+"""Endpoints: what requests to each part of the HTTP interface are answered by."""

@@ -1,0 +1,300 @@
+"""``/v1/dead``: dead letters, which could not be counted, to be seen, retried or dropped."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from countersink.store.apply import dead
+from countersink.store.apply.dead import document
+from countersink.store.apply.dead_retry import Retried, retry
+from countersink.store.connection import Session
+from countersink.store.lease import leased_slot
+from countersink.stream.decode import decode_payload
+from countersink.web.auth.register import Identity
+from countersink.web.errors import Problem
+from countersink.web.http import bodies
+from countersink.web.http.openapi import closed_object, json_body, json_response, object_schema
+from countersink.web.http.parameters import Parameter, number, read_parameters
+from countersink.web.http.route import Route
+from countersink.web.services import Services
+
+MAX_ROWS: Final = 500
+"""Dead letters in one answer."""
+MAX_REFS: Final = 1_000
+"""Dead letters that one request may name."""
+SHOWN_BYTES: Final = 2_000
+"""Characters of a payload that a list shows; ``countersink dead list`` has all of it."""
+_REASON_LENGTH: Final = 64
+_REASON_SCHEMA: Final = {"type": "string", "pattern": f"^[ -~]{{1,{_REASON_LENGTH}}}$"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+_MOST: Final = 2**63 - 1
+
+
+class Choice(msgspec.Struct, forbid_unknown_fields=True):
+    """Which dead letters; exactly one of the first three.
+
+    Attributes:
+        refs: by name.
+        reason: all with this reason.
+        all: all of them; of a retry but those that may be counted already.
+        up_to: of a reason or all, those set aside by then (Unix ms).
+        most: of a reason or all, where there are more than so many none is touched.
+    """
+
+    refs: list[str] | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    all: bool | UnsetType = UNSET
+    up_to: Annotated[int, Meta(ge=0, le=_LAST_MS)] | UnsetType = UNSET
+    most: Annotated[int, Meta(ge=0, le=_MOST)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The same, as the store takes it; neither refs nor a reason: all of them."""
+
+    refs: Sequence[str] | None
+    reason: str | None
+    up_to: datetime | None
+    most: int | None
+
+
+def _reason(text: str) -> str:
+    if not (text.isascii() and text.isprintable() and 1 <= len(text) <= _REASON_LENGTH):
+        raise ValueError(f"a reason has 1 to {_REASON_LENGTH} visible characters of ASCII")
+    return text
+
+
+_PARAMETERS: Final = (
+    Parameter("reason", _reason, "Only those with this reason.", _REASON_SCHEMA),
+    number("limit", 1, MAX_ROWS, "At most so many.", default=100),
+)
+
+
+async def listed(request: Request, services: Services, who: Identity) -> Response:
+    """``GET /v1/dead``."""
+    given = read_parameters(request, _PARAMETERS)
+    return JSONResponse(await services.run_in_session(_list, given["reason"], given["limit"]))
+
+
+async def retried(request: Request, services: Services, who: Identity) -> Response:
+    """``POST /v1/dead/retry``."""
+    chosen = await _choice(request, services, who)
+    done = await services.run_in_session(_retry, chosen)
+    return JSONResponse(asdict(done))
+
+
+async def dropped(request: Request, services: Services, who: Identity) -> Response:
+    """``POST /v1/dead/drop``."""
+    chosen = await _choice(request, services, who)
+    number = await services.run_in_session(_drop, chosen)
+    return JSONResponse({"dropped": number})
+
+
+def _list(session: Session, reason: str | None, limit: int) -> dict[str, Any]:
+    # Counted first: who is told of so many can see them.
+    by_reason, newest = dead.counted(session)
+    rows = dead.list_rows(session, reason=reason, limit=limit)
+    return {
+        "rows": [_shortened(document(row)) for row in rows],
+        "by_reason": by_reason,
+        "total": sum(by_reason.values()),
+        "up_to": None if newest is None else _unix_ms(newest),
+    }
+
+
+def _retry(session: Session, chosen: _Chosen) -> Retried:
+    with leased_slot(session, "dead-retry") as slot:
+        _require_no_more(session, chosen)
+        return retry(
+            session,
+            slot=slot,
+            decode=decode_payload,
+            reason=chosen.reason,
+            refs=chosen.refs,
+            up_to=chosen.up_to,
+        )
+
+
+def _drop(session: Session, chosen: _Chosen) -> int:
+    _require_no_more(session, chosen)
+    return dead.drop(session, reason=chosen.reason, refs=chosen.refs, up_to=chosen.up_to)
+
+
+def _require_no_more(session: Session, chosen: _Chosen) -> None:
+    """Refuse where somebody would decide on what they have not seen.
+
+    The time alone does not tell: what was set aside by then may be committed later.
+    """
+    if chosen.most is None:
+        return
+    by_reason = dead.count(session, up_to=chosen.up_to)
+    number = sum(by_reason.values()) if chosen.reason is None else by_reason.get(chosen.reason, 0)
+    if number > chosen.most:
+        raise Problem(
+            409, f"There are {number:,} by now, not {chosen.most:,}: none was touched, look again"
+        )
+
+
+def _unix_ms(moment: datetime) -> int:
+    """Of a naive time in UTC, as the table has it."""
+    return (moment.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+
+
+def _moment(ms: int) -> datetime:
+    """The other way round."""
+    return (_EPOCH + ms * _MILLISECOND).replace(tzinfo=None)
+
+
+def _shortened(row: dict[str, object]) -> dict[str, object]:
+    payload = str(row["payload"])
+    return {**row, "payload": payload[:SHOWN_BYTES], "payload_characters": len(payload)}
+
+
+async def _choice(request: Request, services: Services, who: Identity) -> _Chosen:
+    """What the body names."""
+    read_parameters(request, ())
+    body = await bodies.read(request, services)
+    try:
+        choice = msgspec.convert(bodies.read_json(body), Choice)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(422, f"The body is not as it should be: {error}") from error
+    given = [one for one in (choice.refs, choice.reason, choice.all) if one is not UNSET]
+    if len(given) != 1 or choice.all is False:
+        raise Problem(422, 'Say which: {"refs": [...]}, {"reason": "..."} or {"all": true}')
+    if choice.refs is not UNSET and not (choice.up_to is UNSET and choice.most is UNSET):
+        raise Problem(422, "up_to and most go with reason or all: refs say which")
+    refs = None if choice.refs is UNSET else choice.refs
+    reason = None if choice.reason is UNSET else choice.reason
+    if refs is not None and not 1 <= len(refs) <= MAX_REFS:
+        raise Problem(422, f"Name 1 to {MAX_REFS:,} dead letters")
+    if reason is not None:
+        try:
+            _reason(reason)
+        except ValueError as error:
+            raise Problem(422, f"In reason: {error}") from None
+    for ref in refs or ():
+        try:
+            dead.parse_ref(ref)
+        except ValueError:
+            raise Problem(
+                422, "A ref is 32 hex digits, or those and :POSITION, as the list has it"
+            ) from None
+    return _Chosen(
+        refs,
+        reason,
+        None if choice.up_to is UNSET else _moment(choice.up_to),
+        None if choice.most is UNSET else choice.most,
+    )
+
+
+_TEXT: Final = {"type": "string"}
+_COUNT: Final = {"type": "integer", "minimum": 0}
+_ROW: Final = object_schema(
+    {
+        "ref": _TEXT | {"description": "its name"},
+        "reason": _TEXT | {"description": "a code for machines"},
+        "detail": _TEXT | {"description": "a sentence for people"},
+        "stream": _TEXT,
+        "at": _TEXT | {"description": "when its entry was first sent"},
+        "created": {"type": ["string", "null"], "description": "when it was set aside"},
+        "payload": _TEXT | {"description": f"its first {SHOWN_BYTES:,} characters"},
+        "payload_characters": _COUNT,
+        "truncated": {"type": "boolean", "description": "it was cut off: it cannot be retried"},
+    },
+    required=["ref", "reason", "detail", "at", "created", "payload", "truncated"],
+)
+_REFS: Final = {
+    "type": "array",
+    "items": {"type": "string", "pattern": "^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$"},
+    "minItems": 1,
+    "maxItems": MAX_REFS,
+}
+_UP_TO: Final = {
+    "type": "integer",
+    "minimum": 0,
+    "maximum": _LAST_MS,
+    "description": "Only those set aside by then, in Unix ms: `up_to` of the list that was seen.",
+}
+_NO_MORE: Final = {
+    "type": "integer",
+    "minimum": 0,
+    "maximum": _MOST,
+    "description": "Where there are more of these than so many, none is touched (409).",
+}
+
+
+_CHOICE: Final = json_body(
+    {
+        "oneOf": [
+            closed_object({"refs": _REFS}),
+            *(
+                closed_object({name: schema, "up_to": _UP_TO, "most": _NO_MORE}, [name])
+                for name, schema in (("reason", _REASON_SCHEMA), ("all", {"const": True}))
+            ),
+        ]
+    }
+)
+_MORE: Final = {"409": {"description": "There are more than `most`; none was touched."}}
+
+
+def _answer(description: str, properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "200": json_response(description, object_schema(properties)),
+        "422": {"description": "A parameter or the body is not as it should be."},
+    }
+
+
+_LIST: Final[dict[str, Any]] = {
+    "operationId": "deadLetters",
+    "tags": ["system"],
+    "summary": "Dead letters, newest first",
+    "parameters": [parameter.document() for parameter in _PARAMETERS],
+    "responses": _answer(
+        "Dead letters, and how many there are of each reason.",
+        {
+            "rows": {"type": "array", "items": _ROW},
+            "by_reason": {"type": "object", "additionalProperties": _COUNT},
+            "total": _COUNT,
+            "up_to": {
+                "type": ["integer", "null"],
+                "description": "When the newest of all these was set aside, in Unix ms.",
+            },
+        },
+    ),
+}
+_RETRY: Final[dict[str, Any]] = {
+    "operationId": "retryDeadLetters",
+    "tags": ["system"],
+    "summary": "Count dead letters after all, each exactly once",
+    "description": "What fails again stays. What may be counted already (`too_old`, `reconciled`)"
+    " is retried only by its ref or by reason. Asking twice counts once.",
+    "requestBody": _CHOICE,
+    "responses": _answer(
+        "What became of them.",
+        {"retried": _COUNT, "failed": _COUNT, "rows": _COUNT, "left_out": _COUNT},
+    )
+    | _MORE,
+}
+_DROP: Final[dict[str, Any]] = {
+    "operationId": "dropDeadLetters",
+    "tags": ["system"],
+    "summary": "Delete dead letters for good",
+    "description": "What they would have counted is never counted.",
+    "requestBody": _CHOICE,
+    "responses": _answer("How many are gone.", {"dropped": _COUNT}) | _MORE,
+}
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/dead", listed, scope="read", whole=True, operation=_LIST),
+    Route("POST", "/v1/dead/retry", retried, scope="admin", whole=True, operation=_RETRY),
+    Route("POST", "/v1/dead/drop", dropped, scope="admin", whole=True, operation=_DROP),
+)
+"""The routes to dead letters, which may be of any counter, or of none."""

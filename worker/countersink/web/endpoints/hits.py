@@ -1,0 +1,348 @@
+"""``/hit/…``: pages that count their visitors, by a picture or a beacon."""
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Mapping
+from fnmatch import translate
+from functools import partial
+from typing import Any, Final
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from countersink.producers import Increment
+from countersink.runtime.limits import check_counter, check_key
+from countersink.store.errors import StoreError
+from countersink.store.totals.shapes import counter_names
+from countersink.web.auth.register import Identity
+from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge
+from countersink.web.endpoints.increments import accept
+from countersink.web.errors import Problem
+from countersink.web.http import bodies
+from countersink.web.http.parameters import (
+    COUNTER_NAME,
+    Parameter,
+    counter_of_path,
+    read_parameters,
+)
+from countersink.web.http.route import Route
+from countersink.web.services import Services
+
+GIF: Final = bytes.fromhex(
+    "474946383961"  # GIF89a
+    "01000100800000"  # 1 × 1 pixel, a palette of two colours
+    "000000ffffff"
+    "21f9040100000000"  # graphic control: colour 0 is transparent
+    "2c00000000010001000002024401003b"  # the one pixel, and the end
+)
+MAX_BEACON_BYTES: Final = 64 * 1024
+"""Of a beacon's body, which nobody reads: as much as browsers send."""
+FRESH_S: Final = 2.0
+"""Seconds after which there may be another counter."""
+KNOWN_S: Final = 60.0
+"""Seconds after which one that there was may be gone."""
+REST: Final = 4.0
+"""Where reading the names takes long, the pause after it is so many times as long."""
+PATIENCE_S: Final = 2.0
+"""Seconds that a visitor waits for that at most."""
+_HEADERS: Final[Mapping[str, str]] = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "cross-origin",
+}
+_AHEAD: Final = ((b"sec-purpose", b"prefetch"), (b"purpose", b"prefetch"), (b"x-moz", b"prefetch"))
+"""What browsers say that load a page which nobody may ever look at."""
+_WILD: Final = frozenset("*?[")
+
+
+def _label(text: str) -> str:
+    if len(text) > MAX_LABEL_LENGTH:
+        raise ValueError(f"a label has at most {MAX_LABEL_LENGTH} characters")
+    return text
+
+
+def _count(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("give 0 to show the number without counting, or 1")
+    return text == "1"
+
+
+_LABEL: Final = Parameter(
+    "label",
+    _label,
+    "What stands on the left.",
+    {"type": "string", "maxLength": MAX_LABEL_LENGTH, "default": "hits"},
+    default="hits",
+)
+_COUNT: Final = Parameter(
+    "count",
+    _count,
+    "`0` shows the number and counts nothing.",
+    {"type": "string", "enum": ["0", "1"], "default": "1"},
+    default=True,
+)
+
+
+async def pixel(request: Request, services: Services, who: Identity) -> Response:
+    """Count a visit, and answer with a picture that nobody sees. Whatever the query says: a page
+    may add to it what keeps others' caches away."""
+    counter, key = await _place(request, services, who)
+    _visit(request, services, counter, key)
+    return Response(GIF, headers=_HEADERS, media_type="image/gif")
+
+
+async def number(request: Request, services: Services, who: Identity) -> Response:
+    """Count a visit, and answer with a picture of the number."""
+    given = read_parameters(request, (_LABEL, _COUNT))
+    counter, key = _named(request)
+    visits, total = 0, None
+    if given["count"]:
+        await _require_ingest(services, who, counter)
+        visits = _visit(request, services, counter, key)
+    try:
+        if await _may_see(services, who, counter):
+            total = await services.one(HitNumbers).number(counter, key, visits)
+        elif not given["count"]:
+            raise Problem(403, "This takes a key with the scope read, for this counter")
+    except Problem:
+        if not given["count"]:
+            raise
+    picture = badge(given["label"], total)
+    return Response(picture, headers=_HEADERS, media_type="image/svg+xml")
+
+
+async def beacon(request: Request, services: Services, who: Identity, ending: str = "") -> Response:
+    """Count a visit that ``navigator.sendBeacon`` tells of, of a key that ends in ``ending``."""
+    request.path_params["key"] += ending
+    counter, key = await _place(request, services, who)
+    await bodies.discard(request, MAX_BEACON_BYTES)
+    _visit(request, services, counter, key)
+    return Response(status_code=204, headers=_HEADERS)
+
+
+async def _place(request: Request, services: Services, who: Identity) -> tuple[str, str]:
+    """Counter and key that the path names, if they may add to it.
+
+    Raises:
+        Problem: as :func:`_named` and :func:`_require_ingest`.
+    """
+    counter, key = _named(request)
+    await _require_ingest(services, who, counter)
+    return counter, key
+
+
+def _named(request: Request) -> tuple[str, str]:
+    """Counter and key that the path names.
+
+    Raises:
+        Problem: 422 there can be no such counter or key.
+    """
+    counter, key = counter_of_path(request), request.path_params["key"]
+    try:
+        return check_counter(counter), check_key(key)
+    except ValueError as error:
+        raise Problem(422, f"This cannot be counted: {error}") from None
+
+
+async def _may_see(services: Services, who: Identity, counter: str) -> bool:
+    """Whether they may see a counter's number: it is public, or their key has the scope read.
+
+    Raises:
+        Problem: 503 whether it is public cannot be told.
+    """
+    if who.may("read") and who.may_name(counter):
+        return True
+    return await services.one(PublicCounters).has(counter)
+
+
+async def _require_ingest(services: Services, who: Identity, counter: str) -> None:
+    """Check that they may add to a counter.
+
+    Raises:
+        Problem: 403 it is neither theirs nor public; 503 that cannot be told.
+    """
+    if not who.public and who.may_name(counter):
+        return
+    if await services.one(PublicCounters).has(counter):
+        return
+    if who.public:
+        raise Problem(
+            403,
+            "The counter is not public: show a key with the scope ingest, or let the server be"
+            " started with --public-counter (a counter that only fits a pattern must exist)",
+        )
+    raise Problem(403, "The key may not name this counter")
+
+
+def _visit(request: Request, services: Services, counter: str, key: str) -> int:
+    """Count, if somebody looks; how many visits were counted."""
+    if request.method == "HEAD" or _is_ahead(request):
+        return 0
+    accept(services, [Increment(counter, key)])
+    return 1
+
+
+def _is_ahead(request: Request) -> bool:
+    return any(
+        name == head and said in value.lower()
+        for name, value in request.scope["headers"]
+        for head, said in _AHEAD
+    )
+
+
+class PublicCounters:
+    """The public counters of one process. For the event loop's thread.
+
+    Args:
+        services: what they are looked up with.
+    """
+
+    def __init__(self, services: Services) -> None:
+        patterns = services.options.public_counters
+        wild = [one for one in patterns if not _WILD.isdisjoint(one)]
+        self._named = frozenset(patterns).difference(wild)
+        self._fits = re.compile("|".join(map(translate, wild))).match if wild else None
+        self._services = services
+        self._known: frozenset[str] = frozenset()
+        self._read_at = -math.inf
+        self._again_at = -math.inf
+        self._away = False
+        self._reading: asyncio.Task[None] | None = None
+        self._thread = anyio.CapacityLimiter(1)
+
+    async def has(self, counter: str) -> bool:
+        """Whether a counter is public.
+
+        Raises:
+            Problem: 503, MySQL does not tell whether there is such a counter.
+        """
+        if counter in self._named:
+            return True
+        if self._fits is None or not self._fits(counter):
+            return False
+        now = time.monotonic()
+        if counter in self._known and now < self._read_at + KNOWN_S:
+            return True
+        if now >= self._again_at:
+            if self._reading is None:
+                self._reading = asyncio.create_task(self._read())
+            await asyncio.wait([self._reading], timeout=PATIENCE_S)
+        if counter in self._known:
+            return True
+        if self._away or self._reading is not None:
+            raise Problem(
+                503,
+                "Whether there is such a counter cannot be told for now; nothing was counted",
+                retry_after=2,
+            )
+        return False
+
+    async def _read(self) -> None:
+        began = time.monotonic()
+        try:
+            self._known = await anyio.to_thread.run_sync(self._names, limiter=self._thread)
+            self._read_at = began
+            self._away = False
+        except StoreError:
+            self._away = True  # what was known stays
+        finally:
+            ended = time.monotonic()
+            self._again_at = ended + max(FRESH_S, REST * (ended - began))
+            self._reading = None
+
+    def _names(self) -> frozenset[str]:
+        assert self._fits is not None
+        return frozenset(filter(self._fits, self._services.store.snapshot(counter_names)))
+
+
+_COUNTER_PARAMETER: Final[dict[str, Any]] = {
+    "name": "counter",
+    "in": "path",
+    "required": True,
+    "schema": COUNTER_NAME,
+}
+_REFUSED: Final[dict[str, Any]] = {
+    "403": {"description": "The counter is neither public nor the key's."},
+    "422": {"description": "There can be no such counter or key."},
+    "503": {
+        "description": "The queue takes no more for now, or MySQL does not tell whether there is"
+        " a counter that fits a public pattern; nothing was counted."
+    },
+}
+_KEY_PARAMETER: Final[dict[str, Any]] = {
+    "name": "key",
+    "in": "path",
+    "required": True,
+    "description": "May hold slashes.",
+    "schema": {"type": "string"},
+}
+
+
+def _beacon(id: str, ending: str) -> dict[str, Any]:
+    summary = "Count a visit: for navigator.sendBeacon. The body is not looked at."
+    if ending:
+        summary += f" The key ends in {ending}."
+    return _operation(id, summary, {"204": {"description": "It is counted."}}, [])
+
+
+def _operation(
+    id: str,
+    summary: str,
+    answer: dict[str, Any],
+    parameters: list[dict[str, Any]],
+) -> dict[str, Any]:
+    return {
+        "operationId": id,
+        "summary": summary,
+        "description": "Counters that the server is told are public need no key.",
+        "tags": ["sending"],
+        "parameters": [_COUNTER_PARAMETER, _KEY_PARAMETER, *parameters],
+        "responses": {**answer, **_REFUSED},
+    }
+
+
+def _picture(media_type: str) -> dict[str, Any]:
+    schema = {"type": "string", "format": "binary"}
+    return {"200": {"description": "A picture.", "content": {media_type: {"schema": schema}}}}
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/hit/{counter}/{key:path}.gif",
+        pixel,
+        scope="ingest",
+        public=True,
+        operation=_operation(
+            "hitPixel", "Count a visit: a transparent pixel.", _picture("image/gif"), []
+        ),
+    ),
+    Route(
+        "GET",
+        "/hit/{counter}/{key:path}.svg",
+        number,
+        scope="ingest",
+        public=True,
+        operation=_operation(
+            "hitBadge",
+            "Count a visit: a badge with the number, which takes the scope read where the counter"
+            " is not public.",
+            _picture("image/svg+xml"),
+            [_LABEL.document(), _COUNT.document()],
+        ),
+    ),
+    # One path may be of two routes: the document has to tell what each of them does with it.
+    *(
+        Route(
+            "POST",
+            f"/hit/{{counter}}/{{key:path}}{ending}",
+            partial(beacon, ending=ending),
+            scope="ingest",
+            public=True,
+            operation=_beacon(f"hitBeacon{ending[1:].title()}", ending),
+        )
+        for ending in (".gif", ".svg", "")
+    ),
+)

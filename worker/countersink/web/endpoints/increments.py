@@ -1,0 +1,408 @@
+"""``POST /v1/increments``: increments from programs that have no Producer of their own.
+
+The body is JSON, read strictly: each error is told with its place.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from countersink.producers import InvalidBatch
+from countersink.producers.batch import Asked
+from countersink.web.acknowledgement import Acknowledgements
+from countersink.web.auth.register import Identity
+from countersink.web.errors import Problem
+from countersink.web.http import bodies
+from countersink.web.http.bodies import read_json
+from countersink.web.http.openapi import json_response
+from countersink.web.http.parameters import COUNTER_NAME, choice, read_parameters
+from countersink.web.http.route import Route
+from countersink.web.options import DAY_S, WebOptions
+from countersink.web.services import Services
+
+State = Literal["accepted", "stored", "applied", "unknown"]
+RETRY_AFTER_S: Final = 1
+MAX_ERRORS: Final = 20
+"""Errors that are told at once."""
+MAX_ID_LENGTH: Final = 255
+"""Characters in the ``id`` of an increment and in an ``Idempotency-Key``."""
+_WAIT: Final = choice(
+    "wait",
+    ("stored", "applied"),
+    "Answer only when the increments are `stored` in Redis (or fsynced on this server's disk), or"
+    " `applied` in MySQL: 200 then, and 202 if that takes too long; they will get there. 202 with"
+    " the state `unknown`: they were stored, but Redis has lost entries since.",
+)
+
+
+async def add(request: Request, services: Services, who: Identity) -> Response:
+    """Accept increments: all of them, or none."""
+    wait: State | None = (
+        read_parameters(request, (_WAIT,))["wait"] if request.scope["query_string"] else None
+    )
+    media_type, name = _headers(request)
+    bodies.check_json(media_type)
+    body = await bodies.read(request, services)
+    increments = read_increments(body, services.options, who)
+    accept(services, increments, None if name is None else scoped(who, name))
+    if wait is None:
+        return answer(len(increments), None)
+    acknowledged = services.one(Acknowledgements)
+    waiters = acknowledged.applied if wait == "applied" else acknowledged.stored
+    reached = await waiters.reached(services.options.wait_s)
+    state: State = "unknown" if reached is None else wait if reached else "accepted"
+    return answer(len(increments), state)
+
+
+def accept(services: Services, increments: list[Asked], id: str | None = None) -> None:
+    """Have the producer accept all increments.
+
+    Raises:
+        Problem: 422 some are not valid; 503 there is no room, or the server is ending.
+    """
+    try:
+        accepted = services.producer.increment_batch(increments, id=id)
+    except InvalidBatch as error:
+        raise invalid(error.errors) from None
+    except RuntimeError:
+        accepted = False  # closed: the process is ending
+    if not accepted:
+        raise Problem(
+            503,
+            "The queue does not take more for the moment; nothing was counted: send it again later",
+            retry_after=RETRY_AFTER_S,
+        )
+
+
+def answer(accepted: int, state: State | None) -> Response:
+    """What is told of increments that were accepted."""
+    if state is None:
+        return _Answer(b'{"accepted":%d}' % accepted, 202)
+    body = b'{"accepted":%d,"state":"%b"}' % (accepted, state.encode())
+    return _Answer(body, 200 if state in ("stored", "applied") else 202)
+
+
+class _Answer(Response):
+    """JSON that is encoded: what Starlette looks for in its arguments is known of it."""
+
+    media_type = "application/json"
+
+    def __init__(self, body: bytes, status: int) -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = [
+            (b"content-length", b"%d" % len(body)),
+            (b"content-type", b"application/json"),
+        ]
+
+
+def _headers(request: Request) -> tuple[str, str | None]:
+    """The media type, empty where none is given, and the Idempotency-Key."""
+    found: Mapping[bytes, bytes] = request.scope["countersink.headers"]
+    media_type = found.get(b"content-type", b"").decode("latin-1")
+    name = found.get(b"idempotency-key")
+    if name is None:
+        return media_type, None
+    text = name.decode("latin-1")
+    if not (1 <= len(text) <= MAX_ID_LENGTH and text.isascii() and text.isprintable()):
+        raise Problem(
+            422, f"An Idempotency-Key is 1 to {MAX_ID_LENGTH} visible characters of ASCII"
+        )
+    return media_type, text
+
+
+def read_increments(
+    body: bytes,
+    options: WebOptions,
+    who: Identity,
+    clock: Callable[[], float] = time.time,
+) -> list[Asked]:
+    """The increments of a body: of one JSON object, or an array of them.
+
+    Counters, keys and 64 bits are left to the producer, whose rules they are.
+
+    Args:
+        body: the bytes.
+        options: the bounds of amounts and times, and of how many there may be.
+        who: sent them.
+        clock: Unix seconds; asked once, and only where an increment says its time.
+
+    Raises:
+        Problem: 400 the body is no JSON; 413 there are too many; 422 some are not valid; 403 one is
+            for a counter that is not theirs to name.
+    """
+    items = _items(body, options.max_items)
+    most = options.max_amount
+    increments: list[Asked] = []
+    errors: list[tuple[int, str]] = []
+    checked: set[str] = set()
+    bounds: _Bounds | None = None
+    for position, item in enumerate(items):
+        counter, key, amount, at, id = item.counter, item.key, item.amount, item.at, item.id
+        if counter not in checked:
+            if not who.may_name(counter):
+                raise Problem(403, "The key may not name one of these counters")
+            checked.add(counter)
+        try:
+            if amount is UNSET:
+                amount = 1
+            elif not -most <= amount <= most:
+                raise ValueError(f"the amount is at most {most:,} here, and at least {-most:,}")
+            when = None
+            if at is not UNSET and at is not None:
+                when = read_time(at)
+                bounds = bounds or _Bounds(options, clock())
+                bounds.check(when)
+            name = None if id is UNSET or id is None else scoped(who, _checked_id(id))
+        except ValueError as error:
+            errors.append((position, str(error)))
+        else:
+            increments.append((counter, "" if key is UNSET else key, amount, when, name))
+    if errors:
+        raise invalid(errors)
+    return increments
+
+
+class _Bounds:
+    """Between which the times of a request's increments lie, both ends included."""
+
+    def __init__(self, options: WebOptions, now: float) -> None:
+        self._options = options
+        self._latest = now + options.max_ahead_s
+        self._earliest = now - options.max_age_days * DAY_S if options.max_age_days else -math.inf
+
+    def check(self, when: datetime) -> None:
+        """Raise ValueError where it does not."""
+        seconds = when.timestamp()
+        if seconds > self._latest:
+            raise ValueError(
+                f"'at' lies more than {self._options.max_ahead_s:,.15g} s ahead of this server's"
+                " clock: set the sender's right"
+            )
+        if seconds < self._earliest:
+            raise ValueError(
+                f"'at' lies more than {self._options.max_age_days:,} days back, and this server"
+                " takes nothing older: count it by `countersink backfill`"
+            )
+
+
+def scoped(who: Identity, id: str) -> str:
+    """``id`` in the scope of somebody's key: two keys' ids never meet."""
+    return f"http:{who.key_id}/{id}"
+
+
+def read_time(at: str | float) -> datetime:
+    """An event's time: ISO 8601 with a time zone, or Unix seconds.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        if not isinstance(at, str):
+            return datetime.fromtimestamp(at, UTC)
+        when = datetime.fromisoformat(at)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(
+            "'at' is a time such as 2026-11-21T08:00:00Z, or Unix seconds (not milliseconds)"
+        ) from None
+    if when.utcoffset() is None:
+        raise ValueError("'at' needs a time zone, such as Z or +01:00")
+    return when
+
+
+def _checked_id(id: str) -> str:
+    if not 1 <= len(id) <= MAX_ID_LENGTH:
+        raise ValueError(f"'id' has 1 to {MAX_ID_LENGTH} characters")
+    return id
+
+
+class _Item(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    counter: str
+    key: str | UnsetType = UNSET
+    amount: int | UnsetType = UNSET
+    at: str | int | float | UnsetType | None = UNSET
+    id: str | UnsetType | None = UNSET
+
+
+_decode = msgspec.json.Decoder(list[_Item] | _Item).decode
+
+
+def _items(body: bytes, most: int) -> Sequence[_Item]:
+    try:
+        found = _decode(body)
+    except msgspec.ValidationError:
+        return _items_one_by_one(body, most)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _no_json() from None
+    items = found if isinstance(found, list) else [found]
+    _check_number(len(items), most)
+    if not _is_told_once(body, items):
+        read_json(body)
+    return items
+
+
+def _is_told_once(body: bytes, items: Sequence[_Item]) -> bool:
+    """Whether surely no member is in ``body`` twice: it has no string besides those of ``items``.
+
+    Looking at each member takes three times as long as all the rest.
+    """
+    strings = 2 * len(items)
+    for item in items:
+        if item.key is not UNSET:
+            strings += 2
+        if item.amount is not UNSET:
+            strings += 1
+        if item.at is not UNSET:
+            strings += 1 + isinstance(item.at, str)
+        if item.id is not UNSET:
+            strings += 1 + isinstance(item.id, str)
+    return b"\\" not in body and body.count(b'"') == 2 * strings
+
+
+def _items_one_by_one(body: bytes, most: int) -> Sequence[_Item]:
+    """The same, slowly, when some are not valid, to tell which, or have whole numbers as floats."""
+    try:
+        found = read_json(body)
+    except msgspec.ValidationError as error:  # a number that is too large, or too long
+        raise Problem(422, f"The body is not valid: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _no_json() from None
+    each = found if isinstance(found, list) else [found]
+    _check_number(len(each), most)
+    items: list[_Item] = []
+    errors: list[tuple[int, str]] = []
+    for position, item in enumerate(each):
+        try:
+            items.append(msgspec.convert(item, _Item))
+        except (msgspec.ValidationError, RecursionError) as error:
+            errors.append((position, str(error)))
+    if errors:
+        raise invalid(errors)
+    return items
+
+
+def _check_number(items: int, most: int) -> None:
+    if items > most:
+        raise Problem(413, f"At most {most:,} increments fit into one request: send several")
+    if not items:
+        raise Problem(422, "There is no increment in the array: send at least one")
+
+
+def invalid(errors: Sequence[tuple[int, str]]) -> Problem:
+    """A 422 for increments by their position from 0."""
+    return Problem(
+        422,
+        "Some increments are not valid; nothing was counted",
+        extra={
+            "errors": [
+                {"index": index, "detail": detail} for index, detail in sorted(errors)[:MAX_ERRORS]
+            ]
+        },
+    )
+
+
+def _no_json() -> Problem:
+    return Problem(400, 'The body is not JSON: send {"counter": "page_views", "key": "/home"}')
+
+
+_INCREMENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["counter"],
+    "additionalProperties": False,
+    "properties": {
+        "counter": COUNTER_NAME,
+        "key": {
+            "type": "string",
+            "default": "",
+            "description": "One of more than 255 bytes of UTF-8 is counted under its beginning, `~`"
+            " and the first 16 hex digits of its SHA-256.",
+        },
+        "amount": {
+            "type": "integer",
+            "default": 1,
+            "minimum": -1_000_000_000,
+            "maximum": 1_000_000_000,
+            "description": "0 declares the key. The server may be set to other limits.",
+        },
+        "at": {
+            "type": ["string", "number", "null"],
+            "format": "date-time",
+            "description": "ISO 8601 with a time zone, or Unix seconds, from 3,650 days back to a"
+            " day ahead of the server's clock. Default: now. It may be set to other limits.",
+        },
+        "id": {
+            "type": ["string", "null"],
+            "minLength": 1,
+            "maxLength": MAX_ID_LENGTH,
+            "description": "The event's own name: with the same counter, id and API key it is"
+            " counted once within `ledger_days`, however often it is sent.",
+        },
+    },
+}
+_ACCEPTED: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["accepted"],
+    "additionalProperties": False,
+    "properties": {
+        "accepted": {"type": "integer", "minimum": 1},
+        "state": {"type": "string", "enum": ["accepted", "stored", "applied", "unknown"]},
+    },
+}
+_BODY: Final[dict[str, Any]] = {
+    "schema": {
+        "oneOf": [
+            _INCREMENT,
+            {"type": "array", "items": _INCREMENT, "minItems": 1, "maxItems": 1_000},
+        ]
+    }
+}
+_IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": (
+        "Names the request: of all requests with the same name and API key one is counted, as a"
+        " whole, within `ledger_days`, however often and concurrently it is sent. None of its"
+        " increments has an `id` then."
+    ),
+    "schema": {"type": "string", "pattern": f"^[!-~][ -~]{{0,{MAX_ID_LENGTH - 1}}}$"},
+}
+ROUTES: Final = (
+    Route(
+        "POST",
+        "/v1/increments",
+        add,
+        scope="ingest",
+        operation={
+            "operationId": "addIncrements",
+            "summary": "Count: one increment, or up to 1,000, all or none.",
+            "tags": ["sending"],
+            "parameters": [_WAIT.document(), _IDEMPOTENCY_KEY],
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": _BODY, "text/plain": _BODY},
+            },
+            "responses": {
+                "200": json_response("They are where `wait` asked for.", _ACCEPTED),
+                "202": json_response(
+                    "They are accepted: in this server's memory, and on their way."
+                    " State `unknown`: Redis had them, and has lost entries since; sent again"
+                    " with the same Idempotency-Key they count once all the same.",
+                    _ACCEPTED,
+                ),
+                "400": {"description": "The body is not JSON."},
+                "413": {"description": "Too many increments, or too many bytes."},
+                "415": {"description": "The body is announced as something else than JSON."},
+                "422": {"description": "Some increments are not valid; nothing was counted."},
+                "503": {"description": "The queue takes no more for now; nothing was counted."},
+            },
+        },
+    ),
+)

@@ -1,0 +1,190 @@
+"""``/v1/links``: links that show one counter to whoever has them; ``/shared``: the page they open.
+
+The token is in the part of the address behind ``#``, which browsers send to nobody: neither a
+proxy's log nor the header Referer has it. The page sends it as ``Authorization: Bearer``.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from countersink.reads.formats import iso
+from countersink.runtime.limits import check_counter
+from countersink.store import links
+from countersink.store.errors import NoSuchLink, TooManyLinks
+from countersink.store.links import ShareLink
+from countersink.web.auth.register import Identity
+from countersink.web.endpoints.counters import require_counter
+from countersink.web.endpoints.pages import page
+from countersink.web.errors import Problem
+from countersink.web.http.bodies import read_object
+from countersink.web.http.openapi import NOT_VALID, closed_object, json_body, json_response
+from countersink.web.http.parameters import COUNTER_NAME, read_parameters, require_own
+from countersink.web.http.route import Route
+from countersink.web.services import Services
+
+DEFAULT_DAYS: Final = 7
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    counter: str
+    days: int = DEFAULT_DAYS
+
+
+async def create(request: Request, services: Services, who: Identity) -> Response:
+    """``POST /v1/links``."""
+    read_parameters(request, ())
+    asked = await read_object(request, services, _Asked)
+    try:
+        counter = check_counter(asked.counter)
+    except ValueError as error:
+        raise Problem(422, str(error)) from None
+    if not 1 <= asked.days <= links.MOST_DAYS:
+        raise Problem(422, f"A link lasts 1 to {links.MOST_DAYS} days")
+    await require_counter(request, services, who, require_own(counter, who))
+    expires = datetime.now(UTC) + timedelta(days=asked.days)
+    try:
+        made, token = await services.run_in_session(
+            links.create, counter, expires, api_key=who.key_id
+        )
+    except TooManyLinks as error:
+        raise Problem(409, str(error)) from None
+    document = {**_document(made), "token": token, "path": links.path_of(counter, token)}
+    return JSONResponse(document, 201)
+
+
+async def listed(request: Request, services: Services, who: Identity) -> Response:
+    """``GET /v1/links``."""
+    read_parameters(request, ())
+    found = await services.run_in_session(links.list_links)
+    return JSONResponse({"rows": [_document(one) for one in found if _is_theirs(one, who)]})
+
+
+async def revoke(request: Request, services: Services, who: Identity) -> Response:
+    """``DELETE /v1/links/{id}``."""
+    read_parameters(request, ())
+    id = request.path_params["id"]
+    found = await services.run_in_session(links.list_links)
+    if not any(one.id == id and _is_theirs(one, who) for one in found):
+        raise Problem(404, "There is no such link, or no longer")
+    services.register.forget(id)
+    try:
+        await services.run_in_session(links.revoke, id)
+    except NoSuchLink:
+        raise Problem(404, "There is no such link, or no longer") from None
+    services.register.forget(id)  # a reading may have seen it in between
+    return Response(status_code=204)
+
+
+async def shared_page(request: Request, services: Services, who: Identity) -> Response:
+    """``GET /shared``: the dashboard's page, for whoever has a link."""
+    answer = page(request, "index.html")
+    answer.headers["Referrer-Policy"] = "no-referrer"
+    answer.headers["X-Robots-Tag"] = "noindex"
+    return answer
+
+
+def _is_theirs(link: ShareLink, who: Identity) -> bool:
+    own = link.api_key == who.key_id
+    return who.may_name(link.counter) and (own or who.may("admin"))
+
+
+def _document(link: ShareLink) -> dict[str, Any]:
+    return {
+        "id": link.id,
+        "counter": link.counter,
+        "key": link.api_key or None,
+        "created": iso(link.created.replace(tzinfo=UTC)),
+        "expires": iso(link.expires.replace(tzinfo=UTC)),
+    }
+
+
+_TIME: Final = {"type": "string", "format": "date-time"}
+_LINK: Final[dict[str, Any]] = {
+    "id": {"type": "string"},
+    "counter": {"type": "string"},
+    "key": {"type": ["string", "null"], "description": "id of the key it was made with"},
+    "created": _TIME,
+    "expires": _TIME,
+}
+_MADE: Final[dict[str, Any]] = {
+    **_LINK,
+    "token": {"type": "string", "description": "shown once: send it as a Bearer key"},
+    "path": {"type": "string", "description": "behind the address of the server: the link"},
+}
+
+
+_BODY: Final = closed_object(
+    {
+        "counter": COUNTER_NAME,
+        "days": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": links.MOST_DAYS,
+            "default": DEFAULT_DAYS,
+        },
+    },
+    required=["counter"],
+)
+_NONE: Final = {"404": {"description": "There is no such link, or no longer."}}
+_NOT_VALID: Final = {"422": NOT_VALID}
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "POST",
+        "/v1/links",
+        create,
+        scope="read",
+        operation={
+            "operationId": "createLink",
+            "tags": ["sharing"],
+            "summary": "Make a link that shows a counter, read-only, until it ends",
+            "description": "It ends with the key that it is made with, too.",
+            "requestBody": json_body(_BODY),
+            "responses": {
+                "201": json_response("The link.", closed_object(_MADE)),
+                "404": {"description": "Nothing was ever counted under this name."},
+                "409": {"description": "There are as many links as there may be."},
+                **_NOT_VALID,
+            },
+        },
+    ),
+    Route(
+        "GET",
+        "/v1/links",
+        listed,
+        scope="read",
+        operation={
+            "operationId": "links",
+            "tags": ["sharing"],
+            "summary": "The links that are valid: one's own, or with the scope admin all",
+            "responses": {
+                "200": json_response(
+                    "Links, without their tokens.",
+                    closed_object({"rows": {"type": "array", "items": closed_object(_LINK)}}),
+                ),
+                **_NOT_VALID,
+            },
+        },
+    ),
+    Route(
+        "DELETE",
+        "/v1/links/{id}",
+        revoke,
+        scope="read",
+        operation={
+            "operationId": "revokeLink",
+            "tags": ["sharing"],
+            "summary": "End a link: within two seconds it is refused",
+            "parameters": [
+                {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+            ],
+            "responses": {"204": {"description": "It has ended."}, **_NONE, **_NOT_VALID},
+        },
+    ),
+    Route("GET", links.PAGE, shared_page, scope=None, hidden=True),
+)
+"""The routes to links."""

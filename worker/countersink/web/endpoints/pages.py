@@ -1,0 +1,336 @@
+"""The dashboard: a page, a page to log in at with a key, and their files.
+
+The cookie of a login is out of reach of scripts, is sent by pages of ours alone, and holds 256
+random bits of which the table has the hash. A login ends after ``session_hours``, or with the key.
+
+Scripts and styles are sent as one file each, and what a page has to do at once stands in the page
+itself: on a slow line it is the number of answers that wait for one another that counts.
+
+The modules become one script without any JavaScript tool: they are our own, and import and export
+in one way each, which is checked. Every module becomes a function that is called once, after those
+that it imports.
+"""
+
+import gzip
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from countersink.store import api_keys
+from countersink.web.auth.credentials import holder_of
+from countersink.web.auth.register import Identity
+from countersink.web.errors import Problem
+from countersink.web.http import bodies
+from countersink.web.http.answers import accepts_gzip
+from countersink.web.http.headers import policy
+from countersink.web.http.route import Route
+from countersink.web.services import Services
+
+FOREVER: Final = "public, max-age=31536000, immutable"
+"""For what is named by its hash."""
+ASK_FIRST: Final = "no-cache"
+"""To be kept, and asked for by its ETag before each use."""
+MEDIA_TYPES: Final[Mapping[str, str]] = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
+}
+"""By the ending of a file's name; other files are not served."""
+PLACEHOLDER: Final = b"/static/0/"
+"""How pages name the folder of files; it is served under the hash of all that is in it."""
+SCRIPT: Final = "js/dashboard.js"
+"""All modules of the dashboard."""
+STYLE: Final = "css/dashboard.css"
+"""All styles, in their order."""
+MAX_FORM_BYTES: Final = 4_096
+FORM: Final = "application/x-www-form-urlencoded"
+WRONG: Final = "/login?wrong=1"
+"""Where a form without scripts leads after a wrong key."""
+HOUR_S: Final = 3_600.0
+_STYLES: Final = (
+    "vendor/uplot/uPlot.min.css",
+    "css/base.css",
+    "css/parts.css",
+    "css/views.css",
+)
+_INLINE: Final = re.compile(rb'<script src="/static/0/([^"]+)" data-inline></script>')
+_IMPORT: Final = re.compile(r'^import \{ ([^}]+) \} from "\./([a-z_]+\.js)";\n', re.MULTILINE)
+_EXPORT: Final = re.compile(
+    r"^export (?=(?:async function|function|const|class) (\w+))", re.MULTILINE
+)
+_OTHER: Final = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
+_COMMENT: Final = re.compile(r"^ *(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
+
+
+async def dashboard(request: Request, services: Services, who: Identity) -> Response:
+    """``GET /``."""
+    return page(request, "index.html")
+
+
+async def login_page(request: Request, services: Services, who: Identity) -> Response:
+    """``GET /login``."""
+    return page(request, "login.html")
+
+
+async def icon(request: Request, services: Services, who: Identity) -> Response:
+    """``GET /favicon.ico``, which browsers ask for whatever a page says."""
+    return _answer(request, load().files["icon.svg"], "public, max-age=86400")
+
+
+async def static(request: Request, services: Services, who: Identity) -> Response:
+    """``GET /static/{version}/{file}``."""
+    assets = load()
+    found = assets.files.get(request.path_params["file"])
+    if found is None or request.path_params["version"] != assets.version:
+        raise Problem(404, "There is no such file: the page that asked for it is an old one")
+    return _answer(request, found, FOREVER)
+
+
+async def login(request: Request, services: Services, who: Identity) -> Response:
+    """``POST /login``: a form with a key."""
+    text = await _form_key(request, services)
+    client: str = request.scope["countersink.client"]
+    known = await holder_of(text, client, services.register, services.failures)
+    if known is None or known.identity.link or not known.identity.may("read"):
+        if "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(WRONG, 303)
+        raise Problem(403, "The key is wrong, revoked or expired, or has not the scope read")
+    key_id = known.identity.key_id
+    seconds = services.options.session_hours * HOUR_S
+    token = await services.run_in_session(api_keys.begin_login, key_id, seconds)
+    await services.register.look_again()
+    services.register.note_use(key_id)
+    name = services.cookie.name(request.scope["scheme"])
+    return _sent_on(request, "/", name, token, int(seconds))
+
+
+async def logout(request: Request, services: Services, who: Identity) -> Response:
+    """``POST /logout``: ends the login of the cookie."""
+    scheme = request.scope["scheme"]
+    name = services.cookie.name(scheme)
+    shown = services.cookie.shown(request.scope["countersink.headers"], scheme)
+    if shown is not None:
+        token_hash = api_keys.hash_of(shown[1])
+        if services.register.login(token_hash) is not None:
+            name = shown[0]  # else it may be that of another installation
+        services.register.forget(token_hash)
+        await services.run_in_session(api_keys.end_login, token_hash)
+        services.register.forget(token_hash)  # a reading may have seen it in between
+    return _sent_on(request, "/login", name, "", 0)
+
+
+async def _form_key(request: Request, services: Services) -> str:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+        raise Problem(415, f"Send a form: {FORM}")
+    body = await bodies.read(request, services, MAX_FORM_BYTES)
+    try:
+        fields = parse_qs(body.decode("ascii"), strict_parsing=bool(body), max_num_fields=4)
+    except ValueError:
+        raise Problem(400, "The form cannot be read") from None
+    keys = fields.get("key", [])
+    if len(keys) != 1:
+        raise Problem(422, "The form has one field, key, with a key in it")
+    return keys[0].strip()
+
+
+def _sent_on(request: Request, path: str, name: str, token: str, seconds: int) -> Response:
+    response = RedirectResponse(path, 303)
+    response.set_cookie(
+        name,
+        token,
+        max_age=seconds,
+        path="/",
+        secure=request.scope["scheme"] == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return response
+
+
+def page(request: Request, name: str) -> Response:
+    """One of the pages, which is asked for anew each time."""
+    return _answer(request, load().files[name], ASK_FIRST)
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file.
+
+    Attributes:
+        body: its bytes.
+        packed: the same, as gzip.
+        media_type: what it is.
+        etag: changes with the bytes.
+        scripts: of a page, the hashes of the scripts in it, as a content security policy names
+            them.
+    """
+
+    body: bytes
+    packed: bytes
+    media_type: str
+    etag: str
+    scripts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """All files.
+
+    Attributes:
+        version: a hash of all of them.
+        files: by path below the folder, such as ``js/app.js``.
+    """
+
+    version: str
+    files: Mapping[str, Asset]
+
+
+@cache
+def load() -> Assets:
+    """Read the files that belong to the package."""
+    found = dict(_walk(files("countersink.web") / "static", ""))
+    modules = {
+        path.removeprefix("js/"): body.decode()
+        for path, body in found.items()
+        if path.startswith("js/")
+    }
+    found[SCRIPT] = script(modules, "app.js").encode()
+    found[STYLE] = b"\n".join(found[path] for path in _STYLES)
+    digest = hashlib.sha256()
+    for path, body in sorted(found.items()):
+        digest.update(b"%d %b %d " % (len(path), path.encode(), len(body)) + body)
+    version = digest.hexdigest()[:16]
+    return Assets(
+        version,
+        {
+            path: _page(body, found, version) if path.endswith(".html") else _asset(path, body)
+            for path, body in found.items()
+        },
+    )
+
+
+def _answer(request: Request, asset: Asset, kept: str) -> Response:
+    packed = accepts_gzip(request.headers.get("accept-encoding", ""))
+    # Packed or not, they are two representations: an ETag must not be that of both.
+    etag = f'{asset.etag[:-1]}-gz"' if packed else asset.etag
+    headers = {"Cache-Control": kept, "ETag": etag, "Vary": "Accept-Encoding"}
+    if etag in (one.strip() for one in request.headers.get("if-none-match", "").split(",")):
+        return Response(status_code=304, headers=headers)
+    if packed:
+        headers["Content-Encoding"] = "gzip"
+    if asset.scripts:
+        headers["Content-Security-Policy"] = policy(asset.scripts)
+    body = asset.packed if packed else asset.body
+    return Response(body, headers=headers, media_type=asset.media_type)
+
+
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{prefix}{entry.name}/")
+        elif entry.name.rpartition(".")[2] in MEDIA_TYPES:
+            yield f"{prefix}{entry.name}", entry.read_bytes()
+
+
+def _page(body: bytes, found: Mapping[str, bytes], version: str) -> Asset:
+    """A page with the scripts in it that are marked so."""
+    hashes: list[str] = []
+
+    def inline(match: re.Match[bytes]) -> bytes:
+        text = found[match[1].decode()]
+        hashes.append(f"'sha256-{b64encode(hashlib.sha256(text).digest()).decode()}'")
+        return b"<script>" + text + b"</script>"
+
+    own = f"/static/{version}/".encode()
+    body = _INLINE.sub(inline, body).replace(PLACEHOLDER, own)
+    return _asset("a.html", body, tuple(hashes))
+
+
+def _asset(path: str, body: bytes, scripts: tuple[str, ...] = ()) -> Asset:
+    packed = gzip.compress(body, mtime=0)
+    media_type = MEDIA_TYPES[path.rpartition(".")[2]]
+    return Asset(body, packed, media_type, f'"{hashlib.sha256(body).hexdigest()[:32]}"', scripts)
+
+
+def script(modules: Mapping[str, str], entry: str) -> str:
+    """A script that does what the module ``entry`` does.
+
+    Args:
+        modules: their texts, by the names of their files.
+        entry: the first one.
+
+    Raises:
+        ValueError: a module imports or exports in another way than ours do, one that is not there,
+            or, by others, itself.
+    """
+    done: dict[str, str] = {}
+    _add(entry, modules, done, ())
+    return "\n".join(['"use strict";', "{", *done.values(), "}", ""])
+
+
+def _add(
+    name: str, modules: Mapping[str, str], done: dict[str, str], above: tuple[str, ...]
+) -> None:
+    """Put a module, after those that it imports, to what is done."""
+    if name in done:
+        return
+    if name not in modules or name in above:
+        raise ValueError(f"{' → '.join((*above, name))}: no module, or one that imports itself")
+    text = modules[name]
+    for _, other in _IMPORT.findall(text):
+        _add(other, modules, done, (*above, name))
+    exported = _EXPORT.findall(text)
+    text = _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub(_taken, text)))
+    if (left := _OTHER.search(text)) is not None:
+        raise ValueError(f"{name}: not of the forms that are known: {left[0]}")
+    done[name] = (
+        f"const {_variable(name)} = (() => {{\n{text}return {{ {', '.join(exported)} }};\n}})();"
+    )
+
+
+def _taken(found: re.Match[str]) -> str:
+    names = found[1].replace(" as ", ": ")
+    return f"const {{ {names} }} = {_variable(found[2])};\n"
+
+
+def _variable(name: str) -> str:
+    return "module_" + name.removesuffix(".js")
+
+
+_FORM_OPERATION: Final[dict[str, Any]] = {
+    "summary": "Log in to the dashboard with a key",
+    "requestBody": {
+        "required": True,
+        "content": {
+            FORM: {
+                "schema": {
+                    "type": "object",
+                    "required": ["key"],
+                    "properties": {"key": {"type": "string"}},
+                }
+            }
+        },
+    },
+    "responses": {},
+}
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/", dashboard, scope="read", hidden=True),
+    Route("GET", "/login", login_page, scope=None, hidden=True),
+    Route("GET", "/favicon.ico", icon, scope=None, hidden=True),
+    Route("GET", "/static/{version}/{file:path}", static, scope=None, hidden=True),
+    Route("POST", "/login", login, scope=None, operation=_FORM_OPERATION, hidden=True),
+    Route("POST", "/logout", logout, scope=None, hidden=True),
+)

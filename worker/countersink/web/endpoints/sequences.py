@@ -1,0 +1,206 @@
+"""``/v1/sequences/…``: numbers that are handed out once."""
+
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from countersink.store.errors import SequenceExhausted, SequenceUncertain
+from countersink.web.auth.register import Identity
+from countersink.web.errors import Problem
+from countersink.web.http import bodies
+from countersink.web.http.openapi import json_body, json_response
+from countersink.web.http.parameters import read_parameters
+from countersink.web.http.route import Route
+from countersink.web.services import Services
+
+MAX_BLOCK: Final = 1_000_000
+"""Values in one block."""
+MAX_NAME_BYTES: Final = 255
+_NEXT: Final = "/next"
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    step: int | None = None
+    start: int | None = None
+    count: int | None = None
+
+
+async def take(request: Request, services: Services, who: Identity) -> Response:
+    """Hand out the next value, or a block of them."""
+    name = _name(request, who)
+    read_parameters(request, ())
+    asked = await _asked(request, services)
+    sequences = services.store.sequences
+    try:
+        if asked.count is None:
+            value = await services.run(sequences.next, name, asked.step, start=asked.start)
+            return JSONResponse({"name": name, "value": value})
+        block: range = await services.run(
+            sequences.next_block, name, asked.count, asked.step, start=asked.start
+        )
+    except SequenceExhausted as error:
+        raise Problem(409, str(error)) from None
+    except SequenceUncertain:
+        raise Problem(
+            503,
+            "The server may have handed out a value of which it could not tell; nobody else gets"
+            " it: ask for the next one",
+            retry_after=1,
+        ) from None
+    except ValueError as error:
+        raise Problem(422, str(error)) from None
+    return JSONResponse({"name": name, "first": block[0], "last": block[-1], "step": block.step})
+
+
+async def peek(request: Request, services: Services, who: Identity, ending: str = "") -> Response:
+    """The last value that was handed out, of a sequence whose name ends in ``ending``."""
+    request.path_params["name"] += ending
+    name = _name(request, who)
+    read_parameters(request, ())
+    try:
+        value = await services.read_pool.run(request, who, services.store.sequences.peek, name)
+    except ValueError as error:
+        raise Problem(422, str(error)) from None
+    return JSONResponse({"name": name, "value": value})
+
+
+def _name(request: Request, who: Identity) -> str:
+    name: str = request.path_params["name"]
+    if not who.may_name(name):
+        raise Problem(403, "The key may not name this sequence")
+    return name
+
+
+async def _asked(request: Request, services: Services) -> _Asked:
+    asked = await bodies.read_object(
+        request,
+        services,
+        _Asked,
+        limit=None,
+        optional=True,
+        advice=': send {"step": 1}, or nothing',
+    )
+    if asked.count is not None and not 1 <= asked.count <= MAX_BLOCK:
+        raise Problem(422, f"The count is 1 to {MAX_BLOCK:,}")
+    return asked
+
+
+def _name_of(longest: int) -> dict[str, Any]:
+    return {
+        "name": "name",
+        "in": "path",
+        "required": True,
+        "description": f"At most {longest} bytes of UTF-8; may hold slashes.",
+        "schema": {"type": "string", "maxLength": longest},
+    }
+
+
+def _last_value(id: str, summary: str, longest: int) -> dict[str, Any]:
+    return {
+        "operationId": id,
+        "summary": summary,
+        "tags": ["sequences"],
+        "parameters": [_name_of(longest)],
+        "responses": {
+            "200": json_response("The number of the current period.", _VALUE),
+            "422": {"description": "There can be no such name or parameter."},
+        },
+    }
+
+
+_VALUE: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["name", "value"],
+    "properties": {"name": {"type": "string"}, "value": {"type": ["integer", "null"]}},
+}
+_BLOCK: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["name", "first", "last", "step"],
+    "properties": {
+        "name": {"type": "string"},
+        "first": {"type": "integer"},
+        "last": {"type": "integer"},
+        "step": {"type": "integer"},
+    },
+}
+_INT64: Final[dict[str, Any]] = {
+    "type": ["integer", "null"],
+    "format": "int64",
+    "minimum": -(2**63),
+    "maximum": 2**63 - 1,
+}
+_BODY: Final[dict[str, Any]] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "step": {
+            **_INT64,
+            "not": {"const": 0},
+            "description": "From the last value; not 0. Default: 1.",
+        },
+        "start": {**_INT64, "description": "The first value, where there is none yet."},
+        "count": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": MAX_BLOCK,
+            "description": "A block of so many values at once.",
+        },
+    },
+}
+ROUTES: Final = (
+    Route(
+        "POST",
+        f"/v1/sequences/{{name:path}}{_NEXT}",
+        take,
+        scope="ingest",
+        operation={
+            "operationId": "nextValue",
+            "summary": "Get your own number: nobody else gets it.",
+            "description": "A request that is sent again gets another number: the first one is"
+            " lost with the reply that was lost. Values have 64 bits; JavaScript's numbers 53.",
+            "tags": ["sequences"],
+            "parameters": [_name_of(MAX_NAME_BYTES)],
+            "requestBody": json_body(_BODY, required=False),
+            "responses": {
+                "200": json_response(
+                    "The number, or with `count` the block of numbers.",
+                    {"oneOf": [_VALUE, _BLOCK]},
+                ),
+                "400": {"description": "The body is not JSON."},
+                "409": {"description": "No value is left within the sequence's limits."},
+                "413": {"description": "The body is too large."},
+                "415": {"description": "The body is announced as something else than JSON."},
+                "422": {
+                    "description": "There can be no such name, step, start, count or parameter."
+                },
+                "503": {"description": "A number may be lost, or MySQL is away: ask again."},
+            },
+        },
+    ),
+    # One path may be of two routes: the document has to tell what each of them does with it.
+    Route(
+        "GET",
+        f"/v1/sequences/{{name:path}}{_NEXT}",
+        partial(peek, ending=_NEXT),
+        scope="read",
+        operation=_last_value(
+            "lastValueNext",
+            f"The last number of the sequence whose name ends in {_NEXT}.",
+            MAX_NAME_BYTES - len(_NEXT),
+        ),
+    ),
+    Route(
+        "GET",
+        "/v1/sequences/{name:path}",
+        peek,
+        scope="read",
+        operation=_last_value(
+            "lastValue",
+            "The last number that was handed out; null where none was.",
+            MAX_NAME_BYTES,
+        ),
+    ),
+)

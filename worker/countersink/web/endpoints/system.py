@@ -1,0 +1,259 @@
+"""The state of the whole installation, who is asking, and what the web process tells its operators:
+``/v1/system`` and ``/v1/whoami``; ``/livez``, ``/readyz`` and ``/metrics``.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from countersink.metrics.exposition import render
+from countersink.metrics.health import CachedAnswer, Health, probes
+from countersink.metrics.samples import installation_samples, producer_samples
+from countersink.metrics.table import Sample, Samples
+from countersink.web.auth.register import Identity
+from countersink.web.http.openapi import json_response, object_schema
+from countersink.web.http.parameters import read_parameters
+from countersink.web.http.route import Route
+from countersink.web.services import Services
+
+FRESH_S: Final = 1.0
+"""Seconds that one look at both servers serves everybody who asks."""
+SYSTEM_KEPT_S: Final = 5.0
+"""Seconds that the state of the installation is shown without looking again, however many ask."""
+SYSTEM_WITHIN_S: Final = 3.0
+"""Seconds after which a scrape does without it: well below Prometheus' own patience of 10 s."""
+THREADS: Final = 4
+
+
+class SystemState:
+    """The state, looked at once however many ask at a time.
+
+    Args:
+        services: whose ``system`` is asked.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._lock = asyncio.Lock()
+        self._until = 0.0
+        self._state: Mapping[str, Any] = {}
+
+    async def state(self) -> Mapping[str, Any]:
+        """The document of ``countersink info``, not older than :data:`FRESH_S`.
+
+        Raises:
+            StreamError: Redis did not do its part. (What MySQL does not tell is null in it.)
+        """
+        async with self._lock:
+            if time.monotonic() >= self._until:
+                self._state = await self._services.run(self._services.system)
+                self._until = time.monotonic() + FRESH_S
+        return self._state
+
+
+async def system(request: Request, services: Services, who: Identity) -> Response:
+    """``GET /v1/system``."""
+    read_parameters(request, ())
+    return JSONResponse(dict(await services.one(SystemState).state()))
+
+
+async def whoami(request: Request, services: Services, who: Identity) -> Response:
+    """``GET /v1/whoami``."""
+    read_parameters(request, ())
+    return JSONResponse(
+        {
+            "key": (not who.link and who.key_id) or None,
+            "name": who.name or None,
+            "scopes": sorted(who.scopes),
+            "counters": list(who.counters),
+            "login": bool(who.session),
+            "link": who.link or None,
+        }
+    )
+
+
+_TEXT: Final = {"type": ["string", "null"]}
+_COUNT: Final = {"type": "integer"}
+_LIST: Final = {"type": "array", "items": {"type": "object"}}
+
+_SYSTEM: Final[dict[str, Any]] = {
+    "operationId": "system",
+    "tags": ["system"],
+    "summary": "The state of the whole installation",
+    "description": "What `countersink info --format json` prints; looked at once a second.",
+    "responses": {
+        "200": json_response(
+            "Everything known; what MySQL did not tell is null.",
+            object_schema(
+                {
+                    "at": {"type": "string", "description": "ISO 8601, Redis's clock"},
+                    "backlog": _COUNT | {"description": "entries that wait in the queue"},
+                    "pending": _COUNT | {"description": "of those, delivered to a worker"},
+                    "oldest": _TEXT | {"description": "ISO 8601; since when the oldest waits"},
+                    "lag_ms": _COUNT | {"description": "milliseconds that the oldest has waited"},
+                    "rows_per_second": {"type": "number"},
+                    "dead": {"type": ["integer", "null"], "description": "dead letters"},
+                    "dead_by_reason": {"type": ["object", "null"]},
+                    "dead_unknown": _TEXT,
+                    "streams": _LIST,
+                    "workers": _LIST,
+                    "schedules": {"type": "object"},
+                },
+                ["at", "backlog", "pending", "oldest", "lag_ms", "streams", "workers", "schedules"],
+            ),
+        )
+    },
+}
+
+_WHOAMI: Final[dict[str, Any]] = {
+    "operationId": "whoami",
+    "tags": ["system"],
+    "summary": "Whose key this is, and what it may do",
+    "responses": {
+        "200": json_response(
+            "The key, or nulls where none is needed.",
+            object_schema(
+                {
+                    "key": _TEXT | {"description": "the public part of the key"},
+                    "name": _TEXT,
+                    "scopes": {"type": "array", "items": {"enum": ["ingest", "read", "admin"]}},
+                    "counters": {
+                        "type": "array",
+                        "items": {"type": "string"},
+                        "description": "shell patterns of the counters it is for; empty: all",
+                    },
+                    "login": {"type": "boolean", "description": "by the cookie of the dashboard"},
+                    "link": _TEXT | {"description": "the id of the link that lets in, if one does"},
+                }
+            ),
+        )
+    },
+}
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/system", system, scope="read", whole=True, operation=_SYSTEM),
+    Route("GET", "/v1/whoami", whoami, scope="read", shared=True, operation=_WHOAMI),
+)
+
+
+async def livez(request: Request, services: Services, who: Identity) -> Response:
+    """It answers, so it lives."""
+    return PlainTextResponse("ok\n")
+
+
+async def readyz(request: Request, services: Services, who: Identity) -> Response:
+    """Whether it can take increments; what is wrong is for the log and for /metrics."""
+    if services.stopping.is_set() or not await services.one(Monitor).is_ready():
+        return PlainTextResponse("not ready\n", 503)
+    return PlainTextResponse("ok\n")
+
+
+async def metrics(request: Request, services: Services, who: Identity) -> Response:
+    """The process and the installation, for Prometheus."""
+    body, media_type = await services.one(Monitor).metrics(request.headers.get("accept", ""))
+    # Not the argument: Starlette would add a charset of its own.
+    return Response(body, headers={"Content-Type": media_type})
+
+
+class Monitor:
+    """Looks at one process. None of it waits for long, and none of it shares the handlers' threads:
+    they are all in use when somebody wants to know why.
+
+    Args:
+        services: of the process.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        options = services.options
+        self._threads = anyio.CapacityLimiter(THREADS)
+        self._system: CachedAnswer[Mapping[str, Any]] = CachedAnswer(
+            services.system, kept_s=SYSTEM_KEPT_S, within_s=SYSTEM_WITHIN_S
+        )
+        # Increments are its first duty: it is ready if it can take them, also where MySQL is away.
+        # With a spool it can without Redis.
+        spooled = services.producer.spool is not None
+        self._health = Health(
+            process="web",
+            samples=self._samples,
+            probes=probes(redis=options.redis_url, mysql=options.mysql_url),
+            needs=frozenset() if spooled else frozenset({"redis"}),
+        )
+
+    async def is_ready(self) -> bool:
+        """Whether it can take increments."""
+        return not await anyio.to_thread.run_sync(self._health.unready, limiter=self._threads)
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """All metrics as text, and its media type; ``accept`` is the request's header."""
+        return await anyio.to_thread.run_sync(self._render, accept, limiter=self._threads)
+
+    def _render(self, accept: str) -> tuple[bytes, str]:
+        return render(self._health.everything(), accept)
+
+    def _samples(self) -> Samples:
+        yield from producer_samples(self._services.producer)
+        for status, number in sorted(self._services.answers.items()):
+            yield Sample("countersink_web_requests_total", number, {"status": str(status)})
+        system = self._system.get()
+        if system is not None:
+            yield from installation_samples(system)
+
+
+def _text(description: str, *media_types: str) -> dict[str, Any]:
+    schema = {"schema": {"type": "string"}}
+    return {
+        "description": description,
+        "content": dict.fromkeys(media_types or ("text/plain",), schema),
+    }
+
+
+HEALTH_ROUTES: Final = (
+    Route(
+        "GET",
+        "/livez",
+        livez,
+        scope=None,
+        operation={
+            "summary": "Whether the process lives",
+            "description": "It says nothing of the servers behind it: starting this process again"
+            " would not bring them back.",
+            "tags": ["health"],
+            "responses": {"200": _text("It does.")},
+        },
+    ),
+    Route(
+        "GET",
+        "/readyz",
+        readyz,
+        scope=None,
+        operation={
+            "summary": "Whether the process can take increments",
+            "description": "Redis answers, or there is a spool, and it was not told to stop.",
+            "tags": ["health"],
+            "responses": {"200": _text("It can."), "503": _text("It cannot, for now.")},
+        },
+    ),
+    Route(
+        "GET",
+        "/metrics",
+        metrics,
+        scope="read",
+        whole=True,
+        operation={
+            "summary": "Metrics for Prometheus",
+            "description": "Of this process and of the installation as a whole, in Prometheus' text"
+            " format, or OpenMetrics where Accept asks for it.",
+            "tags": ["health"],
+            "responses": {
+                "200": _text("The metrics.", "text/plain", "application/openmetrics-text")
+            },
+        },
+    ),
+)
+"""Of the process; the last ones in the document."""

@@ -1,0 +1,411 @@
+"""``/v1/counters/{counter}/totals|daily|hourly|top`` and ``/v1/totals``: what was counted.
+
+The options, the rows and the errors are those of ``countersink totals``. The same totals, of chosen
+counters, for Prometheus to scrape: ``/v1/export/openmetrics``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from functools import partial
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from countersink.reads import Reads
+from countersink.reads.formats import CONTENT_TYPE, TotalSample, iso, openmetrics_text
+from countersink.reads.query import COLUMNS, Answer, Query, ask
+from countersink.runtime.limits import check_counter
+from countersink.store.counters.buckets import MAX_MONTHS
+from countersink.store.errors import UnknownCounter
+from countersink.web.auth.register import Identity
+from countersink.web.http.answers import csv_answer, freshness, json_answer, wants_csv
+from countersink.web.http.openapi import NOT_VALID, closed_object, read_responses
+from countersink.web.http.parameters import (
+    COUNTER,
+    COUNTER_NAME,
+    END,
+    FORMAT,
+    INCLUDE_PENDING,
+    KEYS,
+    PICKED,
+    SPREADSHEET,
+    START,
+    TIME_ZONE,
+    Parameter,
+    choice,
+    key_match,
+    number,
+    own_counter,
+    read_parameters,
+    refuse,
+    require_own,
+)
+from countersink.web.http.route import Route
+from countersink.web.read_pool import Kind, read_problems, unknown
+from countersink.web.services import Services
+
+MAX_NAMES: Final = 10_000
+"""Keys or counters in one answer, the largest of them; ``countersink export`` has them all."""
+MAX_ROWS: Final = 100_000
+"""Rows of one answer."""
+DEFAULT_TOP: Final = 10
+MAX_COUNTERS: Final = 100
+"""Counters of one scrape."""
+MAX_SAMPLES: Final = 10_000
+"""Samples of one scrape: keys are an open set, and every one becomes a time series."""
+
+BY: Final = choice(
+    "by",
+    COLUMNS,
+    "What the rows are. Default: key with top; else day, or counter of all counters.",
+)
+TOP: Final = number("top", 1, MAX_NAMES, "The so many keys or counters with the largest totals.")
+N: Final = number("n", 1, MAX_NAMES, "How many keys.", default=DEFAULT_TOP)
+
+
+def _days(text: str) -> tuple[date, date]:
+    start, dots, end = text.partition("..")
+    try:
+        found = date.fromisoformat(start), date.fromisoformat(end)
+    except ValueError:
+        found = date.max, date.min
+    if not dots or found[1] < found[0] or len(text) != len("2026-10-01..2026-10-31"):
+        raise ValueError("give two days, such as 2026-10-01..2026-10-31")
+    return found
+
+
+ALSO: Final = Parameter(
+    "also",
+    _days,
+    "Other days, FIRST..LAST: what each of the keys has in these is in `also` of its"
+    " row, in this order; null where that cannot be told. Not for CSV.",
+    {"type": "string", "examples": ["2026-10-01..2026-10-31"]},
+    repeatable=True,
+    most=4,
+)
+_RANGE: Final = (START, END, TIME_ZONE)
+_REST: Final = (INCLUDE_PENDING, FORMAT, SPREADSHEET)
+_SERIES: Final = (*PICKED, *_RANGE, *_REST)
+_TOTALS: Final = (BY, *PICKED, *_RANGE, TOP, *_REST)
+_TOP: Final = (N, *PICKED, *_RANGE, ALSO, *_REST)
+
+
+async def totals(request: Request, services: Services, who: Identity) -> Response:
+    """Totals of a counter or of all, by day, hour, month or key, or one figure."""
+    return await _answered(request, services, who, read_parameters(request, _TOTALS))
+
+
+async def series(request: Request, services: Services, who: Identity, by: str) -> Response:
+    """A counter's days or hours."""
+    return await _answered(request, services, who, {**read_parameters(request, _SERIES), "by": by})
+
+
+async def top(request: Request, services: Services, who: Identity) -> Response:
+    """A counter's keys with the largest totals."""
+    given = read_parameters(request, _TOP)
+    return await _answered(request, services, who, {**given, "by": "key", "top": given["n"]})
+
+
+async def _answered(
+    request: Request, services: Services, who: Identity, given: Mapping[str, Any]
+) -> Response:
+    one = "counter" in request.path_params
+    counter = own_counter(request, who) if one else None
+    query = _query(counter, who, given)
+    csv = wants_csv(request, given["format"])
+    if given["spreadsheet"] and not csv:
+        raise refuse("spreadsheet", "it goes with format=csv")
+    if query.also and csv:
+        raise refuse("also", "it goes with format=json")
+    # Laying out a long answer takes a while, too: in the thread.
+    kind: Kind = "pending" if query.include_pending else "one" if counter else "all"
+    return await services.read_pool.run(
+        request,
+        who,
+        _answer,
+        request,
+        services,
+        query,
+        csv,
+        given["spreadsheet"],
+        kind=kind,
+    )
+
+
+def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Query:
+    top = given.get("top")
+    by = given.get("by") or ("counter" if counter is None else "key" if top else "day")
+    start, end = given["from"], given["to"]
+    if top and by not in ("key", "counter"):
+        raise refuse("top", f"it goes with by=key or by=counter, not by={by}")
+    if start and end and end < start:
+        raise refuse("to", f"the range ends ({end}) before it begins ({start})")
+    return Query(
+        counter=counter,
+        by=by,
+        start=start,
+        end=end,
+        time_zone=given["time_zone"],
+        top=top,
+        match=key_match(given),
+        most=MAX_NAMES,
+        max_rows=MAX_ROWS,
+        visible=who.may_name,
+        also=given.get("also", ()),
+        include_pending=given["include_pending"],
+    )
+
+
+def _answer(
+    request: Request, services: Services, query: Query, csv: bool, spreadsheet: bool
+) -> Response:
+    with read_problems(without_pending=not query.include_pending):
+        answer = ask(services.reads, query)
+    headers = freshness(answer.complete_up_to, answer.rolled_up_to, truncated=answer.truncated)
+    if csv:
+        name = f"{query.counter or 'all'}-{query.by}.csv".replace(":", "_")
+        return csv_answer(
+            request,
+            answer.columns,
+            answer.rows,
+            headers,
+            name=name,
+            pending=query.include_pending,
+            spreadsheet=spreadsheet,
+        )
+    return json_answer(
+        request,
+        _content(query, answer),
+        {"complete_up_to": iso(answer.complete_up_to)},
+        headers,
+        pending=query.include_pending,
+    )
+
+
+def _content(query: Query, answer: Answer) -> dict[str, Any]:
+    return {
+        "counter": query.counter,
+        "rows": answer.rows,
+        "rolled_up_to": answer.rolled_up_to and answer.rolled_up_to.isoformat(),
+        "truncated": answer.truncated,
+    }
+
+
+_ROW_SCHEMAS: Final = {
+    "counter": {"type": "string"},
+    "day": {"type": "string", "format": "date"},
+    "hour": {"type": "string", "description": "With its UTC offset: 2026-11-21T08:00+01:00"},
+    "month": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}$"},
+    "key": {"type": "string"},
+    "total": {"type": "integer"},
+    "also": {
+        "type": "array",
+        "items": {"type": ["integer", "null"]},
+        "description": "The key's totals in the days of `also`; not there without.",
+    },
+}
+
+
+def _document(*columns: str) -> dict[str, Any]:
+    """The schema of an answer whose rows may have these columns besides ``total``."""
+    row = {
+        "type": "object",
+        "properties": {name: _ROW_SCHEMAS[name] for name in (*columns, "total")},
+        "required": ["total"],
+        "additionalProperties": False,
+    }
+    return closed_object(
+        {
+            "counter": {"type": ["string", "null"], "description": "null: all of them"},
+            "rows": {"type": "array", "items": row},
+            "rolled_up_to": {
+                "type": ["string", "null"],
+                "format": "date",
+                "description": "Days before this one are in months; null: no day is.",
+            },
+            "truncated": {
+                "type": "boolean",
+                "description": f"There are more than the {MAX_NAMES:,} largest, which are here; or,"
+                f" without `from`, a series of more than {MAX_ROWS:,} days or hours, or"
+                f" {MAX_MONTHS:,} months: this is the part with the most days that have counts.",
+            },
+            "complete_up_to": {
+                "type": ["string", "null"],
+                "format": "date-time",
+                "description": "Everything that reached Redis before this time is in the rows.",
+            },
+        }
+    )
+
+
+def _operation(
+    name: str, summary: str, parameters: Sequence[Parameter], *columns: str, one: bool = True
+) -> dict[str, Any]:
+    return {
+        "operationId": name,
+        "summary": summary,
+        "tags": ["reading"],
+        "parameters": [
+            *([COUNTER] if one else []),
+            *(parameter.document() for parameter in parameters),
+        ],
+        "responses": read_responses(_document(*columns), one=one),
+    }
+
+
+_ANY: Final = ("counter", "day", "hour", "month", "key")
+
+
+_SCRAPE_COUNTERS: Final = Parameter(
+    "counter",
+    check_counter,
+    "A counter; may be given several times, and has to be given once.",
+    COUNTER_NAME,
+    repeatable=True,
+    most=MAX_COUNTERS,
+)
+_SCRAPE_TOP: Final = number(
+    "top", 1, 1_000, "One sample for each of the so many keys with the largest totals."
+)
+_SCRAPE: Final = (_SCRAPE_COUNTERS, KEYS, _SCRAPE_TOP, INCLUDE_PENDING)
+
+
+async def openmetrics(request: Request, services: Services, who: Identity) -> Response:
+    """Totals as ``countersink_events_total{counter="…"}``."""
+    given = read_parameters(request, _SCRAPE)
+    names = list(dict.fromkeys(given["counter"]))
+    if not names:
+        raise refuse("counter", f"choose 1 to {MAX_COUNTERS} counters")
+    keys = list(dict.fromkeys(given["key"]))
+    if keys and given["top"]:
+        raise refuse("top", "give key or top, not both")
+    if len(names) * max(len(keys), given["top"] or 1) > MAX_SAMPLES:
+        raise refuse("counter", f"that could be more than {MAX_SAMPLES:,} samples: ask for less")
+    for name in names:
+        require_own(name, who)
+    pending = given["include_pending"]
+    kind: Kind = "pending" if pending else "one"
+    work = partial(_scrape, names, keys, given["top"], pending)
+    return await services.read_pool.run(
+        request, who, _scraped, services.reads, work, pending, kind=kind
+    )
+
+
+def _scraped(reads: Reads, work: Callable[[Reads], Response], pending: bool) -> Response:
+    # All counters are of one moment: the queue is read once for them, and so are their tables.
+    with read_problems():
+        answer: Response = reads.together(work, include_pending=pending)
+    return answer
+
+
+def _scrape(
+    names: Sequence[str],
+    keys: Sequence[str],
+    top: int | None,
+    include_pending: bool,
+    reads: Reads,
+) -> Response:
+    samples: list[TotalSample] = []
+    complete: list[datetime | None] = []
+    found: dict[str, Answer | None] = {}
+    with reads.group(sorted(names)):
+        for name in sorted(names):
+            query = Query(
+                counter=name,
+                by="key" if keys or top else "total",
+                keys=keys,
+                top=top,
+                include_pending=include_pending,
+            )
+            found[name] = _known(reads, query)
+    for name in names:
+        answer = found[name]
+        if answer is None:
+            continue
+        complete.append(answer.complete_up_to)
+        for row in answer.rows:
+            key, total = row.get("key"), row["total"]
+            assert isinstance(total, int)
+            samples.append(TotalSample(name, None if key is None else str(key), total))
+    if not complete:
+        what = repr(names[0]) if len(names) == 1 else f"any of these {len(names)}"
+        error = UnknownCounter(f"nothing was ever counted as {what}")
+        raise unknown(error, without_pending=not include_pending)
+    known = [moment for moment in complete if moment is not None]
+    up_to = min(known) if len(known) == len(complete) else None
+    headers = {**freshness(up_to, None), "Cache-Control": "private, no-cache"}
+    return Response(
+        openmetrics_text(samples, up_to).encode(), headers={**headers, "Content-Type": CONTENT_TYPE}
+    )
+
+
+def _known(reads: Reads, query: Query) -> Answer | None:
+    """The answer; None of a counter that was not counted yet.
+
+    The others are scraped all the same: a series that is not there yet fails no scrape.
+    """
+    try:
+        return ask(reads, query)
+    except UnknownCounter:
+        return None
+
+
+_SCRAPE_OPERATION: Final[dict[str, Any]] = {
+    "operationId": "openmetrics",
+    "summary": "Totals of chosen counters, for Prometheus",
+    "tags": ["reading"],
+    "parameters": [
+        {**_SCRAPE_COUNTERS.document(), "required": True},
+        *(parameter.document() for parameter in _SCRAPE[1:]),
+    ],
+    "responses": {
+        "200": {
+            "description": "OpenMetrics 1.0 text. A counter that nothing was ever counted as has"
+            " no sample.",
+            "content": {"application/openmetrics-text": {"schema": {"type": "string"}}},
+        },
+        "404": {"description": "Nothing was ever counted as any of these."},
+        "422": NOT_VALID,
+    },
+}
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/v1/counters/{counter}/totals",
+        totals,
+        scope="read",
+        shared=True,
+        operation=_operation("totals", "A counter's totals", _TOTALS, *_ANY),
+    ),
+    *(
+        Route(
+            "GET",
+            f"/v1/counters/{{counter}}/{name}",
+            partial(series, by=by),
+            scope="read",
+            shared=True,
+            operation=_operation(name, f"A counter's {by}s", _SERIES, by),
+        )
+        for name, by in (("daily", "day"), ("hourly", "hour"))
+    ),
+    Route(
+        "GET",
+        "/v1/counters/{counter}/top",
+        top,
+        scope="read",
+        shared=True,
+        operation=_operation("top", "A counter's largest keys", _TOP, "key", "also"),
+    ),
+    Route(
+        "GET",
+        "/v1/totals",
+        totals,
+        scope="read",
+        operation=_operation("allTotals", "Totals of all counters", _TOTALS, *_ANY, one=False),
+    ),
+    Route("GET", "/v1/export/openmetrics", openmetrics, scope="read", operation=_SCRAPE_OPERATION),
+)
+"""The routes to totals."""

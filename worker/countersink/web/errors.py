@@ -1,0 +1,93 @@
+"""Errors of the HTTP interface, and their bodies (``application/problem+json``).
+
+::
+
+    Exception
+    ├── Problem             ends a request: its answer is application/problem+json (RFC 9457)
+    └── CannotServe         the server does not start; says what to do
+        ├── Unguarded       it would be open to everybody who can reach this machine
+        └── AddressUnavailable  its address is taken, or none of this machine's
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.responses import JSONResponse, Response
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+TITLES: Final[Mapping[int, str]] = {
+    400: "Bad request",
+    401: "A key is needed",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    408: "Too slow",
+    409: "Conflict",
+    411: "Length required",
+    413: "Too large",
+    415: "Unsupported media type",
+    421: "Unknown host",
+    422: "Not valid",
+    429: "Too many requests",
+    431: "Headers too large",
+    500: "Internal error",
+    503: "Unavailable",
+}
+
+
+class Problem(Exception):
+    """Ends a request with a status and a sentence that says what to do.
+
+    Attributes:
+        status: of HTTP, one of :data:`TITLES`.
+        detail: for the person at the other end; never anything of the inside.
+        headers: more headers of the answer, such as ``Retry-After``.
+        extra: more members of the document, such as ``errors``.
+
+    Args:
+        retry_after: seconds to wait before the next attempt, told in whole ones, at least one.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        retry_after: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+        if retry_after is not None:
+            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
+        self.extra = dict(extra or {})
+
+    def response(self) -> Response:
+        """The answer."""
+        document = {
+            "type": "about:blank",
+            "title": TITLES[self.status],
+            "status": self.status,
+            "detail": self.detail,
+            **self.extra,
+        }
+        return JSONResponse(
+            document, status_code=self.status, headers=self.headers, media_type=MEDIA_TYPE
+        )
+
+
+class CannotServe(Exception):
+    """The server does not start."""
+
+
+class Unguarded(CannotServe):
+    """The server would be open to everybody who can reach this machine."""
+
+
+class AddressUnavailable(CannotServe):
+    """The address is taken, or none of this machine's."""

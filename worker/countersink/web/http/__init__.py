@@ -1,0 +1,1 @@
+"""HTTP: routes, what requests hold, what answers are made of, and their documentation."""

@@ -1,0 +1,187 @@
+"""Answers: JSON or CSV of the read API with its ETag, and the compression of all answers.
+
+The tag is weak, and is of what was asked for, not of the moment: an answer that says the same of a
+later time has the same tag, so that a page that looks again and again is told 304 until a number
+has changed. How fresh the answer is stands in a header, too, which a 304 renews.
+
+All answers are packed with gzip where the client accepts it and it pays. Whoever sees the length of
+packed answers on their way, and has a browser ask again and again with text of their own in the
+answer, could learn the rest of it (BREACH). So nothing is packed that a page of somebody else can
+have had a browser ask for: what has a cookie or another word of the browser's on where it comes
+from is packed only if that word is that a page of ours asks.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from hashlib import blake2b
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from countersink.reads.formats import csv_text, iso
+from countersink.web.services import Services
+
+COMPLETE: Final = "Countersink-Complete-Up-To"
+"""Header: ISO 8601 UTC; everything that reached Redis before it is in the answer. ``unknown`` where
+Redis did not tell."""
+ROLLED_UP: Final = "Countersink-Rolled-Up-To"
+"""Header: the first day of which everything can still be told; left out where nothing is in
+months."""
+TRUNCATED: Final = "Countersink-Truncated"
+"""Header: ``true`` where only the largest are in the answer; else left out."""
+FRESH_S: Final = 1
+"""Seconds for which a browser may take its copy without asking."""
+CSV: Final = "text/csv"
+LEAST_BYTES: Final = 1_024
+"""Of a body that is packed: less fits into one packet as it is."""
+IN_THREAD_BYTES: Final = 64 << 10
+"""Of a body that the event loop does not pack itself."""
+_TYPES: Final = frozenset(
+    ("application/json", "text/csv", "text/plain", "application/openmetrics-text")
+)
+_LEVEL: Final = 1
+"""Numbers and names in JSON become a tenth; higher levels take several times as long for little."""
+
+
+def wants_csv(request: Request, format: str | None) -> bool:
+    """Whether CSV is asked for: by the parameter ``format``, else by the header ``Accept``."""
+    if format is not None:
+        return format == "csv"
+    accept = request.headers.get("accept", "")
+    return CSV in accept and "application/json" not in accept
+
+
+def freshness(
+    complete_up_to: datetime | None, rolled_up_to: date | None, *, truncated: bool = False
+) -> dict[str, str]:
+    """The headers that say how fresh and how whole an answer is."""
+    headers = {COMPLETE: iso(complete_up_to) or "unknown"}
+    if rolled_up_to is not None:
+        headers[ROLLED_UP] = rolled_up_to.isoformat()
+    if truncated:
+        headers[TRUNCATED] = "true"
+    return headers
+
+
+def json_answer(
+    request: Request,
+    content: Mapping[str, Any],
+    fresh: Mapping[str, Any],
+    headers: Mapping[str, str],
+    *,
+    pending: bool,
+) -> Response:
+    """A JSON document, in ASCII: every key survives every client.
+
+    Args:
+        request: what is answered.
+        content: the members that the tag is of.
+        fresh: members that change with time alone.
+        headers: from :func:`freshness`.
+        pending: the answer has what is still in the queue, so no copy of it may be taken unasked.
+    """
+    known = json.dumps(content)
+    body = f"{known[:-1]}, {json.dumps(fresh)[1:]}" if fresh else known
+    return _answer(request, known, body, "application/json", headers, pending)
+
+
+def csv_answer(
+    request: Request,
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, object]],
+    headers: Mapping[str, str],
+    *,
+    name: str,
+    pending: bool,
+    spreadsheet: bool,
+) -> Response:
+    """RFC 4180, as ``countersink totals --format csv`` prints it, to be kept as ``name``."""
+    body = "".join(csv_text(columns, rows, spreadsheet=spreadsheet))
+    named = {**headers, "Content-Disposition": f'inline; filename="{name}"'}
+    return _answer(request, body, body, f"{CSV}; charset=utf-8; header=present", named, pending)
+
+
+def _answer(
+    request: Request,
+    known: str,
+    body: str,
+    media_type: str,
+    headers: Mapping[str, str],
+    pending: bool,
+) -> Response:
+    # Keys that are no UTF-8 come out of the table as lone surrogates, and go out as they were.
+    digest = blake2b(media_type.encode(), digest_size=16)
+    digest.update(known.encode("utf-8", "surrogateescape"))
+    tag = f'W/"{digest.hexdigest()}"'
+    every = {
+        **headers,
+        "ETag": tag,
+        "Cache-Control": "private, no-cache" if pending else f"private, max-age={FRESH_S}",
+        "Vary": "Accept, Accept-Encoding, Authorization, X-API-Key, Cookie",
+    }
+    if _has(request.headers.get("if-none-match"), tag):
+        return Response(status_code=304, headers=every)
+    return Response(
+        body.encode("utf-8", "surrogateescape"), headers={**every, "Content-Type": media_type}
+    )
+
+
+def _has(condition: str | None, tag: str) -> bool:
+    """Whether a tag is among those that the client has (weak comparison, RFC 9110, 8.8.3.2)."""
+    if condition is None:
+        return False
+    if condition.strip() == "*":
+        return True
+    bare = tag.removeprefix("W/")
+    return any(one.strip().removeprefix("W/") == bare for one in condition.split(","))
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Whether a client accepts gzip (RFC 9110, 12.5.3)."""
+    for part in accept_encoding.lower().split(","):
+        coding, *parameters = (each.strip() for each in part.split(";"))
+        if coding in ("gzip", "x-gzip"):
+            weights = [each[2:].strip() for each in parameters if each.startswith("q=")]
+            return not any(weight.strip("0.") == "" for weight in weights)
+    return False
+
+
+async def compress(scope: Scope, response: Response, services: Services) -> None:
+    """Pack the body of ``response`` to the request of ``scope`` with gzip, unless something speaks
+    against it.
+
+    Bodies that are sent piece by piece, as server-sent events are, stay as they are.
+    """
+    body = getattr(response, "body", b"")
+    if len(body) < LEAST_BYTES:
+        return
+    there = response.headers
+    media_type = there.get("content-type", "").partition(";")[0]
+    if media_type not in _TYPES or "content-encoding" in there:
+        return
+    asked = Headers(scope=scope)
+    if not (accepts_gzip(asked.get("accept-encoding", "")) and _is_safe(asked)):
+        return
+    if len(body) < IN_THREAD_BYTES:
+        response.body = _packed(body)
+    else:
+        response.body = await services.run(_packed, body)
+    there["content-length"] = str(len(response.body))
+    there["content-encoding"] = "gzip"
+    there.add_vary_header("Accept-Encoding")
+
+
+def _is_safe(asked: Headers) -> bool:
+    """Whether nobody else's page can have made a browser ask this."""
+    site = asked.get("sec-fetch-site")
+    return "cookie" not in asked if site is None else site in ("same-origin", "none")
+
+
+def _packed(body: bytes | memoryview) -> bytes:
+    packer = zlib.compressobj(_LEVEL, wbits=16 + zlib.MAX_WBITS)
+    return packer.compress(body) + packer.flush()

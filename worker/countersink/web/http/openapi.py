@@ -1,0 +1,320 @@
+"""The OpenAPI document (3.1), made from the routes, and what their operations are made of.
+
+Every route is in it, but those of pages and their files, and nothing else is.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+from zoneinfo import available_timezones
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from countersink.web.auth.credentials import COOKIE
+from countersink.web.auth.register import Identity
+from countersink.web.errors import MEDIA_TYPE, TITLES
+from countersink.web.http.answers import COMPLETE, CSV, ROLLED_UP, TRUNCATED
+from countersink.web.http.route import Route
+from countersink.web.services import Services
+
+PATH: Final = "/openapi.json"
+_PARAMETER: Final = re.compile(r"\{([a-z_]+)(?::path)?\}")
+
+_RETRY_AFTER: Final = {
+    "description": "Seconds to wait.",
+    "schema": {"type": "integer", "minimum": 1},
+    "required": True,
+}
+_CHALLENGE: Final = {"schema": {"type": "string"}, "required": True}
+_WORDS: Final[Mapping[int, str]] = {
+    400: "The request cannot be read: a header twice, a path that is no UTF-8.",
+    401: "A key is needed, or the one shown is wrong, revoked or expired.",
+    403: "The key is not for this, or the request came from a page of another origin.",
+    408: "The request did not arrive in time.",
+    413: "The body is too large.",
+    415: "The body is packed, or typed, in a way that is not known.",
+    421: "The name in the Host header is not one of this server's.",
+    429: "Too many requests, or too many wrong keys.",
+    431: "The headers are too many, or too large.",
+    500: "A bug. The number in it is in the server's log, too.",
+    503: "A server behind this one is away or busy: try again.",
+}
+_HEADERS: Final[Mapping[int, Mapping[str, Any]]] = {
+    401: {"WWW-Authenticate": _CHALLENGE},
+    429: {"Retry-After": _RETRY_AFTER},
+    503: {"Retry-After": _RETRY_AFTER},
+}
+_EVERYWHERE: Final = (400, 408, 421, 429, 431, 500, 503)
+_WITH_BODY: Final = (413, 415)
+_WITH_KEY: Final = (401, 403)
+
+_PROBLEM: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "What is wrong, and what to do (RFC 9457).",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string", "const": "about:blank"},
+        "title": {"type": "string"},
+        "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        "detail": {"type": "string"},
+        "incident": {"type": "string", "description": "With status 500: find it in the log."},
+        "errors": {
+            "type": "array",
+            "description": "What is wrong with which item.",
+            "items": {
+                "type": "object",
+                "required": ["detail"],
+                "properties": {
+                    "index": {"type": "integer", "minimum": 0, "description": "of the item"},
+                    "parameter": {"type": "string", "description": "of the query"},
+                    "detail": {"type": "string"},
+                },
+            },
+        },
+    },
+}
+_INTRODUCTION: Final = (
+    "Increments in, totals out. A key goes into `Authorization: Bearer ck_…` or `X-API-Key`; what"
+    " is wrong is told as `application/problem+json`."
+)
+
+NOT_VALID: Final[Mapping[str, Any]] = {
+    "description": "A parameter is not valid, or the numbers do not tell what is asked for.",
+    "content": {
+        MEDIA_TYPE: {
+            "schema": {
+                "type": "object",
+                "required": ["type", "title", "status", "detail"],
+                "properties": {
+                    "type": {"type": "string"},
+                    "title": {"type": "string"},
+                    "status": {"type": "integer", "const": 422},
+                    "detail": {"type": "string"},
+                    "rolled_up_to": {
+                        "type": "string",
+                        "format": "date",
+                        "description": "The first day that can be asked for by day.",
+                    },
+                    "errors": {
+                        "type": "array",
+                        "description": "What is wrong with which parameter.",
+                        "items": {
+                            "type": "object",
+                            "required": ["parameter", "detail"],
+                            "properties": {
+                                "parameter": {"type": "string"},
+                                "detail": {"type": "string"},
+                            },
+                        },
+                    },
+                },
+            }
+        }
+    },
+}
+"""The answer to a question that cannot be answered (OpenAPI)."""
+
+
+def document(routes: Iterable[Route], *, keys: bool = True, cookie: str = COOKIE) -> dict[str, Any]:
+    """The document of ``routes``.
+
+    Args:
+        routes: what there is.
+        keys: whether keys are needed.
+        cookie: the name of that of a login.
+    """
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        if not route.hidden:
+            path = _PARAMETER.sub(r"{\1}", route.path)
+            paths.setdefault(path, {})[route.method.lower()] = operation(route, keys=keys)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "countersink", "version": _version(), "description": _INTRODUCTION},
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": {"Problem": _PROBLEM, "TimeZone": _time_zone()},
+            "responses": {f"Problem{status}": problem(status) for status in _WORDS},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+                "login": {"type": "apiKey", "in": "cookie", "name": cookie},
+            },
+        },
+    }
+
+
+def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
+    """A route's own operation with what every route has."""
+    made: dict[str, Any] = deepcopy(dict(route.operation))
+    made.setdefault("operationId", _operation_id(route))
+    if route.scope is not None:
+        made.setdefault("description", "")
+        made["description"] = f"{made['description']}\n\nScope: `{route.scope}`.".strip()
+    made["security"] = _security(route, keys)
+    _complete_parameters(route, made.setdefault("parameters", []))
+    responses: dict[str, Any] = made.setdefault("responses", {})
+    for status in _statuses(route, "requestBody" in made):
+        responses.setdefault(str(status), {"$ref": f"#/components/responses/Problem{status}"})
+    for code, response in responses.items():
+        # Whoever only says in words what is wrong means a problem.
+        plain = "content" not in response and "$ref" not in response
+        if plain and code.isdigit() and int(code) in TITLES:
+            responses[code] = {**problem(int(code)), **response}
+    return made
+
+
+def json_response(description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A response with a JSON body."""
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def json_body(schema: Mapping[str, Any], *, required: bool = True) -> dict[str, Any]:
+    """A request's JSON body."""
+    return {"required": required, "content": {"application/json": {"schema": schema}}}
+
+
+def object_schema(
+    properties: Mapping[str, Any], required: Iterable[str] | None = None
+) -> dict[str, Any]:
+    """The schema of an object with these members, and maybe others.
+
+    Args:
+        properties: the members.
+        required: those that are always there; default: all.
+    """
+    names = list(properties if required is None else required)
+    return {"type": "object", "properties": properties, "required": names}
+
+
+def closed_object(
+    properties: Mapping[str, Any], required: Iterable[str] | None = None
+) -> dict[str, Any]:
+    """The schema of an object with these members and no others; arguments as above."""
+    return {**object_schema(properties, required), "additionalProperties": False}
+
+
+def _time_zone() -> dict[str, Any]:
+    """A name that the server knows: its list of zones is that of its machine, or package tzdata."""
+    names = sorted(available_timezones())
+    return {"type": "string", "enum": names, "examples": ["UTC", "Europe/Berlin"]}
+
+
+def problem(status: int) -> dict[str, Any]:
+    """A response that is a problem document."""
+    made: dict[str, Any] = {
+        "description": _WORDS.get(status, TITLES[status]),
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    if status in _HEADERS:
+        made["headers"] = deepcopy(dict(_HEADERS[status]))
+    return made
+
+
+def openapi_route(routes: Iterable[Route]) -> Route:
+    """The route to the document of ``routes`` and itself."""
+    others = tuple(routes)
+
+    @cache
+    def body(keys: bool, cookie: str) -> bytes:
+        return json.dumps(document((*others, own), keys=keys, cookie=cookie)).encode()
+
+    async def answer(request: Request, services: Services, who: Identity) -> Response:
+        keys = services.register.keys_needed or not services.options.may_be_open
+        cookie = services.cookie.name(request.scope["scheme"])
+        return Response(body(keys, cookie), media_type="application/json")
+
+    own = Route(
+        "GET",
+        PATH,
+        answer,
+        scope=None,
+        operation={
+            "summary": "This document",
+            "responses": {
+                "200": {
+                    "description": "OpenAPI 3.1.",
+                    "content": {"application/json": {"schema": {"type": "object"}}},
+                }
+            },
+        },
+    )
+    return own
+
+
+def _statuses(route: Route, has_body: bool) -> list[int]:
+    found = [*_EVERYWHERE]
+    if has_body:
+        found += _WITH_BODY
+    if route.scope is not None or route.public:
+        found += _WITH_KEY
+    return sorted(found)
+
+
+def _security(route: Route, keys: bool) -> list[dict[str, list[str]]]:
+    if route.scope is None:
+        return []
+    needed: list[dict[str, list[str]]] = [{"bearer": []}, {"header": []}, {"login": []}]
+    return needed if keys and not route.public else [{}, *needed]
+
+
+def _complete_parameters(route: Route, parameters: list[dict[str, Any]]) -> None:
+    described = {each.get("name") for each in parameters if each.get("in") == "path"}
+    for name in _PARAMETER.findall(route.path):
+        if name not in described:
+            parameters.append(
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            )
+
+
+def _operation_id(route: Route) -> str:
+    words = re.findall(r"[a-z0-9]+", _PARAMETER.sub(r"\1", route.path).lower())
+    return "_".join([route.method.lower(), *words])
+
+
+def _version() -> str:
+    try:
+        return version("countersink")
+    except PackageNotFoundError:
+        return "0"
+
+
+def read_responses(
+    document: Mapping[str, Any], *, csv: bool = True, one: bool = False
+) -> dict[str, Any]:
+    """The responses of a read's operation, besides those that every route has."""
+    headers = {
+        "ETag": {"description": "Of the numbers.", "schema": {"type": "string"}},
+        "Cache-Control": {"schema": {"type": "string"}},
+        "Vary": {"schema": {"type": "string"}},
+        COMPLETE: {
+            "description": "Everything that reached Redis before this time is in the answer;"
+            " `unknown` where Redis did not tell.",
+            "schema": {"type": "string"},
+        },
+        ROLLED_UP: {
+            "description": "The first day of which everything can still be told.",
+            "schema": {"type": "string", "format": "date"},
+        },
+        TRUNCATED: {
+            "description": "There: only the largest, or the latest, are in the answer.",
+            "schema": {"type": "string", "enum": ["true"]},
+        },
+    }
+    content: dict[str, Any] = {"application/json": {"schema": document}}
+    if csv:
+        content[CSV] = {"schema": {"type": "string"}}
+    made: dict[str, Any] = {
+        "200": {"description": "The answer.", "headers": headers, "content": content},
+        "304": {"description": "It is as If-None-Match has it.", "headers": headers},
+        "422": NOT_VALID,
+    }
+    if one:
+        made["404"] = {"description": "Nothing was ever counted under this name."}
+    return made

@@ -1,0 +1,120 @@
+"""Routes: a method on a path, who may use it, its handler and its documentation; which of them a
+request is for."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from countersink.store.api_keys import Scope
+from countersink.web.auth.register import Identity
+from countersink.web.errors import Problem
+from countersink.web.services import Services
+
+_PARAMETER: Final = re.compile(r"\{([a-z_]+)(:path)?\}")
+
+Handler = Callable[[Request, Services, Identity], Awaitable[Response]]
+"""Answers, or raises :class:`~countersink.web.errors.Problem`."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method on one path.
+
+    Attributes:
+        method: ``GET``, ``POST``, ``PUT`` or ``DELETE``; GET answers HEAD, too.
+        path: as Starlette spells it, such as ``/v1/counters/{counter}/daily``.
+        handler: what it does.
+        scope: what a key must have; None: anybody, even where keys are needed.
+        public: a request without a key, or with one that lacks the scope, is let in as a public
+            :class:`Identity`; the handler looks whether what it asks for is public.
+        whole: it tells of the whole installation: keys for some counters only are refused.
+        shared: whoever has a link to a counter is let in; the handler looks whether it is the
+            counter that is asked for.
+        operation: the operation of the OpenAPI document (3.1): summary, parameters, requestBody,
+            responses. What every route has (401, 403, 429, …) is added to it.
+        hidden: not in the document: pages and their files.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    _: KW_ONLY
+    scope: Scope | None
+    public: bool = False
+    whole: bool = False
+    shared: bool = False
+    operation: Mapping[str, Any] = field(default_factory=dict)
+    hidden: bool = False
+
+
+class RouteTable:
+    """All routes by path and method.
+
+    A parameter ``{name}`` is one or more characters but ``/``; ``{name:path}`` is any text, also an
+    empty one. Where several paths fit, the first that has the method is taken.
+
+    Args:
+        routes: in the order in which their paths are tried.
+
+    Raises:
+        ValueError: two routes have the same method and path.
+    """
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._plain: dict[str, dict[str, Route]] = {}
+        self._patterns: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
+        for route in routes:
+            if "{" in route.path:
+                found = self._patterns.setdefault(route.path, (_compile(route.path), {}))[1]
+            else:
+                found = self._plain.setdefault(route.path, {})
+            if route.method in found:
+                raise ValueError(f"two routes for {route.method} {route.path}")
+            found[route.method] = route
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """The route and the parameters in its path.
+
+        Raises:
+            Problem: 404, or 405 with what is allowed.
+        """
+        asked = "GET" if method == "HEAD" else method
+        plain = self._plain.get(path)
+        if plain is not None and asked in plain:
+            return plain[asked], {}
+        for pattern, routes in self._patterns.values():
+            if asked in routes and (match := pattern.fullmatch(path)) is not None:
+                return routes[asked], match.groupdict()
+        allowed = self.allowed(path)
+        raise Problem(405, f"This path takes {allowed}", headers={"Allow": allowed})
+
+    def allowed(self, path: str) -> str:
+        """What ``Allow`` says of a path.
+
+        Raises:
+            Problem: 404.
+        """
+        methods = set(self._plain.get(path, ()))
+        for pattern, routes in self._patterns.values():
+            if pattern.fullmatch(path) is not None:
+                methods.update(routes)
+        if not methods:
+            raise Problem(404, "There is nothing at this path; GET /openapi.json lists all of them")
+        if "GET" in methods:
+            methods.add("HEAD")
+        return ", ".join(sorted({*methods, "OPTIONS"}))
+
+
+def _compile(path: str) -> re.Pattern[str]:
+    parts = []
+    position = 0
+    for match in _PARAMETER.finditer(path):
+        parts.append(re.escape(path[position : match.start()]))
+        parts.append(f"(?P<{match[1]}>{'.*' if match[2] else '[^/]+'})")
+        position = match.end()
+    parts.append(re.escape(path[position:]))
+    return re.compile("".join(parts), re.DOTALL)

@@ -1,0 +1,295 @@
+"""Reads: how many may be under way at once, how long each may take, and what its errors tell.
+
+A read waits for its turn, and ends with its answer, when its time is over or when its client is
+gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import anyio
+from starlette.requests import ClientDisconnect, Request
+
+from countersink.reads.errors import QueueReadStopped, QueueTooLong
+from countersink.store.errors import (
+    InexactZone,
+    ReadInterrupted,
+    RolledUp,
+    StoreError,
+    UnknownCounter,
+    UnknownZone,
+)
+from countersink.store.sessions import Cancellation
+from countersink.web.auth.register import Identity
+from countersink.web.errors import Problem
+
+LOGGER: Final = logging.getLogger("countersink.web")
+MAX_READS: Final = 32
+"""Reads of one holder, of one kind, that are under way or wait for their turn."""
+MAX_PENDING_READS: Final = 8
+"""The same of those that read the queue, of which one is under way at a time."""
+MAX_WAITING: Final = 16
+"""Requests that may wait to read the queue."""
+RETRY_AFTER_S: Final = 5
+_CANCELLING: Final[set[asyncio.Task[None]]] = set()
+"""Held here until they are done: the event loop holds none."""
+
+T = TypeVar("T")
+Kind = Literal["one", "all", "pending"]
+"""Reads of single counters or pages of them, of all counters, and with what is in the queue."""
+
+
+@dataclass(slots=True)
+class _Holder:
+    """A key, or an address without one, with reads of one kind.
+
+    Attributes:
+        running: bounds those of them that run.
+        number: how many there are, with those that wait.
+    """
+
+    running: anyio.CapacityLimiter
+    number: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class ReadPool:
+    """Runs reads in threads. For the event loop's thread.
+
+    Reads of all counters, and those of one holder, have a part of the threads: whatever these do,
+    others have a thread to read in.
+
+    Args:
+        threads: that read at once.
+        seconds: that one read may take, with the wait for its turn.
+
+    Attributes:
+        one, all, pending: bound those of each kind that run at once.
+    """
+
+    threads: int
+    seconds: float
+    one: anyio.CapacityLimiter = field(init=False)
+    all: anyio.CapacityLimiter = field(init=False)
+    pending: anyio.CapacityLimiter = field(init=False)
+    _holders: dict[tuple[str, Kind], _Holder] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make the limiters."""
+        self.one = anyio.CapacityLimiter(self.threads)
+        self.all = anyio.CapacityLimiter(max(1, self.threads // 4))
+        self.pending = anyio.CapacityLimiter(1)
+
+    @property
+    def taken(self) -> int:
+        """Reads that are under way or wait."""
+        return sum(holder.number for holder in self._holders.values())
+
+    async def run(
+        self,
+        request: Request,
+        who: Identity,
+        work: Callable[..., T],
+        *args: Any,
+        kind: Kind = "one",
+    ) -> T:
+        """What ``work`` returns, in a thread of those that read; it is ended when the request's
+        time is over, or its client gone.
+
+        Args:
+            request: the request.
+            who: has asked.
+            work: blocks.
+            args: its arguments.
+            kind: ``pending``: it reads the queue, as one alone does at a time: that takes memory,
+                and the interpreter from all others.
+
+        Raises:
+            Problem: 429 they have too many reads under way; 503 too many wait to read the queue, or
+                its time is over; as ``work``.
+            ClientDisconnect: the client is gone.
+        """
+        if kind == "pending" and self.pending.statistics().tasks_waiting >= MAX_WAITING:
+            raise Problem(
+                503,
+                f"{MAX_WAITING} requests with include_pending wait for their turn already: ask"
+                " without it, or again in a while",
+                retry_after=10,
+            )
+        holder = who.key_id or request.scope["countersink.client"]
+        return await _Read(self, holder, kind, partial(work, *args)).answer(request)
+
+    def limiter(self, kind: Kind) -> anyio.CapacityLimiter:
+        """What bounds all reads of a kind."""
+        return {"one": self.one, "all": self.all, "pending": self.pending}[kind]
+
+    @contextmanager
+    def held(self, name: str, kind: Kind) -> Iterator[anyio.CapacityLimiter]:
+        """A holder's turn until the end of the block; what bounds those of them that run.
+
+        Raises:
+            Problem: 429, the holder has too many.
+        """
+        most = MAX_PENDING_READS if kind == "pending" else MAX_READS
+        holder = self._holders.get((name, kind))
+        if holder is None:
+            # Of those that read the queue one runs anyway: all of them wait for that in one line.
+            half = most if kind == "pending" else max(1, self.limiter(kind).total_tokens // 2)
+            holder = self._holders[name, kind] = _Holder(anyio.CapacityLimiter(half))
+        if holder.number >= most:
+            raise Problem(
+                429,
+                f"{most} reads with this key, or from this address, are under way already: wait"
+                " for their answers",
+                retry_after=2,
+            )
+        holder.number += 1
+        try:
+            yield holder.running
+        finally:
+            holder.number -= 1
+            if not holder.number:
+                del self._holders[name, kind]
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class _Read(Generic[T]):
+    """One read.
+
+    Attributes:
+        pool: where it runs.
+        holder: the key or the address that has asked.
+        kind: of the read.
+        work: reads; blocks.
+    """
+
+    pool: ReadPool
+    holder: str
+    kind: Kind
+    work: Callable[[], T]
+    _begun: bool = False
+    _cancellation: Cancellation = field(default_factory=Cancellation)
+
+    async def answer(self, request: Request) -> T:
+        """What the work returns. Raises as :meth:`ReadPool.run`."""
+        reading = asyncio.create_task(self._read())
+        gone = asyncio.create_task(_gone(request))
+        try:
+            await asyncio.wait(
+                {reading, gone}, timeout=self.pool.seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if reading.done():
+                return reading.result()
+            if gone.done():
+                raise ClientDisconnect
+            raise _too_slow(self.pool.seconds)
+        except ReadInterrupted as error:  # the server has looked at the clock
+            raise _too_slow(self.pool.seconds) from error
+        finally:
+            gone.cancel()
+            if not reading.done():
+                self._end(reading)
+
+    async def _read(self) -> T:
+        with self.pool.held(self.holder, self.kind) as own:
+            async with own, self.pool.limiter(self.kind):
+                self._begun = True  # from here on it has a thread, until that has ended
+                return await anyio.to_thread.run_sync(
+                    self._in_thread, limiter=anyio.CapacityLimiter(1)
+                )
+
+    def _in_thread(self) -> T:
+        with self._cancellation.applied():
+            return self.work()
+
+    def _end(self, reading: "asyncio.Task[T]") -> None:
+        """See to it that it ends soon; nobody waits for that."""
+        reading.add_done_callback(_forget)
+        if not self._begun:
+            reading.cancel()
+            return
+        task = asyncio.create_task(
+            anyio.to_thread.run_sync(self._cancellation.cancel, limiter=anyio.CapacityLimiter(1))
+        )
+        _CANCELLING.add(task)
+        task.add_done_callback(_CANCELLING.discard)
+
+
+async def _gone(request: Request) -> None:
+    """Wait until the client has hung up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _forget(reading: "asyncio.Task[T]") -> None:
+    if not reading.cancelled():
+        reading.exception()  # nobody else asks
+
+
+def _too_slow(seconds: float) -> Problem:
+    return Problem(
+        503,
+        f"The answer was not there after {seconds:g} s (--read-timeout-s) and was given up: ask for"
+        " less, such as a shorter range or a single counter, or again in a while",
+        retry_after=RETRY_AFTER_S,
+    )
+
+
+@contextmanager
+def read_problems(*, without_pending: bool = False) -> Iterator[None]:
+    """Turn what a read cannot tell into a problem.
+
+    Args:
+        without_pending: it is asked for without what is pending, where that could be asked for.
+
+    Raises:
+        Problem: 404 nobody has counted it; 422 what is asked for cannot be told, or is no question;
+            503 it cannot be told now.
+    """
+    try:
+        yield
+    except UnknownCounter as error:
+        raise unknown(error, without_pending=without_pending) from error
+    except RolledUp as error:
+        up_to = error.rolled_up_to.isoformat()
+        raise Problem(422, _sentence(error), extra={"rolled_up_to": up_to}) from error
+    except InexactZone as error:
+        raise Problem(422, _sentence(error)) from error
+    except UnknownZone as error:
+        LOGGER.error("%s", error, extra={"action": "unknown_zone"})
+        raise Problem(
+            503,
+            "A counter's time zone is unknown to the server, which needs a newer tzdata;"
+            " its log says more",
+            retry_after=60,
+        ) from error
+    except QueueTooLong as error:
+        raise Problem(
+            503,
+            f"{_sentence(error)}, which is more than is read for one answer: ask without"
+            " include_pending, or again once the workers have caught up (countersink totals"
+            " --include-pending reads all of it)",
+            retry_after=30,
+        ) from error
+    except QueueReadStopped as error:
+        raise Problem(503, "This server is about to end: ask again", retry_after=2) from error
+    except StoreError:
+        raise  # some of them are ValueErrors too
+    except ValueError as error:
+        raise Problem(422, _sentence(error)) from error
+
+
+def unknown(error: UnknownCounter, *, without_pending: bool) -> Problem:
+    """The problem that nobody has counted it. Arguments as of :func:`read_problems`."""
+    advice = "; if it was a moment ago, ask with include_pending=true" if without_pending else ""
+    return Problem(404, f"{_sentence(error)}{advice}. GET /v1/counters lists what was")
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return text[:1].upper() + text[1:]

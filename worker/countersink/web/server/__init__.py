@@ -1,0 +1,1 @@
+"""The server process: uvicorn, with bounds on each connection."""

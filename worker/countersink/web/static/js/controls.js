@@ -1,0 +1,120 @@
+// What a counter's view can be asked for: days, unit, time zone, what to compare with.
+
+import { h, put, settled } from "./dom.js";
+import { visible } from "./names.js";
+import { choice } from "./parts.js";
+import { COMPARISONS } from "./periods.js";
+import { RANGES } from "./range.js";
+import { zoneChoice } from "./zones.js";
+
+const TYPED_MS = 600;
+
+/** `go(changes)` changes the address. `days` and `zone`: above the chart, `drawing`: in its panel. */
+export function controls(go) {
+  let wanted = null;
+  let typing = null; // the date field
+  let left = false;
+  const ranges = h("div");
+  const first = day("First day", (value) => ({ from: value, to: wanted.to ?? wanted.now, range: "custom" }));
+  const last = day("Last day", (value) => ({ from: wanted.from, to: value, range: "custom" }));
+  const otherFirst = day("Compared from", (value) => ({ other_from: value, other_to: wanted.own.to }));
+  const otherLast = day("Compared to", (value) => ({ other_from: wanted.before?.from ?? value, other_to: value }));
+  const zone = zoneChoice((value) => go({ zone: value }));
+  const days = h("div", { class: "controls" }, ranges, pair(first, last));
+  const units = h("div");
+  const compare = h("select", { onchange: () => go({ compare: compare.value || null, other_from: null, other_to: null }) }, COMPARISONS.map(([value, shown]) => h("option", { value: value || null }, shown)));
+  compare.options[0].value = "";
+  const others = pair(otherFirst, otherLast);
+  const why = h("p", { class: "why soft", id: "why-compare" });
+  const lines = h("div", { class: "controls" });
+  const drawing = h("div", { class: "controls" }, units, h("div", { class: "controls beside" }, h("label", { class: "field" }, "Compare with", compare), others, why), lines);
+
+  /** A field for a day. Who types passes many a date on the way to the one that is meant. */
+  function day(label, changes) {
+    const typed = settled(() => {
+      typing = null;
+      if (!left && field.value && field.checkValidity()) go(changes(field.value));
+    }, TYPED_MS);
+    const field = h("input", { type: "date", "aria-label": label, min: "1970-01-01", onchange: () => typed((typing = field)) });
+    return field;
+  }
+
+  function pair(one, other) {
+    return h("span", { class: "dates" }, one, h("span", { "aria-hidden": "true" }, "–"), other);
+  }
+
+  function dated(field, iso) {
+    // The same value again would put the cursor back to the field's beginning.
+    if (field !== typing && field.value !== (iso ?? "")) field.value = iso ?? "";
+  }
+
+  /** The controls, as the address has them; `settings` of the counter, `by`: what is drawn. */
+  function show(next, settings, by) {
+    wanted = next;
+    const { range, can, hours, before, from, each, filter, ratio } = wanted;
+    const places = [ranges, units, lines];
+    const focused = places.some((one) => one.contains(document.activeElement)) ? document.activeElement : null;
+    const offered = RANGES.filter(([value]) => value !== "1" || hours);
+    put(ranges, choice("Days", offered, range, (value) => go({ range: value, from: null, to: null, by: null })));
+    dated(first, from);
+    dated(last, wanted.to);
+    zone.show(wanted.usual, wanted.usual === settings.time_zone, wanted.asked);
+    put(
+      units,
+      choice(
+        "Shown by",
+        [
+          ["hour", "Hours", can.hour ? null : hours ? "for at most 92 days" : "this counter is counted by day"],
+          ["day", "Days"],
+          ["month", "Months", can.month ? null : "for more than 31 days"],
+        ],
+        wanted.by === "auto" ? by : wanted.by,
+        (value) => go({ by: value }),
+      ),
+    );
+    compare.value = before?.kind ?? "";
+    const because = from === null ? "All days have none before them." : wanted.lines.length > 1 && !ratio ? "For one line, or a ratio." : "";
+    compare.disabled = Boolean(because);
+    why.textContent = because;
+    why.hidden = !because;
+    others.hidden = before?.kind !== "own";
+    dated(otherFirst, before?.from);
+    dated(otherLast, before?.to);
+    put(lines, filter.key.length > 1 && !wanted.beside.length && eachKey(each), wanted.lines.length > 1 && ratioChoice(ratio));
+    lines.hidden = !lines.hasChildNodes();
+    if (focused) refocus(focused, places);
+  }
+
+  function eachKey(each) {
+    const box = h("input", { type: "checkbox", checked: each, onchange: () => go({ each: box.checked ? "1" : null, ratio: null }) });
+    return h("label", { class: "check" }, box, "A line for each key");
+  }
+
+  /** Numbers, or one line divided by the other. */
+  function ratioChoice(ratio) {
+    const [a, b] = wanted.lines.map((line) => shortened(title(line)));
+    const two = wanted.lines.length === 2;
+    const divided = two ? [["ab", `${a} ÷ ${b}`], ["ba", `${b} ÷ ${a}`]] : [["ab", "Ratio", "of two lines, choose no more"]];
+    return choice("Show", [["", "Totals"], ...divided], ratio ?? "", (value) => go({ ratio: value || null, ...(value ? {} : { compare: null }) }));
+  }
+
+  return {
+    days,
+    drawing,
+    zone: zone.element,
+    show,
+    gone: () => (left = true),
+  };
+}
+
+/** A line's name: its key where each key has one, else its counter. */
+export const title = (line) => (line.key === null ? visible(line.counter) : line.key === "" ? "(no key)" : visible(line.key));
+
+const shortened = (text) => ([...text].length > 24 ? `${[...text].slice(0, 23).join("")}…` : text);
+
+/** What had the focus was made anew: give it to what took its place. */
+function refocus(before, places) {
+  const called = (one) => `${one.tagName} ${one.getAttribute("aria-label") ?? one.textContent} ${one.type}`;
+  const all = places.flatMap((part) => [...part.querySelectorAll("button, input")]);
+  all.find((one) => called(one) === called(before))?.focus();
+}

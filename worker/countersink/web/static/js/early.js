@@ -1,0 +1,28 @@
+// Asks for the first numbers before the scripts that show them are there. Their addresses are those
+// by which the views ask (api.js takes the answers from here, once each).
+(() => {
+  const [, view, argument] = /^#\/?([^/?]*)\/?([^?]*)/.exec(location.hash) ?? ["", "", ""];
+  const paths = ["/v1/whoami"];
+  const link = location.pathname === "/shared" && new URLSearchParams(location.hash.split("?")[1] ?? "").get("link");
+  const headers = link ? { Authorization: `Bearer ${link}` } : {};
+  if (view === "counter") {
+    let name = argument;
+    try {
+      name = decodeURIComponent(argument);
+    } catch {
+      // mistyped: as it is
+    }
+    const path = `/v1/counters/${/^\.\.?$/.test(name) ? "~" : ""}${encodeURIComponent(name)}`;
+    paths.push(path);
+    if (!location.hash.includes("?")) paths.push(`${path}/totals?by=total`);
+  } else if (view !== "system") {
+    paths.push("/v1/counters?search=&after=&limit=100&days=30&totals=false");
+  }
+  window.early = new Map(
+    paths.map((path) => {
+      const answer = fetch(path, { credentials: "same-origin", cache: "no-cache", headers });
+      answer.catch(() => {}); // whoever takes it hears of it
+      return [path, answer];
+    }),
+  );
+})();

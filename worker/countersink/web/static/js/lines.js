@@ -1,0 +1,32 @@
+// The lines of a chart: their strokes, which differ by more than colour, and a legend with totals.
+
+import { h, put, s } from "./dom.js";
+import { whole } from "./format.js";
+import { name } from "./names.js";
+
+const DASHES = [[], [9, 5], [2, 4], [12, 4, 2, 4], [16, 3], [5, 2, 2, 2, 2, 2]];
+
+/** { colour, dash } of the nth line; the colour is a variable of CSS. */
+export const stroke = (n) => ({ colour: `--line-${n + 1}`, dash: DASHES[n] });
+
+/** A legend: each line with its total; of a ratio both, and the ratio. `found` is of series.js. */
+export function legend(element, { lines, ratio }, found, written) {
+  const entries = found.lines.map(({ sum, trouble }, i) => item(ratio ? null : i, named(lines[i]), whole(sum), trouble));
+  if (ratio) {
+    const [a, b] = ratio === "ab" ? lines : [lines[1], lines[0]];
+    entries.push(item(0, [named(a), " ÷ ", named(b)], written(found.sum)));
+  }
+  put(element, entries);
+}
+
+/** `n` null: it has no stroke of its own. */
+function item(n, title, total, trouble = null) {
+  return h("li", null, n !== null && swatch(n), h("span", { class: "name-of" }, title), h("span", { class: "number" }, trouble ? "" : total), trouble && h("span", { class: "why soft" }, trouble));
+}
+
+const named = ({ counter, key }) => (key === null ? name(counter) : key === "" ? h("em", null, "(no key)") : name(key));
+
+function swatch(n) {
+  const line = s("line", { x1: "1", y1: "6", x2: "39", y2: "6", class: `stroke-${n + 1}`, "stroke-dasharray": DASHES[n].join(" ") || null });
+  return s("svg", { class: "swatch", viewBox: "0 0 40 12", "aria-hidden": "true" }, line);
+}

@@ -1,0 +1,21 @@
+// The library that draws charts: half of all that is loaded, so it comes after the first numbers.
+
+const PATH = "vendor/uplot/uPlot.iife.min.js";
+
+let coming = null;
+
+/** Settled when `uPlot` is there. Where it cannot be loaded there are no charts; the numbers stay. */
+export function plotting() {
+  return (coming ??= new Promise((done, failed) => {
+    const script = document.createElement("script");
+    const own = document.querySelector("script[src$='/js/dashboard.js']").src;
+    script.src = new URL(`../${PATH}`, own);
+    script.onload = done;
+    script.onerror = () => {
+      coming = null; // the next chart tries again
+      script.remove();
+      failed(new Error("The chart cannot be drawn: its script did not come."));
+    };
+    document.head.append(script);
+  }));
+}

@@ -1,0 +1,47 @@
+// What is said of a chart beside it: how another period compares, what is left out.
+
+import { MOST_BARS } from "./chart.js";
+import { title } from "./controls.js";
+import { h } from "./dom.js";
+import { between, change, label } from "./format.js";
+import { visible } from "./names.js";
+
+/** How the other period compares, of an unfinished day only what both have. `found`: of series.js. */
+export function compared({ sum, before }, written) {
+  if (!before || before.trouble) return "";
+  if (!before.alike) return `before ${written(before.sum)}`;
+  const { now: mine, then, until } = before.alike;
+  const more = mine !== null && then !== null ? change(mine, then) : null;
+  const words = `before ${written(then)}${more ? `, ${more}` : ""}`;
+  if (until === null) return mine === sum ? words : `${words} for ${written(mine)}`;
+  return `${until ? `up to ${until}` : "without today"} ${written(mine)}; ${words}`;
+}
+
+/** Days that stand beside none. */
+export function unpaired(by, { alone, left }) {
+  if (by !== "day") return "";
+  const told = (days) => (days.length === 1 ? label("day", days[0]) : `${days.length} days`);
+  return [alone.length && `${told(alone)}: nothing to compare with. `, left.length && `${told(left)} of the other period: left out. `].filter(Boolean).join("");
+}
+
+/** "15 – 21 Nov 2026" of labels of which some may be null. */
+export function period(by, labels) {
+  const known = labels.filter(Boolean);
+  return known.length ? between(by, known[0], known.at(-1)) : "";
+}
+
+/** What stands under a chart. `useful`: the other period, if it is drawn; `partial`: which point is not over. */
+export function remarks(wanted, found, useful, partial, written) {
+  const { before, labels, values, by } = found;
+  return [
+    wanted.lines.length > 1 && useful && `${compared(found, written)}. `,
+    useful && [h("span", { class: "of now" }, period(by, labels)), " ", h("span", { class: `of then ${labels.length > MOST_BARS || wanted.ratio ? "dashed" : ""}` }, period(by, useful.labels)), " "],
+    before?.trouble && `${before.trouble} `,
+    useful && unpaired(by, useful),
+    wanted.zone && `Days of ${visible(wanted.shownZone)}. `,
+    partial !== null && `${by === "month" ? "This month" : "Today"} is not over. `,
+    found.rolledUpTo && by !== "month" && "Older days are in months by now. ",
+    wanted.each && wanted.filter.key.length > wanted.lines.length && `Of ${wanted.filter.key.length} keys, the first ${wanted.lines.length} have a line. `,
+    wanted.ratio && values.includes(null) && `Where ${title(wanted.lines[wanted.ratio === "ab" ? 1 : 0])} is 0, there is no ratio. `,
+  ];
+}

@@ -1,0 +1,82 @@
+// A link that shows this view to somebody without a key, until it ends.
+
+import { get, post, remove } from "./api.js";
+import { announce, h, put } from "./dom.js";
+import { token } from "./link.js";
+import { failure, snippet } from "./parts.js";
+
+const DAYS = [1, 7, 30, 90, 366];
+
+/** A button, and what it opens. `view` tells the parameters of the address. */
+export function share(app, counter, view) {
+  const made = h("div");
+  const list = h("div");
+  const days = h("select", { id: "link-days" }, DAYS.map((n) => h("option", { value: n, selected: n === 7 }, n === 1 ? "1 day" : `${n} days`)));
+  const dialog = h(
+    "dialog",
+    { "aria-labelledby": "share-title", class: "sharing" },
+    h("h2", { id: "share-title" }, "Share this view"),
+    h("p", null, "Whoever has the link sees all numbers of this counter, and nothing else, until it ends."),
+    h("form", { onsubmit: make }, h("label", { for: "link-days" }, "It ends after "), days, " ", h("button", null, "Make a link")),
+    made,
+    list,
+    h("form", { method: "dialog" }, h("div", { class: "buttons" }, h("button", null, "Close"))),
+  );
+  const button = h("button", { type: "button", class: "quiet share", hidden: true, onclick: open }, "Share…");
+  app.known?.then(() => (button.hidden = token !== null || !app.may("read")));
+
+  function open() {
+    put(made);
+    dialog.showModal();
+    load();
+  }
+
+  async function make(event) {
+    event.preventDefault();
+    try {
+      const { path } = await post("/v1/links", { counter, days: Number(days.value) });
+      const [start, own] = path.split("?");
+      const query = new URLSearchParams(view());
+      query.set("link", new URLSearchParams(own).get("link"));
+      put(made, h("p", null, "It is shown this once:"), snippet(`${location.origin}${start}?${query}`));
+      announce("The link is made");
+      load();
+    } catch (error) {
+      put(made, failure(error));
+    }
+  }
+
+  async function load() {
+    try {
+      const { rows } = await get("/v1/links");
+      const mine = rows.filter((one) => one.counter === counter);
+      put(
+        list,
+        mine.length > 0 && h("h3", null, "Links that are valid"),
+        mine.length > 0 &&
+          h(
+            "ul",
+            { class: "links" },
+            mine.map(({ id, expires }) => {
+              const until = new Date(expires).toLocaleString();
+              return h("li", null, h("code", null, id), ` until ${until} `, h("button", { type: "button", "aria-label": `End the link ${id}`, onclick: () => end(id) }, "End it"));
+            }),
+          ),
+      );
+    } catch (error) {
+      put(list, failure(error, load));
+    }
+  }
+
+  async function end(id) {
+    try {
+      await remove(`/v1/links/${encodeURIComponent(id)}`);
+      announce("The link has ended");
+      load();
+    } catch (error) {
+      put(list, failure(error, load));
+    }
+  }
+
+  return { element: h("span", { class: "share" }, button, dialog) };
+}
