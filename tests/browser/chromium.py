@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -112,14 +112,30 @@ def looking_in(context: BrowserContext, url: str) -> Iterator[Look]:
 
 
 @contextmanager
+def routed(
+    page: Page, url: str | re.Pattern[str], handler: Callable[[Route], object]
+) -> Iterator[None]:
+    """Requests of this URL go to a handler until the end of the block, afterwards to the server.
+
+    The route itself stays: Playwright's ``unroute`` now and then loses a request that the page
+    makes in that moment, which then is never answered.
+    """
+    inside = True
+    page.route(url, lambda route: handler(route) if inside else route.continue_())
+    try:
+        yield
+    finally:
+        inside = False
+
+
+@contextmanager
 def held(page: Page, url: str | re.Pattern[str]) -> Iterator[list[Route]]:
     """Requests of this URL wait until the end of the block."""
     waiting: list[Route] = []
-    page.route(url, lambda route: waiting.append(route))
-    yield waiting
+    with routed(page, url, waiting.append):
+        yield waiting
     for route in waiting:
         route.continue_()
-    page.unroute(url)
 
 
 def came(page: Page, waiting: list[Route]) -> None:

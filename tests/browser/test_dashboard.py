@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from countersink.web.http import answers
-from tests.browser.chromium import Look, came, held, looking, row
+from tests.browser.chromium import Look, came, held, looking, routed, row
 from tests.browser.conftest import KEYS
 from tests.support.waiting import eventually
 from tests.web.serving import Web
@@ -201,11 +201,10 @@ def test_a_server_that_is_away_is_told_of_and_its_numbers_stay(look: Look) -> No
     expect(page.locator(".keys li")).to_have_count(2)
     expect(page.locator("#fresh.good")).to_be_visible()
     total = page.locator(".figure dd > span").nth(2).inner_text()
-    page.route("**/v1/**", lambda route: route.abort())
-    page.get_by_role("button", name="7 days").click()
-    expect(page.get_by_role("alert")).to_contain_text("The server does not answer.")
-    assert page.locator(".figure dd > span").nth(2).inner_text() == total
-    page.unroute("**/v1/**")
+    with routed(page, "**/v1/**", lambda route: route.abort()):
+        page.get_by_role("button", name="7 days").click()
+        expect(page.get_by_role("alert")).to_contain_text("The server does not answer.")
+        assert page.locator(".figure dd > span").nth(2).inner_text() == total
     page.get_by_role("button", name="Try again").click()
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.get_by_role("slider")).to_have_attribute("aria-valuemax", "6")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.chromium import Look, came, held, looking, row
+from tests.browser.chromium import Look, came, held, looking, routed, row
 from tests.support.waiting import eventually
 from tests.web.serving import Web
 
@@ -50,11 +50,10 @@ def failed_at_first(browser: Browser, web: Web, place: str, asked: str) -> Itera
     with looking(browser, web.url) as look:
         page = look.page
         page.clock.install()
-        page.route(asked, lambda route: route.fulfill(status=503, body="{}"))
-        page.goto(place)
-        expect(page.get_by_role("alert")).to_contain_text("503")
-        expect(page.get_by_role("button", name="Try again")).to_be_visible()
-        page.unroute(asked)
+        with routed(page, asked, lambda route: route.fulfill(status=503, body="{}")):
+            page.goto(place)
+            expect(page.get_by_role("alert")).to_contain_text("503")
+            expect(page.get_by_role("button", name="Try again")).to_be_visible()
         page.clock.fast_forward(LATER_MS)
         yield page
         expect(page.get_by_role("alert")).to_have_count(0)
@@ -216,7 +215,6 @@ def test_the_day_after_begins_without_taking_from_the_total(browser: Browser, we
         page.route("**/v1/live**", lambda route: route.abort())
         page.goto("/#/counter/hello")
         expect(figures(page)).to_have_text(["5", "5", "5"])
-        page.unroute("**/v1/live**")
         stream = f"retry: 100000\ndata: {json.dumps(news)}\n\n"
         page.route(
             "**/v1/live**",

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Error, Route, expect
 
 from countersink.store import api_keys
 from countersink.store.sessions import open_tables
-from tests.browser.chromium import Look, looking
+from tests.browser.chromium import Look, looking, routed
 from tests.browser.filled import set_aside
 from tests.web.serving import Web
 
@@ -60,14 +60,13 @@ def test_a_login_ends_with_its_key_and_begins_where_it_ended(browser: Browser, w
         expect(page.locator(".figure .now")).to_have_text("5")
         # What the page asks by itself before the click would be answered 401, too.
         held = list[Route]()
-        page.route(re.compile("/v1/(?!live)"), lambda route: held.append(route))
-        with open_tables(web.options.mysql_url) as session:
-            api_keys.revoke(session, "test")
-        web.look_again()
-        # The live stream ends, and what is asked next is answered 401.
-        expect(page.locator("#fresh")).to_have_class(re.compile("warn|bad"))
-        page.get_by_role("button", name="30 days").click()
-        page.unroute_all()
+        with routed(page, re.compile("/v1/(?!live)"), held.append):
+            with open_tables(web.options.mysql_url) as session:
+                api_keys.revoke(session, "test")
+            web.look_again()
+            # The live stream ends, and what is asked next is answered 401.
+            expect(page.locator("#fresh")).to_have_class(re.compile("warn|bad"))
+            page.get_by_role("button", name="30 days").click()
         for route in held:  # what the click asks for may wait for what was asked before
             with suppress(Error):  # the page has gone to the login
                 route.continue_()
