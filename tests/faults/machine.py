@@ -18,13 +18,14 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from countersink.runtime.dead_letter import WHOLE_ENTRY
 from countersink.runtime.limits import MAX_AMOUNT
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
-from countersink.store.apply.dead import WHOLE_ENTRY, DeadRow
+from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import connect
 from countersink.store.errors import StoreError

@@ -8,6 +8,7 @@ from datetime import date
 
 import pytest
 
+from countersink.runtime.dead_letter import WHOLE_ENTRY
 from countersink.store import Store
 from countersink.store.apply import dead
 from countersink.store.apply.apply import Applied, Applier
@@ -175,13 +176,13 @@ def test_retrying_leaves_them_out_until_they_are_asked_for(
     assert retried(session, reason="reconciled") == Retried()
 
 
-@pytest.mark.parametrize("position", [0, dead.WHOLE_ENTRY])
+@pytest.mark.parametrize("position", [0, WHOLE_ENTRY])
 def test_what_was_dead_for_another_reason_when_its_bucket_was_reconciled_is_not_counted_on_top(
     store: Store, session: Session, position: int
 ) -> None:
     t0 = now_ms() - HOUR_MS
     payload = b'["views","/a",%d,5]' % minute(DAY)
-    whole = position == dead.WHOLE_ENTRY
+    whole = position == WHOLE_ENTRY
     name = id_of(t0 - 1)
     with session.transaction():
         dead.insert(

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from countersink.runtime.dead_letter import WHOLE_ENTRY
 from countersink.runtime.limits import MAX_AMOUNT, MAX_MINUTE, MIN_AMOUNT
-from countersink.stream.decode import WHOLE_ENTRY, Decoded, decode, decode_payload, decode_rows
+from countersink.stream.decode import Decoded, decode, decode_payload, decode_rows
 from countersink.stream.entry import Delivery, Sealed, encode_rows, id_for, new_entry_id
 
 STREAM = "{countersink:0}:events"

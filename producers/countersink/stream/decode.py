@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from countersink.runtime import limits
+from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason
 from countersink.runtime.limits import MAX_KEY_BYTES
 from countersink.stream.entry import VERSION, Delivery, derived_id
 
@@ -22,8 +23,6 @@ MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
 MAX_ROWS: Final = 10_000
 """Rows read of one entry; a flush has 1,000. More would make one transaction too long."""
 MAX_AT: Final = limits.MAX_MINUTE * 60_000
-WHOLE_ENTRY: Final = -1
-"""The position of a :class:`Bad` that stands for an entry of which no row could be read."""
 
 NumberedRow = tuple[int, str, str, int, int]
 """(position in the entry from 0, counter, key, minute, amount)."""
@@ -47,14 +46,14 @@ class Bad:
 
     Attributes:
         position: the row's place in the entry from 0, or :data:`WHOLE_ENTRY`.
-        reason: a code for machines (``bad_key``, ``newer_version``, …).
+        reason: why.
         detail: a sentence for people.
         payload: the row's JSON; for a whole entry its ``rows`` field, or, where another field is to
             blame, a JSON object of all fields. :func:`decode_payload` reads both.
     """
 
     position: int
-    reason: str
+    reason: DeadReason
     detail: str
     payload: bytes
 
@@ -79,7 +78,7 @@ class Decoded:
 class _Fault(Exception):
     """The whole entry cannot be read."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: DeadReason, detail: str) -> None:
         super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
@@ -132,7 +131,7 @@ def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
     """
     if len(raw) > MAX_ROWS_BYTES:
         detail = f"'rows' has more than {MAX_ROWS_BYTES} bytes: no more are read"
-        return [], [Bad(WHOLE_ENTRY, "too_large", detail, raw)]
+        return [], [Bad(WHOLE_ENTRY, DeadReason.TOO_LARGE, detail, raw)]
     items: list[Any]
     try:
         items = _decode_rows(raw)
@@ -143,7 +142,7 @@ def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
             return [], [Bad(WHOLE_ENTRY, fault.reason, fault.detail, raw)]
     if len(items) > MAX_ROWS:
         detail = f"'rows' holds {len(items)} rows; at most {MAX_ROWS} are read: split the entry"
-        return [], [Bad(WHOLE_ENTRY, "too_many_rows", detail, raw)]
+        return [], [Bad(WHOLE_ENTRY, DeadReason.TOO_MANY_ROWS, detail, raw)]
     rows: list[NumberedRow] = []
     bad: list[Bad] = []
     known = _known_counters
@@ -181,10 +180,10 @@ def _checked_key(item: Any) -> str:
 
 
 _ROW_CHECKS = (
-    ("bad_counter", limits.check_counter),
-    ("bad_key", limits.check_key),
-    ("bad_minute", limits.check_minute),
-    ("bad_amount", limits.check_amount),
+    (DeadReason.BAD_COUNTER, limits.check_counter),
+    (DeadReason.BAD_KEY, limits.check_key),
+    (DeadReason.BAD_MINUTE, limits.check_minute),
+    (DeadReason.BAD_AMOUNT, limits.check_amount),
 )
 
 
@@ -199,7 +198,7 @@ def _bad_row(position: int, item: Any, error: Exception) -> Bad:
             except (TypeError, ValueError) as cause:
                 return Bad(position, reason, str(cause), payload)
     detail = f"a row is [counter, key, minute, amount]: {error}"
-    return Bad(position, "not_a_row", detail, payload)
+    return Bad(position, DeadReason.NOT_A_ROW, detail, payload)
 
 
 def _decode_loosely(raw: bytes) -> list[Any]:
@@ -208,16 +207,18 @@ def _decode_loosely(raw: bytes) -> list[Any]:
     values = sum(1 for _ in islice(_VALUE.finditer(text), _MOST_VALUES + 1))
     if values > _MOST_VALUES:
         detail = f"'rows' holds more than {MAX_ROWS} rows: split the entry"
-        raise _Fault("too_many_rows", detail)
+        raise _Fault(DeadReason.TOO_MANY_ROWS, detail)
     try:
         try:
             items = _loads(text)
         except RecursionError:
             items = [_loads_item(item) for item in _split(text)]
     except (ValueError, RecursionError) as error:
-        raise _Fault("not_json", f"'rows' is not JSON: {error}") from None
+        raise _Fault(DeadReason.NOT_JSON, f"'rows' is not JSON: {error}") from None
     if not isinstance(items, list):
-        raise _Fault("not_rows", f"'rows' is a JSON {type(items).__name__}, not a list of rows")
+        raise _Fault(
+            DeadReason.NOT_ROWS, f"'rows' is a JSON {type(items).__name__}, not a list of rows"
+        )
     return items
 
 
@@ -266,10 +267,10 @@ def _check_version(raw: bytes | None) -> None:
     if raw is None or raw == b"%d" % VERSION:
         return
     if not raw.isdigit() or len(raw) > 9 or int(raw) < 1:
-        raise _Fault("bad_version", f"'v' is {raw[:40]!r}, not a format version")
+        raise _Fault(DeadReason.BAD_VERSION, f"'v' is {raw[:40]!r}, not a format version")
     if int(raw) > VERSION:
         raise _Fault(
-            "newer_version",
+            DeadReason.NEWER_VERSION,
             f"the entry has format {int(raw)}, this worker knows {VERSION}: "
             "upgrade it, then 'countersink dead retry'",
         )
@@ -278,13 +279,13 @@ def _check_version(raw: bytes | None) -> None:
 def _read_id(raw: bytes) -> str:
     text = raw.decode("ascii", "replace").lower()
     if len(text) != 32 or not set(text) <= set("0123456789abcdef"):
-        raise _Fault("bad_id", f"'id' is {raw[:40]!r}, not 32 hex digits")
+        raise _Fault(DeadReason.BAD_ID, f"'id' is {raw[:40]!r}, not 32 hex digits")
     return text
 
 
 def _read_at(raw: bytes) -> int:
     if not (raw.isdigit() and len(raw) <= 15 and int(raw) <= MAX_AT):
-        raise _Fault("bad_at", f"'at' is {raw[:40]!r}, not a time in Unix ms")
+        raise _Fault(DeadReason.BAD_AT, f"'at' is {raw[:40]!r}, not a time in Unix ms")
     return int(raw)
 
 
@@ -295,7 +296,7 @@ def _checked(fields: dict[bytes, bytes]) -> tuple[int | None, bytes]:
         _read_id(fields[b"id"])
     at = _read_at(fields[b"at"]) if b"at" in fields else None
     if b"rows" not in fields:
-        raise _Fault("no_rows", "the entry has no field 'rows': not an entry of ours")
+        raise _Fault(DeadReason.NO_ROWS, "the entry has no field 'rows': not an entry of ours")
     return at, fields[b"rows"]
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import requests
 
+from countersink.runtime.dead_letter import DeadReason
 from countersink.store.apply.dead import DeadRow, insert
 from countersink.store.sessions import open_tables
 from countersink.stream.entry import new_entry_id
@@ -73,11 +74,16 @@ def post(web: Web, action: str, body: Any, **headers: str) -> requests.Response:
 
 
 def test_they_are_listed_with_their_reasons(web: Web) -> None:
-    assert listed(web) == {"rows": [], "by_reason": {}, "total": 0, "up_to": None}
+    assert listed(web) == {"rows": [], "by_reason": {}, "reasons": {}, "total": 0, "up_to": None}
     ref = set_aside(web, "a")
     old = set_aside(web, "b", reason="too_old")
     found = listed(web)
     assert found["by_reason"] == {"out_of_range": 1, "too_old": 1}
+    assert found["reasons"] == {
+        "out_of_range": DeadReason.OUT_OF_RANGE.document(),
+        "too_old": DeadReason.TOO_OLD.document(),
+    }
+    assert [found["reasons"][one]["maybe_counted"] for one in found["by_reason"]] == [False, True]
     assert found["total"] == 2
     assert {row["ref"] for row in found["rows"]} == {ref, old}
     assert [row["ref"] for row in listed(web, reason="too_old")["rows"]] == [old]

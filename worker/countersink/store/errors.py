@@ -48,6 +48,8 @@ from typing import Final
 
 import pymysql.err as driver
 
+from countersink.runtime.dead_letter import DeadReason
+
 
 class StoreError(Exception):
     """Base of every error of the database.
@@ -81,11 +83,12 @@ class BadData(StoreError):
     """A value that the server will never take: :data:`BAD_DATA`, or seen before it was sent.
 
     Attributes:
-        reason: a code for machines: ``out_of_range``, ``too_long``, ``wrong_encoding`` or
-            ``invalid_value``.
+        reason: what its dead letter says.
     """
 
-    def __init__(self, message: str, *, code: int = 0, reason: str = "invalid_value") -> None:
+    def __init__(
+        self, message: str, *, code: int = 0, reason: DeadReason = DeadReason.INVALID_VALUE
+    ) -> None:
         super().__init__(message, code=code)
         self.reason = BAD_DATA.get(code, reason)
 
@@ -157,15 +160,15 @@ class InexactZone(StoreError, ValueError):
 
 
 BAD_DATA: Final = {
-    1264: "out_of_range",  # Out of range value for column
-    1690: "out_of_range",  # BIGINT value is out of range in an expression
-    1406: "too_long",  # Data too long for column
-    1366: "wrong_encoding",  # Incorrect string value
-    1300: "wrong_encoding",  # Invalid character string
-    3854: "wrong_encoding",  # Cannot convert string between character sets (MySQL)
-    1292: "invalid_value",  # Incorrect DATETIME value
-    1411: "invalid_value",  # Incorrect value for a function
-    1441: "invalid_value",  # Datetime function overflow
+    1264: DeadReason.OUT_OF_RANGE,  # Out of range value for column
+    1690: DeadReason.OUT_OF_RANGE,  # BIGINT value is out of range in an expression
+    1406: DeadReason.TOO_LONG,  # Data too long for column
+    1366: DeadReason.WRONG_ENCODING,  # Incorrect string value
+    1300: DeadReason.WRONG_ENCODING,  # Invalid character string
+    3854: DeadReason.WRONG_ENCODING,  # Cannot convert string between character sets (MySQL)
+    1292: DeadReason.INVALID_VALUE,  # Incorrect DATETIME value
+    1411: DeadReason.INVALID_VALUE,  # Incorrect value for a function
+    1441: DeadReason.INVALID_VALUE,  # Datetime function overflow
 }
 """Closed list of the codes that speak of the data itself, with the reason of the dead row."""
 

@@ -16,10 +16,11 @@ from typing import Final
 
 import redis
 
+from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason
 from countersink.runtime.log import Log, error_text
 from countersink.runtime.retry import SAY_EVERY_S
 from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.dead import WHOLE_ENTRY, DeadRow
+from countersink.store.apply.dead import DeadRow
 from countersink.stream.connection import command, mapped
 from countersink.stream.decode import decode, entry_id_of
 from countersink.stream.entry import Delivery
@@ -34,8 +35,6 @@ CONSUMERS_EVERY_S: Final = 60.0
 RECOVER_COUNT: Final = 50
 """Entries taken over at once from each stream, at most: they come whole, and memory is bounded."""
 _DRAIN_CLAIM_EVERY_S: Final = 1.0
-INTERNAL_ERROR = "internal_error"
-"""The dead letters' reason for an entry that fails in a way nobody foresaw."""
 INTERNAL_DETAIL = "an unexpected error in countersink; the worker's log has the traceback"
 
 Held = tuple[str, str, str]
@@ -176,7 +175,7 @@ def buried(entry: Incoming) -> Incoming:
         WHOLE_ENTRY,
         entry.stream,
         entry.at,
-        INTERNAL_ERROR,
+        DeadReason.INTERNAL_ERROR,
         INTERNAL_DETAIL,
         entry.payload or b"",
     )

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.cells import Upserts, dead_row
 from countersink.store.apply.control import Control, read_control
-from countersink.store.apply.dead import TOO_OLD, WHOLE_ENTRY, DeadRow
+from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.key_caps import with_rows
 from countersink.store.apply.refusals import refuse
 from countersink.store.connection import IDLE_SECONDS, Connect, Session, rerun
@@ -203,7 +204,15 @@ def _too_old(entry: Incoming, control: Control, longest: int) -> list[DeadRow]:
     # A payload that would be cut off could not be retried: its rows can, one by one.
     if entry.payload is not None and len(entry.payload) <= longest:
         return [
-            DeadRow(entry.id, WHOLE_ENTRY, entry.stream, entry.at, TOO_OLD, detail, entry.payload)
+            DeadRow(
+                entry.id,
+                WHOLE_ENTRY,
+                entry.stream,
+                entry.at,
+                DeadReason.TOO_OLD,
+                detail,
+                entry.payload,
+            )
         ]
-    error = BadData(detail, reason=TOO_OLD)
+    error = BadData(detail, reason=DeadReason.TOO_OLD)
     return [dead_row(entry, row, error) for row in entry.rows] + list(entry.dead)

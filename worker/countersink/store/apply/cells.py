@@ -11,6 +11,7 @@ from operator import itemgetter, mul
 from typing import Final
 from zlib import crc32
 
+from countersink.runtime.dead_letter import DeadReason
 from countersink.store import sql
 from countersink.store.apply import key_caps
 from countersink.store.apply.amounts import Amounts, Cell, Incoming, Merged, Row
@@ -59,13 +60,13 @@ class CellWriter:
                     sums.append(self._add_bucket(list(group), values))
         except UnicodeEncodeError as error:
             raise BadData(
-                f"not to be written as UTF-8: {error}", reason="wrong_encoding"
+                f"not to be written as UTF-8: {error}", reason=DeadReason.WRONG_ENCODING
             ) from error
         except (ValueError, OverflowError) as error:
-            raise BadData(str(error), reason="out_of_range") from error
+            raise BadData(str(error), reason=DeadReason.OUT_OF_RANGE) from error
         statement = f"{_INSERT}{', '.join(values)}{self._clause}"
         if 4 * len(statement) > self._room and len(statement.encode()) > self._room:
-            raise BadData("the row does not fit max_allowed_packet", reason="too_long")
+            raise BadData("the row does not fit max_allowed_packet", reason=DeadReason.TOO_LONG)
         self._session.execute(statement)
         for one in sums:
             self._written.add(*one)

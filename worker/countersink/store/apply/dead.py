@@ -14,13 +14,6 @@ from typing import Any, Final
 
 from countersink.store.connection import Session, rerun
 
-WHOLE_ENTRY: Final = -1
-TOO_OLD: Final = "too_old"
-"""The reason of what may have been counted already, its guard being gone."""
-RECONCILED: Final = "reconciled"
-"""The reason of what is in that which its bucket was set to."""
-COUNTED_MAYBE: Final = (TOO_OLD, RECONCILED)
-"""Reasons of what is counted already, or may be: it is retried only when asked for."""
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
 """Bytes of a payload that are kept; on a server with a smaller max_allowed_packet, as many."""
 MAX_DETAIL: Final = 1000
@@ -44,8 +37,8 @@ class DeadRow:
         position: the row's place in the entry from 0; -1 for the whole entry.
         stream: key of the stream it came from.
         at: Unix ms of the entry's first attempt to be sent.
-        reason: an ASCII code for machines, at most 64 characters: ``out_of_range``, ``too_old``,
-            ``bad_key``, …
+        reason: the code of a :class:`~countersink.runtime.dead_letter.DeadReason`, or one that a
+            newer version has written; ASCII, at most 64 characters.
         detail: a sentence for people.
         payload: the row as a JSON array, or the entry's ``rows`` field.
         truncated: the payload was cut off, so it cannot be retried.

@@ -7,11 +7,12 @@ from datetime import datetime
 from functools import partial
 from typing import Final, Protocol
 
+from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, DeadReason
 from countersink.store.apply import dead
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.cells import Upserts
 from countersink.store.apply.control import read_control
-from countersink.store.apply.dead import COUNTED_MAYBE, RECONCILED, WHOLE_ENTRY, DeadRow, Key
+from countersink.store.apply.dead import DeadRow, Key
 from countersink.store.apply.key_caps import with_rows
 from countersink.store.apply.refusals import refuse
 from countersink.store.connection import Session, rerun
@@ -87,7 +88,7 @@ def retry(
     """
     retried = failed = rows = 0
     failed_now: set[Key] = set()
-    but = COUNTED_MAYBE if reason is None and refs is None else ()
+    but = MAYBE_COUNTED if reason is None and refs is None else ()
     for page in dead.pages(session, reason=reason, refs=refs, but=but, up_to=up_to, size=PAGE):
         # What a whole entry has left behind comes after it in the order of the pages: not again.
         keys = [key for key in page if key not in failed_now]
@@ -127,7 +128,7 @@ def _retry_page(
             part = [
                 _incoming(row, rows)
                 for row, rows, _ in attempts
-                if (row.reason == RECONCILED) is late
+                if (row.reason == DeadReason.RECONCILED) is late
             ]
             kept, refused_now = refuse(session, part, in_force, late=late)
             entries += kept

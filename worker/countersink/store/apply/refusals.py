@@ -10,17 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from countersink.runtime.dead_letter import DeadReason
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.cells import dead_row
-from countersink.store.apply.dead import RECONCILED, DeadRow
+from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import Session
 from countersink.store.counters.policies import Mark, Policies, accepted
 from countersink.store.errors import BadData
 from countersink.store.sql import parts
-
-TRACKED_COUNTER: Final = "tracked_counter"
-UNKNOWN_COUNTER: Final = "unknown_counter"
-"""Reasons of the dead rows."""
 
 
 def refuse(
@@ -108,7 +105,7 @@ def _tracked(counter: str) -> BadData:
     return BadData(
         f"{counter!r} is the row count of a tracked table, and only its triggers count it: count"
         f" under another name, or `countersink untrack {counter}`, then `countersink dead retry`",
-        reason=TRACKED_COUNTER,
+        reason=DeadReason.TRACKED_COUNTER,
     )
 
 
@@ -116,7 +113,7 @@ def _unknown(counter: str) -> BadData:
     return BadData(
         f"no counter is called {counter!r}, and only known ones are counted here:"
         f" `countersink counter set {counter}`, then `countersink dead retry`",
-        reason=UNKNOWN_COUNTER,
+        reason=DeadReason.UNKNOWN_COUNTER,
     )
 
 
@@ -124,8 +121,8 @@ def _reconciled(when: int, mark: Mark) -> BadData:
     return BadData(
         f"accepted at {when} (Unix ms), and backfill {mark.run} has set this bucket since then to"
         f" what its sources say of everything before {mark.sent_before}: if they lack it,"
-        f" `countersink dead retry --reason {RECONCILED}`, or its ref, counts it on top",
-        reason=RECONCILED,
+        f" `countersink dead retry --reason {DeadReason.RECONCILED}`, or its ref, counts it on top",
+        reason=DeadReason.RECONCILED,
     )
 
 

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from countersink.runtime.dead_letter import DeadReason
 from countersink.store.apply import dead
 from countersink.store.apply.dead import document
 from countersink.store.apply.dead_retry import Retried, retry
@@ -105,6 +106,9 @@ def _list(session: Session, reason: str | None, limit: int) -> dict[str, Any]:
     return {
         "rows": [_shortened(document(row)) for row in rows],
         "by_reason": by_reason,
+        "reasons": {
+            reason.value: reason.document() for reason in DeadReason if reason.value in by_reason
+        },
         "total": sum(by_reason.values()),
         "up_to": None if newest is None else _unix_ms(newest),
     }
@@ -211,6 +215,17 @@ _ROW: Final = object_schema(
     },
     required=["ref", "reason", "detail", "at", "created", "payload", "truncated"],
 )
+_REASON: Final = object_schema(
+    {
+        "headline": _TEXT | {"description": "what happened, in a few words"},
+        "explanation": _TEXT | {"description": "the same as a sentence"},
+        "remedy": _TEXT | {"description": "what to do"},
+        "maybe_counted": {
+            "type": "boolean",
+            "description": "it is counted already, or may be: it is retried only when asked for",
+        },
+    }
+)
 _REFS: Final = {
     "type": "array",
     "items": {"type": "string", "pattern": "^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$"},
@@ -262,6 +277,7 @@ _LIST: Final[dict[str, Any]] = {
         {
             "rows": {"type": "array", "items": _ROW},
             "by_reason": {"type": "object", "additionalProperties": _COUNT},
+            "reasons": {"type": "object", "additionalProperties": _REASON},
             "total": _COUNT,
             "up_to": {
                 "type": ["integer", "null"],

@@ -5,16 +5,16 @@ import { announce, h, put } from "./dom.js";
 import { moment, whole } from "./format.js";
 import { visible } from "./names.js";
 import { choice, failure } from "./parts.js";
-import { reasonOf } from "./reasons.js";
 
 const FIRST = 50;
 const MOST = 500;
-const COUNTED_MAYBE = ["too_old", "reconciled"];
+const UNKNOWN = { headline: "It could not be counted", explanation: "The details say why.", remedy: "Retry it once its cause is mended, or drop it.", maybe_counted: false };
 
 /** `done()` is called when something was retried or dropped. */
 export function deadLetters(app, done) {
   let reason = null;
   let byReason = {};
+  let explained = {};
   let limit = FIRST;
   let known = "";
   let asked = 0;
@@ -35,12 +35,18 @@ export function deadLetters(app, done) {
     dialog,
   );
 
+  /** What a reason means; a newer version may have written one that this server does not know. */
+  function reasonOf(code) {
+    return Object.hasOwn(explained, code) ? explained[code] : UNKNOWN;
+  }
+
   async function load() {
     const turn = ++asked;
     try {
       const found = await get("/v1/dead", { reason, limit });
       if (turn !== asked) return undefined; // something else was chosen meanwhile
       byReason = found.by_reason;
+      explained = found.reasons;
       known = JSON.stringify(byReason);
       if (reason && !byReason[reason]) {
         reason = null;
@@ -65,7 +71,7 @@ export function deadLetters(app, done) {
       actions,
       total === 0 && h("p", { class: "soft" }, "None: everything that came could be counted."),
       reasons.length > 1 &&
-        choice("Reasons", [[null, `All ${whole(total)}`], ...reasons.map(([name, n]) => [name, `${reasonOf(name).title} ${whole(n)}`])], reason, (value) => {
+        choice("Reasons", [[null, `All ${whole(total)}`], ...reasons.map(([name, n]) => [name, `${reasonOf(name).headline} ${whole(n)}`])], reason, (value) => {
           reason = value;
           limit = FIRST;
           // They say what they are about, which is not what is pressed until the answer is there.
@@ -85,17 +91,17 @@ export function deadLetters(app, done) {
   }
 
   function letter(row, own) {
-    const { title, what, todo } = reasonOf(row.reason);
+    const { headline, explanation, remedy } = reasonOf(row.reason);
     return h(
       "li",
       null,
-      h("p", { class: "what" }, h("strong", null, title), " ", h("span", { class: "soft number" }, moment(row.created)), own && [
+      h("p", { class: "what" }, h("strong", null, headline), " ", h("span", { class: "soft number" }, moment(row.created)), own && [
         h("span", { class: "buttons" }, [
           h("button", { type: "button", class: "small", "aria-label": `Retry ${row.ref}`, onclick: () => retry({ refs: [row.ref] }, 1) }, "Retry"),
           h("button", { type: "button", class: "small danger", "aria-label": `Drop ${row.ref}`, onclick: () => drop({ refs: [row.ref] }, 1) }, "Drop…"),
         ]),
       ]),
-      h("p", null, `${what} `, row.truncated ? "What came was cut off, so it cannot be retried: drop it." : todo),
+      h("p", null, `${explanation} `, row.truncated ? "What came was cut off, so it cannot be retried: drop it." : remedy),
       h("details", null, [
         h("summary", null, "Details"),
         h("p", null, h("code", null, row.reason), ": ", visible(row.detail)),
@@ -106,8 +112,8 @@ export function deadLetters(app, done) {
   }
 
   async function retry(which, number) {
-    const maybe = which.reason && COUNTED_MAYBE.includes(which.reason);
-    if (maybe && !(await sure(`${reasonOf(which.reason).title}: these rows may be counted already. Count ${number === 1 ? "it" : `these ${whole(number)}`} all the same?`, "Count"))) return;
+    const maybe = which.reason && reasonOf(which.reason).maybe_counted;
+    if (maybe && !(await sure(`${reasonOf(which.reason).headline}: these rows may be counted already. Count ${number === 1 ? "it" : `these ${whole(number)}`} all the same?`, "Count"))) return;
     await act(async () => {
       const result = await post("/v1/dead/retry", which);
       const parts = [`Counted ${whole(result.rows)} ${result.rows === 1 ? "row" : "rows"}`];

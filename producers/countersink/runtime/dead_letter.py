@@ -1,0 +1,184 @@
+"""Why a row or an entry becomes a dead letter: codes, and for people what happened and what to do.
+
+Here are all of them: those of the decoder (``stream.decode``), of the database's refusals
+(``store.errors``), of the rules of counters (``store.apply.refusals``) and of the worker.
+"""
+
+from enum import StrEnum
+from typing import Any, Final, Self
+
+WHOLE_ENTRY: Final = -1
+"""The position of a dead letter that stands for its entry as a whole."""
+
+_SENDER = "Mend what sends it, then drop this: as it is it can never be counted."
+_SPLIT = "Let the sender split its entries, then drop this."
+_ENTRY = (
+    "Something that is no producer of ours, or a broken one, writes to the queue. Mend it, then"
+    " drop this."
+)
+_AGAIN = "Count it only if you are sure that it was not counted: Retry adds it once more."
+_CAUSE = "Retry it once its cause is mended, or drop it."
+
+
+class DeadReason(StrEnum):
+    """The reasons, by their codes for machines, which are in the column ``dead_row.reason``.
+
+    Attributes:
+        headline: what happened, in a few words.
+        explanation: the same as a sentence.
+        remedy: what to do.
+        maybe_counted: it is counted already, or may be: it is retried only when asked for.
+    """
+
+    headline: str
+    explanation: str
+    remedy: str
+    maybe_counted: bool
+
+    def __new__(
+        cls,
+        code: str,
+        headline: str,
+        explanation: str,
+        remedy: str,
+        maybe_counted: bool = False,
+    ) -> Self:
+        self = str.__new__(cls, code)
+        self._value_ = code
+        self.headline, self.explanation, self.remedy = headline, explanation, remedy
+        self.maybe_counted = maybe_counted
+        return self
+
+    BAD_COUNTER = (
+        "bad_counter",
+        "No counter can have this name",
+        "Names have 1 to 64 characters of A-Z a-z 0-9 _ . : -.",
+        _SENDER,
+    )
+    BAD_KEY = (
+        "bad_key",
+        "No key can be like this",
+        "A key is text, to be written as UTF-8.",
+        _SENDER,
+    )
+    BAD_MINUTE = (
+        "bad_minute",
+        "The time is none",
+        "It is before 1970, after 9999, or no number.",
+        _SENDER,
+    )
+    BAD_AMOUNT = "bad_amount", "The amount is none", "It is no whole number of 64 bits.", _SENDER
+    NOT_A_ROW = (
+        "not_a_row",
+        "Not an increment",
+        "An increment is a counter, a key, a minute and an amount.",
+        _SENDER,
+    )
+    TOO_LARGE = (
+        "too_large",
+        "Too large to be read",
+        "The entry has more bytes than are read at once.",
+        _SPLIT,
+    )
+    TOO_MANY_ROWS = (
+        "too_many_rows",
+        "Too many increments in one entry",
+        "More than are read at once.",
+        _SPLIT,
+    )
+    NOT_JSON = (
+        "not_json",
+        "Not to be read",
+        "The increments of this entry are no JSON.",
+        _ENTRY,
+    )
+    NOT_ROWS = (
+        "not_rows",
+        "Not to be read",
+        "The entry holds something else than a list of increments.",
+        _ENTRY,
+    )
+    NO_ROWS = "no_rows", "No entry of countersink's", "It has no increments in it.", _ENTRY
+    BAD_VERSION = (
+        "bad_version",
+        "Not to be read",
+        "The entry does not say which format it has.",
+        _ENTRY,
+    )
+    BAD_ID = "bad_id", "Not to be read", "The entry's id is none.", _ENTRY
+    BAD_AT = "bad_at", "Not to be read", "The entry does not say when it was sent.", _ENTRY
+    NEWER_VERSION = (
+        "newer_version",
+        "Sent by a newer version",
+        "The sender is newer than the workers here.",
+        "Upgrade the workers, then press Retry.",
+    )
+    OUT_OF_RANGE = (
+        "out_of_range",
+        "The total would be too large",
+        "With this amount the total would not fit into 64 bits.",
+        "Retry it once the total has room for it, or drop it.",
+    )
+    TOO_LONG = (
+        "too_long",
+        "Too long for the table",
+        "The database does not take a text of this length.",
+        _SENDER,
+    )
+    WRONG_ENCODING = (
+        "wrong_encoding",
+        "The text is not UTF-8",
+        "The database does not take what is in the key.",
+        _SENDER,
+    )
+    INVALID_VALUE = (
+        "invalid_value",
+        "It could not be counted",
+        "The database does not take one of its values; the details say which.",
+        _CAUSE,
+    )
+    TOO_OLD = (
+        "too_old",
+        "Too old to be sure of",
+        "It was first sent so long ago that nobody can tell any more whether it was counted.",
+        _AGAIN,
+        True,
+    )
+    RECONCILED = (
+        "reconciled",
+        "Its day was set from a log",
+        "A backfill has set this day to what a log says, which may have this in it already.",
+        _AGAIN,
+        True,
+    )
+    TRACKED_COUNTER = (
+        "tracked_counter",
+        "This counter follows a table",
+        "Only the table's own triggers count it.",
+        "Send to another counter, then drop this.",
+    )
+    UNKNOWN_COUNTER = (
+        "unknown_counter",
+        "Nobody has made this counter",
+        "The workers count only counters that exist (strict).",
+        "Make it with “countersink counter set”, then press Retry; or drop this.",
+    )
+    INTERNAL_ERROR = (
+        "internal_error",
+        "It could not be counted",
+        "An unexpected error in countersink; the worker's log has the traceback.",
+        _CAUSE,
+    )
+
+    def document(self) -> dict[str, Any]:
+        """Its attributes, for JSON."""
+        return {
+            "headline": self.headline,
+            "explanation": self.explanation,
+            "remedy": self.remedy,
+            "maybe_counted": self.maybe_counted,
+        }
+
+
+MAYBE_COUNTED: Final = tuple(reason for reason in DeadReason if reason.maybe_counted)
+"""Those that are retried only when asked for."""
