@@ -17,7 +17,7 @@ from countersink.producers.outbox import Parcel
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import connect, mapped
 from countersink.stream.errors import StreamError, StreamMisconfigured, translate
-from countersink.stream.names import note_use, partitions, stream_key
+from countersink.stream.names import choose_partition, note_use, stream_key
 from countersink.stream.progress import Epoch, look, order
 
 FIRST_BACKOFF_SECONDS: Final = 0.1
@@ -135,7 +135,7 @@ class RedisLink:
         )
         self._client = client  # from here on, abort() can break it off
         self._clock.learn(client)
-        self._partition = int(self._share * partitions(client))
+        self._partition = choose_partition(client, self._share)
         self.trail.follow(client, self._stream)
         self.connected = True
         self._backoff = FIRST_BACKOFF_SECONDS

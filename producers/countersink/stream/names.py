@@ -23,6 +23,7 @@ find every stream that ever held an entry, whatever the operator sets, and whene
 """
 
 from hashlib import sha256
+from random import SystemRandom
 from typing import Any, Final
 
 import redis
@@ -88,6 +89,19 @@ def partitions(client: redis.Redis) -> int:
             f"{PARTITIONS_KEY} holds {text[:40]!r}: SET it to a number from 1 to {MAX_PARTITIONS}"
         )
     return int(text)
+
+
+def choose_partition(client: redis.Redis, share: float | None = None) -> int:
+    """The partition that a sender sends to.
+
+    Args:
+        share: from 0 up to 1, without it; the same share is the same partition as long as their
+            number stays. Default: at random.
+
+    Raises:
+        StreamMisconfigured, StreamUnavailable: see :func:`partitions`.
+    """
+    return int((SystemRandom().random() if share is None else share) * partitions(client))
 
 
 def note_use(client: Any, partition: int) -> None:

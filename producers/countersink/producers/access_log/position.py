@@ -43,7 +43,13 @@ import redis
 from countersink.producers.errors import PositionError
 from countersink.stream.connection import mapped
 from countersink.stream.entry import Sealed
-from countersink.stream.names import note_use, partitions, stream_key, tail_key, used_partitions
+from countersink.stream.names import (
+    choose_partition,
+    note_use,
+    stream_key,
+    tail_key,
+    used_partitions,
+)
 
 VERSION: Final = 1
 PREFIX_BYTES: Final = 1024
@@ -113,7 +119,7 @@ class Ledger:
             for partition in known:
                 pipe.exists(tail_key(partition, source))
             there = pipe.execute()
-        home = int(tail_key(0, source)[-8:], 16) % partitions(client)
+        home = choose_partition(client, int(tail_key(0, source)[-8:], 16) / 2**32)
         self.partition: int = known[there.index(1)] if 1 in there else home
         note_use(client, self.partition)
         self.key = tail_key(self.partition, source)

@@ -1,6 +1,5 @@
 """Stores what was read of a log: entries and position together, however long Redis is away."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from countersink.stream.entry import (
     new_entry_id,
 )
 from countersink.stream.errors import StreamUnavailable
-from countersink.stream.names import note_use, partitions, stream_key
+from countersink.stream.names import choose_partition, note_use, stream_key
 
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 5.0
@@ -123,7 +122,7 @@ class LogSender:
 
     def partition(self) -> int:
         """A partition for a source without a place of its own."""
-        partition = self.patiently(lambda: os.getpid() % partitions(self.client))
+        partition = self.patiently(lambda: choose_partition(self.client))
         self.patiently(lambda: note_use(self.client, partition))
         return partition
 

@@ -17,7 +17,7 @@ from countersink.producers.spool.directory import segment_paths
 from countersink.producers.spool.record import Record
 from countersink.producers.spool.segment import Segment
 from countersink.stream.clock import RedisClock
-from countersink.stream.names import partitions
+from countersink.stream.names import choose_partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class _Replay:
     def run(self, directory: Path) -> Replayed:
         """All segments that nobody holds."""
         self._clock.learn(self._client)
-        self._partition = int.from_bytes(os.urandom(4), "big") % partitions(self._client)
+        self._partition = choose_partition(self._client)
         try:
             for path in segment_paths(directory):
                 if self._stopped:

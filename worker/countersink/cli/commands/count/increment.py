@@ -1,6 +1,5 @@
 """``countersink increment``: one increment, sent until Redis has said that it is stored."""
 
-import os
 import time
 from datetime import datetime
 from typing import Final
@@ -16,7 +15,7 @@ from countersink.stream.clock import offset_ms
 from countersink.stream.connection import connect, mapped
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.errors import StreamUnavailable
-from countersink.stream.names import note_use, partitions, stream_key
+from countersink.stream.names import choose_partition, note_use, stream_key
 
 
 @click.command("increment", cls=settings.Command)
@@ -67,7 +66,7 @@ def send_one(redis_url: str, counter: str, key: str, amount: int, at: datetime |
     minute = now // 60_000 if at is None else minute_of(at)
     rows = encode_rows([(counter, key, minute, amount)])
     entry = Sealed(new_entry_id(now), now, rows, 1)
-    partition = os.getpid() % partitions(client)
+    partition = choose_partition(client)
     note_use(client, partition)
     stream = stream_key(partition)
     for attempt in range(1, ATTEMPTS + 1):
