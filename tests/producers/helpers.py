@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import textwrap
 from collections import Counter
@@ -11,6 +12,7 @@ from typing import Any
 
 import redis
 
+from countersink.runtime.log import Log
 from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
 from countersink.stream.entry import Delivery
@@ -94,3 +96,8 @@ class Worker:
 
     def work(self) -> None:
         self.acknowledge(self.take())
+
+
+def new_log() -> Log:
+    """The log of a producer that has logged nothing so far."""
+    return Log(logging.getLogger("countersink.producers"))

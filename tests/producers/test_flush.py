@@ -11,13 +11,12 @@ import pytest
 import redis
 
 from countersink.producers import Producer
-from countersink.producers.log import ProducerLog
 from countersink.producers.redis_link import StoredMark, Trail
 from countersink.stream.connection import command, connect
 from countersink.stream.decode import entry_id_of
 from countersink.stream.group import Group
 from countersink.stream.names import PARTITIONS_KEY, stream_key
-from tests.producers.helpers import STREAM, Worker, distinct, entries, total
+from tests.producers.helpers import STREAM, Worker, distinct, entries, new_log, total
 from tests.support.factories import RedisFactory
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
@@ -42,7 +41,7 @@ def test_flush_is_true_when_redis_has_it(redis_url: str, redis_client: redis.Red
 
 
 def test_a_mark_is_applied_when_all_up_to_it_is_acknowledged(redis_client: redis.Redis) -> None:
-    trail, marks = Trail(ProducerLog()), []
+    trail, marks = Trail(new_log()), []
     group = Group(redis_client, ["a", "b"], "w")
     for stream in ("a", "b", "c"):
         trail.follow(redis_client, stream)

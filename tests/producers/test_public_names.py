@@ -13,7 +13,7 @@ import countersink.producers
 import countersink.producers.spool
 import countersink.producers.testing
 from countersink.producers import Options, Producer, Stats
-from countersink.producers.log import ACTIONS
+from countersink.producers.engine import ACTIONS
 from countersink.producers.testing import RecordingProducer
 from tests.support.processes import child_environment
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from countersink.producers.errors import SpoolFull
-from countersink.producers.log import ProducerLog
 from countersink.producers.outbox import Parcel
 from countersink.producers.spool import SpoolError, list_segments
 from countersink.producers.spool.directory import new_segment_path, segment_paths, used_bytes
@@ -25,7 +24,9 @@ from countersink.producers.spool.record import (
 from countersink.producers.spool.replay import Backlog
 from countersink.producers.spool.segment import Segment
 from countersink.producers.spool.writer import Spool
+from countersink.runtime.log import Log
 from countersink.stream.entry import encode_rows, new_entry_id
+from tests.producers.helpers import new_log
 from tests.support.waiting import eventually
 
 NOW = 1_795_000_000_000
@@ -56,9 +57,9 @@ def adopt(path: Path) -> Segment:
     return segment
 
 
-def replayed(path: Path, *, log: ProducerLog | None = None) -> tuple[list[Parcel], Backlog]:
+def replayed(path: Path, *, log: Log | None = None) -> tuple[list[Parcel], Backlog]:
     """Replay one segment to its end."""
-    backlog = Backlog(log or ProducerLog())
+    backlog = Backlog(log or new_log())
     backlog.add(adopt(path))
     sent: list[Parcel] = []
     while parcels := backlog.next(3, lambda: NOW):
@@ -69,7 +70,7 @@ def replayed(path: Path, *, log: ProducerLog | None = None) -> tuple[list[Parcel
 
 def first_replayed(path: Path) -> list[Parcel]:
     """Replay the first entry of a segment, then break off."""
-    backlog = Backlog(ProducerLog())
+    backlog = Backlog(new_log())
     backlog.add(adopt(path))
     first = backlog.next(1, lambda: NOW)
     backlog.delivered(first)
@@ -287,7 +288,7 @@ def test_a_file_that_is_not_a_segment_is_left_alone(tmp_path: Path) -> None:
 
 def test_at_is_stamped_on_disk_before_the_first_send_and_kept(tmp_path: Path) -> None:
     path = written(tmp_path, [parcel(1), parcel(2, at=NOW - 60_000), parcel(3)])
-    backlog = Backlog(ProducerLog())
+    backlog = Backlog(new_log())
     backlog.add(adopt(path))
     sent = backlog.next(3, lambda: NOW)
     assert [each.at for each in sent] == [NOW, NOW - 60_000, NOW]
@@ -299,7 +300,7 @@ def test_at_is_stamped_on_disk_before_the_first_send_and_kept(tmp_path: Path) ->
 def test_a_replay_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
     parcels = [parcel(number) for number in range(1, 8)]
     path = written(tmp_path, parcels)
-    backlog = Backlog(ProducerLog())
+    backlog = Backlog(new_log())
     backlog.add(adopt(path))
     sent = backlog.next(3, lambda: NOW)
     backlog.delivered(sent[:2])  # Redis refused the third
@@ -382,7 +383,7 @@ def test_a_full_disk_does_not_keep_a_replay_from_stamping(tmp_path: Path) -> Non
 
 
 def test_the_directory_has_a_limit(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool", 2000, ProducerLog())
+    spool = Spool(tmp_path / "spool", 2000, new_log())
     stored = 0
 
     def fill() -> None:
@@ -404,7 +405,7 @@ def test_segments_are_replayed_in_the_order_in_which_they_were_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("countersink.producers.spool.writer.SEGMENT_BYTES", 300)
-    spool = Spool(tmp_path, 1 << 20, ProducerLog())
+    spool = Spool(tmp_path, 1 << 20, new_log())
     parcels = [parcel(number) for number in range(1, 30)]
     for each in parcels:
         spool.append([each])
@@ -420,7 +421,7 @@ def test_segments_are_replayed_in_the_order_in_which_they_were_written(
 
 
 def test_an_empty_segment_is_deleted_at_close(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, 1 << 20, ProducerLog())
+    spool = Spool(tmp_path, 1 << 20, new_log())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_HEADER_SIZE, hard))
     try:
@@ -435,7 +436,7 @@ def test_an_empty_segment_is_deleted_at_close(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_an_error_of_the_spool(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    spool = Spool(tmp_path / "file" / "spool", 1 << 20, ProducerLog())
+    spool = Spool(tmp_path / "file" / "spool", 1 << 20, new_log())
     with pytest.raises(SpoolError, match="cannot create"):
         spool.append([parcel(1)])
 
@@ -469,7 +470,7 @@ def test_a_listing_tells_records_that_are_not_done_and_leaves_the_lock(tmp_path:
     size = (len(content) - FILE_HEADER_SIZE) // 5
     content[FILE_HEADER_SIZE + 3 * size + 30] ^= 0xFF  # in the fourth record
     path.write_bytes(content + bytes(100))  # and a torn tail
-    backlog = Backlog(ProducerLog())
+    backlog = Backlog(new_log())
     backlog.add(adopt(path))
     backlog.delivered(backlog.next(2, lambda: NOW))
     (info,) = list_segments(tmp_path)

@@ -11,13 +11,13 @@ from countersink.producers import lifecycle
 from countersink.producers.buffer.events import EventBuffer, Mode
 from countersink.producers.buffer.fold_thread import FoldThread
 from countersink.producers.buffer.rows import NEVER, RowBuffer
-from countersink.producers.log import ProducerLog
 from countersink.producers.options import Options
 from countersink.producers.outbox import Outbox
 from countersink.producers.redis_link import RedisLink, StoredMark, Trail
 from countersink.producers.send_thread import POLL_SECONDS, Flush, SendThread
 from countersink.producers.spool.writer import Spool, SpoolThread
 from countersink.producers.threads import Lock, breathe, pause
+from countersink.runtime.log import Log
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import connect
 
@@ -29,6 +29,24 @@ DRAINING_SECONDS: Final = 2.0
 """Rows leave memory if some were stored so long ago at most."""
 RESTART_SECONDS: Final = 1.0
 """Between two attempts to start the threads."""
+
+
+ACTIONS: Final = frozenset(
+    (
+        "connected",  # Redis answers again
+        "unavailable",  # Redis does not answer, or refuses
+        "held_back",  # the stream is longer than max_stream_length
+        "dropped",  # increments were lost for want of room
+        "spool_failed",  # the spool could not be written or read
+        "spool_damaged",  # a segment has a torn tail or a corrupt record
+        "replayed",  # a spool segment was sent and deleted
+        "not_known",  # whether what was stored is in MySQL: entries left the stream otherwise
+        "sigterm",  # flushing because of SIGTERM
+        "left_over",  # increments could not be stored before close
+        "internal_error",  # a bug: a background thread caught an exception and goes on
+    )
+)
+"""Every ``action`` a record of the logger ``countersink.producers`` can carry."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +92,7 @@ class Engine:
     def __init__(self, url: str, options: Options) -> None:
         self._url = url
         self._options = options
-        self._log = ProducerLog()
+        self._log = Log(logging.getLogger("countersink.producers"))
         self._clock = RedisClock()
         self._buffer = RowBuffer(options.max_rows_in_memory or NEVER, options.max_bytes_in_memory)
         self.events = EventBuffer(self._buffer, self._clock, self._wake)
@@ -141,7 +159,7 @@ class Engine:
             # sends, unless a later attempt succeeds.
             self._next_start = time.monotonic() + RESTART_SECONDS
             self.events.switch(Mode.ALONE)
-            self._log.seldom(logging.ERROR, "internal_error", "no thread: %s", error)
+            self._log.seldom("internal_error", f"no thread: {error}", level=logging.ERROR)
 
     @property
     def unused(self) -> bool:
@@ -309,17 +327,16 @@ class Engine:
         if self._fold_thread.is_alive():
             self._fold_thread.join(JOIN_SECONDS)
         if lost is None:
-            self._log.say(
-                logging.ERROR,
+            self._log(
                 "left_over",
                 "what was not stored is lost, and not counted: the folder did not answer",
+                level=logging.ERROR,
             )
         elif unsaid := self._send_thread.unsaid():
-            self._log.say(
-                logging.ERROR,
+            self._log(
                 "left_over",
-                "%d increments could be stored neither in Redis nor on disk and are lost",
-                unsaid,
+                f"{unsaid} increments could be stored neither in Redis nor on disk and are lost",
+                level=logging.ERROR,
             )
         self._link.close()
         if self._spool is not None:
@@ -343,19 +360,16 @@ class Engine:
 
     def complain_of_late(self) -> None:
         """Say that increments came after the close at the end of the process."""
-        self._log.seldom(
-            logging.WARNING, "dropped", "counted after the flush at exit, and so dropped"
-        )
+        self._log.seldom("dropped", "counted after the flush at exit, and so dropped")
 
     def tell_of_loss(self) -> None:
         """Say how much is in this process's memory alone, which ends."""
         figures = self.stats()
         if left := figures.accepted - figures.stored - figures.spooled:
-            self._log.say(
-                logging.ERROR,
+            self._log(
                 "left_over",
-                "%d increments are not stored, and lost as the process ends now",
-                left,
+                f"{left} increments are not stored, and lost as the process ends now",
+                level=logging.ERROR,
             )
 
     def _stop_threads(self) -> None:

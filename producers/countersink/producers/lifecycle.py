@@ -18,6 +18,7 @@ A forked child begins with empty producers.
 
 import atexit
 import encodings.idna  # noqa: F401  (see the end of this module)
+import logging
 import os
 import signal
 import sys
@@ -27,7 +28,6 @@ from functools import wraps
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from countersink.producers.log import logger
 from countersink.producers.threads import (
     Bell,
     get_ident,
@@ -38,9 +38,12 @@ from countersink.producers.threads import (
     start_thread,
     stop_switching,
 )
+from countersink.runtime.log import Log
 
 if TYPE_CHECKING:
     from countersink.producers.producer import Producer
+
+_log = Log(logging.getLogger("countersink.producers"))
 
 NUMBERS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
 """The signals that are flushed at."""
@@ -204,7 +207,7 @@ def _close(everyone: list["Producer"]) -> None:
 
 
 def _complain() -> None:
-    logger.exception("at the end of the process:", extra={"action": "internal_error"})
+    _log("internal_error", "at the end of the process:", level=logging.ERROR, bug=sys.exception())
 
 
 # --- signals ---------------------------------------------------------------------------------
@@ -277,7 +280,7 @@ def _close_for(number: int, bell: Bell) -> None:
 
 
 def _say(number: int) -> None:
-    logger.info("flushed because of %s", signal.Signals(number).name, extra={"action": "sigterm"})
+    _log("sigterm", f"flushed because of {signal.Signals(number).name}")
 
 
 def _handler(number: int) -> Any:

@@ -11,9 +11,9 @@ from typing import Final
 
 import redis
 
-from countersink.producers.log import ProducerLog
 from countersink.producers.options import Options
 from countersink.producers.outbox import Parcel
+from countersink.runtime.log import Log
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import connect, mapped
 from countersink.stream.errors import StreamError, StreamMisconfigured, translate
@@ -39,7 +39,7 @@ class RedisLink:
         trail: told of each entry that this process has stored.
     """
 
-    def __init__(self, url: str, options: Options, clock: RedisClock, log: ProducerLog) -> None:
+    def __init__(self, url: str, options: Options, clock: RedisClock, log: Log) -> None:
         self.connected = False
         self.held_back = False
         self.failures = 0
@@ -140,7 +140,7 @@ class RedisLink:
         self.connected = True
         self._backoff = FIRST_BACKOFF_SECONDS
         if self.failures:
-            self._log.say(logging.INFO, "connected", "Redis answers again")
+            self._log("connected", "Redis answers again")
         with mapped():
             self._judge(int(client.xlen(self._stream)))
 
@@ -152,7 +152,7 @@ class RedisLink:
                 f"{self._stream} has {length} entries; at most {self._max_length} may wait"
             )
             self._not_before = time.monotonic() + HELD_BACK_SECONDS * random.uniform(0.5, 1.5)
-            self._log.seldom(logging.WARNING, "held_back", "%s", self.last_error)
+            self._log.seldom("held_back", str(self.last_error))
         else:
             self.held_back = False
 
@@ -162,7 +162,7 @@ class RedisLink:
         self._not_before = time.monotonic() + self._backoff * random.uniform(0.5, 1.0)
         self._backoff = min(MAX_BACKOFF_SECONDS, self._backoff * 2)
         if not self._aborted:
-            self._log.seldom(logging.WARNING, "unavailable", "%s; rows wait in memory", error)
+            self._log.seldom("unavailable", f"{error}; rows wait in memory")
         self.close()
 
 
@@ -243,7 +243,7 @@ class Trail:
         log: where it is said that the trail was lost.
     """
 
-    def __init__(self, log: ProducerLog) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self._ends: dict[str, str] = {}
         self._applied: dict[str, str] = {}
@@ -267,11 +267,10 @@ class Trail:
         """
         told, self._told = self._told, self.breaks
         if self._told > told:
-            self._log.say(
-                logging.WARNING,
+            self._log(
                 "not_known",
-                "whether all that was stored is in MySQL is not known: %s",
-                self._breaks[-1],
+                f"whether all that was stored is in MySQL is not known: {self._breaks[-1]}",
+                level=logging.WARNING,
             )
 
     def follow(self, client: redis.Redis, stream: str) -> None:

@@ -6,12 +6,12 @@ from typing import Final
 
 from countersink.producers.buffer.events import EventBuffer
 from countersink.producers.errors import SpoolError
-from countersink.producers.log import ProducerLog
 from countersink.producers.options import Options
 from countersink.producers.outbox import PARCELS_AT_A_TIME, Outbox
 from countersink.producers.redis_link import RedisLink
 from countersink.producers.spool.writer import Spool, SpoolThread
 from countersink.producers.threads import Bell, WorkThread, sleep
+from countersink.runtime.log import Log
 from countersink.stream.clock import RedisClock
 
 AFTER_BUG_SECONDS: Final = 1.0
@@ -29,7 +29,7 @@ class SendThread(WorkThread):
         outbox: Outbox,
         events: EventBuffer,
         clock: RedisClock,
-        log: ProducerLog,
+        log: Log,
         spool: Spool | None,
         options: Options,
     ) -> None:
@@ -100,11 +100,7 @@ class SendThread(WorkThread):
             dropped > self._reported
             and not self.stopping  # close() says what is left to say
             and self._log.seldom(
-                logging.WARNING,
-                "dropped",
-                "%d increments dropped: %s",
-                dropped - self._reported,
-                self._cause(),
+                "dropped", f"{dropped - self._reported} increments dropped: {self._cause()}"
             )
         ):
             self._reported = dropped
@@ -184,7 +180,7 @@ class SendThread(WorkThread):
                     if not self._link.usable:
                         return False
             except SpoolError as error:
-                self._log.seldom(logging.ERROR, "spool_failed", "%s; tried again later", error)
+                self._log.seldom("spool_failed", f"{error}; tried again later", level=logging.ERROR)
                 self._next_adoption = time.monotonic() + ADOPT_SECONDS
                 if len(backlog):
                     backlog.drop_first()

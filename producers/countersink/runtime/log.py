@@ -31,7 +31,7 @@ MAX_ERROR: Final = 300
 """Characters of an error in a record."""
 OTHER: Final = "other"
 """The action of a record that has none."""
-QUIET_S: Final = 30.0
+QUIET_S: Final = 60.0
 """Seconds between two records of one action that are said seldom."""
 KEPT_BYTES: Final = 1024 * 1024
 """Bytes of lines that are kept at most."""
@@ -65,26 +65,30 @@ class Log:
         bug: BaseException | None = None,
         **fields: object,
     ) -> None:
-        """Log ``message`` with its fields; ``bug`` adds the lines of code an unexpected exception
-        came through.
-        """
+        """Log ``message`` with its fields, and an unexpected exception."""
         if self._muted or not self._logger.isEnabledFor(level):
             return
-        if bug is not None:
-            fields["exception"] = type(bug).__qualname__
-            fields["traceback"] = code_lines(bug)
         extra = {"action": str(action), "fields": self._always | fields}
-        self._logger.log(level, message, extra=extra)
+        self._logger.log(level, message, extra=extra, exc_info=bug)
 
     def seldom(
         self, action: str, message: str, *, level: int = logging.WARNING, **fields: Any
-    ) -> None:
-        """Log, unless the same action was logged so less than :data:`QUIET_S` ago."""
+    ) -> bool:
+        """Log, unless the same action was logged so less than :data:`QUIET_S` ago; whether it was
+        logged."""
         now = time.monotonic()
         last = self._last.get(action)
-        if last is None or now - last >= QUIET_S:
+        due = last is None or now - last >= QUIET_S
+        if due:
             self._last[action] = now
             self(action, message, level=level, **fields)
+        return due
+
+    def bug(self, where: str) -> None:
+        """Log seldom the exception that is being handled, after which ``where`` goes on."""
+        self.seldom(
+            "internal_error", f"{where} goes on after:", level=logging.ERROR, bug=sys.exception()
+        )
 
     def mute(self) -> None:
         """Log nothing from now on: for threads that may outlive whoever prints their records."""
@@ -113,6 +117,7 @@ def _parts(record: logging.LogRecord) -> tuple[str, str, str, dict[str, Any]]:
     action = getattr(record, "action", OTHER)
     fields = dict(getattr(record, "fields", {}))
     if record.exc_info and record.exc_info[1] is not None:
+        fields["exception"] = type(record.exc_info[1]).__qualname__
         fields["traceback"] = code_lines(record.exc_info[1])
     return time.replace("+00:00", "Z"), record.levelname.lower(), action, fields
 

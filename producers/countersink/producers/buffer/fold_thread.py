@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from countersink.producers.buffer.events import ALL_CHUNK, CHUNK, MAX_RAW, EventBuffer, Mode
-from countersink.producers.log import ProducerLog
 from countersink.producers.threads import Bell, Empty, SimpleQueue, Thread, breathe, sleep
+from countersink.runtime.log import Log
 from countersink.stream.clock import RedisClock
 
 LOOK_SECONDS: Final = 0.05
@@ -50,7 +50,7 @@ class FoldThread(Thread):
         self,
         events: EventBuffer,
         clock: RedisClock,
-        log: ProducerLog,
+        log: Log,
         rows_waiting: Callable[[], None],
         draining: Callable[[float], bool],
     ) -> None:

@@ -2,12 +2,13 @@
 never raised.
 """
 
+import logging
 from collections.abc import Callable, Mapping, MutableMapping
 from threading import Lock
 from typing import Any, Final, Protocol
 
-from countersink.producers.log import ProducerLog
 from countersink.runtime.limits import check_counter, cut_key
+from countersink.runtime.log import Log
 
 About = MutableMapping[str, Any]
 """What an app is told of a request: an ASGI scope, or a WSGI environ."""
@@ -82,7 +83,7 @@ class KeyCounter:
         self._producer = producer
         self._counter = check_counter(counter)
         self._max_names = max_names
-        self._log = ProducerLog()
+        self._log = Log(logging.getLogger("countersink.producers"))
         self._lock = Lock()
         self._names: dict[str, str] = {}
         self._keys: dict[tuple[str, str, str], str] = {}

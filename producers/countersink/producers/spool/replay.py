@@ -10,12 +10,12 @@ from pathlib import Path
 import redis
 
 from countersink.producers.errors import SpoolError
-from countersink.producers.log import ProducerLog
 from countersink.producers.outbox import PARCELS_AT_A_TIME, Parcel
 from countersink.producers.redis_link import deliver
 from countersink.producers.spool.directory import segment_paths
 from countersink.producers.spool.record import Record
 from countersink.producers.spool.segment import Segment
+from countersink.runtime.log import Log
 from countersink.stream.clock import RedisClock
 from countersink.stream.names import choose_partition
 
@@ -82,7 +82,7 @@ class _Replay:
         self._on_progress = on_progress
         self._stop = stop
         self._stopped = False
-        self._log, self._clock = ProducerLog(), RedisClock()
+        self._log, self._clock = Log(logging.getLogger("countersink.producers")), RedisClock()
         self._backlog = Backlog(self._log)
         self._partition = 0
         self._held = 0
@@ -99,7 +99,7 @@ class _Replay:
                 try:
                     self._one(path)
                 except SpoolError as error:  # of this file: others may be well
-                    self._log.say(logging.ERROR, "spool_failed", "%s", error)
+                    self._log("spool_failed", str(error), level=logging.ERROR)
                     self._problems.append(str(error))
                     if len(self._backlog):
                         self._backlog.drop_first()
@@ -149,7 +149,7 @@ class Backlog:
         kept: files that were kept because of such.
     """
 
-    def __init__(self, log: ProducerLog) -> None:
+    def __init__(self, log: Log) -> None:
         self.segments_done = 0
         self.entries_done = 0
         self.increments_done = 0
@@ -226,12 +226,10 @@ class Backlog:
             self._damage(segment, left)
         elif left > 0:
             segment.cut(self._offset)
-            self._log.say(
-                logging.WARNING,
+            self._log(
                 "spool_damaged",
-                "%s: cut %d bytes of a record that was not written to its end",
-                segment.path,
-                left,
+                f"{segment.path}: cut {left} bytes of a record that was not written to its end",
+                level=logging.WARNING,
             )
         self._segments.popleft()
         if self._segments:
@@ -240,14 +238,12 @@ class Backlog:
         kept = segment.finish()
         if kept is not None:
             self.kept.append(kept)
-        self._log.say(logging.INFO, "replayed", "%s: replayed", segment.path)
+        self._log("replayed", f"{segment.path}: replayed")
 
     def _damage(self, segment: Segment, size: int) -> None:
         self.damaged_bytes += size
-        self._log.say(
-            logging.ERROR,
+        self._log(
             "spool_damaged",
-            "%s: %d bytes are corrupt and were passed over; the file is kept",
-            segment.path,
-            size,
+            f"{segment.path}: {size} bytes are corrupt and were passed over; the file is kept",
+            level=logging.ERROR,
         )

@@ -10,13 +10,13 @@ from typing import Final
 
 from countersink.producers.buffer.rows import RowBuffer
 from countersink.producers.errors import SpoolError, SpoolFull
-from countersink.producers.log import ProducerLog
 from countersink.producers.outbox import PARCELS_AT_A_TIME, Outbox, Parcel
 from countersink.producers.spool.directory import new_segment_path, segment_paths, used_bytes
 from countersink.producers.spool.record import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, failing_as
 from countersink.producers.spool.replay import Backlog
 from countersink.producers.spool.segment import Segment
 from countersink.producers.threads import Lock, WorkThread, sleep
+from countersink.runtime.log import Log
 
 RETRY_SECONDS: Final = 1.0
 SEGMENT_BYTES: Final = 16 << 20
@@ -31,7 +31,7 @@ class Spool:
         failure: why the last attempt to write failed; ``None``: it did not.
     """
 
-    def __init__(self, directory: Path, max_bytes: int, log: ProducerLog) -> None:
+    def __init__(self, directory: Path, max_bytes: int, log: Log) -> None:
         self.directory = directory
         self.backlog = Backlog(log)
         self.failure: str | None = None
@@ -89,7 +89,7 @@ class Spool:
             try:
                 segment = Segment.adopt(path)
             except SpoolError as error:
-                self._log.seldom(logging.ERROR, "spool_failed", "%s", error)
+                self._log.seldom("spool_failed", str(error), level=logging.ERROR)
                 continue
             if segment is not None:
                 self.backlog.add(segment)
@@ -108,7 +108,7 @@ class Spool:
             try:
                 current.finish()
             except SpoolError as error:
-                self._log.seldom(logging.ERROR, "spool_failed", "%s", error)
+                self._log.seldom("spool_failed", str(error), level=logging.ERROR)
         elif current is not None:
             current.close()
 
@@ -126,7 +126,7 @@ class SpoolThread(WorkThread):
         spool: Spool,
         outbox: Outbox,
         buffer: RowBuffer,
-        log: ProducerLog,
+        log: Log,
         stored: Callable[[], None],
     ) -> None:
         super().__init__("countersink-spooler")
@@ -209,4 +209,4 @@ class SpoolThread(WorkThread):
         self.last_error = self._spool.failure = str(error)
         self._not_before = time.monotonic() + RETRY_SECONDS
         self.failing = True
-        self._log.seldom(logging.ERROR, "spool_failed", "%s; rows stay in memory", error)
+        self._log.seldom("spool_failed", f"{error}; rows stay in memory", level=logging.ERROR)

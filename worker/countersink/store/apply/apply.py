@@ -170,7 +170,8 @@ class Applier:
         dead_rows = [row for entry in young for row in entry.dead] + refused + upserts.dead
         for entry in old:
             dead_rows += _too_old(entry, control, dead.longest_payload(session))
-        dead.insert(session, dead_rows)
+        if dead_rows:
+            dead.insert(session, dead_rows)
         applied = Applied(
             applied=len(young),
             rows=upserts.rows,
