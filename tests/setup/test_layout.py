@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +30,15 @@ TERMS: Final = {"apply", "encoding", "pending", "pruning", "tally", "testing"}
 MAP: Final = PROJECT / "docs" / "architecture.md"
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A module."""
+    return ast.parse(path.read_text())
+
+
 def classes(path: Path) -> Iterator[ast.ClassDef]:
     """The public classes of a module."""
-    for node in ast.parse(path.read_text()).body:
+    for node in parsed(path).body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node
 

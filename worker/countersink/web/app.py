@@ -40,7 +40,7 @@ from countersink.web.read_pool import ReadPool
 from countersink.web.services import Services
 
 MINUTE_S: Final = 60.0
-ROWS_PER_ENTRY: Final = 25
+PENDING_ROWS_PER_ENTRY: Final = 25
 """Rows that are read for one answer, for each of ``max_pending_entries``: an entry may have
 thousands."""
 ROUTES: Final[tuple[Route, ...]] = (
@@ -114,7 +114,7 @@ class Application:
             stopping = asyncio.Event()
             bounds = Bounds(
                 entries=options.max_pending_entries,
-                rows=options.max_pending_entries * ROWS_PER_ENTRY,
+                rows=options.max_pending_entries * PENDING_ROWS_PER_ENTRY,
                 stop=lambda: stopping.is_set() or is_cancelled(),
             )
             self.services = Services(

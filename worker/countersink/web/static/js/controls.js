@@ -3,7 +3,7 @@
 import { h, put, settled } from "./dom.js";
 import { visible } from "./names.js";
 import { choice } from "./parts.js";
-import { COMPARISONS } from "./periods.js";
+import { COMPARISONS } from "./comparison.js";
 import { RANGES } from "./range.js";
 import { zoneChoice } from "./zones.js";
 

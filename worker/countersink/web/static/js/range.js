@@ -1,6 +1,6 @@
 // What a counter's view shows: from the address, and back into it.
 
-import { comparison } from "./periods.js";
+import { comparison } from "./comparison.js";
 import { plus, span, today } from "./format.js";
 
 export const RANGES = [

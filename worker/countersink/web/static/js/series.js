@@ -2,7 +2,7 @@
 
 import { ApiError, counterPath, get } from "./api.js";
 import { timeIn } from "./format.js";
-import { aligned } from "./periods.js";
+import { aligned } from "./comparison.js";
 import { picked } from "./range.js";
 
 const FEW = 3;

@@ -1,0 +1,105 @@
+"""Writes the last section of docs/architecture.md: every module, what it holds, its numbers.
+
+    python scripts/module_index.py
+
+What a module holds is the first sentence of its docstring, and of a script of the dashboard its
+first comment. Numbers are its public constants and, in an ``options.py``, its settings.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+MAP: Final = PROJECT / "docs" / "architecture.md"
+SOURCE_ROOTS: Final = ("producers", "worker", "schedules")
+SCRIPTS: Final = PROJECT / "worker" / "countersink" / "web" / "static" / "js"
+HEADING: Final = "## Every module\n"
+INTRODUCTION: Final = """
+Written by `scripts/module_index.py` from the docstrings; a test compares. The last column names
+the numbers of a module: constants in capitals, settings of an `options.py` in small letters.
+"""
+
+
+def main() -> None:
+    """Write the section anew."""
+    MAP.write_text(with_index(MAP.read_text()))
+
+
+def with_index(text: str) -> str:
+    """The map with its last section as it should be."""
+    return text.partition(HEADING)[0] + HEADING + INTRODUCTION + "".join(tables())
+
+
+def tables() -> Iterator[str]:
+    """A table for each folder that has modules beside its ``__init__.py``."""
+    for folder in folders():
+        rows = [
+            f"| `{path.name}` | {cell(*described(path))} |\n"
+            for path in sorted([*folder.glob("*.py"), *folder.glob("*.js")])
+            if path.read_text().strip()
+        ]
+        name = folder.relative_to(PROJECT)
+        yield f"\n`{name}/`\n\n| module | what it holds | numbers |\n|---|---|---|\n{''.join(rows)}"
+
+
+def folders() -> Iterator[Path]:
+    """Those of the three source roots, and that of the dashboard's scripts."""
+    for root in SOURCE_ROOTS:
+        paths = {path.parent for path in (PROJECT / root / "countersink").rglob("*.py")}
+        yield from sorted({*paths, SCRIPTS} if SCRIPTS.is_relative_to(PROJECT / root) else paths)
+
+
+def cell(holds: str, numbers: list[str]) -> str:
+    """The second and the third column."""
+    return f"{holds} | {', '.join(f'`{name}`' for name in numbers)}".replace("||", "| |")
+
+
+def described(path: Path) -> tuple[str, list[str]]:
+    """What a module holds, and the names of the numbers in it."""
+    text = path.read_text()
+    if path.suffix == ".js":
+        comment = re.match(r"(?://.*\n)+", text)
+        words = comment.group().replace("//", " ") if comment else ""
+        return sentence(words), re.findall(r"^(?:export )?const ([A-Z_]+) = [\d.]", text, re.M)
+    tree = ast.parse(text)
+    return sentence(ast.get_docstring(tree) or ""), list(numbers_of(tree, path.stem == "options"))
+
+
+def sentence(docstring: str) -> str:
+    """The first one, in Markdown."""
+    first = re.split(r"\.(?=\s|$)", " ".join(docstring.partition("\n\n")[0].split()))[0]
+    roles = re.sub(r":\w+:`[.~]?([^`]*)`", r"`\1`", first.replace("``", "`"))
+    return roles.replace("|", "\\|")
+
+
+def numbers_of(tree: ast.Module, settings: bool) -> Iterator[str]:
+    """The public constants that are numbers, and the settings, too, where ``settings``."""
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+            if name.isupper() and not name.startswith("_") and is_number(node.value):
+                yield name
+        elif settings and isinstance(node, ast.ClassDef):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    yield field.target.id
+
+
+def is_number(node: ast.expr | None) -> bool:
+    """Whether an expression is made of numbers alone."""
+    parts = list(ast.walk(node)) if node else []
+    allowed = (ast.BinOp, ast.UnaryOp, ast.Constant, ast.operator, ast.unaryop)
+    return bool(parts) and all(
+        isinstance(part, allowed)
+        and (not isinstance(part, ast.Constant) or type(part.value) in (int, float))
+        for part in parts
+    )
+
+
+if __name__ == "__main__":
+    main()
