@@ -18,7 +18,7 @@ from typing import Any
 import apscheduler.schedulers.base
 
 from countersink.runtime.log import set_up
-from countersink.schedules.scheduler import plan_sql, planner, process
+from countersink.schedules.scheduler import planner, process
 from countersink.store.connection import Session
 from tests.support.scheduled import scheduler_options
 
@@ -28,7 +28,7 @@ IN_TRANSACTION = 6
 
 def play(trick: str) -> None:
     """Get ready for the trick."""
-    entered, in_charge = count(1), plan_sql.in_charge
+    entered, in_charge = count(1), planner.in_charge
 
     def tricked(session: Session, holder: str, token: int) -> None:
         in_charge(session, holder, token)
@@ -46,7 +46,7 @@ def play(trick: str) -> None:
         def now(cls, tz: datetime.tzinfo | None = None) -> Any:
             return datetime.datetime.now(tz) + ahead[0]
 
-    plan_sql.in_charge = tricked
+    planner.in_charge = tricked
     for module in (apscheduler.schedulers.base, planner):
         vars(module)["datetime"] = Clock
 

@@ -13,11 +13,12 @@ import redis
 from countersink.runtime.log import Log
 from countersink.runtime.retry import Outage
 from countersink.schedules.cron import parse
+from countersink.schedules.history import LEASE
 from countersink.schedules.options import SchedulerOptions, Times
 from countersink.schedules.report import LOGGER
 from countersink.schedules.runner.rq import RunQueue
-from countersink.schedules.scheduler.plan_sql import LEASE
-from countersink.schedules.scheduler.planner import RunPlanner, Sweep
+from countersink.schedules.scheduler.planner import RunPlanner
+from countersink.schedules.scheduler.sweep import Sweep
 from countersink.store import lease
 from countersink.store.connection import Session
 from countersink.store.sessions import lease_session
@@ -31,7 +32,7 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(f"2026-11-21 {text}").replace(tzinfo=UTC)
 
 
-class Reign:
+class LeaderAt:
     """A scheduler in charge, without its processes and threads: who calls says when, by the clock
     of its session on the server.
     """
@@ -62,18 +63,10 @@ class Reign:
         log = Log(LOGGER, process=holder)
         self.kept = lease_session(mysql_url, idle_seconds=600)
         self.set_clock("12:00:00")
-        runs = RunQueue(client)
-        outage = Outage("Redis", log)
         self.planner = RunPlanner(
-            self.kept,
-            runs,
-            self.options,
-            holder,
-            token,
-            log,
-            outage,
+            self.kept, RunQueue(client), self.options, holder, token, log, Outage("Redis", log)
         )
-        self.sweep = Sweep(self.kept, self.planner, runs, self.options, log, outage)
+        self.sweep = Sweep(self.planner)
 
     def set_clock(self, text: str) -> None:
         """What the server's clock shows from now on; it stands still there."""

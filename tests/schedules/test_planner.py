@@ -16,7 +16,7 @@ from countersink.schedules.runner.run import FOUND
 from countersink.store.connection import Session
 from countersink.stream.connection import connect as connect_redis
 from tests.schedules.scheduling import (
-    Reign,
+    LeaderAt,
     actions,
     at,
     depose,
@@ -26,16 +26,16 @@ from tests.schedules.scheduling import (
     run_row,
 )
 
-Rule = Callable[..., Reign]
+Rule = Callable[..., LeaderAt]
 
 
 @pytest.fixture
 def rule(session: Session, redis_client: redis.Redis, runs_url: str) -> Rule:
-    """Begins a reign: `rule({"j": "* * * * *"})`; the one before it is over."""
+    """Begins a leader: `rule({"j": "* * * * *"})`; the one before it is over."""
 
-    def make(jobs: dict[str, str], **more: Any) -> Reign:
+    def make(jobs: dict[str, str], **more: Any) -> LeaderAt:
         depose(session)
-        return Reign(session, redis_client, runs_url, jobs, **more)
+        return LeaderAt(session, redis_client, runs_url, jobs, **more)
 
     return make
 
@@ -48,15 +48,15 @@ def job_row(session: Session, name: str = "j") -> tuple[Any, ...]:
 
 
 def test_a_new_installation_has_missed_nothing(rule: Rule, session: Session) -> None:
-    reign = rule({"j": "*/10 * * * *", "o": "off"})
-    reign.take_over("12:04:30")
+    leader = rule({"j": "*/10 * * * *", "o": "off"})
+    leader.take_over("12:04:30")
     assert planned(session) == []
     assert job_row(session) == (
         "*/10 * * * *",
         "UTC",
         at("12:10:00").replace(tzinfo=None),
         at("12:04:30").replace(tzinfo=None),
-        reign.token,
+        leader.token,
     )
     assert job_row(session, "o")[0] == "off"
     assert job_row(session, "o")[2] is None
@@ -65,10 +65,10 @@ def test_a_new_installation_has_missed_nothing(rule: Rule, session: Session) -> 
 def test_what_is_due_is_planned_and_enqueued_once(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    reign = rule({"j": "* * * * * *"})
-    reign.take_over("12:00:00")
+    leader = rule({"j": "* * * * * *"})
+    leader.take_over("12:00:00")
     for moment in ("12:00:01", "12:00:01", "12:00:04", "12:00:03", "12:00:04"):
-        reign.plan(moment)
+        leader.plan(moment)
     assert planned(session) == ["12:00:01", "12:00:02", "12:00:03", "12:00:04"]
     assert queued(redis_client) == [f"j-20261121T12000{n}Z" for n in (1, 2, 3, 4)]
     job: Any = RunJob.fetch("j-20261121T120001Z", redis_client, "json")
@@ -76,13 +76,13 @@ def test_what_is_due_is_planned_and_enqueued_once(
     assert job.args == ["j", "20261121T120001Z", 1, 3600]
     assert job.timeout == 3600
     row = run_row(session, "j", at("12:00:01"))
-    assert (row["state"], row["attempts"], row["token"]) == ("planned", 0, reign.token)
+    assert (row["state"], row["attempts"], row["token"]) == ("planned", 0, leader.token)
 
 
 def test_what_is_more_than_a_minute_late_becomes_one_run(rule: Rule, session: Session) -> None:
-    reign = rule({"j": "*/30 * * * * *"})
-    reign.take_over("12:00:00")
-    reign.plan("12:10:10")  # frozen for ten minutes, and still in charge
+    leader = rule({"j": "*/30 * * * * *"})
+    leader.take_over("12:00:00")
+    leader.plan("12:10:10")  # frozen for ten minutes, and still in charge
     assert planned(session) == ["12:09:30", "12:10:00"]
     other = rule({"h": "0 * * * *"})
     other.take_over("12:30:00")
@@ -142,12 +142,12 @@ def test_a_clock_that_goes_back_a_little_plans_nothing_twice(rule: Rule, session
 
 
 def test_the_hosts_clock_has_no_say(rule: Rule, session: Session) -> None:
-    reign = rule({"j": "* * * * *"})
+    leader = rule({"j": "* * * * *"})
     for moment in ("12:00:00", "12:01:00"):  # whatever this host's clock shows
-        reign.set_clock(moment)
-        reign.planner.read_clock()
-        assert abs(reign.planner.now() - at(moment)) < timedelta(seconds=30)
-    reign.take_over("12:01:00")
+        leader.set_clock(moment)
+        leader.planner.read_clock()
+        assert abs(leader.planner.now() - at(moment)) < timedelta(seconds=30)
+    leader.take_over("12:01:00")
     assert job_row(session)[3] == at("12:01:00").replace(tzinfo=None)
 
 
@@ -156,30 +156,30 @@ def test_after_the_databases_clock_was_far_ahead_planning_goes_on_at_once(
     rule: Rule, session: Session, redis_client: redis.Redis, another: bool
 ) -> None:
     jobs = {"j": "* * * * *"}
-    reign = rule(jobs)
-    reign.take_over("12:00:00")
-    reign.plan("12:01:00")
-    reign.plan("14:29:30")
-    reign.plan("14:30:00")
+    leader = rule(jobs)
+    leader.take_over("12:00:00")
+    leader.plan("12:01:00")
+    leader.plan("14:29:30")
+    leader.plan("14:30:00")
     session.execute("UPDATE job_run SET state = 'done' WHERE planned_at = '2026-11-21 14:29:00'")
     assert planned(session) == ["12:01:00", "14:29:00", "14:30:00"]
     with recorded() as records:
         if another:
-            reign = rule(jobs, holder="b-2-y")
-            reign.take_over("12:02:30")
+            leader = rule(jobs, holder="b-2-y")
+            leader.take_over("12:02:30")
         else:
-            reign.plan("12:02:30")  # the clock is right again
-        reign.plan("12:02:31")
+            leader.plan("12:02:30")  # the clock is right again
+        leader.plan("12:02:31")
     assert actions(records).count("clock") == 1
     # what is still to come is not done before its time; what was done stays
     assert planned(session) == ["12:01:00", "14:29:00"]
     assert job_row(session)[2:4] == (
         at("12:03:00").replace(tzinfo=None), at("12:02:30").replace(tzinfo=None)
     )  # fmt: skip
-    reign.plan("12:03:00")
+    leader.plan("12:03:00")
     assert planned(session) == ["12:01:00", "12:03:00", "14:29:00"]
-    reign.plan("14:28:30")
-    reign.plan("14:30:10")
+    leader.plan("14:28:30")
+    leader.plan("14:30:10")
     assert planned(session)[-3:] == ["14:28:00", "14:29:00", "14:30:00"]
     assert run_row(session, "j", at("14:29:00"))["state"] == "done"
     assert queued(redis_client).count("j-20261121T142900Z") == 1
@@ -228,19 +228,19 @@ def test_a_job_that_is_gone_leaves_no_plans(rule: Rule, session: Session) -> Non
 def test_what_redis_has_lost_is_enqueued_again(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    reign = rule({"j": "* * * * *"})
-    reign.take_over("12:00:00")
-    reign.plan("12:01:00")
-    reign.sweep()
+    leader = rule({"j": "* * * * *"})
+    leader.take_over("12:00:00")
+    leader.plan("12:01:00")
+    leader.sweep()
     assert queued(redis_client) == ["j-20261121T120100Z"]  # it is in hand: not once more
     redis_client.flushall()  # of our own private server
     with recorded() as records:
-        reign.sweep()
-        reign.sweep()
+        leader.sweep()
+        leader.sweep()
     assert queued(redis_client) == ["j-20261121T120100Z"]
     assert actions(records).count("requeued") == 1
     redis_client.delete("rq:queue:countersink")  # its hash says queued, but it is in no queue
-    reign.sweep()
+    leader.sweep()
     assert queued(redis_client) == ["j-20261121T120100Z"]
 
 
@@ -248,14 +248,14 @@ def test_a_run_that_could_not_be_enqueued_is_by_the_next_sweep(
     session: Session, redis_client: redis.Redis, runs_url: str
 ) -> None:
     with connect_redis("redis://127.0.0.1:1") as nowhere:
-        reign = Reign(session, nowhere, runs_url, {"j": "* * * * *"})
-        reign.take_over("12:00:00")
+        leader = LeaderAt(session, nowhere, runs_url, {"j": "* * * * *"})
+        leader.take_over("12:00:00")
         with recorded() as records:
-            reign.plan("12:01:00")
+            leader.plan("12:01:00")
         assert "waiting" in actions(records)
     assert planned(session) == ["12:01:00"]
     depose(session)
-    after = Reign(session, redis_client, runs_url, {"j": "* * * * *"}, holder="b-2-y")
+    after = LeaderAt(session, redis_client, runs_url, {"j": "* * * * *"}, holder="b-2-y")
     after.take_over("12:01:10")
     after.sweep()
     assert queued(redis_client) == ["j-20261121T120100Z"]
@@ -282,10 +282,10 @@ def test_a_failed_run_is_tried_again_after_growing_pauses_and_not_for_ever(
     seconds_ago: int,
     again: bool,
 ) -> None:
-    reign = rule({"j": "0 0 1 1 *"}, attempts=3, retry_after_s=30)
-    reign.take_over("12:00:00")
+    leader = rule({"j": "0 0 1 1 *"}, attempts=3, retry_after_s=30)
+    leader.take_over("12:00:00")
     fail(session, attempts, seconds_ago)
-    reign.sweep()
+    leader.sweep()
     names = queued(redis_client)
     assert bool(names) is again
     if again:
@@ -296,25 +296,25 @@ def test_a_failed_run_is_tried_again_after_growing_pauses_and_not_for_ever(
 def test_a_run_that_failed_for_what_it_found_is_not_tried_again(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    reign = rule({"j": "0 0 1 1 *"}, attempts=3, retry_after_s=30)
-    reign.take_over("12:00:00")
+    leader = rule({"j": "0 0 1 1 *"}, attempts=3, retry_after_s=30)
+    leader.take_over("12:00:00")
     fail(session, 1, 9999)
     session.execute("UPDATE job_run SET detail = %s", (FOUND,))
-    reign.sweep()
+    leader.sweep()
     assert queued(redis_client) == []
 
 
 def test_a_failed_run_makes_way_for_the_next_one_of_its_job(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    reign = rule({"j": "0 0 1 1 *"})
-    reign.take_over("12:00:00")
+    leader = rule({"j": "0 0 1 1 *"})
+    leader.take_over("12:00:00")
     fail(session, 1, 9999)
     session.execute(
         "INSERT INTO job_run (job, planned_at, token, state)"
         " VALUES ('j', '2026-11-21 12:00:00', 1, 'done')"
     )
-    reign.sweep()
+    leader.sweep()
     assert queued(redis_client) == []
 
 
@@ -333,13 +333,13 @@ def running(session: Session, attempts: int, lease_ms: int) -> None:
 def test_a_run_whose_process_died_is_enqueued_again_and_one_that_lives_is_not(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    reign = rule({"j": "0 0 1 1 *"})
-    reign.take_over("12:00:00")
+    leader = rule({"j": "0 0 1 1 *"})
+    leader.take_over("12:00:00")
     running(session, 1, 2**50)
-    reign.sweep()
+    leader.sweep()
     assert queued(redis_client) == []
     session.execute("UPDATE lease SET expires_at = 1 WHERE name = 'job:j'")
-    reign.sweep()
+    leader.sweep()
     name = run_id("j", at("11:00:00"))
     assert queued(redis_client) == [name]
     job: Any = RunJob.fetch(name, redis_client, "json")
@@ -349,11 +349,11 @@ def test_a_run_whose_process_died_is_enqueued_again_and_one_that_lives_is_not(
 def test_a_run_that_kills_its_process_every_time_ends_as_failed(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    reign = rule({"j": "0 0 1 1 *"}, attempts=3)
-    reign.take_over("12:00:00")
+    leader = rule({"j": "0 0 1 1 *"}, attempts=3)
+    leader.take_over("12:00:00")
     running(session, 3, 1)
     with recorded() as records:
-        reign.sweep()
+        leader.sweep()
     assert queued(redis_client) == []
     row = run_row(session, "j", at("11:00:00"))
     assert row["state"] == "failed"

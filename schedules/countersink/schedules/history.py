@@ -1,15 +1,21 @@
 """What became of the runs, for people: the last ones, the next ones, and jobs that keep failing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from countersink.schedules.report import FAILING_AFTER
-from countersink.schedules.scheduler.plan_sql import LEASE
 from countersink.store.connection import Session
 from countersink.store.sql import NOW_MS
 
+LEASE: Final = "scheduler"
+"""The lease of the scheduler in charge."""
+TEXT: Final = 1000
+"""Characters that ``detail`` and ``error`` of a run hold."""
+_COLUMNS: Final = "job, planned_at, state, attempts, started_at, ended_at, row_count, detail, error"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class RunRow:
     """A run. Times are naive UTC; see the comments of the table ``job_run``."""
 
@@ -24,7 +30,7 @@ class RunRow:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NextRun:
     """When a job runs next. Time is naive UTC."""
 
@@ -51,7 +57,7 @@ class Failing:
     since: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class InCharge:
     """The scheduler that plans.
 
@@ -103,25 +109,7 @@ def overdue(session: Session, minutes: int) -> list[RunRow]:
 
 
 def _runs(session: Session, which: str, args: tuple[object, ...]) -> list[RunRow]:
-    rows = session.query(
-        "SELECT job, planned_at, state, attempts, started_at, ended_at, row_count, detail, error"
-        f" FROM job_run {which}",
-        args,
-    )
-    return [
-        RunRow(
-            job=row[0],
-            planned_at=row[1],
-            state=row[2],
-            attempts=int(row[3]),
-            started_at=row[4],
-            ended_at=row[5],
-            rows=None if row[6] is None else int(row[6]),
-            detail=row[7],
-            error=row[8],
-        )
-        for row in rows
-    ]
+    return [RunRow(*row) for row in session.query(f"SELECT {_COLUMNS} FROM job_run {which}", args)]
 
 
 def next_runs(session: Session, *, job: str | None = None) -> list[NextRun]:
@@ -132,10 +120,7 @@ def next_runs(session: Session, *, job: str | None = None) -> list[NextRun]:
         f" WHERE next_at IS NOT NULL {where} ORDER BY next_at, name",
         args,
     )
-    return [
-        NextRun(job=name, at=at, cron=cron, time_zone=time_zone)
-        for name, at, cron, time_zone in rows
-    ]
+    return [NextRun(*row) for row in rows]
 
 
 def failing(session: Session, job: str | None = None) -> list[Failing]:
@@ -168,35 +153,20 @@ def in_charge(session: Session) -> InCharge | None:
     rows = session.query(
         f"SELECT holder, token FROM lease WHERE name = %s AND expires_at > {NOW_MS}", (LEASE,)
     )
-    return InCharge(scheduler=rows[0][0], token=int(rows[0][1])) if rows else None
+    return InCharge(*rows[0]) if rows else None
 
 
 def last_done(session: Session, job: str) -> RunRow | None:
     """The last run of a job that ended well; None if there is none."""
-    rows = session.query(
-        "SELECT planned_at FROM job_run WHERE job = %s AND state = 'done'"
-        " ORDER BY planned_at DESC LIMIT 1",
+    # The inner query reads an index alone, however many runs went wrong since.
+    found = _runs(
+        session,
+        "JOIN (SELECT job, planned_at FROM job_run WHERE job = %s AND state = 'done'"
+        " ORDER BY planned_at DESC LIMIT 1) AS last_one USING (job, planned_at)",
         (job,),
     )
-    if not rows:
-        return None
-    found = session.query(
-        "SELECT attempts, started_at, ended_at, row_count, detail FROM job_run"
-        " WHERE job = %s AND planned_at = %s",
-        (job, rows[0][0]),
-    )
-    attempts, started_at, ended_at, row_count, detail = found[0]
-    return RunRow(
-        job=job,
-        planned_at=rows[0][0],
-        state="done",
-        attempts=int(attempts),
-        started_at=started_at,
-        ended_at=ended_at,
-        rows=None if row_count is None else int(row_count),
-        detail=detail,
-        error=None,
-    )
+    # What an earlier attempt failed by is over.
+    return replace(found[0], error=None) if found else None
 
 
 def tally(session: Session) -> dict[str, RunTally]:

@@ -16,7 +16,7 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from countersink.schedules.scheduler.plan_sql import TEXT
+from countersink.schedules.history import TEXT
 from countersink.store import lease
 from countersink.store.connection import Session, rerun
 from countersink.store.errors import StoreError

@@ -15,7 +15,7 @@ from countersink.runtime.retry import Outage, retry
 from countersink.schedules.errors import JobFailed, RunFailed, RunStopped
 from countersink.schedules.history import failing
 from countersink.schedules.jobs import Context, JobOutcome, load
-from countersink.schedules.report import FAILING_AFTER, ScheduleAction
+from countersink.schedules.report import FAILING_AFTER, ScheduleAction, say_failing
 from countersink.schedules.runner import attempts
 from countersink.schedules.runner.attempts import Attempt, Begun, LeaseRenewal, planned_time
 from countersink.schedules.runner.rq import Process, installed, is_timeout
@@ -284,11 +284,4 @@ class _Run:
         for job in found:
             # With the third failure, and once for every later run, however often that is tried.
             if job.times == FAILING_AFTER or self._attempt.number == 1:
-                self._process.log(
-                    ScheduleAction.FAILING,
-                    "a job failed three times in a row or more: see countersink runs",
-                    level=logging.ERROR,
-                    job=job.job,
-                    times=job.times,
-                    error=error,
-                )
+                say_failing(self._process.log, job.job, job.times, error)

@@ -19,18 +19,16 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 
-from countersink.runtime.log import Log
 from countersink.runtime.retry import Outage
 from countersink.schedules.cron import Cron
 from countersink.schedules.errors import Deposed
-from countersink.schedules.options import SchedulerOptions
+from countersink.schedules.history import LEASE
 from countersink.schedules.report import ScheduleAction
-from countersink.schedules.runner.rq import RunQueue
-from countersink.schedules.scheduler.plan_sql import LEASE
-from countersink.schedules.scheduler.planner import RunPlanner, Sweep
+from countersink.schedules.scheduler.planner import RunPlanner
+from countersink.schedules.scheduler.sweep import Sweep
 from countersink.store import lease
 from countersink.store.errors import Conflict, StoreError
-from countersink.store.sessions import KeptSession, lease_session
+from countersink.store.sessions import KeptSession
 from countersink.stream.errors import StreamError
 
 LOOK_EVERY_S: Final = 1.0
@@ -44,40 +42,25 @@ class Term:
     """A scheduler in charge, from :meth:`start` to :meth:`end`.
 
     Args:
-        options: the settings.
-        name: holder of the lease.
-        token: of the lease.
-        runs: RQ's queue.
-        log: where it says what it does.
-        redis_outage: of RQ's Redis: it may begin in one term, and end in the next one.
+        planner: what it plans with. Its outage of RQ's Redis may begin in one term, and end in the
+            next one.
 
     Attributes:
-        token: the same.
+        token: of the lease.
         looked: when it last looked after all runs, on :func:`time.time`; at first when it began.
     """
 
-    def __init__(
-        self,
-        options: SchedulerOptions,
-        name: str,
-        token: int,
-        runs: RunQueue,
-        log: Log,
-        redis_outage: Outage,
-    ) -> None:
-        self.token = token
-        self._options = options
+    def __init__(self, planner: RunPlanner) -> None:
+        self.token = planner.token
+        self.looked = time.time()
+        self._planner = planner
+        self._options = planner.options
+        self._log = planner.log
+        self._redis = planner.redis_outage
+        self._mysql = Outage("MySQL", planner.log)
+        self._sweep = Sweep(planner)
         self._ended = threading.Event()
         self._awake = threading.Event()
-        self._log = log
-        self._redis = redis_outage
-        self._mysql = Outage("MySQL", self._log)
-        self._session = lease_session(options.mysql_url, idle_seconds=idle_seconds(options.lease_s))
-        self._planner = RunPlanner(
-            self._session, runs, options, name, token, self._log, self._redis
-        )
-        self._sweep = Sweep(self._session, self._planner, runs, options, self._log, self._redis)
-        self.looked = time.time()
         self._settled = False
         self._swept = False
         self._sweep_at = 0.0
@@ -104,7 +87,7 @@ class Term:
         self._awake.set()
         self._thread.join(END_WITHIN_S)
         if self._thread.is_alive():
-            self._session.abort()
+            self._planner.session.abort()
             self._thread.join(_BREAK_WITHIN_S)
 
     @property
@@ -121,7 +104,7 @@ class Term:
         finally:
             if self._alarm.running:
                 self._alarm.shutdown(wait=False)
-            self._session.close()
+            self._planner.session.close()
 
     def _look(self) -> None:
         if not self._settled:
@@ -231,14 +214,12 @@ class Leadership:
         """
         begun = time.monotonic()
         if self.token is not None:
-            if begun >= self._until:
-                # Frozen, or cut off, for long: somebody else may have been in charge meanwhile.
-                self.token = None
-            elif lease.renew(self._session(), LEASE, self._holder, self._lease_s):
+            # Where it was frozen, or cut off, for long, somebody else may have been in charge.
+            held = begun < self._until
+            if held and lease.renew(self._session(), LEASE, self._holder, self._lease_s):
                 self._until = begun + self._lease_s
                 return
-            else:
-                self.token = None
+            self.token = None
         if begun < self._not_before:
             return
         try:

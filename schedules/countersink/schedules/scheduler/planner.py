@@ -1,9 +1,10 @@
-"""Plans runs when they are due, and again when they failed or got lost (:class:`Sweep`).
+"""Plans runs when they are due.
 
 A run is planned by a row in ``job_run`` that is written in one transaction with a lock on the
 lease's row and a check of it: a scheduler that was frozen, and wakes after another has taken over,
 plans nothing. After the COMMIT the run is enqueued; whatever is lost between the two, or in Redis
-later, :class:`Sweep` finds in the table.
+later, :mod:`countersink.schedules.scheduler.sweep` finds in the table. Times in the tables are
+naive UTC.
 
 Which runs are planned follows from ``planned_to`` in the job's row, and from the database's clock,
 read in that transaction: the clocks of the hosts have no say. ``planned_to`` never goes back, but
@@ -13,8 +14,8 @@ run would be planned until that time comes again. Nothing is planned twice: a ru
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
@@ -23,14 +24,13 @@ from countersink.runtime.log import Log
 from countersink.runtime.retry import Outage
 from countersink.schedules.cron import OFF, Cron, parse
 from countersink.schedules.errors import Deposed
-from countersink.schedules.history import failing
+from countersink.schedules.history import LEASE
 from countersink.schedules.options import SchedulerOptions, Times
 from countersink.schedules.report import ScheduleAction
 from countersink.schedules.runner.rq import RunQueue
-from countersink.schedules.scheduler import plan_sql
-from countersink.schedules.scheduler.plan_sql import PlannedJob, Stray
 from countersink.store.connection import Session, rerun
 from countersink.store.sessions import KeptSession
+from countersink.store.sql import NOW_MS
 from countersink.stream.errors import StreamError
 
 RECENT: Final = timedelta(seconds=60)
@@ -39,8 +39,21 @@ AHEAD: Final = timedelta(seconds=60)
 """How far ahead of the database's clock ``planned_to`` may be."""
 
 Result = TypeVar("Result")
-_NO_LIMIT_S = 3600
-"""Time limit of a run whose job is not configured any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """A row of ``job``.
+
+    Attributes:
+        cron: the expression, or ``off``.
+        time_zone: of the expression.
+        planned_to: see the table.
+    """
+
+    cron: str
+    time_zone: str
+    planned_to: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +69,11 @@ class _Known:
     upcoming: datetime | None
 
 
+@dataclass(slots=True)
 class RunPlanner:
     """What a scheduler does while it holds one fencing token. For one thread.
 
-    Args:
+    Attributes:
         session: a connection of its own.
         runs: RQ's queue.
         options: the jobs and their times.
@@ -69,25 +83,19 @@ class RunPlanner:
         redis_outage: where an enqueue that failed is announced.
     """
 
-    def __init__(
-        self,
-        session: KeptSession,
-        runs: RunQueue,
-        options: SchedulerOptions,
-        holder: str,
-        token: int,
-        log: Log,
-        redis_outage: Outage,
-    ) -> None:
-        self._session = session
-        self._runs = runs
-        self._jobs = options.jobs
-        self._holder = holder
-        self._token = token
-        self._log = log
-        self._outage = redis_outage
-        self._read = datetime.now(UTC), time.monotonic()  # until MySQL has told
-        self._known: dict[str, _Known] = {}
+    session: KeptSession
+    runs: RunQueue
+    options: SchedulerOptions
+    holder: str
+    token: int
+    log: Log
+    redis_outage: Outage
+    _read: tuple[datetime, float] = field(init=False)  # MySQL's clock, and when it was read
+    _known: dict[str, _Known] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Go by this host's clock until MySQL has told."""
+        self._read = datetime.now(UTC), time.monotonic()
 
     def take_over(self) -> None:
         """Bring the rows of all jobs up to date, and plan the last run that each has missed.
@@ -99,15 +107,15 @@ class RunPlanner:
             Deposed: another is in charge.
             StoreError: some jobs are not settled; call again.
         """
-        for name, times in self._jobs.items():
+        for name, times in self.options.jobs.items():
             self._settle(name, times)
-        active = [name for name, times in self._jobs.items() if times.cron is not None]
-        gone = self.fenced(lambda session: plan_sql.drop_jobs(session, self._jobs))
+        active = [name for name, times in self.options.jobs.items() if times.cron is not None]
+        gone = self.fenced(lambda session: _drop_jobs(session, self.options.jobs))
         for name in gone:
-            self._log(ScheduleAction.CONFIGURED, "a job is not configured any more", job=name)
-        left = self.fenced(lambda session: plan_sql.drop_runs(session, active))
+            self.log(ScheduleAction.CONFIGURED, "a job is not configured any more", job=name)
+        left = self.fenced(lambda session: _drop_runs(session, active))
         if left:
-            self._log(ScheduleAction.CONFIGURED, "runs of jobs that are off are skipped", runs=left)
+            self.log(ScheduleAction.CONFIGURED, "runs of jobs that are off are skipped", runs=left)
 
     def plan_due(self, name: str) -> None:
         """Plan what is due of a job: every run of the last minute; of older ones, the last alone,
@@ -117,13 +125,13 @@ class RunPlanner:
             Deposed: another is in charge: nothing was planned.
             StoreError: unknown whether it was planned; call again.
         """
-        times = self._jobs[name]
+        times = self.options.jobs[name]
         if times.cron is None or not self.is_due(name):
             return
         planned, reached = self.fenced(partial(self._plan, name, times.cron))
         self._learn(name, times.cron, reached)
         for moment in planned:
-            self._log(ScheduleAction.PLANNED, "planned", level=logging.DEBUG, job=name, at=moment)
+            self.log(ScheduleAction.PLANNED, "planned", level=logging.DEBUG, job=name, at=moment)
         self._enqueue(name, planned)
 
     def is_due(self, name: str) -> bool:
@@ -145,7 +153,7 @@ class RunPlanner:
         Raises:
             StoreError: MySQL does not serve.
         """
-        self._now_in(self._session())
+        self._now_in(self.session())
 
     def fenced(self, work: Callable[[Session], Result]) -> Result:
         """``work`` in a transaction in which this process is in charge.
@@ -156,15 +164,15 @@ class RunPlanner:
         """
 
         def transaction() -> Result:
-            session = self._session()
+            session = self.session()
             with session.transaction():
-                plan_sql.in_charge(session, self._holder, self._token)
+                in_charge(session, self.holder, self.token)
                 return work(session)
 
         return rerun(transaction)
 
     def _now_in(self, session: Session) -> datetime:
-        now = plan_sql.clock(session)
+        now = _aware(session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
         self._read = now, time.monotonic()
         return now.replace(microsecond=0)
 
@@ -176,9 +184,9 @@ class RunPlanner:
         if times.cron is not None and reached is not None:
             self._learn(name, times.cron, reached)
         if found is None:
-            self._log(ScheduleAction.CONFIGURED, "a new job", job=name, cron=_text(times.cron))
+            self.log(ScheduleAction.CONFIGURED, "a new job", job=name, cron=_text(times.cron))
         elif (found.cron, found.time_zone) != (_text(times.cron), times.time_zone):
-            self._log(
+            self.log(
                 ScheduleAction.CONFIGURED,
                 "a job's times changed",
                 job=name,
@@ -187,7 +195,7 @@ class RunPlanner:
                 before=found.cron,
             )
         if missed is not None:
-            self._log(ScheduleAction.MISSED, "a missed run is planned now", job=name, at=missed)
+            self.log(ScheduleAction.MISSED, "a missed run is planned now", job=name, at=missed)
             self._enqueue(name, [missed])
 
     def _settle_in(
@@ -196,7 +204,7 @@ class RunPlanner:
         """In the transaction: what the row was, what it is planned to, and the missed run that was
         planned.
         """
-        found = plan_sql.read_job(session, name)
+        found = _read_job(session, name)
         now = self._now_in(session)
         wanted = PlannedJob(_text(times.cron), times.time_zone, None)
         planned_to: datetime | None = None
@@ -210,17 +218,17 @@ class RunPlanner:
                 last = None if cron is None else cron.last(now)
                 if last is not None and last > planned_to:
                     planned_to = last
-                    if plan_sql.add_run(session, name, _naive(last), self._token):
+                    if self._add_run(session, name, last):
                         missed = last
                 if not same:
                     planned_to = max(planned_to, now)
             wanted = replace(wanted, planned_to=_naive(planned_to))
-        self._write(session, name, wanted, times.cron, now, new=found is None)
+        self._write(session, name, wanted, times.cron, now)
         return found, planned_to, missed
 
     def _plan(self, name: str, cron: Cron, session: Session) -> tuple[list[datetime], datetime]:
         """In the transaction: what was planned, and what the job is planned to."""
-        found = plan_sql.read_job(session, name)
+        found = _read_job(session, name)
         if found is None or found.planned_to is None:
             raise Deposed("the job's row was changed by another")
         now = self._now_in(session)
@@ -229,19 +237,17 @@ class RunPlanner:
         late = cron.last(now - RECENT)
         if late is not None and late > planned_to:
             due = due or [late]
-            self._log(
+            self.log(
                 ScheduleAction.LEFT_OUT,
                 "runs that are more than a minute late are left out, but for the last",
                 level=logging.WARNING,
                 job=name,
                 since=planned_to,
             )
-        planned = [
-            moment for moment in due if plan_sql.add_run(session, name, _naive(moment), self._token)
-        ]
+        planned = [moment for moment in due if self._add_run(session, name, moment)]
         reached = due[-1] if due else planned_to
         row = replace(found, planned_to=_naive(reached))
-        self._write(session, name, row, cron, now, new=False)
+        self._write(session, name, row, cron, now)
         return planned, reached
 
     def _credible(
@@ -250,8 +256,13 @@ class RunPlanner:
         """``planned_to``; the database's clock where that is far behind it."""
         if planned_to - now <= AHEAD:
             return planned_to
-        taken_back = plan_sql.take_back(session, name, _naive(now))
-        self._log(
+        # Those that began stay. What was enqueued of the others finds no row, and does nothing;
+        # skipped they would keep their times from being planned when they come.
+        taken_back = session.execute(
+            "DELETE FROM job_run WHERE job = %s AND planned_at > %s AND state = 'planned'",
+            (name, _naive(now)),
+        )
+        self.log(
             ScheduleAction.CLOCK,
             "the plan is ahead of the database's clock, which was set back, or was wrong: planning"
             " goes on from that clock",
@@ -262,30 +273,39 @@ class RunPlanner:
         )
         return now
 
+    def _add_run(self, session: Session, name: str, moment: datetime) -> bool:
+        """Plan a run; False if that run is there already."""
+        run = name, _naive(moment)
+        if session.query("SELECT 1 FROM job_run WHERE job = %s AND planned_at = %s", run):
+            return False
+        session.execute(
+            "INSERT INTO job_run (job, planned_at, token, state) VALUES (%s, %s, %s, 'planned')",
+            (*run, self.token),
+        )
+        return True
+
     def _write(
-        self,
-        session: Session,
-        name: str,
-        job: PlannedJob,
-        cron: Cron | None,
-        now: datetime,
-        *,
-        new: bool,
+        self, session: Session, name: str, job: PlannedJob, cron: Cron | None, now: datetime
     ) -> None:
+        """Make or change the row of a job."""
         upcoming = None
         if cron is not None and job.planned_to is not None:
             upcoming = cron.after(max(now, _aware(job.planned_to)))
         next_at = None if upcoming is None else _naive(upcoming)
-        plan_sql.write_job(session, name, job, next_at, self._token, new=new)
+        session.execute(
+            "REPLACE INTO job (name, cron, time_zone, next_at, planned_to, token)"
+            " VALUES (%s, %s, %s, %s, %s, %s)",
+            (name, job.cron, job.time_zone, next_at, job.planned_to, self.token),
+        )
 
     def _enqueue(self, name: str, planned: list[datetime]) -> None:
         for moment in planned:
             try:
-                self._runs.enqueue(name, moment, 1, self._jobs[name].limit_s)
+                self.runs.enqueue(name, moment, 1, self.options.jobs[name].limit_s)
             except StreamError as error:
-                self._outage.failed(error)  # the sweep enqueues it
+                self.redis_outage.failed(error)  # the sweep enqueues it
                 return
-            self._outage.over()
+            self.redis_outage.over()
 
 
 def _text(cron: Cron | None) -> str:
@@ -307,114 +327,47 @@ def _aware(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC)
 
 
-class Sweep:
-    """Looks for runs that got lost: planned but not in RQ's hands, left behind, or to be tried
-    again. For one thread.
+def in_charge(session: Session, holder: str, token: int) -> None:
+    """Lock the lease's row, and make sure that it is ours: until the transaction ends nobody else
+    gets it.
 
-    Everything is in MySQL, so this heals whatever happens to Redis: a run whose enqueue failed or
-    was cut off by the planner's death, a queue that was flushed, a process that was killed. An
-    attempt that is enqueued once too often starts nothing, so there is nothing to be careful about.
-
-    Args:
-        session: the planner's connection.
-        planner: for its clock, and for what is fenced.
-        runs: RQ's queue.
-        options: the settings.
-        log: where it says what it found.
-        redis_outage: over, when Redis did its part.
+    Raises:
+        Deposed: it is not, or it ran out.
     """
+    rows = session.query(
+        f"SELECT holder = %s AND token = %s AND expires_at > {NOW_MS}"
+        " FROM lease WHERE name = %s FOR UPDATE",
+        (holder, token, LEASE),
+    )
+    if not rows or not rows[0][0]:
+        raise Deposed("the lease has another holder, or none")
 
-    def __init__(
-        self,
-        session: KeptSession,
-        planner: RunPlanner,
-        runs: RunQueue,
-        options: SchedulerOptions,
-        log: Log,
-        redis_outage: Outage,
-    ) -> None:
-        self._session = session
-        self._planner = planner
-        self._runs = runs
-        self._options = options
-        self._log = log
-        self._redis = redis_outage
 
-    def __call__(self) -> None:
-        """Look once.
+def _read_job(session: Session, name: str) -> PlannedJob | None:
+    """The row of a job; None if there is none."""
+    rows = session.query("SELECT cron, time_zone, planned_to FROM job WHERE name = %s", (name,))
+    return PlannedJob(*rows[0]) if rows else None
 
-        Raises:
-            Deposed: another is in charge.
-            StoreError, StreamError: a server is away; look again later.
-        """
-        self._planner.read_clock()  # somebody may have set it
-        found = plan_sql.strays(self._session(), self._options.attempts)
-        if not found and self._redis.lasted_s is None:
-            return
-        waiting = self._runs.waiting()
-        for stray in found:
-            if self._is_due(stray):
-                self._again(stray, waiting)
-        self._redis.over()
 
-    def _is_due(self, stray: Stray) -> bool:
-        if stray.alive:
-            return False
-        if stray.state == "failed":
-            # Doubled with every attempt.
-            pause = self._options.retry_after_s * 2.0 ** (stray.attempts - 1)
-            return self._is_active(stray.job) and stray.over_s >= pause
-        return True
+def _drop_jobs(session: Session, names: Collection[str]) -> list[str]:
+    """Delete the rows of all jobs but ``names``; whose they were."""
+    known = [name for (name,) in session.query("SELECT name FROM job ORDER BY name")]
+    gone = [name for name in known if name not in names]
+    for name in gone:
+        session.execute("DELETE FROM job WHERE name = %s", (name,))
+    return gone
 
-    def _is_active(self, job: str) -> bool:
-        times = self._options.jobs.get(job)
-        return times is not None and times.cron is not None
 
-    def _again(self, stray: Stray, waiting: set[str]) -> None:
-        inactive = stray.job not in self._options.jobs
-        if stray.state == "running" and (stray.attempts >= self._options.attempts or inactive):
-            self._give_up(stray)
-            return
-        attempt = stray.attempts + 1
-        if self._runs.in_hand(stray.job, stray.planned_at, attempt, waiting):
-            return
-        times = self._options.jobs.get(stray.job)
-        limit_s = _NO_LIMIT_S if times is None else times.limit_s
-        self._runs.enqueue(stray.job, stray.planned_at, attempt, limit_s)
-        why = {
-            "planned": "RQ does not have it",
-            "running": "its process is gone",
-            "failed": "it failed and is tried again",
-        }[stray.state]
-        self._log(
-            ScheduleAction.REQUEUED,
-            f"a run is enqueued again: {why}",
-            job=stray.job,
-            at=stray.planned_at,
-            attempt=attempt,
+def _drop_runs(session: Session, active: Collection[str]) -> int:
+    """Skip the planned runs of all jobs but the ``active`` ones; how many."""
+    found = session.query("SELECT DISTINCT job FROM job_run WHERE state = 'planned'")
+    return sum(
+        session.execute(
+            "UPDATE job_run SET state = 'skipped', ended_at = UTC_TIMESTAMP(3),"
+            " detail = 'the job was turned off, or removed, before this run began'"
+            " WHERE job = %s AND state = 'planned'",
+            (name,),
         )
-
-    def _give_up(self, stray: Stray) -> None:
-        text = f"its process ended in the midst of it, {stray.attempts} times in all"
-        if not self._planner.fenced(partial(_give_up, stray, text)):
-            return
-        self._log(
-            ScheduleAction.RUN_FAILED,
-            text,
-            level=logging.WARNING,
-            job=stray.job,
-            at=stray.planned_at,
-        )
-        for job in failing(self._session(), stray.job):
-            self._log(
-                ScheduleAction.FAILING,
-                "a job failed three times in a row or more: see countersink runs",
-                level=logging.ERROR,
-                job=job.job,
-                times=job.times,
-                error=job.error,
-            )
-
-
-def _give_up(stray: Stray, text: str, session: Session) -> bool:
-    return plan_sql.give_up(session, stray, text)
+        for (name,) in found
+        if name not in active
+    )

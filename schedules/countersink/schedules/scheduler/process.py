@@ -7,6 +7,7 @@ clock, see :mod:`countersink.schedules.scheduler.leader`.
 import logging
 import os
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from countersink.runtime.log import Log, error_text
@@ -22,8 +23,9 @@ from countersink.schedules.report import (
 )
 from countersink.schedules.runner.rq import RunQueue, connect_queue
 from countersink.schedules.scheduler.leader import Leadership, Term, idle_seconds
+from countersink.schedules.scheduler.planner import RunPlanner
 from countersink.store.errors import SchemaMismatch, StoreError
-from countersink.store.sessions import lease_session, passes
+from countersink.store.sessions import KeptSession, lease_session, passes
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect
 from countersink.stream.heartbeat import TIMEOUT_S
@@ -56,44 +58,34 @@ def run(
     # A thread that looks at every second needs no word in the log for each late look.
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     adopt(log, "apscheduler")
-    client = connect_queue(options.redis_url, client_name="countersink-scheduler")
-    hasty = connect(options.redis_url, socket_timeout=TIMEOUT_S)
-    try:
-        with stop_by_signals(stop, log, options.stop_within_s, doing="ending in good order"):
-            vitals = vitals or ProcessVitals()
-            figures = ProcessHeartbeat(hasty, "scheduler", name, vitals)
-            return _Process(options, name, log, stop, RunQueue(client, vitals), figures).run()
-    finally:
-        client.close()
-        hasty.close()
+    with (
+        connect_queue(options.redis_url, client_name="countersink-scheduler") as client,
+        connect(options.redis_url, socket_timeout=TIMEOUT_S) as hasty,
+        stop_by_signals(stop, log, options.stop_within_s, doing="ending in good order"),
+    ):
+        vitals = vitals or ProcessVitals()
+        figures = ProcessHeartbeat(hasty, "scheduler", name, vitals)
+        return _Process(options, name, log, stop, RunQueue(client, vitals), figures).run()
 
 
+@dataclass
 class _Process:
     """The parts of a scheduler, put together."""
 
-    def __init__(
-        self,
-        options: SchedulerOptions,
-        name: str,
-        log: Log,
-        stop: Stop,
-        runs: RunQueue,
-        figures: ProcessHeartbeat,
-    ) -> None:
-        self._options = options
-        self._name = name
-        self._log = log
-        self._stop = stop
-        self._runs = runs
-        self._figures = figures
-        self._lease_session = lease_session(
-            options.mysql_url, idle_seconds=idle_seconds(options.lease_s)
-        )
-        self._leadership = Leadership(self._lease_session, name, options.lease_s)
-        self._outage = Outage("MySQL", log)
-        self._planning_log = Log(LOGGER, process=name)
+    _options: SchedulerOptions
+    _name: str
+    _log: Log
+    _stop: Stop
+    _runs: RunQueue
+    _figures: ProcessHeartbeat
+
+    def __post_init__(self) -> None:
+        self._lease_session = self._connected()
+        self._leadership = Leadership(self._lease_session, self._name, self._options.lease_s)
+        self._outage = Outage("MySQL", self._log)
+        self._planning_log = Log(LOGGER, process=self._name)
         self._redis_outage = Outage("Redis", self._planning_log)
-        self._reign: Term | None = None
+        self._term: Term | None = None
         self._stay_until = 0.0
         self._said_standby = False
 
@@ -104,7 +96,7 @@ class _Process:
         try:
             while not self._stop.requested:
                 state = self._look()
-                looked = None if self._reign is None else self._reign.looked
+                looked = None if self._term is None else self._term.looked
                 self._figures.publish(state, looked=looked)
                 self._stop.wait(self._options.renew_every_s)
         except SchemaMismatch as error:
@@ -118,7 +110,7 @@ class _Process:
                 bug=error,
             )
             status = FAILED
-        self._depose("it stops")
+        self._end_term("it stops")
         self._planning_log.mute()
         try:
             self._leadership.resign()
@@ -140,31 +132,37 @@ class _Process:
             self._outage.failed(error)
             self._leadership.expire()
             if self._leadership.token is None:
-                self._depose("MySQL does not serve")
+                self._end_term("MySQL does not serve")
             return "waiting"
         token = self._leadership.token
-        if self._reign is not None and self._reign.token != token:
-            self._depose("its lease ran out")
+        if self._term is not None and self._term.token != token:
+            self._end_term("its lease ran out")
         if token is None:
             if not self._said_standby:
                 self._said_standby = True
                 self._log(ScheduleAction.STANDBY, "another scheduler is in charge: standing by")
             return "standby"
-        if self._reign is None:
+        if self._term is None:
             self._said_standby = False
             self._log(ScheduleAction.LEADING, "in charge", token=token)
-            self._reign = Term(
+            planner = RunPlanner(
+                self._connected(),
+                self._runs,
                 self._options,
                 self._name,
                 token,
-                self._runs,
                 self._planning_log,
                 self._redis_outage,
             )
-            self._reign.start()
-        elif self._reign.cut_off_s >= self._options.lease_s:
+            self._term = Term(planner)
+            self._term.start()
+        elif self._term.cut_off_s >= self._options.lease_s:
             self._make_room()
-        return "standby" if self._reign is None else "leading"
+        return "standby" if self._term is None else "leading"
+
+    def _connected(self) -> KeptSession:
+        options = self._options
+        return lease_session(options.mysql_url, idle_seconds=idle_seconds(options.lease_s))
 
     def _make_room(self) -> None:
         """Let another be in charge, who may reach the jobs' Redis: without it no run begins.
@@ -175,16 +173,16 @@ class _Process:
         if time.monotonic() < self._stay_until:
             return
         stand_back_s = 2 * self._options.lease_s
-        self._depose("it cannot reach the jobs' Redis, and another scheduler may")
+        self._end_term("it cannot reach the jobs' Redis, and another scheduler may")
         self._stay_until = time.monotonic() + stand_back_s + 20 * self._options.lease_s
         try:
             self._leadership.resign(stand_back_s)
         except StoreError as error:
             self._outage.failed(error)  # the lease runs out
 
-    def _depose(self, why: str) -> None:
-        if self._reign is not None:
-            self._reign.end()
-            self._reign = None
+    def _end_term(self, why: str) -> None:
+        if self._term is not None:
+            self._term.end()
+            self._term = None
             self._said_standby = True
             self._log(ScheduleAction.STANDBY, f"not in charge any more: {why}")
