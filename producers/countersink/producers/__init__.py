@@ -1,4 +1,5 @@
-"""What an application imports to count: the producer, its buffer and its spool."""
+"""The names that an application imports to count: ``Producer``, ``Options``, ``Increment``,
+``Stats``, ``InvalidBatch``."""
 
 from countersink.producers.batch import Increment
 from countersink.producers.engine import Stats

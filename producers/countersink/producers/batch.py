@@ -1,4 +1,5 @@
-"""An increment, and a batch that is accepted together: what they are, and the checks of them."""
+"""``Increment``, and the checks of a batch and of ids: number of increments, length of ids, errors
+naming the bad increment; limits of names, keys, amounts and times are in ``runtime/limits.py``."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""A producer's buffers, threads and figures in one process: built anew in a forked child."""
+"""One producer in one process: starts buffers and threads, flushes and closes them in order,
+``Stats``, and the log lines about increments lost at the end; drops while running are logged in
+``send_thread.py``."""
 
 import logging
 import time

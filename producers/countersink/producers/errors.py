@@ -1,4 +1,5 @@
-"""What can go wrong with what producers count.
+"""Errors of producers, spool, ``tail`` and the StatsD listener; the messages are worded where they
+are raised.
 
 ::
 

@@ -1,4 +1,5 @@
-"""Forks, signals, exits: what a process does with its producers (``atexit``, SIGTERM, fork).
+"""Flushing all producers when a process exits, calls ``os._exit`` or ``exec``, or gets a signal
+(SIGTERM, SIGHUP, SIGQUIT, SIGINT), and emptying them in a forked child; how long an end may take.
 
 Every end of the process that Python sees flushes every open producer:
 

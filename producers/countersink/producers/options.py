@@ -1,4 +1,5 @@
-"""A producer's settings: their defaults, their checks, and how the environment spells them."""
+"""Settings of a producer: defaults, checks with their error messages, and names of environment
+variables (``COUNTERSINK_PRODUCER_...``, ``..._FILE``)."""
 
 import os
 from collections.abc import Mapping

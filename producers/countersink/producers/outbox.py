@@ -1,4 +1,5 @@
-"""The outbox: rows encoded into entries that Redis or the spool has not stored yet."""
+"""Rows encoded into entries that neither Redis nor the spool has stored yet: when an entry gets its
+id and time, and how many are sent at a time."""
 
 import time
 from collections.abc import Sequence

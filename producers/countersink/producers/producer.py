@@ -1,4 +1,6 @@
-"""The producer: what an application calls."""
+"""``Producer``, what an application calls: ``increment``, ``increment_many``, ``increment_batch``,
+``flush``, ``close``; checks of names and amounts are in ``runtime/limits.py``, settings in
+``options.py``."""
 
 import os
 import time

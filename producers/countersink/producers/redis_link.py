@@ -1,6 +1,5 @@
-"""The send thread's way to Redis: connected or not, when to try again, which stream, and whether
-what was stored there is in MySQL.
-"""
+"""A producer's connection to Redis: pauses before it is tried again, when a stream that is too long
+holds entries back, log lines about that, and whether stored entries were applied (``Trail``)."""
 
 import logging
 import random

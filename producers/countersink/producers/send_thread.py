@@ -1,4 +1,5 @@
-"""The thread that sends: flushes every ``flush_interval`` and resends what has no reply."""
+"""The thread that sends: when rows are flushed, how fast a spool is replayed, and the log line that
+increments were dropped and why; how often it is logged: ``QUIET_S`` in ``runtime/log.py``."""
 
 import logging
 import time

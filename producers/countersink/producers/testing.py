@@ -1,4 +1,5 @@
-"""For an app's own tests: a producer that remembers instead of sending.
+"""``RecordingProducer`` for an app's tests: keeps increments in memory, with ``count``, ``totals``,
+``assert_counted``.
 
 ::
 

@@ -1,4 +1,5 @@
-"""Locks, threads and pauses of the operating system, also where gevent or eventlet is at work.
+"""Threads, locks and waiting (``Thread``, ``WorkThread``, ``Bell``, ``pause``) that are the
+operating system's even where gevent or eventlet has patched Python.
 
 Both put their own into ``threading``, ``_thread`` and ``time``, some apps before they import this
 package and some after. Greenlets that wait for real locks freeze each other, and a "thread" that is

@@ -1,4 +1,5 @@
-"""What every part may import: rules that hold in queue, tables and programs alike.
+"""What all packages may import, with the standard library alone: limits, log, retries, signals,
+dead-letter reasons.
 
 Needs the standard library alone.
 """

@@ -1,4 +1,6 @@
-"""Why a row or an entry becomes a dead letter: codes, and for people what happened and what to do.
+"""``DeadReason``: every reason of a dead letter with its code, headline, explanation, remedy, and
+whether it may have been counted; which row gets one is decided in ``stream/decode.py`` and
+``store/apply/refusals.py``.
 
 Here are all of them: those of the decoder (``stream.decode``), of the database's refusals
 (``store.errors``), of the rules of counters (``store.apply.refusals``) and of the worker.

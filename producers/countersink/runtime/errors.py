@@ -1,4 +1,4 @@
-"""Errors of ``runtime``.
+"""Errors of ``runtime``: ``GivenUp``, when the waiting for a server had to end.
 
 ::
 

@@ -1,4 +1,5 @@
-"""What a counter name, a key, an amount and an event time may be.
+"""Limits of counter names, keys, amounts and event times, their checks with the error messages, and
+how a key of more than 255 bytes is cut.
 
 One place for the rules of the wire format, so that a producer refuses in the
 caller exactly what a worker would have to put among the dead letters.

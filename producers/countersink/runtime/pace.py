@@ -1,4 +1,5 @@
-"""Throttling: works for a share of the time only, to leave the database to those who count."""
+"""``Pace``: pauses after pieces of work so that they take a share of the time (0 to 1), at most
+``LONGEST_PAUSE_S`` each; the shares are settings of their commands and jobs."""
 
 import time
 from collections.abc import Callable

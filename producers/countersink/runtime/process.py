@@ -1,4 +1,5 @@
-"""A process of ours: its name, and how it stops on a signal: in good order, or after a time limit.
+"""A process's name (host, pid, random), and its stop on SIGTERM or SIGINT: in order, or forced with
+exit status 1 at a second signal or after the time limit.
 
 A Python-level signal handler runs between two instructions of the main thread only: late where that
 thread hangs in a call, and maybe while it holds a lock that the handler needs. So the handlers here

@@ -1,4 +1,6 @@
-"""Waiting for a server that is away or refuses, for as long as it takes, and saying so."""
+"""Waiting for a server that is away: pauses between tries (``FIRST_PAUSE_S`` to
+``LONGEST_PAUSE_S``), the log lines ``waiting`` and ``resumed``, how often, and how many tries after
+a stop."""
 
 import logging
 import random

@@ -1,4 +1,5 @@
-"""The difference between this machine's clock and Redis's.
+"""Redis's clock: how far this machine's differs, and when that is asked again
+(``RELEARN_SECONDS``).
 
 All of a deployment's ``at`` fields and default event times are on one clock, Redis's, so that a
 producer whose own clock is a year off does not count into the wrong year.

@@ -1,4 +1,5 @@
-"""Connections to Redis that never resend on their own.
+"""Connections to Redis: URLs and their errors, TLS, the socket timeout of processes
+(``SOCKET_TIMEOUT``), no resending by the client, and URLs without passwords for logs.
 
 redis-py retries a lost command up to 10 times by default: one XADD whose reply was lost would be
 sent 11 times. Here every command is sent once; whoever sends it knows what a repetition would mean.

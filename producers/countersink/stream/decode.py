@@ -1,4 +1,6 @@
-"""Decodes entries, checks every row, and sets apart what is wrong as dead letters.
+"""Decodes entries and checks every row as it comes out of the queue: limits of bytes and rows,
+which dead-letter reason each fault gets and its detail; texts for people are in
+``runtime/dead_letter.py``.
 
 Only what reads the stream (worker, reads, dead-letter retry) imports this module: it needs msgspec,
 which a producing app does not take on.

@@ -1,4 +1,5 @@
-"""The wire format, version 1: one stream entry carries one flush of at most 1,000 rows.
+"""The wire format of entries: fields, ids, encoding, how many rows an entry has at most
+(``ROWS_PER_ENTRY``), and how many bytes of one are read.
 
 ========  =====================================================================================
 field     meaning

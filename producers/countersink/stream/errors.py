@@ -1,4 +1,5 @@
-"""Errors of the queue, and which answer of Redis becomes which of them.
+"""Errors of the queue, and which answers of Redis mean that it is away (``StreamUnavailable``) or
+misconfigured.
 
 ::
 

@@ -1,4 +1,6 @@
-"""The worker's side of the queue: reading, claiming, sweeping up and acknowledging.
+"""The worker's commands to the consumer group: read (``READ_BYTES`` at a time), claim from dead
+consumers, find orphans, acknowledge, delete consumers; how often each is done is in
+``worker/intake.py``.
 
 What can go wrong with consumer groups, and what this module does about it:
 

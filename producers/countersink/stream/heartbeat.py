@@ -1,4 +1,5 @@
-"""The sign of life of a process: a hash in Redis that expires."""
+"""A process's heartbeat, a hash in Redis: when it expires (``TTL_S``) and how it is written; its
+fields are in the ``report.py`` of the worker and of the schedules."""
 
 import os
 import socket

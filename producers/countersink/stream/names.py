@@ -1,4 +1,4 @@
-"""Every Redis key countersink uses (name, type, meaning, who writes it), and the partitions in use.
+"""Names of all Redis keys, how many partitions there may be, and which partition a sender sends to.
 
 ==============================  ======  ==========================================================
 key                             type    meaning; who writes it

@@ -1,4 +1,5 @@
-"""Lag and epochs of a stream: the oldest entry that waits, and whether what left was applied.
+"""Lag of the queue: time of its oldest entry, and whether entries that left a stream were applied
+or lost, with the sentences that say how.
 
 A stream is ordered by arrival. What a spool replays arrives today and was first sent long ago, so
 the first entry need not be the one that was sent first: :func:`first_sent` looks at all of them.

@@ -1,4 +1,5 @@
-"""Lines of access logs: their formats, what their fields say, and what they are counted under."""
+"""Access logs for ``countersink tail`` and backfill: names of lines, keys and counts that both use;
+the formats are in ``formats/``, keys and conditions in ``template.py``."""
 
 from countersink.producers.access_log.parser import Cell, Counts, Parser, Rejected
 from countersink.producers.errors import Malformed

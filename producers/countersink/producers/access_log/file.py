@@ -1,4 +1,5 @@
-"""Where a log's bytes come from: a file, plain or gzip, or a pipe; and what its first bytes tell.
+"""Reading a log file or pipe, plain or gzip: recognizes compressions and UTF-16/32 by the first
+bytes, and holds the errors about files that cannot be read and how to convert them.
 
 Offsets are in uncompressed bytes everywhere.
 """

@@ -1,4 +1,5 @@
-r"""One line of an access log: where its fields stand, and what they say.
+r"""Parts of one line in common or combined format: patterns of addresses, request and time,
+unescaping of bytes to text, and the reason why a line is rejected (``diagnosis``).
 
 ::
 

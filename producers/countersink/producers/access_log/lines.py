@@ -1,4 +1,6 @@
-"""Lines of a log: cut out of its bytes with their numbers and offsets, and counted into hits."""
+"""Cuts a log's bytes into numbered lines (at most ``LONGEST`` bytes), and holds the hits of
+``tail`` until they are stored: after how many rows or lines (``ROWS_PER_STORE``,
+``LINES_PER_STORE``)."""
 
 from dataclasses import dataclass
 from typing import Final

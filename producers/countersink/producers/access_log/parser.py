@@ -1,4 +1,5 @@
-"""Lines to keys and minutes, one by one, as ``tail`` reads them.
+"""``Parser``: from a line to its key and minute or the reason of its rejection, by a format, a key
+template and conditions, with a cache; the formats are in ``formats/``.
 
 What a line's key is, a template says: text with fields of the format in it, such as
 ``{host}{path}``. Conditions leave lines out. Which formats there are is told in

@@ -1,4 +1,6 @@
-"""How far a log has been counted: one Redis hash per log, moved together with the rows.
+"""The position of ``tail`` in Redis: fields of its hash, what identifies a file (device, inode,
+SHA-256 of the first bytes), and the atomic move with the rows; the copy on disk is in
+``position_file.py``.
 
 ==================  ==============================================================================
 field               meaning

@@ -1,4 +1,5 @@
-"""The position file: the last positions of one log, and where a run goes on by it.
+"""The position file of ``tail`` on disk, and where a run begins (``--begin start/end/file/redis``):
+what is done or refused when Redis was emptied or restored, with the texts.
 
 Redis holds the position with the counts; this file says what that position was. By it ``tail``
 knows a Redis that was emptied, replaced or restored, and can send what it had sent before again,

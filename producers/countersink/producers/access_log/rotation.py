@@ -1,4 +1,5 @@
-"""Rotated logs: which files came before and after one, and the file that has the name now.
+"""Rotated logs: which names count as rotated (``access.log.1``, dates, ``.gz``), their order, how
+the file of a position is found again, and the notices about lines that may be lost.
 
 Rotated names are the log's own name with a number or a date behind it or before its extension,
 compressed or not: ``access.log.1``, ``access.log-20261121``, ``access.log.2.gz``,

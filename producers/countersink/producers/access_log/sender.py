@@ -1,4 +1,5 @@
-"""Stores what was read of a log: entries and position together, however long Redis is away."""
+"""How ``tail`` stores entries and position together: pauses and notices while Redis is away or the
+stream is full, tries after a stop, and the error if another ``tail`` reads the same log."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,6 @@
-"""``countersink tail``: counts an access log into the queue, once or for as long as it grows.
+"""``countersink tail``: reads a log to its end or follows it, decides when the position is stored
+(``STORE_AFTER``), and goes on after rotation and truncation; flags are in
+``cli/commands/count/tail.py``.
 
 A log's position moves in Redis in the same step as its rows arrive there, so a run that was killed
 anywhere goes on where it stopped: no line is skipped and none is counted twice. A second run over

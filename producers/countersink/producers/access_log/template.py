@@ -1,4 +1,5 @@
-"""What lines are counted under, and which: key templates and conditions.
+"""Key templates (``--key``) and conditions (``--where``): their syntax, operators (``=``, ``!=``,
+``~``, ``!~``) and error messages.
 
 A template (``--key``) is text with ``{field}`` in it, where ``{{`` and ``}}`` are braces.
 

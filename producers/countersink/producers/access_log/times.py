@@ -1,4 +1,5 @@
-"""Times as logs and exports write them, to whole Unix minutes.
+"""Parses times of logs, CSV and JSON into Unix minutes: ``auto``, ``unix``, ``unix-ms``, strptime
+patterns, time zones, and the reasons why a time is rejected.
 
 ``auto`` takes
 

@@ -1,1 +1,2 @@
-"""What a producer holds in memory: events as callers leave them, rows that they are folded into."""
+"""Memory of a producer: events that callers append (``events.py``), and rows that they are folded
+into (``rows.py``)."""

@@ -1,4 +1,5 @@
-"""Where ``increment()`` leaves its events, and how they become rows.
+"""``EventBuffer``, the list that ``increment()`` appends to, and its folding into rows: chunk
+sizes, when callers fold or wait, and the counts of accepted and dropped increments.
 
 The caller's side must cost less than a locked dictionary update. So there is a list of keys per
 counter, and a call is one ``list.append``, which is atomic: no lock, no tuple, nothing to collect.

@@ -1,4 +1,5 @@
-"""The thread that turns events into rows: memory only, so that nothing outside can hold it up.
+"""The thread that folds events into rows: how often it looks, how many events it folds at a time,
+and when callers are made to wait because memory fills.
 
 Callers who need everything folded ask this thread and wait, since folding must not be torn: an
 exception raised by a signal handler comes up between any two instructions of the main thread, and

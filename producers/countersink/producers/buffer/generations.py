@@ -1,4 +1,5 @@
-"""Generations: rows that were accepted between two flushes, and how much memory they take."""
+"""Rows that were accepted between two flushes (a generation), the bytes that a row is estimated to
+take, and the accounting of promised and used room."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,6 @@
-"""The coalescing buffer: one amount per (counter, key, minute). Its owner holds a lock."""
+"""``RowBuffer``, one amount per (counter, key, minute): the bound on memory while Redis is away,
+what is refused when it is full, and which rows are handed out to be sent. Its owner holds a
+lock."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,3 +1,2 @@
-"""Helpers for frameworks, each in a module that imports its framework and nothing else of the kind:
-``django``, ``flask``, ``celery``, ``rq``. None is needed by the base install.
-"""
+"""Counting in Django, Flask, Celery and RQ, one module for each; bounds on the number of keys are
+in ``middleware/count.py``. None is needed by the base install."""

@@ -1,4 +1,5 @@
-"""Celery: counts tasks by name and by how they ended, in the workers.
+"""Celery: counts tasks by name and outcome (``succeeded``, ``failed``, ``retried``, ``revoked``),
+by signals of its workers.
 
 ::
 

@@ -1,4 +1,5 @@
-"""Django: counts requests by the patterns of the URL configuration.
+"""Django middleware: counts requests by URL pattern and status; settings ``COUNTERSINK_PRODUCER``
+and ``COUNTERSINK_COUNTER``.
 
 ::
 

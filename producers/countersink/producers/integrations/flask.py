@@ -1,4 +1,4 @@
-"""Flask: counts an app's requests by its URL rules."""
+"""Flask: counts requests by URL rule and status, through ``middleware/wsgi.py``."""
 
 from typing import Any
 

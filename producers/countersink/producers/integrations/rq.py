@@ -1,4 +1,5 @@
-"""RQ: workers that count their jobs by function and by how they ended.
+"""RQ worker classes that count jobs by function and outcome (``finished``, ``failed``,
+``retried``).
 
 ::
 

@@ -1,4 +1,5 @@
-"""ASGI: counts the requests of any app by its routes (https://asgi.readthedocs.io/)."""
+"""ASGI middleware: when a request or WebSocket is counted and with which status; the key is made in
+``count.py``."""
 
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping

@@ -1,6 +1,6 @@
-"""Counts requests for middleware, with bounds on number and length of keys. Errors are logged,
-never raised.
-"""
+"""Keys of counted requests (``GET /users/{id} 200``): unknown methods (``OTHER``), no route, bounds
+on number and length of keys (``MAX_NAMES``, ``__other__``), status of broken requests (499, 500).
+Errors are logged, never raised."""
 
 import logging
 from collections.abc import Callable, Mapping, MutableMapping

@@ -1,4 +1,5 @@
-"""The route templates of Starlette and of what is built on it, read from the scope they leave.
+"""Route templates of Starlette and FastAPI apps, with mounts and included routers, read from the
+ASGI scope.
 
 Routers write what they matched into the scope that they were given: all of them ``endpoint``,
 Starlette (1.0 and later) and FastAPI ``route``, too, the innermost, and newer FastAPI, for a route

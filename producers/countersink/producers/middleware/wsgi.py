@@ -1,4 +1,5 @@
-"""WSGI: counts the requests of any app by its routes (PEP 3333)."""
+"""WSGI middleware (PEP 3333): when a request is counted and with which status, also if the app
+raises; the key is made in ``count.py``."""
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from types import GeneratorType, TracebackType

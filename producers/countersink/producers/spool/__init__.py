@@ -1,4 +1,4 @@
-"""The disk spool: increments that could not be sent, until they can.
+"""The disk spool: files in which a producer stores entries while Redis is away.
 
 A directory holds segments, which several processes share: a segment has one writer, who holds a
 ``flock`` on it for the segment's life. Whoever finds a segment without that lock may replay it: its

@@ -1,4 +1,5 @@
-"""A spool directory: its files, oldest first, and what they hold."""
+"""Files in a spool directory: their names and order, and what ``countersink spool`` lists of each
+(state, entries, increments, damage)."""
 
 import fcntl
 import os

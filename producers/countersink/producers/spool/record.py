@@ -1,4 +1,5 @@
-"""The binary format of a segment: its header and its records, with their checksums.
+"""The binary format of a spool file: header, records, checksums, how corrupt or torn records are
+told, and the largest record (``MAX_BODY``).
 
 ::
 

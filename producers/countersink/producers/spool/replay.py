@@ -1,4 +1,5 @@
-"""Replay: sends what lies in a spool directory, of a live producer or of dead processes."""
+"""Sends what a spool directory holds: order of segments, what is done with damaged ones and logged
+of them, and the totals that ``countersink spool replay`` reports."""
 
 import logging
 import os

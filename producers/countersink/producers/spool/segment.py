@@ -1,4 +1,5 @@
-"""One segment file of the spool: locked, appended to, fsynced, read back."""
+"""One spool file: lock, append with fsync, stamping, progress, cutting a torn end, deleting or
+keeping it as ``.damaged``."""
 
 import fcntl
 import os

@@ -1,6 +1,5 @@
-"""The segments of one producer, their size and number, and the thread that writes them, so that a
-slow disk blocks no other thread.
-"""
+"""Writing the spool: its largest size and that of a segment, when rows go to disk (memory half
+full, or a flush), and the pause and log line after a failed write."""
 
 import logging
 import time

@@ -1,4 +1,5 @@
-"""One line of StatsD, in the dialects that are in use.
+"""Parses one line of StatsD (Etsy, DogStatsD, InfluxDB and Graphite tags): name, values, sample
+rate, tags, time; limits, ignored types, and the reasons why a line is malformed.
 
 ``name:value[:value…]|c[|@rate][|#tag:value,…]``: the counter of Etsy's StatsD, with DogStatsD's
 several values, tags, time (``|T1764000000``) and fields that say where it came from, which are not

@@ -1,4 +1,5 @@
-"""The map: which counter and key a bucket's name and tags become.
+"""The TOML map of StatsD names to counters and keys (``--map``): syntax of rules, patterns and
+placeholders, their errors, and how a name that no rule matches becomes a counter's.
 
 A TOML file of rules; the first that matches a name decides::
 

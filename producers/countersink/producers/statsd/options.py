@@ -1,4 +1,6 @@
-"""Settings of a StatsD listener: defaults and checks."""
+"""Settings of the StatsD listener: port, sockets, limits of amounts, counters, times and
+connections; their defaults, checks, error messages, and the refusal of hosts that are not
+loopback."""
 
 import ipaddress
 import socket

@@ -1,4 +1,5 @@
-"""The StatsD listener: opens its sockets, starts its threads, ends them."""
+"""The StatsD listener: opens UDP, TCP and unix sockets with the errors if one is taken, sets
+receive buffers, reads the map again, and ends the threads."""
 
 import contextlib
 import errno

@@ -1,4 +1,5 @@
-"""Stream connections, by TCP and unix socket: accepted, read, and closed when they are too many."""
+"""StatsD over TCP and unix streams: longest line, which connection is closed when there are too
+many, and the log lines about it."""
 
 import selectors
 import socket

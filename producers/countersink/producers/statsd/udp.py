@@ -1,4 +1,5 @@
-"""Datagrams, by UDP and unix socket: received as fast as they come.
+"""StatsD datagrams over UDP and unix sockets: how many are received per call, and how one that is
+too large is cut.
 
 Most of what a datagram costs in Python is the call that receives it, and that it hands the
 interpreter lock to another thread and waits for it. Linux takes many at once with recvmmsg(2), for

@@ -1,4 +1,5 @@
-"""The formats of access logs: which there are, how they are told, and how each is read."""
+"""The list of names for ``--input-format`` of access logs (``LOG_FORMATS``); patterns are in
+``named.py``, detection in ``detection.py``."""
 
 from typing import Final, Literal, get_args
 

@@ -1,5 +1,5 @@
-r"""Which format and which envelope a log has, told by its first lines; where that is not sure,
-nothing is told.
+r"""Detects format and envelope (syslog, docker compose, quotes) of a log by its first lines
+(``MOST_LINES``), removes envelopes, and words the errors when the format is unknown or ambiguous.
 
 An envelope is what each line stands in:
 

@@ -1,5 +1,5 @@
-r"""Lines that are JSON objects: reading them, paths into them, and the formats of nginx, Caddy and
-Traefik.
+r"""Log lines that are JSON objects: strict parsing with its errors, paths (``a.b.0``, ``/a/b/0``),
+and which fields of nginx, Caddy and Traefik give status, path, host and time.
 
 Objects are read strictly by RFC 8259, alike wherever they are read: ``NaN`` and ``Infinity`` are
 none of its values. An escape of half a character (``\ud800`` alone) is rejected, as no text holds

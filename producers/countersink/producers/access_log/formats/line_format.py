@@ -1,4 +1,5 @@
-"""The format of a log's lines: a pattern, the fields in it, and where the time stands.
+"""``LineFormat``, what every format of access logs is made of: a regex, names of fields (``host``,
+``path``, ``status`` ...), where the time is; and errors for unknown fields and ambiguous layouts.
 
 A :class:`LineFormat` reads them. A :class:`Layout` is a line as texts and values one after the
 other; :func:`written_format` makes a format of what a server's configuration writes out.

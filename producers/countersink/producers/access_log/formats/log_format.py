@@ -1,4 +1,5 @@
-"""Formats in a server's own words (``--log-format``): Apache's directives, nginx's variables.
+"""``--log-format``: reads Apache's directives (``%h %t``) and nginx's variables (``$remote_addr``)
+into a ``LineFormat``, and words the errors for those that are unknown.
 
 https://httpd.apache.org/docs/2.4/mod/mod_log_config.html#formats and
 https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format

@@ -1,4 +1,5 @@
-"""The formats that are known by a name and that one pattern reads.
+"""Patterns of the access log formats with a name: combined, common, vhost_combined, AWS ALB
+(``alb``), HAProxy; and which of them need ``--time-zone``.
 
 Documented at https://httpd.apache.org/docs/2.4/mod/mod_log_config.html (combined, common and
 vhost_combined), https://docs.aws.amazon.com/elasticloadbalancing/latest/application/

@@ -1,5 +1,5 @@
-"""W3C extended logs: a ``#Fields:`` directive says what the lines after it hold, and a
-``#Date:`` one on which day they were, where they have a time alone.
+"""W3C extended logs (IIS, CloudFront): ``#Fields:`` and ``#Date:`` directives, names of fields,
+spaces or tabs, and errors where a date or time is missing.
 
 IIS writes them (divided by spaces) and CloudFront (divided by tabs, values URL-encoded). Their
 times are UTC by definition. https://www.w3.org/TR/WD-logfile.html,
