@@ -1,4 +1,5 @@
-"""Exports of several counters (``--counter-column``): which they are, and which lines are of none.
+"""``--counter-column``: which counters an export holds, at most how many (``MOST_COUNTERS``), and
+the notices about lines that name none.
 
 Each counter is then counted by a run of its own, with identity, policies and undo as ever, which
 leaves out the lines of the others and those that are of none.

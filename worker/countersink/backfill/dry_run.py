@@ -1,4 +1,4 @@
-"""Dry runs: read sources as adding would, say what it would do, and change nothing.
+"""``--dry-run``: reads sources as counting would, with what it would add by day; changes nothing.
 
 What a dry run has read already is kept here, so that what it reads then is known as adding would
 know it: the spans of each source, and the lines that it would have counted.

@@ -1,4 +1,5 @@
-"""Why a backfill ends, or leaves something out.
+"""Errors of a backfill: wrong option, unreadable or changed source, repeated lines, too many
+rejected lines, ended run; the messages are worded where they are raised.
 
 ::
 

@@ -1,4 +1,5 @@
-"""History of backfills: runs, their sources, the lines they rejected, what they corrected.
+"""Reads past backfills: runs, their sources, rejected lines and corrections, by pages; how they are
+shown is in ``cli/commands/count/backfills.py``.
 
 Everything is read in pages, each in its own transaction, in the order of a primary key: a run may
 have rejected or corrected millions.

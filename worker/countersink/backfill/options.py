@@ -1,4 +1,6 @@
-"""Options, recipe, progress and report of a backfill: what is asked, and what is said of it.
+"""What is asked of a backfill and reported of it: ``Recipe``, ``BackfillOptions`` with defaults,
+the default number of rejected lines (``MOST_REJECTS``), ``BackfillReport``; flags and help are in
+``cli/``.
 
 The recipe says how lines become counts: what has to be the same for the same result.
 """

@@ -1,4 +1,5 @@
-"""Rejected lines: kept in the table with their chunk, written to a file, counted by reason.
+"""Rejected lines of a backfill: the table ``backfill_reject``, the file of ``--rejects``, and the
+sentences that sum up reasons; how many end a run: ``options.py`` and ``run_state.py``.
 
 The file has a JSON object a line. Writing it destroys nothing that is not such a file.
 """

@@ -1,4 +1,5 @@
-"""Retraction: takes one chunk, or some corrections of a reconcile, back in one transaction.
+"""The transactions that take back one chunk, or a range of a reconcile's corrections (``ROWS`` at a
+time); the order of an undo and what it refuses are in ``undo.py``.
 
 A chunk is subtracted by its journal and is ``undone``. Each range of ``backfill_drift`` is
 subtracted and deleted: so it does not matter where it is killed, or whether two do it at once, nor

@@ -1,4 +1,5 @@
-"""One run of ``countersink backfill``: from its options to its report.
+"""``BackfillRun``, one run from its options to its report: adds or reconciles, writes the file of
+rejected lines, ends the run on errors, and clears up after runs that died.
 
 A process that is killed leaves its run ``running``. Who adds goes on with its chunks. But what the
 sources of a reconcile said serves that run alone, and may be much; and a dry run leaves nothing at

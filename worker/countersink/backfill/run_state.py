@@ -1,4 +1,5 @@
-"""State of a run in ``backfill_run``: begun, counted on, ended."""
+"""The row of a run in ``backfill_run``: its states and sums, the name of its process, and the check
+that ends a run with too many rejected lines, with its message."""
 
 import json
 import operator

@@ -1,4 +1,5 @@
-"""Undo of a run: takes back exactly what it added, whatever has happened to the counter since.
+"""``countersink backfills undo``: takes a run back chunk by chunk, refuses runs that cannot be
+taken back, and words the notices about days that are not right any more.
 
 First the run is put into the state ``undoing``, so that nothing of it is committed any more. Then,
 a transaction each, its chunks are taken back: the cells in the chunk's journal are subtracted, the

@@ -1,4 +1,4 @@
-"""The ``countersink`` command: thin commands over ``stream``, ``store``, ``worker`` and ``reads``.
+"""The ``countersink`` command: settings, commands, output and errors.
 
 Nothing is imported here, and every command's module only when that command runs, so that the
 command starts quickly.

@@ -1,4 +1,5 @@
-"""The ``countersink`` group: its commands, the settings file, and what every error becomes."""
+"""The list of all commands with their groups and one-line helps (``GROUPS``), in the order of
+``countersink --help``, and ``--config``, ``--version``."""
 
 import io
 import sys

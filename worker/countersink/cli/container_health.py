@@ -1,4 +1,5 @@
-"""``python -m countersink.cli.container_health [worker|scheduler|jobs]``: a container's check.
+"""Health check of containers, ``python -m countersink.cli.container_health
+[worker|scheduler|jobs]``: how old a heartbeat in Redis may be, exit status and messages.
 
 Status 0 when such a process of this host has told Redis of itself in the last minute, and the
 scheduler in charge has looked for lost runs in the last two; else another one. Without an argument

@@ -1,4 +1,6 @@
-"""The errors of the command line, what a user reads of any error, and the exit status.
+"""Exit statuses, and the sentence printed for each kind of error (check that the server runs, check
+the URL, run doctor), without passwords; advice by MySQL error number is ``_ADVICE`` in
+``store/errors.py``.
 
 ::
 

@@ -1,4 +1,5 @@
-"""``--metrics-port``: a process serves its metrics and health while it runs."""
+"""The flags ``--metrics-port`` and ``--metrics-host``, and the error if that port is taken; names
+of metrics are in ``metrics/table.py``, when a process is ready is in its command."""
 
 import logging
 from collections.abc import Callable, Iterator

@@ -1,6 +1,5 @@
-"""A long command: how far it is, on stderr (a bar on a terminal, else a line now and then), and
-whether it was asked to stop.
-"""
+"""Progress of long commands on stderr: its texts, bar or line, how often; and the stop at SIGINT or
+SIGTERM with its exit status."""
 
 import json
 import signal

@@ -1,5 +1,6 @@
-"""Options that are settings: flag, else environment, else ``countersink.toml``, else default; and
-the types of their values, with the rules of ``countersink.runtime.limits``.
+"""Options of all commands: order of flag, environment, ``countersink.toml`` and default, names of
+variables, URLs, and types of values with their error messages; limits of names are in
+``runtime/limits.py``.
 
 A *setting* describes an installation (URLs, sizes, formats) and is also an environment variable
 ``COUNTERSINK_<COMMAND>_<OPTION>`` and a key in the file. A *one-off* describes one run

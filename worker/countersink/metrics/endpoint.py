@@ -1,4 +1,5 @@
-"""``/metrics``, ``/livez`` and ``/readyz`` of a process that serves nothing else: on a thread.
+"""``/metrics``, ``/livez`` and ``/readyz`` of workers, schedulers and other processes without HTTP
+of their own: statuses and texts, limits of time, size and connections, loopback only by default.
 
 Whoever may connect may read: so it listens at loopback unless told otherwise, and says nothing of
 what is counted. At loopback it answers to names of loopback alone: a page on the internet can make

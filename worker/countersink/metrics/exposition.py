@@ -1,4 +1,5 @@
-"""Metrics as text: Prometheus' own format, or OpenMetrics where the client asks for it."""
+"""Metrics as text in Prometheus' format or OpenMetrics, by the Accept header; names and helps are
+in ``table.py``."""
 
 from collections.abc import Iterable
 from typing import Final

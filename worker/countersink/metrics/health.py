@@ -1,4 +1,6 @@
-"""The health of a process: its samples, whether it lives, and whether it is ready.
+"""``Health``: a process is stuck after ``LIVES_WITHIN_S``, unready if a server does not answer in
+time, with the text; states in which a process is unready are in ``health()`` of its command in
+``cli/commands/``.
 
 Servers are asked for that, who may hang: bounded, and not again for every scrape.
 """

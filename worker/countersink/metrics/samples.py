@@ -1,4 +1,5 @@
-"""The samples of the installation as a whole, and of a producer."""
+"""Values of the metrics about the whole installation (from ``countersink info``) and about a
+producer; those of a process are in its command."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""The table of metrics (name, meaning, which process shows it), and what a sample of one is.
+"""All metrics: name, type, help text, labels, and which process shows them; also the values of the
+label ``state``.
 
 Names follow Prometheus' conventions (base units, ``_total`` for what only grows, ``_seconds``).
 No label is a counter's name or a key: their number has no bound, and they are the application's.

@@ -1,4 +1,5 @@
-"""Errors of reads, beside those of MySQL (StoreError) and of Redis (StreamError).
+"""Errors of reads: queue too long, read stopped, answer too large; HTTP statuses for them are in
+``web/read_pool.py``.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Totals as a pandas DataFrame; needs pandas, so only whoever wants one imports this.
+"""Totals as a pandas DataFrame.
 
 ::
 

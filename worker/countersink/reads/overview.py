@@ -1,4 +1,5 @@
-"""All counters at a glance: what each has in all, and its last days."""
+"""The list of all counters with totals and last days: sorting (``SORTS``), paging, search, and at
+most how many days (``MAX_DAYS``)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,5 @@
-"""What is pending: increments in the queue that are not in MySQL yet, added to totals exactly.
+"""Adds increments still in the queue to totals: how much of the queue is read at once, the error if
+it is more, and up to which time an answer is complete.
 
 The streams are read before MySQL is asked, so that nothing falls between the two; what of them is
 pending is decided in the snapshot in which the totals are read. The questions, from :func:`total`

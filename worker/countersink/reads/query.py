@@ -1,4 +1,5 @@
-"""A query for totals, and its answer as ``countersink totals`` and ``/v1`` have it: rows."""
+"""One question for totals and its answer, for ``countersink totals`` and ``/v1``: names of columns
+in JSON, CSV and tables (``COLUMNS``), most rows, order of keys, and days that are left out."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,4 +1,5 @@
-"""All rows of a counter's totals, one by one: for exports, whose memory does not grow with them."""
+"""Rows of ``countersink export``, one by one: its layouts, names of columns (``COLUMNS``) and texts
+of days and months."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Reads: totals of one snapshot of MySQL, and exactly what was in the queue beside it."""
+"""``Reads`` for programs: totals of one MySQL snapshot, with or without what is in the queue, and
+how often it is read again when counters change meanwhile."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,4 +1,5 @@
-"""The database: connections, migrations, applying entries exactly once, totals.
+"""The database, for applications and processes: ``Store``, totals, counters, sequences, migrations,
+applying of entries.
 
 ::
 

@@ -1,4 +1,5 @@
-"""Keys of the HTTP interface, made, listed, revoked, and logins to the dashboard made with them.
+"""API keys and logins in the database: form of keys, scopes (``SCOPES``), limits of names and
+patterns, expiry, revoking, logins per key, with error messages; ``store/links.py`` has links.
 
 Only hashes are kept of the keys' secrets, and of the random tokens that logins have in a cookie.
 

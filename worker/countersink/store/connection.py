@@ -1,4 +1,5 @@
-"""Connections to MySQL, with session variables of ours (isolation, lock wait, sql_mode).
+"""``Session``, one connection to MySQL: timeouts, lock wait, isolation and ``sql_mode``, TLS, error
+messages at login, and how often and after which pause a transaction is run again (``rerun``).
 
 Everything on which exactness depends is set on each session of ours and never taken from the
 server: strict ``sql_mode`` (else a sum beyond BIGINT is clipped in silence), UTC, the isolation

@@ -1,4 +1,5 @@
-"""What can go wrong with the database.
+"""Errors of the database: which MySQL error numbers are retried, refused, unavailable or dead
+letters, and the advice by number (``_ADVICE``); the pause before a retry is in ``connection.py``.
 
 ::
 

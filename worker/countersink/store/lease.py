@@ -1,4 +1,5 @@
-"""Leases: who may do what until when, on the database server's clock.
+"""The table ``lease``: take, renew, release, fencing tokens, and which slots workers may have (1 to
+255); how long leases last: ``worker/loop.py``, ``schedules/options.py``.
 
 A lease says who *should* act. Whoever was paused may act late all the same, so what must not happen
 twice carries the fencing token, which grows with every change of hands and never falls.

@@ -1,4 +1,5 @@
-"""Links that show one counter to whoever has them, until they end: made, checked, listed, revoked.
+"""Links that show one counter (``countersink link``, Share): form and signature of tokens, most
+links, longest life, revoking, and error messages.
 
 A link's token reads ``cl_<content>.<signature>``. The content is base64url of ``id.end.counter``,
 the end in Unix seconds; the signature is base64url of the HMAC-SHA256 of the content as written.

@@ -1,4 +1,5 @@
-"""Bringing the tables to the version that this program knows.
+"""Applies migrations, one process at a time: DDL timeouts, waiting, and the messages when the
+tables' version does not fit; the SQL is in ``store/migrations/``.
 
 Migrations are numbered SQL files. DDL commits by itself, so a crash can leave one half done: every
 statement can be run again, and the number is recorded last. Two programs that migrate at once take

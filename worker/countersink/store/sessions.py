@@ -1,4 +1,5 @@
-"""Sessions on tables that are known to be of our version, one at a time or one that comes back."""
+"""Sessions kept and opened again: idle pool of readers, waiting while the database is away
+(``PATIENCE_S``, pauses), timeouts of leases, and cancelling reads."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""The database's URL, taken apart."""
+"""The database's URL: its form, options, TLS, and error messages."""
 
 import ssl
 from dataclasses import dataclass, field, replace

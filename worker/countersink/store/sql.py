@@ -1,5 +1,5 @@
-"""Pieces of SQL: the dialects of MariaDB and MySQL, names, placeholders, the server's clock, and
-the literals of cells.
+"""Pieces of SQL: oldest supported versions of MariaDB and MySQL with the error, dialects, cells per
+statement, quoting.
 
 A cell is a row of one (counter, bucket, key); a statement carries many of them. It is put together
 here, not by the driver, whose binding of single values costs more than half of what the server then

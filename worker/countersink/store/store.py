@@ -1,4 +1,5 @@
-"""The front door: one object for an app that reads its totals and makes its counters."""
+"""``Store``, what an application opens to read totals, count in its own transactions and set
+counters: its URL variable, and time limits of reads."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping

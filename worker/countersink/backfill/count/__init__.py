@@ -1,1 +1,2 @@
-"""Counting: which source a content is, its chunks, and the transaction that counts one."""
+"""Counting of a backfill's sources: which source a file is, its chunks, lines counted before, and
+the transaction that counts a chunk."""

@@ -1,4 +1,5 @@
-"""Reads a chunk: from bytes to the amounts that it adds, without touching a counter."""
+"""Reads one chunk: lines to amounts per bucket and key, rejected lines, marks; changes no
+counter."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

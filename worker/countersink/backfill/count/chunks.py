@@ -1,4 +1,5 @@
-"""Chunks as the tables have them, and the marks by which their lines are known again.
+"""SQL of the tables ``backfill_chunk``, ``backfill_lines``, ``backfill_sample`` and
+``backfill_left_out``: states of chunks, claiming one, and marks by which lines are known again.
 
 A row of ``backfill_chunk`` says which bytes of a source were counted, or are to be. The marks of
 its lines are in ``backfill_lines`` and ``backfill_sample``; which lines were not counted, as

@@ -1,4 +1,5 @@
-"""What a job process does for a backfill: counts chunks that are pending, until there are no more.
+"""What a job process does for a backfill: takes pending chunks of a run and counts them until none
+is left, and says why it could not.
 
 It shares nothing with the process that planned them but the tables and the files: each chunk is
 counted in one transaction, for whoever has it locked, if its bytes are those that were planned.

@@ -1,4 +1,5 @@
-"""Marks of lines, by which they are known again, and where those of a chunk match counted ones.
+"""Checksums of lines by which lines counted before are found: bytes per line, which lines are
+samples (``ONE_OF``), and matching them; what is then left out is decided in ``overlap.py``.
 
 Of every line two bytes are kept, in order: by them a run of lines is found and measured. Of one
 line in :data:`ONE_OF`, chosen by what it holds, eight bytes are kept that are in an index: by them

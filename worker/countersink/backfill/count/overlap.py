@@ -1,4 +1,5 @@
-"""Overlap: lines that were counted as another source's, and are left out or refused."""
+"""Repeated lines: how many lines in a row must match to count as repeated, what is left out, when a
+file is refused as doubtful, and the texts with ``--count-repeats``."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,5 @@
-"""Job processes that count a big source: plans its chunks, asks for jobs, watches them.
+"""Counting a large source by job processes: from which size on (``LEAST_BYTES``), how chunks are
+planned, how long no progress is waited for, and the notices when it is counted here instead.
 
 The jobs count what is planned (:mod:`countersink.backfill.count.job`). What is counted is in the
 tables, whoever has counted it. So whatever becomes of the jobs, what they leave pending is counted

@@ -1,4 +1,5 @@
-"""Counts one source: settles which one it is, counts what is planned of it, then what is new."""
+"""Counts one source from its planned chunks to its new lines, and words what is reported of it
+(``lines of it were counted before`` ...)."""
 
 import time
 from collections import Counter

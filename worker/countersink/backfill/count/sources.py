@@ -1,4 +1,5 @@
-"""Sources as the tables have them, and which of them a content is, by its bytes.
+"""Which source a file is, by its first bytes (table ``backfill_source``): the same, grown, an older
+copy, or another; with the refusals for other options or a file that became shorter.
 
 A source's *head*, its first bytes, finds the candidates. A content is the source whose chunks it
 holds, each byte of them. So a copy is known, compressed or renamed, and a file that has grown

@@ -1,4 +1,5 @@
-"""Targets of a chunk's amounts: the counter, with its journal, or what a reconcile sets it to.
+"""Where a chunk's amounts go: to the counter with a journal for undo, or to ``backfill_truth`` for
+a reconcile; and refusals of days set by a reconcile, tracked tables and changed policies.
 
 The journal (``backfill_journal``) says what each chunk added, so that it can be taken back.
 ``backfill_truth`` holds what the sources of a reconcile say in all, before anything is corrected.

@@ -1,4 +1,5 @@
-"""The task of a run: what its chunks and sources share, its pace, progress and job processes."""
+"""What the chunks of a run share: ``Task``, ``Work``, ``--rate`` (pauses between chunks), how often
+progress is told, and refusals of tracked counters and, in strict mode, unknown ones."""
 
 import time
 from collections.abc import Callable, Sequence

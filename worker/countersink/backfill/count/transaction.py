@@ -1,4 +1,5 @@
-"""The transaction that counts one chunk of a source and notes that it was counted."""
+"""The transaction that counts one chunk: claims or appends it, leaves out repeated lines, adds
+amounts, keeps rejected lines; fails if the file has changed since it was planned."""
 
 from collections.abc import Callable
 from dataclasses import replace

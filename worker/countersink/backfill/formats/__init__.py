@@ -1,4 +1,5 @@
-"""Formats of lines: checks a recipe, tells the format of a source, and makes what reads it.
+"""Checks the options that say how lines are read (``--input-format``, ``--key``, ``--time-column``,
+``--delimiter`` ...), with their error messages, and chooses the reader of a source.
 
 A line comes to a key, a minute and an amount, is left out by the recipe, or is rejected with a
 reason. Blank lines come to nothing.

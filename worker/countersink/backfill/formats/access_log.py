@@ -1,4 +1,5 @@
-"""Access logs of which each line is matched by one pattern.
+"""Reads access logs for a backfill, many lines by one regex; the patterns of the formats are in
+``producers/access_log/formats/``, reasons of rejection in ``producers/access_log/line.py``.
 
 A window is matched as a whole, by one pattern that finds of every line what the recipe needs, and
 what was found is turned into cells by tables that remember what the same bytes became before. So

@@ -1,4 +1,5 @@
-"""CSV and NDJSON: records with named fields, turned into cells by one rule.
+"""Reads CSV and NDJSON: header, quotes, columns, which amounts are whole numbers, and the reasons
+why records are rejected.
 
 CSV has a header and any delimiter: https://www.rfc-editor.org/rfc/rfc4180. A quote in the midst of
 a field that was not opened by one (``5" disk``) is a character like others. Where quotes that are

@@ -1,4 +1,5 @@
-"""Reader, the interface of every format, with the tally it adds to and the keys it makes."""
+"""``Reader``, what every format implements; ``RecordTally``, to which it adds; ``Reject``, how long
+the text and reason of a rejected line may be; and ``--exclude-key-glob``, ``--strip-query``."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""W3C extended logs (IIS, CloudFront): the directives before a line tell what it holds."""
+"""Reads W3C logs (IIS, CloudFront) for a backfill, by the directives that stand before each line;
+the format itself is in ``producers/access_log/formats/w3c.py``."""
 
 from bisect import bisect_left
 from itertools import groupby

@@ -1,1 +1,2 @@
-"""Input: from names on a command line to bytes, and from bytes to spans of whole lines."""
+"""Input of a backfill: from names on the command line to files, their bytes, and spans of whole
+lines."""

@@ -1,4 +1,5 @@
-"""Compression: gzip, bzip2 and zstd, told by their first bytes, unpacked block by block.
+"""Unpacks gzip, bzip2 and zstd block by block, with the errors for data that is corrupt or cut off;
+how a compression is recognized: ``PACKINGS`` in ``producers/access_log/file.py``.
 
 All three may be several streams one after the other (``cat a.gz b.gz``); gzip's may be padded with
 zeros. Memory stays flat whatever they unpack to.

@@ -1,4 +1,5 @@
-"""Content: the uncompressed bytes of a file, of a compressed file, or of a pipe.
+"""Opens and reads a file, compressed file or pipe: what may not be read, how much of a pipe is kept
+in memory (``MEMORY``) or TMPDIR, and the errors about it.
 
 Offsets are in uncompressed bytes everywhere. What a file is, is told by its first bytes and not by
 its name.

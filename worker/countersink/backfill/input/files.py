@@ -1,4 +1,5 @@
-"""Files that the names on the command line stand for: each once, in a settled order."""
+"""Which files the names, patterns and directories on the command line stand for, their order, what
+is left out, and the texts for names that give none."""
 
 import glob
 import os

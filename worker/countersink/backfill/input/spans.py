@@ -1,4 +1,5 @@
-"""Spans: a content cut into chunks of whole records, the same ones however it is read.
+"""Cuts a source into chunks: how many lines (``LINES``) or bytes (``BYTES``) one has at most, the
+longest line (``LONGEST``), and the reasons for lines that are too long.
 
 What a span holds is decided by its bytes alone: it takes records until it holds ``max_lines`` lines
 or ``max_bytes`` bytes, so that it ends with the record that reaches one of them. Nothing is ever

@@ -1,4 +1,5 @@
-"""Reconciling: totals are set to what sources say that are the whole truth for their days.
+"""``--mode reconcile``: its steps from waiting for the queue to correcting totals, and the errors
+when the wait took too long or rejected lines make sources unreliable.
 
 In three steps. :func:`begin` notes the time and waits until all that was in the streams by then is
 counted. Then the sources are read into ``backfill_truth``, by a :class:`TruthTarget`, which counts

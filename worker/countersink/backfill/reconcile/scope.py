@@ -1,4 +1,5 @@
-"""Scope of a reconcile: the buckets that it sets, as its sources are the whole truth for them."""
+"""Which days a reconcile sets: days the sources cover whole, days that are over, at most
+``MAX_BUCKETS``; and the notices about days left out."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

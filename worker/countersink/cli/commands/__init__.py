@@ -1,1 +1,1 @@
-"""The modules of the commands, by the headings of ``countersink --help`` (see ``cli/app.py``)."""
+"""The modules of the commands, by the groups of ``countersink --help`` (see ``cli/app.py``)."""

@@ -1,6 +1,6 @@
-"""``countersink totals`` and ``countersink export``: totals of the keys and days that are asked
-for, shown, or written out as CSV, NDJSON or Parquet from one snapshot.
-"""
+"""``countersink totals`` and ``countersink export``: flags with help, table, freshness notice and
+texts; columns are in ``reads/query.py`` and ``reads/rows.py``, file formats in
+``reads/formats.py``."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence

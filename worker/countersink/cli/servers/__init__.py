@@ -1,4 +1,4 @@
-"""Private Redis, MariaDB and MySQL servers: for `countersink up`, the demo, benchmarks and tests.
+"""Private Redis, MariaDB and MySQL servers, for ``countersink up``, the demo, benchmarks and tests.
 
 Each has its own directory, a free port of 127.0.0.1 and a password kept beside its data. Each
 ends with the process that started it, even when that is killed.

@@ -1,4 +1,5 @@
-"""What private servers of either kind have in common: start and stop, ports, and the programs."""
+"""What private servers share: start, stop, waiting until ready, free ports, passwords, and which
+installed programs are used, with the advice if one is missing."""
 
 from __future__ import annotations
 

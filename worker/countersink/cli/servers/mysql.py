@@ -1,4 +1,4 @@
-"""A private MySQL or MariaDB server."""
+"""A private MySQL or MariaDB server: its options, data directory and users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A child process that ends with its parent, and can be stopped, killed and frozen."""
+"""A child process that ends with its parent: start, stop (kill after a timeout), and how it ended,
+in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A private Redis server."""
+"""A private Redis server: its configuration."""
 
 from __future__ import annotations
 

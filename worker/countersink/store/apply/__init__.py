@@ -1,1 +1,2 @@
-"""Applying entries, each exactly once; and the dead letters of what cannot be counted."""
+"""Applying entries to the counters, each exactly once, and dead letters of what cannot be
+counted."""

@@ -1,4 +1,5 @@
-"""Amounts per cell, of the rows of entries: an upsert is paid per cell, not per row."""
+"""Adds up the rows of entries to one amount per cell (counter, bucket, key), in primary-key
+order."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

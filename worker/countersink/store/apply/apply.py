@@ -1,4 +1,5 @@
-"""Applying entries, each exactly once.
+"""The transaction that applies a batch of entries: its order, what is done with entries older than
+the guards (``too_old``), and running it again; statements are in ``cells.py`` and ``guards.py``.
 
 One READ COMMITTED transaction does it all: the share lock on control, a guard row per entry, the
 sums into the worker's own slot (of new keys only as many as a counter's cap has room for), the

@@ -1,4 +1,5 @@
-"""Adding cells, or the rows of entries, to a slot, and their sums to the ledger.
+"""The statement that adds amounts to ``counter_slot``, its size and slots of backfills; which row
+of a failed statement becomes a dead letter is found here by halving.
 
 In a transaction that the caller began. What the server will never take is set apart.
 """

@@ -1,4 +1,5 @@
-"""The one row of ``control``: what every transaction that applies entries reads first.
+"""The one row of ``control`` (watermark, version of policies, strict): its share lock in every
+batch, the exclusive lock for changes, how long and how often that is tried.
 
 It is read under a share lock that lasts as long as the transaction. So whoever changes it, under an
 exclusive lock, knows that no transaction that went by the old values is still to be committed.

@@ -1,4 +1,5 @@
-"""Dead rows: what could not be counted, kept with the reason until somebody retries or drops it.
+"""The table ``dead_row``: insert, list, count, delete; selection by name (REF), reason or all;
+longest payload and detail; members of its JSON; retrying is in ``dead_retry.py``.
 
 A dead row is written in the transaction that writes its entry's guard, so it is there exactly once
 however often the entry comes back. (entry_id, position) names it; position -1 stands for a whole

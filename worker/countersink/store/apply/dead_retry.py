@@ -1,4 +1,5 @@
-"""Retrying dead rows: each is deleted and counted in one transaction, so it counts once."""
+"""``countersink dead retry``: counts dead rows and deletes them in one transaction (``PAGE`` at a
+time), leaves out ``too_old`` and ``reconciled`` unless asked for; selection is in ``dead.py``."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,5 @@
-"""Guards: a row per entry that was counted, in the transaction that did it, decides what is new."""
+"""Guard rows (``applied_entry``), which keep an entry from counting twice: insert, look up, prune
+with the watermark, and the refusal if the clocks of MySQL and Redis differ too much."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,5 @@
-"""The most keys that a day of a counter may have: rows of further ones go to ``__overflow__``.
+"""``--max-keys``: at most how many keys a day of a counter may have, how that is counted and
+locked, and rows that go to ``__overflow__`` instead.
 
 In the transaction that counts, before anything is added. Keys that are there already go on being
 counted, so whatever is not remembered as being there is looked up. Whoever has new keys to make

@@ -1,5 +1,5 @@
-"""Rows that become dead letters by a rule of their counter: tracked, unknown in strict mode, of
-reconciled days.
+"""Rows that become dead letters by a rule of their counter: tracked table, unknown in strict mode,
+reconciled day; with the detail of each.
 
 Those of the counters of tracked tables, which triggers count and nobody else may, in strict mode
 those of counters that nobody has made, nor counted before, and those that are in what their bucket

@@ -1,1 +1,1 @@
-"""Counters: their settings and policies, their buckets, and how they are deleted."""
+"""Counters: settings, policies, buckets, notes, deletion."""

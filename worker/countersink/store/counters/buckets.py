@@ -1,4 +1,5 @@
-"""Buckets: which one an event goes to, and which stretch of time a bucket is.
+"""Which bucket (day, hour, quarter) an event is counted in, and when a bucket begins and ends, by
+time zone; longest series (``MAX_DAYS``), days and months as dates.
 
 A bucket's *label* is what the column ``bucket`` holds, counted in seconds since 1970-01-01 00:00 as
 if it were UTC. For the resolution ``day`` it is the midnight of the local date, for ``hour`` and

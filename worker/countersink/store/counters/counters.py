@@ -1,4 +1,5 @@
-"""Counters as somebody has made them: time zone, resolution, how long days are kept."""
+"""``Counters`` for programs: list, show, set, delete, strict mode, default number of keys; checks
+of the values and their messages are in ``settings.py``."""
 
 from collections.abc import Callable
 from datetime import datetime

@@ -1,4 +1,5 @@
-"""Deleting a counter, or a key of it, beside whoever counts.
+"""Deletes a counter or a key beside those who count: rows per transaction, passes, tries, and the
+errors if others hold its rows or count faster; the SQL is in ``deletion_sql.py``.
 
 In short transactions at REPEATABLE READ, each of which takes some rows away and corrects the ledger
 by their sum: so the tables agree with the ledger at every moment, and whoever was killed in the

@@ -1,5 +1,5 @@
-"""The statements of :mod:`countersink.store.counters.deletion`: they take away some rows of a
-counter with what the ledger says of them, and what backfills of the counter wrote down.
+"""The SQL that deletes rows of a counter, corrects the ledger by them, and deletes what backfills
+wrote down; sizes and order are in ``deletion.py``.
 
 To be run in a transaction at REPEATABLE READ. Each statement locks the rows and the gaps between
 them, and deletes those same rows.

@@ -1,4 +1,4 @@
-"""Notes on days: what a person has written on a day of a counter, or of all counters."""
+"""Notes on days of a counter: longest note, most notes, and the SQL of ``day_note``."""
 
 from dataclasses import dataclass
 from datetime import date, datetime

@@ -1,4 +1,5 @@
-"""Policies: which buckets a counter's events go to.
+"""Policies of all counters as a worker knows them: time zone and resolution by event time, caps of
+keys, marks of reconciled buckets, and memory of known keys.
 
 A policy holds for the events from one minute on, until the next one's begins: by the time of the
 event, not of the counting, so it does not matter when or by whom an event is counted. A counter

@@ -1,4 +1,5 @@
-"""Statements on a connection that the application owns, in whatever transaction it has begun.
+"""Statements on the application's own connection: savepoint, advice on error 1020, and the slots
+that such connections count in.
 
 Any driver with a DB-API cursor does: PyMySQL, mysqlclient, mysql-connector, and the raw connection
 under SQLAlchemy or Django. Statements come without arguments, since drivers bind them differently:

@@ -1,4 +1,5 @@
-"""Counting in the application's own transaction.
+"""``Store.increment`` and ``Store.delete`` on an application's connection: the SQL, rows per
+statement, and the error if settings change all the time.
 
 Rows go to slots by ``CONNECTION_ID()`` (see :mod:`countersink.store.in_app.connection`), so that
 transactions of different connections do not wait for each other; compaction moves them to slot 0.

@@ -1,4 +1,5 @@
-"""The version of a counter's settings, which in-app transactions check before they count.
+"""The table ``app_counter``, by which an in-app transaction notices that a counter's settings have
+changed; and refusals of tracked counters and, in strict mode, unknown ones.
 
 Such a transaction never touches ``control``, on which workers and scheduled jobs would wait for it.
 Each counter that is counted so has a row in ``app_counter`` instead, with a version. The statement

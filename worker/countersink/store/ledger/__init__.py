@@ -1,4 +1,5 @@
-"""The ledger: what was added to each counter and taken from it, against which the rows are held.
+"""The ledger, sums and checksums of all that was added to counters, and seals of settings and
+backfills.
 
 A *posting* is three numbers: the sum of some amounts, and two checksums of the same rows. Whoever
 adds, deletes or moves rows posts it in the same transaction, to ``counter_ledger``; an

@@ -1,4 +1,5 @@
-"""Postings to the ledgers, in the transaction that changes the rows, and their checksums.
+"""Writes to ``counter_ledger`` and ``app_ledger`` in the transaction that changes rows: the
+checksums, in Python and in SQL.
 
 Checksums of rows add up: in Python and, equal to it, in SQL. That of some rows is the sum of
 ``amount * key weight * bucket weight``, modulo a prime. A weight is a squared CRC-32 plus one: CRC

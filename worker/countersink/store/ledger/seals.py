@@ -1,5 +1,5 @@
-"""Seals: checksums beside settings, and beside what backfills write down, so that a change by hand
-shows.
+"""Checksums of settings, sequences and backfill rows, by which ``verify`` notices changes by hand,
+and the sentences that say what was changed.
 
 The seal of a counter is of its settings and its policies. Whoever changes these adds what they are
 afterwards and takes off what they were, so that a seal that did not fit before does not fit then.

@@ -1,4 +1,4 @@
-"""Sequences: add, and get your own value, in one statement.
+"""Sequences: numbers handed out once, in one statement.
 
 Tables: ``sequence`` has a row per sequence and period, ``sequence_option`` one per sequence, which
 is made when it is first used. Whoever hands out a value holds a share lock on the latter.

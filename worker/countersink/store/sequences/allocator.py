@@ -1,4 +1,5 @@
-"""The allocator: runs the statement that hands out values, and acts on the server's answer.
+"""Hands out values of sequences: which MySQL errors are tried again and how often (``TRIES``),
+uncertain outcomes, the messages when limits are reached, idle sessions.
 
 With it the sessions that it uses, and what a process remembers of sequences. Nothing of that has to
 be true: a statement that was made from it does its work only where it is, and otherwise changes

@@ -1,4 +1,5 @@
-"""Options of a sequence (start, step, limits, cycle, period), and the checks of arguments.
+"""Options of a sequence (start, step, minimum, maximum, cycle, period, time zone): checks with
+error messages, limits of names and numbers, and where its periods begin.
 
 Its periods: which one it is on the server's clock, and where the next begins.
 

@@ -1,4 +1,5 @@
-"""The rows of sequences: reading them without taking a value, and changing them by hand.
+"""Rows of sequences: peek, list, set, reset, configure, delete, with lock waits, tries and
+refusals.
 
 Each change is one transaction on a session of ours. The row of options is locked first, always:
 shared by whoever changes a value, alone by whoever changes the options or deletes. So nobody goes

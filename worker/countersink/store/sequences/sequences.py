@@ -1,4 +1,5 @@
-"""Sequences: numbers that are handed out once; the methods that hand out, read and change."""
+"""``Sequences`` for programs: ``next``, ``next_block``, ``next_in``, ``peek``, ``set``, ``reset``,
+``configure``; checks are in ``options.py``, refusals of changes in ``records.py``."""
 
 import builtins
 from collections.abc import Callable

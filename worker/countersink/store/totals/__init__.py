@@ -1,1 +1,1 @@
-"""Totals: what was counted, added up; and the questions about it on an open session."""
+"""Totals: sums of what was counted, by day, hour, month or key, on an open session."""

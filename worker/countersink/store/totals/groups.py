@@ -1,4 +1,5 @@
-"""The same question asked of many counters in one snapshot, with few queries.
+"""Totals of many counters with few queries (``SIZE`` counters, ``MAX_ROWS`` rows at a time), and
+totals by the ledger.
 
 Whoever asks many counters one after another would go to the server and back for each. Within
 :func:`grouped` the functions of :mod:`countersink.store.totals.sums` and

@@ -1,4 +1,5 @@
-"""What a question about totals is about: a counter, some of its keys, a range of days.
+"""What a question about totals selects: counter, keys (exact, prefix, contains, excluded), days;
+checks with error messages.
 
 Keys are chosen byte by byte, as the table compares them.
 """

@@ -1,4 +1,5 @@
-"""Series of totals: by day, by hour, by month.
+"""Totals by day, hour and month, with zeros for empty ones, and the errors for series too long or
+hours that a counter does not have.
 
 As :mod:`countersink.store.totals.sums`, whose errors they raise; beside those ValueError for a
 series of more than :data:`countersink.store.counters.buckets.MAX_DAYS` (it says which part of it

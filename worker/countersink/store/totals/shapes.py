@@ -1,4 +1,5 @@
-"""The shape of a counter: its policies, time zones, resolution and rolled-up days."""
+"""What of a counter can be asked for: policies, known or not, days rolled up to months, with the
+errors for ranges that cut through months."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""Totals of a counter: the sums of its rows, in buckets and in months, on an open session.
+"""The SQL of totals: sums by key (largest first), by bucket and by month, choice of indexes, first
+and last day.
 
 So a caller can ask several questions in one snapshot; it needs one, or nobody who moves rows
 meanwhile. Ranges are local days and include both ends; None means from, or to, where the data

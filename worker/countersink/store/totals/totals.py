@@ -1,4 +1,5 @@
-"""Totals for programs: each method is one question, answered in one snapshot of the database."""
+"""``Totals`` for programs: ``total``, ``daily``, ``hourly``, ``monthly``, ``top``, ``by_key``,
+``counters``, ``span``; the SQL is in ``sums.py``."""
 
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime

@@ -1,4 +1,5 @@
-"""A counter's buckets as days, months and hours: of its own time zones, or of another one.
+"""Buckets as days, months and hours of another time zone, and the errors and advice where a
+counter's buckets do not add up to them.
 
 Without a time zone, buckets that are days are shown as what they are, so there is always an answer.
 Everything else needs every day, month or hour to begin where a bucket does, be it in the zone that

@@ -1,4 +1,5 @@
-"""Row counts that replace COUNT(*): tables whose rows are counted by triggers."""
+"""``TrackedTables`` for programs: plan, track, untrack, list, repair, check; the triggers are in
+``triggers.py``, ``row_count()`` in ``row_count.py``."""
 
 import builtins
 from collections.abc import Sequence

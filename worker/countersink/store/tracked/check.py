@@ -1,4 +1,5 @@
-"""The check of a tracked table: whether its counter, its triggers and its columns are right.
+"""Compares a tracked table with its counter and triggers for ``verify``: kinds of problems, their
+sentences, rows per query, time limit.
 
 Table and counter are compared cell by cell. A cell is a bucket's label and a key. Both sides are
 read by plain SELECTs in the caller's snapshot, in which they agree if all is right: the triggers

@@ -1,4 +1,5 @@
-"""Conditions on columns of a tracked table: made of callers' values, met by values of its keys.
+"""The conditions of ``row_count(where=...)`` on single columns: which Python types a column's type
+takes, the errors for others, and comparison by collation; unknown columns: ``row_count.py``.
 
 Text is compared as the column's collation does, which may fold cases and blanks. Only the server
 knows how: it is asked which of some values are equal to the one wanted, by the comparison that it

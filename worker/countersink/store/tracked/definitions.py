@@ -1,4 +1,5 @@
-"""The definitions of tracked tables (rows of ``tracked_table``), and how people name a table."""
+"""Rows of ``tracked_table``, and names of tables as people write them, with the errors for unknown
+or ambiguous ones."""
 
 import json
 import re

@@ -1,1 +1,2 @@
-"""The commands that count: one event, logs, StatsD, exports, rows of tables; and sequences."""
+"""The commands that count: ``increment``, ``tail``, ``statsd``, ``backfill``, ``backfills``,
+``sequence``, ``track``, ``untrack``."""

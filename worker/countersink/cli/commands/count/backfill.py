@@ -1,4 +1,5 @@
-"""``countersink backfill``: count, or set right, from files; its result and exit status."""
+"""``countersink backfill``: runs it, prints the result as text or JSON, and decides on the exit
+status; its flags are in ``backfill_options.py``."""
 
 import json
 from collections.abc import Iterable

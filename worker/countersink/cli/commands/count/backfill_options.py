@@ -1,4 +1,5 @@
-"""The options of ``countersink backfill``, and which of them make no sense together."""
+"""The flags of ``countersink backfill`` with their help, and the errors for those that exclude each
+other."""
 
 from pathlib import Path
 from typing import Any, Final

@@ -1,4 +1,5 @@
-"""``countersink backfills list|show|undo``: past backfills, rejected lines, corrections."""
+"""``countersink backfills list, show, undo``: flags, tables, columns and JSON of past runs,
+rejected lines and drift."""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,5 @@
-"""``countersink increment``: one increment, sent until Redis has said that it is stored."""
+"""``countersink increment``: flags, how often it is tried (``ATTEMPTS``), and the message when it
+may or may not be stored."""
 
 import time
 from datetime import datetime

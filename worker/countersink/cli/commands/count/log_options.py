@@ -1,6 +1,5 @@
-"""The options that ``tail`` and ``backfill`` share: what the lines of a log are, and how many may
-be rejected.
-"""
+"""Flags that ``tail`` and ``backfill`` share: ``--input-format``, ``--log-format``, ``--envelope``,
+``--time-zone``, conditions (``--where``), and how many lines may be rejected."""
 
 import re
 import shlex

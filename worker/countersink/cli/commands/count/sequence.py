@@ -1,4 +1,5 @@
-"""``countersink sequence next|peek|set|reset|list|configure|periods|delete``."""
+"""``countersink sequence``: flags, columns, JSON and texts of its subcommands; what sequences
+refuse is worded in ``store/sequences/``."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,5 @@
-"""``countersink statsd``: a StatsD listener until a signal; its log and metrics."""
+"""``countersink statsd``: flags with help, when it is ready, its samples for metrics, how often it
+logs progress and loss, and its exit status."""
 
 import logging
 import signal

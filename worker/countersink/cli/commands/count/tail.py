@@ -1,4 +1,5 @@
-"""``countersink tail``: count an access log, a file with a position or a pipe."""
+"""``countersink tail``: flags with help, what it prints of rejected lines and its result, exit
+status, when it is ready; the work is in ``producers/access_log/tail.py``."""
 
 import os
 import re

@@ -1,4 +1,5 @@
-"""``countersink track`` and ``untrack``: row counts of tables, kept by triggers."""
+"""``countersink track`` and ``untrack``: flags, tables and texts, and how ``--dry-run`` prints SQL;
+the work is in ``store/tracked/``."""
 
 from collections.abc import Sequence
 

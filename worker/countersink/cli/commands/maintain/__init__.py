@@ -1,1 +1,2 @@
-"""The commands that look after an installation."""
+"""The commands that look after an installation: ``counter``, ``compact``, ``key``, ``link``,
+``runs``, ``info``."""

@@ -1,4 +1,5 @@
-"""``countersink key`` and ``countersink link``: who may reach the HTTP interface."""
+"""``countersink key`` and ``countersink link``: flags, times such as ``90d``, columns and texts;
+which keys and links are allowed is decided in ``store/api_keys.py`` and ``store/links.py``."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""``countersink compact``: add up the rows of each key, and say which could not be."""
+"""``countersink compact``: flags, and what it prints of buckets compacted and left out; the work is
+in ``schedules/jobs/compaction.py``."""
 
 from collections.abc import Sequence
 from datetime import date

@@ -1,4 +1,5 @@
-"""``countersink counter list|show|set|delete|strict|max-keys``: settings of counters."""
+"""``countersink counter``: flags, tables and texts of list, show, set, delete, strict and max-keys;
+limits and refusals of settings are in ``store/counters/settings.py``."""
 
 import re
 import sys

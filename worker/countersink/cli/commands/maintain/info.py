@@ -1,4 +1,5 @@
-"""``countersink info``: queue, workers, dead rows and scheduled jobs, JSON or a screen."""
+"""``countersink info``: names in its JSON document, its screen, and ``--watch``; what it says of
+scheduled jobs is in ``job_runs.py``."""
 
 import time
 from collections.abc import Callable, Mapping

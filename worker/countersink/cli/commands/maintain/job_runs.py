@@ -1,4 +1,5 @@
-"""``countersink runs``: runs of scheduled jobs, and what ``countersink info`` tells of them."""
+"""``countersink runs``: columns and flags; and the part about scheduled jobs in ``countersink
+info``: failing jobs, overdue runs (``OVERDUE_MINUTES``), no leader."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

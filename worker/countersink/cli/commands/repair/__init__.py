@@ -1,1 +1,1 @@
-"""The commands that check the servers and the tables, and mend what is wrong."""
+"""The commands that check and mend: ``verify``, ``dead``, ``spool``, ``doctor``."""

@@ -1,4 +1,5 @@
-"""``countersink dead list|retry|drop``: rows that could not be counted."""
+"""``countersink dead list, retry, drop``: flags, columns and texts; which rows are selected is
+decided in ``store/apply/dead.py``, and what a retry counts in ``store/apply/dead_retry.py``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

@@ -1,4 +1,5 @@
-"""``countersink doctor``: its report, and what a check can find."""
+"""``countersink doctor``: its order of checks, its table and JSON, and exit status; the checks are
+in ``doctor_mysql.py`` and ``doctor_redis.py``."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

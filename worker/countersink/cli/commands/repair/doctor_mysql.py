@@ -1,4 +1,5 @@
-"""The checks of ``countersink doctor`` of MySQL or MariaDB. Nothing is changed."""
+"""Checks of ``countersink doctor`` on MySQL or MariaDB: variables, rights, TLS, schema, dead rows;
+what warns, what fails, and the advice for each. Nothing is changed."""
 
 import time
 from collections.abc import Iterator

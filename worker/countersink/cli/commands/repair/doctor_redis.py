@@ -1,4 +1,5 @@
-"""The checks of ``countersink doctor`` of Redis. Nothing is written."""
+"""Checks of ``countersink doctor`` on Redis: version, role, memory, persistence, rights, queue,
+clocks; what warns, what fails (limits), and the advice for each. Nothing is written."""
 
 import re
 from collections.abc import Iterator, Mapping

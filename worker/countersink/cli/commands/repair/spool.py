@@ -1,4 +1,5 @@
-"""``countersink spool list|replay``: what dead producers have left on disk."""
+"""``countersink spool list, replay``: flags, columns and texts; the work is in
+``producers/spool/``."""
 
 import logging
 from collections.abc import Iterator, Sequence

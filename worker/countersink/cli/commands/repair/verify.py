@@ -1,4 +1,5 @@
-"""``countersink verify``: differences between tables and ledger, and their repair."""
+"""``countersink verify``: flags, columns and texts of differences and of ``--repair``, exit status;
+what is compared is in ``store/verify.py``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

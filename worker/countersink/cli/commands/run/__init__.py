@@ -1,1 +1,2 @@
-"""``countersink up``, ``migrate``, and the processes that run until stopped."""
+"""The commands that run until stopped, and ``migrate``: ``up``, ``worker``, ``scheduler``,
+``jobs``, ``web``."""

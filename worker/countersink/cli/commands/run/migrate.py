@@ -1,4 +1,4 @@
-"""``countersink migrate``: create the tables, or bring them up to date."""
+"""``countersink migrate``: what it prints; the work is in ``store/migrate.py``."""
 
 import click
 

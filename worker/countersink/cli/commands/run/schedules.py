@@ -1,4 +1,5 @@
-"""``countersink scheduler`` and ``countersink jobs``: options, health and metrics."""
+"""``countersink scheduler`` and ``countersink jobs``: flags with help, in which states they are not
+ready, and their samples for metrics; defaults are in ``schedules/options.py``."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields

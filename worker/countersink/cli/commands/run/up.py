@@ -1,4 +1,5 @@
-"""``countersink up``: its servers and processes; it starts again those that die."""
+"""``countersink up``: which servers and processes it starts and in which order, ports, pauses
+before it starts a dead one again, what it prints, and ``environment.sh``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``countersink web``: options of the HTTP interface, and starting it."""
+"""``countersink web``: flags with help, and the message about missing packages; defaults and bounds
+are in ``web/options.py``."""
 
 from collections.abc import Callable
 from dataclasses import asdict

@@ -1,4 +1,5 @@
-"""``countersink worker``: options of a worker, its health and metrics."""
+"""``countersink worker``: flags with help, in which states it is not ready (``_NOT_READY``), and
+its samples for metrics; defaults and bounds are in ``worker/options.py``."""
 
 from functools import partial
 from typing import Any, Final
