@@ -1,4 +1,5 @@
-"""Cron expressions: what they mean, and when they come next or came last.
+"""Cron expressions: syntax with its error messages, time zones, clock changes, the next and the
+last time.
 
 Five fields (minute, hour, day of month, month, day of week), or six with seconds first, as
 crontab(5) has them: ``*``, numbers, names (``jan``, ``mon``), ranges, lists, ``/step``, and

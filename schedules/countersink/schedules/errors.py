@@ -1,4 +1,5 @@
-"""What can go wrong with scheduled jobs.
+"""Errors of scheduled jobs: a job failed, was stopped, raised an alarm; a run failed; a scheduler
+lost its lease.
 
 ::
 

@@ -1,4 +1,5 @@
-"""What became of the runs, for people: the last ones, the next ones, and jobs that keep failing."""
+"""Reads runs of jobs: last, next, overdue, failing (three times in a row), totals by state; how
+they are shown: ``cli/commands/maintain/job_runs.py``."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime

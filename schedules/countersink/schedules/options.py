@@ -1,4 +1,6 @@
-"""Settings of the scheduler and of the job process: defaults, units and checks."""
+"""Settings of scheduler, job process and jobs: leases, attempts, pause before a retry, compaction,
+days kept, limits of alarms; defaults, checks, error messages; default crons are in
+``jobs/__init__.py``."""
 
 import math
 import re

@@ -1,5 +1,5 @@
-"""What a scheduler or a job process tells of itself: to who runs in it, to health checks by its
-heartbeat in Redis, and to the log.
+"""What scheduler and job process report: states, heartbeat and how often it is written, log
+actions, and after how many failures in a row a job is reported.
 
 Records of the log carry ``action`` and ``fields``; how they look, and where they go, is up to
 whoever runs the process. No record holds event data or a password.

@@ -1,4 +1,4 @@
-"""The HTTP interface: increments in, totals out, and a page to look at.
+"""The HTTP interface and the dashboard.
 
 A table of :class:`~countersink.web.http.route.Route` says which paths there are, who may use them
 and how they are documented; everything goes through the same Producer and Store as everything else.

@@ -1,4 +1,5 @@
-"""Acknowledgements: requests that wait until their increments are stored or applied, all together.
+"""``?wait=stored`` and ``?wait=applied``: requests that wait for their increments together, how
+often that is checked; at most how long: ``wait_s`` in ``options.py``.
 
 However many wait, one thread at a time works for each of the two: whoever comes while it does is
 looked after in its next round, which then is for all that came meanwhile.

@@ -1,4 +1,5 @@
-"""The ASGI application: its routes, and what handlers work with, from the start to the end."""
+"""The ASGI application: the list of all routes, what is opened at the start and closed at the end,
+and the limits of wrong keys and of queue rows per answer made from the options."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

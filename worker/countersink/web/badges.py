@@ -1,4 +1,5 @@
-"""Badges of hit counters: a label and a number as SVG, and how the number is known.
+"""Badges of hit counters: their SVG (sizes, longest label), and the number shown: how long it is
+kept, limits of reads.
 
 Numbers are close, never ahead, and not asked of MySQL for every visit. Of a visit that comes while
 a number is being read nobody can tell whether it is in that. It is taken to be, unless the number

@@ -1,4 +1,5 @@
-"""Errors of the HTTP interface, and their bodies (``application/problem+json``).
+"""``Problem``, the document of an HTTP error (``application/problem+json``: members, titles by
+status), and the errors that keep the server from starting.
 
 ::
 

@@ -1,4 +1,6 @@
-"""The settings of ``countersink web``, checked."""
+"""Settings of ``countersink web``: defaults and bounds of ports, body size, items, amounts, rates
+per key and address, wrong keys, connections, time limits, length of a login; with the error
+messages."""
 
 import math
 from dataclasses import dataclass, field

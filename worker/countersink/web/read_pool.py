@@ -1,4 +1,5 @@
-"""Reads: how many may be under way at once, how long each may take, and what its errors tell.
+"""Reads of totals: how many may be under way (429), how long one may take (503), and which status
+(404, 422, 503), text and Retry-After each error of a read becomes.
 
 A read waits for its turn, and ends with its answer, when its time is over or when its client is
 gone.

@@ -1,4 +1,5 @@
-"""Services: what handlers work with, one of each per process."""
+"""``Services``, what endpoints work with, one of each per process: options, producer, store, reads,
+threads."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The consumer loop: from the streams into MySQL, every entry once.
+"""The worker process: entries from the streams into MySQL, each once.
 
 ``run(WorkerOptions(redis_url=…, mysql_url=…))`` is a worker process.
 """

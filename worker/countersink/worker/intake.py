@@ -1,5 +1,5 @@
-"""From the streams to batches: new entries, and, as periodic work, those of dead workers, whose
-consumers are forgotten, and new partitions.
+"""Reads entries into batches, claims those of dead workers, forgets idle consumers, finds new
+partitions: how often each is done; log lines about it; times after which: ``worker/options.py``.
 
 A bug in decoding must not stop the stream: an entry that cannot be decoded is a dead letter.
 

@@ -1,5 +1,5 @@
-"""The consumer loop: take a batch, apply it (entry by entry if it fails), acknowledge it; and the
-lease on the slot that it counts into."""
+"""The worker's loop: apply a batch, entry by entry if it keeps failing (``TRIES``), acknowledge it;
+the lease of the worker's slot (``LEASE_S``)."""
 
 import logging
 import threading

@@ -1,4 +1,5 @@
-"""Settings of a worker: defaults, units and checks."""
+"""Settings of a worker: size and wait of batches, times after which entries are claimed and
+consumers forgotten, time for the stop; defaults, checks, error messages."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal

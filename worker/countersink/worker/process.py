@@ -1,4 +1,5 @@
-"""One worker process, from its options to its exit status."""
+"""One worker process: start, stop by signals or when drained, what it logs of that, and its exit
+status."""
 
 import logging
 import os

@@ -1,4 +1,5 @@
-"""What a worker tells of itself: figures for its own process, a heartbeat in Redis, and a log."""
+"""What a worker reports: fields of its heartbeat, log actions and lines about batches and dead
+letters, and how often."""
 
 import logging
 import time

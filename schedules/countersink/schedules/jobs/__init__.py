@@ -1,4 +1,5 @@
-"""The jobs there are, what a job is given and what it gives back.
+"""The list of jobs (``JOBS``): name, cron by default, time limit, what each does; and what a job is
+given and returns.
 
 A job is a function ``def job(context: Context) -> JobOutcome``. It may be killed at any point and
 run again: what it has done so far is in MySQL, committed in small transactions. It fails by

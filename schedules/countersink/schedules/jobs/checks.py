@@ -1,5 +1,6 @@
-"""The jobs that look and tell: ``verify`` holds the tables against the ledger, and ``alarms``
-fails, and so shows, when something needs a person.
+"""The jobs ``verify`` and ``alarms``: what raises an alarm (age of the queue, dead rows, jobs
+without success for ``UNSUCCESSFUL_HOURS``), with the sentences; limits are in
+``schedules/options.py``.
 
 ``verify`` also holds tracked tables against their counters. ``alarms`` looks at how long the queue
 has waited, at the dead rows, and at jobs that have not succeeded for long; what else there is to

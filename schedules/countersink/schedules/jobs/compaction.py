@@ -1,4 +1,5 @@
-"""Compaction: of every key of a bucket that is over, one row is left, in slot 0.
+"""Compaction, as job and as ``countersink compact``: which buckets and keys are compacted and when,
+sizes of a pass, and the sentence of its result.
 
 Buckets that are over are compacted whole, also again when late events came; of those that are not,
 the keys that have gathered many rows. Totals do not change, and so nothing is posted; what

@@ -1,4 +1,5 @@
-"""Moving a range of one bucket's rows into slot 0 or into a month, in one short transaction.
+"""The transaction that moves rows of a range into slot 0 or a month: lock wait, smaller and larger
+ranges after conflicts, reconnects.
 
 At REPEATABLE READ the locking read takes the range's rows and the gaps between them: until the
 COMMIT nobody changes a row of it or inserts one, so what is deleted is what was summed up. Whoever

@@ -1,4 +1,5 @@
-"""Ranges of a bucket's keys: which there are to move, and which a pass left as they are.
+"""The SQL that finds buckets and keys to compact or roll up, and the sentences about those left as
+they are.
 
 Plain reads, which take no locks and scan one index.
 

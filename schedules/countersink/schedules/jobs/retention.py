@@ -1,4 +1,5 @@
-"""What is rolled up or forgotten with time: the jobs ``retention`` and ``prune``.
+"""The jobs ``retention`` (days into months, ``keep_days``) and ``prune`` (guards, runs, records of
+keys): which days and rows are due, in which order, and the sentences of their results.
 
 Retention: days older than a counter keeps roll up into months of its own time zone. At first the
 counter says up to which day its days are gone (``rolled_up_to``, which only grows), then they are

@@ -1,1 +1,1 @@
-"""The job process: RQ's worker, and a run from its start to its end."""
+"""The job process: takes runs from RQ's queue and does them."""

@@ -1,4 +1,5 @@
-"""A run's row from start to end: each attempt starts once, and no two runs of a job at a time.
+"""The row of a run in ``job_run``: begin, finish, skip, put back; when a waiting run is stale
+(``STALE_S``), the lease of a run, and the texts stored with it.
 
 A run holds the lease ``job:<job>``, renewed by a thread of its own, from its start to its end. So a
 second start of an attempt does nothing, a run whose process died is taken over once its lease has

@@ -1,5 +1,5 @@
-"""Pieces of a backfill in RQ's queue: whoever runs one asks job processes to help, and each of them
-counts what is pending of it, as long as there is something.
+"""Jobs in RQ's queue that help a backfill count its chunks: time limit, enqueueing, and the texts
+why chunks were not counted.
 
 Which pieces there are, and which of them are counted, is in MySQL alone: such a job may be lost,
 killed, or run twice, and nothing is counted twice or not at all. So these jobs have no row in

@@ -1,4 +1,5 @@
-"""The job process: takes runs from RQ's queue, one at a time, and sees each of them to its end."""
+"""The job process: start, stop by signals, exit status, waiting while Redis is away, and its log
+lines."""
 
 import logging
 import os

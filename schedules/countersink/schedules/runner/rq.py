@@ -1,4 +1,5 @@
-"""RQ: the queue of runs, and its worker as the job process needs it.
+"""RQ's queue and worker: name of the queue, functions that may be called, how long results are
+kept, how often the process polls, killing of runs.
 
 MySQL says which runs there are and which attempt of each is due; RQ carries them to a process and
 keeps their time limits. An attempt may be enqueued twice, or late: it starts once, see

@@ -1,4 +1,5 @@
-"""What RQ calls: a run, from its row's start to its end, in a work horse of the job process."""
+"""One run in its own process: begins it, calls the job, and writes how it ended (failed, stopped,
+over its time limit) with the texts; when it is tried again: ``scheduler/sweep.py``."""
 
 import logging
 import time

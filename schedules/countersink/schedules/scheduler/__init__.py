@@ -1,1 +1,1 @@
-"""The scheduler: one process is in charge, and plans the runs that are due."""
+"""The scheduler: one process has the lease and plans the runs that are due."""

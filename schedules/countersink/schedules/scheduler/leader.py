@@ -1,4 +1,5 @@
-"""What the scheduler in charge does under one fencing token, on a thread of its own.
+"""The leader's thread: how often it looks for due jobs (``LOOK_EVERY_S``) and ends its term, and
+taking and renewing the leader's lease; lengths of lease and sweep: ``schedules/options.py``.
 
 That thread looks at every job at least once a second, by a clock that nobody sets, and asks MySQL
 only where something is due; so no clock of the host can keep it from planning, or from its sweep.

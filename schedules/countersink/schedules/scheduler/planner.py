@@ -1,4 +1,5 @@
-"""Plans runs when they are due.
+"""Plans runs that are due, once each: which missed runs are planned late or left out (``RECENT``),
+what a clock set back does, the SQL of ``job`` and ``job_run``, and log lines.
 
 A run is planned by a row in ``job_run`` that is written in one transaction with a lock on the
 lease's row and a check of it: a scheduler that was frozen, and wakes after another has taken over,

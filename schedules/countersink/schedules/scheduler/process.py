@@ -1,4 +1,5 @@
-"""The scheduler process: one of any number is in charge, and plans; the others stand by.
+"""The scheduler process: leader or standby, gives up the lease when it cannot reach Redis, exit
+status, log lines.
 
 The thread that renews the lease does nothing else; what is done while it is held, and by which
 clock, see :mod:`countersink.schedules.scheduler.leader`.

@@ -1,4 +1,5 @@
-"""Looks for lost runs, and for those to be tried again (:class:`Sweep`).
+"""Lost and failed runs: when each is enqueued again, after which pause, when it is given up, and
+the reasons logged; attempts and ``retry_after_s`` are in ``schedules/options.py``.
 
 Everything is in MySQL, so this heals whatever happens to Redis: a run whose enqueue failed or was
 cut off by the planner's death, a queue that was flushed, a process that was killed. An attempt that

@@ -1,4 +1,5 @@
-r"""Encoding of a tracked row: the values of some columns as one key, its day as a bucket.
+r"""How values of a tracked row become a key and a bucket, in Python and in SQL: separators, NULL,
+cut keys, days out of range.
 
 Each value is written as text in UTF-8, in it ``\`` becomes ``\\`` and ``|`` becomes ``\|``, NULL
 becomes ``\N``, and the values are joined by ``|``. So every key means one list of values, and no

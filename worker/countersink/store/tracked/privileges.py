@@ -1,4 +1,4 @@
-"""Privileges that triggers need, and what to grant where one is missing.
+"""Rights that triggers need, and the sentences that say what to GRANT or SET where one is missing.
 
 Only the server can tell for sure, by what it says to CREATE TRIGGER. What can be told before
 anything is changed is told here.

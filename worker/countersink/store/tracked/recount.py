@@ -1,4 +1,5 @@
-"""Recounts a tracked table beside its writers; :mod:`.comparison` reads the table.
+"""Recounts a tracked table beside its writers: rows per transaction, tries, and the errors if
+others recount or the connection breaks; the table is read by ``check.py``.
 
 The triggers are there first. Then, in one snapshot, what the counter holds and what the table holds
 are added up, and the differences are added to the counter. Whatever is written meanwhile is in

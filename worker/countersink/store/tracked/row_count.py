@@ -1,4 +1,6 @@
-"""The row count of a tracked table, in all or of the rows that meet conditions.
+"""``Store.row_count()``: chooses the counter that knows the columns asked for, adds up its keys,
+and words the errors for unknown columns, days and cut keys; values of columns are checked in
+``condition.py``.
 
 Where every column's value is known byte by byte, so is the key; where the first columns' values
 are, the keys are one range of the index. Else the keys are looked through from the first to the

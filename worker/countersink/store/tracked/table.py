@@ -1,4 +1,5 @@
-"""Tables that may be tracked, with their columns: what they are, and why some cannot be."""
+"""Which tables and columns can be tracked: types of columns, width of keys (``MAX_WIDTH``), and the
+refusals with their reasons."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""Authentication: who sends a request, and whether the route is for them (401, 403, 429)."""
+"""Who may use a route: the answers 401, 403 and 429 with their texts, and the burst of the rate
+limits (``BURST_S``); rates are in ``web/options.py``, Retry-After is written in
+``web/errors.py``."""
 
 from collections.abc import Mapping
 from dataclasses import replace

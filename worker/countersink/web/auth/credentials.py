@@ -1,4 +1,5 @@
-"""Credentials in a request: a key or a link's token in a header, or the cookie of a login."""
+"""Reads the key, a link's token or the login cookie of a request: names of headers and cookie; the
+answer 429 to too many wrong keys."""
 
 import hashlib
 import hmac

@@ -1,4 +1,5 @@
-"""Rate limits: token buckets in bounded memory, and the client address that they count by."""
+"""Token buckets (arithmetic only), and the client's address behind trusted proxies (IPv6 by /64);
+how many requests: ``web/options.py``, the answer 429: ``authentication.py``."""
 
 import ipaddress
 import re

@@ -1,4 +1,5 @@
-"""Host names, origins (CSRF) and trusted proxies of a request.
+"""Checks of the Host header (421) and of origins against CSRF (403), with their texts; which
+headers show a proxy, and which addresses are loopback.
 
 A page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding) and then read and
 write here as if it were ours. Its name gives it away. Addresses need no list: no name resolves to

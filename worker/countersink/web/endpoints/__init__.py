@@ -1,1 +1,1 @@
-"""Endpoints: what requests to each part of the HTTP interface are answered by."""
+"""One module for each group of endpoints: handlers, parameters, answers, OpenAPI texts."""

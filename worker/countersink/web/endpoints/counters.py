@@ -1,4 +1,5 @@
-"""``/v1/counters`` and ``/v1/counters/{counter}``: which counters there are, and how they count."""
+"""``/v1/counters`` and ``/v1/counters/{counter}``: parameters, most counters and days per answer,
+members of the rows and settings, how long the sorting is kept."""
 
 import time
 from dataclasses import replace

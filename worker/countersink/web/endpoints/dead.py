@@ -1,4 +1,5 @@
-"""``/v1/dead``: dead letters, which could not be counted, to be seen, retried or dropped."""
+"""``/v1/dead``, ``/v1/dead/retry``, ``/v1/dead/drop``: limits, members of the answers, texts of
+refusals (409, 422); texts of reasons are in ``runtime/dead_letter.py``."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

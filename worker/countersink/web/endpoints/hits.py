@@ -1,4 +1,5 @@
-"""``/hit/…``: pages that count their visitors, by a picture or a beacon."""
+"""``/hit/...``: pixel, badge and beacon that count a visit; who may (public counters), what
+prefetches count, refusals with their texts; the SVG is in ``web/badges.py``."""
 
 import asyncio
 import math

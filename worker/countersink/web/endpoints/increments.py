@@ -1,4 +1,5 @@
-"""``POST /v1/increments``: increments from programs that have no Producer of their own.
+"""``POST /v1/increments``: members of the body, bounds of times, ids and amounts, texts of the
+errors for each increment, Idempotency-Key, 503 when the queue is full.
 
 The body is JSON, read strictly: each error is told with its place.
 """

@@ -1,4 +1,5 @@
-"""``/v1/counters/{counter}/notes`` and ``/v1/notes``: what people have written on days."""
+"""``/v1/counters/{counter}/notes`` and ``/v1/notes``: read, write and delete notes on days, with
+statuses; limits of notes are in ``store/counters/notes.py``."""
 
 from collections.abc import Sequence
 from datetime import UTC, date

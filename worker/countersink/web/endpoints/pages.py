@@ -1,4 +1,5 @@
-"""The dashboard: a page, a page to log in at with a key, and their files.
+"""The dashboard's pages and files: login and logout with the cookie's attributes, caching of files,
+joining of scripts; texts of the login page are in ``static/login.html`` and ``js/login.js``.
 
 The cookie of a login is out of reach of scripts, is sent by pages of ours alone, and holds 256
 random bits of which the table has the hash. A login ends after ``session_hours``, or with the key.

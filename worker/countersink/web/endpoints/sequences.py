@@ -1,4 +1,5 @@
-"""``/v1/sequences/…``: numbers that are handed out once."""
+"""``/v1/sequences/...``: hand out and peek at values; largest block, members, statuses and
+texts."""
 
 from functools import partial
 from typing import Any, Final

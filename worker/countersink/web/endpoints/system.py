@@ -1,6 +1,5 @@
-"""The state of the whole installation, who is asking, and what the web process tells its operators:
-``/v1/system`` and ``/v1/whoami``; ``/livez``, ``/readyz`` and ``/metrics``.
-"""
+"""``/v1/system`` and ``/v1/whoami``, and ``/livez``, ``/readyz``, ``/metrics`` of the web process:
+when it is ready, how long answers are kept."""
 
 import asyncio
 import time

@@ -1,1 +1,1 @@
-"""HTTP: routes, what requests hold, what answers are made of, and their documentation."""
+"""HTTP: routes, dispatcher, headers, bodies, parameters, answers, the OpenAPI document."""

@@ -1,4 +1,5 @@
-"""Answers: JSON or CSV of the read API with its ETag, and the compression of all answers.
+"""Answers of the read API as JSON or CSV: headers for freshness, ETag and 304, Cache-Control, which
+is asked for (``format``, Accept), and gzip: from which size, when not.
 
 The tag is weak, and is of what was asked for, not of the moment: an answer that says the same of a
 later time has the same tag, so that a page that looks again and again is told 304 until a number

@@ -1,4 +1,5 @@
-"""Bodies of requests: bounded as they arrive and as they are unpacked, and strict JSON."""
+"""Bodies of requests: Content-Length, gzip and media types, strict JSON, the answers 413, 415 and
+422 with their texts; the largest body is ``max_body_bytes`` in ``web/options.py``."""
 
 import json
 import zlib

@@ -1,4 +1,6 @@
-"""The dispatcher: from a request to its route's handler, and from what that returns to the answer.
+"""From a request to its route's handler: what is checked in which order, and which status
+unforeseen errors and servers that are away become (500, 503); errors of reads:
+``web/read_pool.py``.
 
 It is the ASGI application behind the server. Whatever a handler raises becomes an answer here.
 """

@@ -1,4 +1,5 @@
-"""Headers: those of a request, read once and strictly, and those that every answer has."""
+"""Headers: most headers and repeated ones of a request (400, 431), and those that every answer has
+(Content-Security-Policy, Cache-Control, nosniff)."""
 
 from collections.abc import Sequence
 from typing import Final

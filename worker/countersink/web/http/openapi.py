@@ -1,4 +1,5 @@
-"""The OpenAPI document (3.1), made from the routes, and what their operations are made of.
+"""The OpenAPI document: its introduction, texts and headers of statuses that every route has,
+schema of errors; texts of an endpoint stand in its module.
 
 Every route is in it, but those of pages and their files, and nothing else is.
 """

@@ -1,4 +1,6 @@
-"""Parameters of a path and of a query: read strictly, and documented where they are declared.
+"""Parameters of queries (``from``, ``to``, ``key``, ``prefix``, ``format`` ...): their
+descriptions, checks, most per request, and the texts of 422; and which counters a key may name
+(403).
 
 An unknown parameter, one that is given twice, or a value that is none, ends the request with 422
 and a sentence for each: a typing error must not look like an answer.

@@ -1,5 +1,5 @@
-"""Routes: a method on a path, who may use it, its handler and its documentation; which of them a
-request is for."""
+"""``Route``: method, path, scope and handler of an endpoint; finding it, with 404 and 405; the list
+of routes is in ``web/app.py``."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping

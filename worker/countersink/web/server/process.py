@@ -1,4 +1,5 @@
-"""The web process: uvicorn with uvloop and httptools, from its options to its exit status."""
+"""The web process: starts and stops uvicorn, keep-alive, backlog, time for the stop, exit status;
+refuses to listen without a key beyond loopback; its log lines."""
 
 import asyncio
 import ctypes

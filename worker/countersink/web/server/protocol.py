@@ -1,4 +1,5 @@
-"""One connection: uvicorn's, with bounds on how long and how large a request may be.
+"""Bounds of one connection: size of head and body, number of connections, memory, time to arrive;
+with the answers 408, 413, 431 and 503; how requests are framed: ``request_parser.py``.
 
 uvicorn bounds neither the head of a request nor the time that it takes to arrive, nor how many
 connections there are, nor what they hold in memory.

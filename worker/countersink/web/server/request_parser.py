@@ -1,4 +1,5 @@
-"""Framing of requests on a connection, and whether it is kept alive (RFC 9112).
+"""Where a request ends on a connection (RFC 9112): refuses ambiguous framing with 400, HTTP/1.0,
+Upgrade, keep-alive; bounds of size and time are in ``protocol.py``.
 
 A proxy before us may send the requests of many visitors on one connection. If the two of us saw
 the end of one at different places, what one visitor sends as a body would run as the next one's

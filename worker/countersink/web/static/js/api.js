@@ -1,4 +1,6 @@
-// Asking the server. Errors carry its own sentence.
+// Requests to the server: address and headers of each, and the texts for a server that does not
+// answer and for a link that has ended; sends to the login page when the login is over; other
+// errors have the server's own sentence.
 
 import { fresh, serverTime } from "./freshness.js";
 import { token } from "./link.js";

@@ -1,4 +1,5 @@
-// The page: which view is shown, live numbers, who is logged in.
+// The page as a whole: which view an address shows, its title, the number of things to look at
+// beside System (and how often it is asked for), who is logged in, dark or light.
 
 import { ApiError, get } from "./api.js";
 import { h, put, text } from "./dom.js";

@@ -1,6 +1,5 @@
-// A series as a chart: bars where there are few points, a line where there are many; beside it,
-// pale, another period. Or several lines, or a ratio. Points can be walked through with the arrow
-// keys.
+// Draws a series with uPlot: bars or lines (`MOST_BARS`), several lines or a ratio, the other
+// period pale, notes, highest and lowest point, arrow keys, and the texts for an empty chart.
 
 import { h, text } from "./dom.js";
 import { label, short } from "./format.js";

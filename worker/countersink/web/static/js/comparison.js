@@ -1,4 +1,5 @@
-// The period that another one is compared with, and what of it stands beside what.
+// Which period another one is compared with (`COMPARISONS`: the one before, the year before, an own
+// one), and which day of it stands beside which.
 
 import { plus, span } from "./format.js";
 

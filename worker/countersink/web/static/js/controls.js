@@ -1,4 +1,5 @@
-// What a counter's view can be asked for: days, unit, time zone, what to compare with.
+// The controls above a counter's chart: days, unit, time zone, comparison, ratio of two lines;
+// their labels, and the reasons shown where one cannot be chosen.
 
 import { h, put, settled } from "./dom.js";
 import { visible } from "./names.js";

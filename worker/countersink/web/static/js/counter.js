@@ -1,4 +1,5 @@
-// One counter: its series, beside other counters or another period, and its keys.
+// The view of one counter: its figures, chart, table, keys and notes, how often each is asked for
+// again (`ANEW_MS`), and the text for a counter without counts.
 
 import { counterPath, get } from "./api.js";
 import { Chart } from "./chart.js";

@@ -1,4 +1,5 @@
-// Dead letters: what could not be counted, why, and what to do about it.
+// Dead letters in the system's view: list, Retry and Drop with their questions and results; what
+// each reason says comes from the server (`runtime/dead_letter.py`).
 
 import { get, post } from "./api.js";
 import { announce, h, put } from "./dom.js";

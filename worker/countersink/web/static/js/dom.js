@@ -1,4 +1,5 @@
-// Making elements. Text is always text: nothing here parses HTML.
+// Makes and changes HTML and SVG elements, announces texts to screen readers, delays calls. Text is
+// always text: nothing here parses HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 const LONG = 15; // characters: twelve digits with their commas stay in one line

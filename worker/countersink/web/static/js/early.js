@@ -1,5 +1,5 @@
-// Asks for the first numbers before the scripts that show them are there. Their addresses are those
-// by which the views ask (api.js takes the answers from here, once each).
+// Requests for the first numbers, sent before the other scripts are loaded; `api.js` uses their
+// answers, so their addresses have to be those of the views.
 (() => {
   const [, view, argument] = /^#\/?([^/?]*)\/?([^?]*)/.exec(location.hash) ?? ["", "", ""];
   const paths = ["/v1/whoami"];

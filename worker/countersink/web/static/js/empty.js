@@ -1,4 +1,4 @@
-// Nothing was counted yet: how to send the first event, with this server's own address.
+// The page while nothing was counted: its texts, and commands and code that send a first event.
 
 import { post } from "./api.js";
 import { h, put } from "./dom.js";

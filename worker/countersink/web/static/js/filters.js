@@ -1,5 +1,5 @@
-// What a view is of: which keys, and which counters beside its own. Chips for what is chosen, a form
-// for more.
+// Which keys a view shows and which counters are drawn beside its own: chips for what is chosen, a
+// form for more, how many are offered (`OFFERED`), and the texts for what cannot be added.
 
 import { counterPath, get } from "./api.js";
 import { h, put, settled } from "./dom.js";

@@ -1,4 +1,5 @@
-// Numbers and times for people. The page is in English, so they are, too.
+// How numbers, percentages, days, months, times and durations are written; names and keys:
+// `names.js`. The page is in English, so they are, too.
 
 const WHOLE = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });

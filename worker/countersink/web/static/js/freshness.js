@@ -1,4 +1,5 @@
-// The line that says how fresh everything on the page is.
+// The line that says how fresh the page's numbers are: its texts, and after how many seconds it
+// says behind or silent (`BEHIND_S`, `SILENT_S`).
 
 import { announce, text } from "./dom.js";
 import { clock, lasting } from "./format.js";

@@ -1,4 +1,5 @@
-// What a counter has on average in each hour of each weekday: a map, and a table of numbers alike.
+// Averages by weekday and hour of a counter, as a map and a table: from how many days
+// (`MOST_DAYS`), which hours are left out, and its texts.
 
 import { address, counterPath, get } from "./api.js";
 import { h, put } from "./dom.js";

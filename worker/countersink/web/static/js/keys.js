@@ -1,4 +1,5 @@
-// A counter's keys with the largest totals, with a search.
+// The list of a counter's keys with the largest totals: how many are shown (`FIRST`, `MOST`),
+// search, change, CSV, and its texts.
 
 import { address, counterPath, get } from "./api.js";
 import { amount, announce, h, put, settled, text } from "./dom.js";

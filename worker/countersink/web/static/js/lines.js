@@ -1,4 +1,4 @@
-// The lines of a chart: their strokes, which differ by more than colour, and a legend with totals.
+// Strokes of a chart's lines (dashes; colours are in `css/`), and the legend with their totals.
 
 import { h, put, s } from "./dom.js";
 import { whole } from "./format.js";

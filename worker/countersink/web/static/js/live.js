@@ -1,4 +1,5 @@
-// Live numbers: one event stream for the page, open while somebody looks.
+// The page's one stream of live numbers (`/v1/live`): opened while somebody looks, tried again
+// after `AGAIN_MS`, with the reasons shown when it stops.
 
 const AGAIN_MS = 5_000;
 const NAME = /^[\w.:-]{1,64}$/; // an address may name what can be no counter

@@ -1,5 +1,5 @@
-// Says that a login failed, and why: 1 is the key's fault, the others are statuses of HTTP; and
-// keeps the view that was asked for. The form itself needs no script.
+// The login page: the texts for each reason why a login failed (by status), and the view that is
+// opened after it. The form itself needs no script.
 const WHY = new Map([
   ["1", "This key does not open the dashboard: it is mistyped, has expired or was revoked, or may not read."],
   ["403", "The browser says that another site has sent the form: log in at this server's own address. A proxy before it must pass on Host."],

@@ -1,4 +1,4 @@
-// Names, keys and messages as they can be told apart: what cannot be seen is written out.
+// How names, keys and messages are shown: invisible characters as `[U+200B]`, direction of text.
 
 import { h } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// What people have written on days: in the chart, in its table, and as a list beneath.
+// Notes on days of a counter: form, list, marks in the chart, and its texts.
 
 import { counterPath, get, remove, write } from "./api.js";
 import { announce, h, put } from "./dom.js";

@@ -1,4 +1,5 @@
-// All counters: name, the last days, today, in all.
+// The view of all counters: columns, orders, search, how many are loaded at a time (`PAGE`), days
+// of the small lines, how often it is asked for again, and its texts.
 
 import { get } from "./api.js";
 import { amount, announce, h, put, settled, text } from "./dom.js";

@@ -1,4 +1,5 @@
-// What several views are made of.
+// Parts of several views: a figure with its name, an error with Try again, a choice, code with
+// Copy, a change in percent.
 
 import { h, text } from "./dom.js";
 import { change } from "./format.js";

@@ -1,4 +1,4 @@
-// The library that draws charts: half of all that is loaded, so it comes after the first numbers.
+// Loads the chart library uPlot, after the first numbers, and says when it cannot be loaded.
 
 const PATH = "vendor/uplot/uPlot.iife.min.js";
 

@@ -1,4 +1,5 @@
-// What a counter's view shows: from the address, and back into it.
+// What a counter's view shows, read from the address: ranges of days (`RANGES`) and the one shown
+// at first, most lines, when hours can be shown; and the address of another view.
 
 import { comparison } from "./comparison.js";
 import { plus, span, today } from "./format.js";

@@ -1,4 +1,5 @@
-// What is said of a chart beside it: how another period compares, what is left out.
+// The sentences beside and under a chart: comparison with the other period, days left out, today
+// not over, time zone, months.
 
 import { MOST_BARS } from "./chart.js";
 import { title } from "./controls.js";

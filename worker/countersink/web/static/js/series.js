@@ -1,4 +1,5 @@
-// Asking for the series of a counter, or of several lines, and of what they are compared with.
+// Asks for the series of a view, line by line, and its other period: when all days are shown by
+// month (`MANY`, `FEW`), what an unfinished day is compared with, ratios.
 
 import { ApiError, counterPath, get } from "./api.js";
 import { timeIn } from "./format.js";

@@ -1,4 +1,5 @@
-// A link that shows this view to somebody without a key, until it ends.
+// The form that makes links to a view: after how many days they can end (`DAYS`), the list of valid
+// links, and its texts.
 
 import { get, post, remove } from "./api.js";
 import { announce, h, put } from "./dom.js";

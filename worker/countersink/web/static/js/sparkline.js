@@ -1,4 +1,4 @@
-// A small line without axes: the shape of the last days.
+// The small line of the last days in the overview: its size and path.
 
 import { s } from "./dom.js";
 

@@ -1,4 +1,5 @@
-// The installation: what waits, who works, what is planned, what could not be counted.
+// The view of the installation: queue, workers, scheduled jobs, dead letters; its sentences, when
+// workers count as behind (`LATE_S`), and how often it is asked for again.
 
 import { get } from "./api.js";
 import { deadLetters } from "./dead.js";

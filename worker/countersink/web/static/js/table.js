@@ -1,4 +1,4 @@
-// The numbers of a chart as a table, and as files.
+// The numbers of a chart as a table (`MOST` rows), its columns, and links to CSV.
 
 import { address, counterPath } from "./api.js";
 import { title } from "./controls.js";

@@ -1,4 +1,5 @@
-// Colours as the system has them, unless somebody chose. Runs before anything is drawn.
+// Dark or light colours: as the system says or as somebody chose; the colours are in `css/`. Runs
+// before anything is drawn.
 (() => {
   const NAME = "countersink-theme";
   let chosen = null;

@@ -1,4 +1,5 @@
-// Where an axis of days, hours or months has its labels.
+// Labels of a chart's time axis: which days, hours or months have one, and how far apart
+// (`LABEL_PX`).
 
 import { dayShort, monthShort } from "./format.js";
 

@@ -1,4 +1,4 @@
-// The time zone of a view: the counter's own, this browser's, UTC, or any other.
+// The choice of a view's time zone: the counter's own, the browser's, UTC, or any other.
 
 import { h, put } from "./dom.js";
 import { visible } from "./names.js";
