@@ -34,7 +34,7 @@ Asked = tuple[str, str, int, datetime | None, str | None]
 
 
 class Increment(NamedTuple):
-    """One increment, as it is asked for.
+    """One increment as the application gives it.
 
     Attributes:
         counter: the counter's name.

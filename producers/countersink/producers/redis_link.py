@@ -167,7 +167,8 @@ class RedisLink:
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What Redis said to a pipeline of parcels.
+    """What Redis replied to a pipeline of entries: how many are stored, length of the stream,
+    error.
 
     Attributes:
         stored: the parcels it acknowledged.
@@ -216,7 +217,7 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> S
 
 @dataclass(frozen=True, slots=True)
 class StoredMark:
-    """Where what a process has stored ended at some moment.
+    """A point in the streams up to which a process had stored entries.
 
     Attributes:
         ends: stream → id of the last entry stored there, unless all up to it is known to be

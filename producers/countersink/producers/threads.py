@@ -197,7 +197,7 @@ PAUSE_SECONDS: Final = 0.001
 
 
 class Bell:
-    """Rung by any thread, waited for by one.
+    """An event that one thread waits for and any thread sets.
 
     Neither a ``Condition``, whose lock a signal handler could meet again in the thread that it
     interrupts, nor a ``SimpleQueue``, whose ``get(timeout)`` of Python 3.11 waits for ever after a

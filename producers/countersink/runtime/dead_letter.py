@@ -23,7 +23,7 @@ _CAUSE = "Retry it once its cause is mended, or drop it."
 
 
 class DeadReason(StrEnum):
-    """The reasons, by their codes for machines, which are in the column ``dead_row.reason``.
+    """The reasons of dead letters by their codes, which are in the column ``dead_row.reason``.
 
     Attributes:
         headline: what happened, in a few words.

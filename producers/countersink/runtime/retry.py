@@ -43,8 +43,8 @@ class Backoff:
 
 
 class Outage:
-    """What is said of one server that is away: at once, every 30 s, and when it is back. Two
-    threads may share it, lest both say so.
+    """Logs that one server is away: at once, every 30 s, and when it is back. Two threads may share
+    it, lest both say so.
 
     Args:
         service: ``Redis`` or ``MySQL``.

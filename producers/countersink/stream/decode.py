@@ -62,7 +62,7 @@ class Bad:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """An entry, read.
+    """A decoded entry: its good rows, and what of it cannot be counted.
 
     Attributes:
         id: 32 lower-case hex digits; names the guard row and the acknowledgement.

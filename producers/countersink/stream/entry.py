@@ -51,7 +51,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """An entry as it goes over the wire, frozen.
+    """An encoded entry as it goes over the wire; its bytes never change.
 
     Attributes:
         id: 32 hex digits.

@@ -73,7 +73,7 @@ class InCharge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTally:
-    """What became of a job's runs.
+    """Runs of a job by state, and its last success.
 
     Attributes:
         runs: by state, of those planned in the last 24 hours.

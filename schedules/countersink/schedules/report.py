@@ -26,7 +26,7 @@ EVERY_S: Final = 5.0
 
 @dataclass(slots=True)
 class ProcessVitals:
-    """Written by the process's own threads, read by any.
+    """State and times of a scheduler or job process, written by its threads, read by any.
 
     Attributes:
         state: ``starting``, ``waiting`` (a server is away), and of a scheduler ``leading`` or
@@ -94,7 +94,7 @@ class ProcessHeartbeat:
 
 
 class ScheduleAction(StrEnum):
-    """Every action a record can carry."""
+    """Every action that a log record of the scheduler or a job process can carry."""
 
     STARTED = "started"
     """The process runs; no server was asked yet."""

@@ -33,7 +33,7 @@ _SHOWN: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export holds.
+    """The counters that an export names, and the lines that name none.
 
     Attributes:
         counters: those that can be counted, in order.

@@ -54,7 +54,7 @@ RUN = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What would become of a source.
+    """What a dry run would report of one source.
 
     Attributes:
         report: for people.
@@ -101,7 +101,7 @@ class Reading:
 
 
 class ReadBefore:
-    """All that a dry run has read."""
+    """The sources that a dry run has read."""
 
     def __init__(self) -> None:
         self._readings: list[Reading] = []
@@ -207,7 +207,7 @@ class _CountedOrTried(CountedLines):
 
 @dataclass(slots=True, kw_only=True)
 class DryRun:
-    """Reads sources as adding would.
+    """Reads sources as counting would, and adds up what would be counted.
 
     Attributes:
         options: as asked.

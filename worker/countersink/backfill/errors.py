@@ -57,7 +57,8 @@ class TooManyRejects(BackfillError):
 
 
 class TooManyInChunk(TooManyRejects):
-    """With the rejected lines of the chunk that were too many.
+    """One chunk more, and more lines would have been rejected than may be; with that chunk's
+    rejected lines.
 
     Attributes:
         rejects: they.

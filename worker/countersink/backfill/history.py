@@ -24,7 +24,7 @@ PAGE: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One ``countersink backfill``.
+    """One run of ``countersink backfill``: a row of ``backfill_run``.
 
     Attributes:
         id: its number.

@@ -133,7 +133,7 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillOptions:
-    """One ``countersink backfill``.
+    """The options of one ``countersink backfill``.
 
     Attributes:
         counter: which.
@@ -175,7 +175,7 @@ class BackfillOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far it is.
+    """How far a backfill is.
 
     Attributes:
         doing: ``reading``, ``waiting`` (for the streams) or ``correcting``.
@@ -199,7 +199,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReport:
-    """What became of one source.
+    """What a backfill reports of one source.
 
     Attributes:
         source: as it was named.
@@ -221,7 +221,7 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillReport:
-    """What a backfill did.
+    """What a backfill reports at its end.
 
     Attributes:
         run: its number; None of a dry run.

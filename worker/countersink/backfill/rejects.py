@@ -138,7 +138,7 @@ def _ours(path: Path) -> bool:
 
 
 class Reasons:
-    """Counts them."""
+    """Counts rejected lines by reason."""
 
     def __init__(self) -> None:
         self._lines = Counter[str]()

@@ -59,7 +59,7 @@ _UNSEEN: Final = "seen < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
 
 @dataclass(slots=True, kw_only=True)
 class BackfillRun:
-    """A run.
+    """One run of a backfill, from its options to its report.
 
     Attributes:
         mysql_url, redis_url, options, on_progress, on_notice, stop: as given to

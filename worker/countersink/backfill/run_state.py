@@ -24,7 +24,7 @@ _NOW: Final = "UTC_TIMESTAMP(3)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineCounts:
-    """What a chunk, or several, came to.
+    """Bytes, lines and amounts of a chunk, or of several: read, counted, filtered, rejected.
 
     A chunk that begins in the midst of a line has what differs from how that line was counted
     before: these numbers may be negative.

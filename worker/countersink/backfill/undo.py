@@ -31,7 +31,7 @@ _PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone:
-    """What became of it.
+    """What an undo took back.
 
     Attributes:
         run: its number.
@@ -55,7 +55,7 @@ class Undone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoProgress:
-    """How far it is.
+    """How many chunks, or corrections, of how many are taken back.
 
     Attributes:
         done: chunks that were taken back.

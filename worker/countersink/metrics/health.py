@@ -88,7 +88,8 @@ Probes = Mapping[str, Probe]
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """What a process tells of itself. Everything is asked when somebody asks.
+    """The health of a process: its samples, the servers it needs, whether it lives, why it is not
+    ready. Everything is asked when somebody asks.
 
     Attributes:
         process: the command, such as ``worker``.

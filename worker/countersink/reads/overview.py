@@ -33,7 +33,7 @@ Standing = Mapping[str, tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glance:
-    """Which counters are looked at, and how much of them.
+    """A question for the list of counters: search, page, days, sorting.
 
     Attributes:
         search: a part of their names; empty for all.
@@ -70,7 +70,7 @@ class Glance:
 
 @dataclass(slots=True, kw_only=True)
 class OverviewLine:
-    """One counter at a glance.
+    """One counter of the list, with its total and its last days.
 
     Attributes:
         counter: its name.
@@ -89,7 +89,7 @@ class OverviewLine:
 
 @dataclass(slots=True, kw_only=True)
 class Overview:
-    """What a glance saw.
+    """A page of the list of counters.
 
     Attributes:
         lines: in the order that was asked for.

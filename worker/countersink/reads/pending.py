@@ -86,7 +86,7 @@ class Queued:
 
 @dataclass(slots=True)
 class Queue:
-    """What the streams held.
+    """The entries that the streams held, and when they were read.
 
     Attributes:
         asked: Redis's time before the first stream was read.

@@ -45,7 +45,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is asked.
+    """A question for totals.
 
     Attributes:
         counter: one counter, or None for all.
@@ -99,7 +99,7 @@ class Query:
 
 @dataclass(slots=True)
 class Answer:
-    """What was found.
+    """The answer to a query: columns, rows, and how fresh and complete it is.
 
     Attributes:
         columns: the names in each row.

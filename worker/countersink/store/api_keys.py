@@ -61,7 +61,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveKey:
-    """What it takes to check a key that is shown.
+    """A valid key with the hash of its secret.
 
     Attributes:
         key: the rest of it.

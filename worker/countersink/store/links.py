@@ -64,7 +64,7 @@ class ShareLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveLink:
-    """What it takes to check a token that is shown.
+    """A valid link with its secret.
 
     Attributes:
         id, counter: as of :class:`ShareLink`.

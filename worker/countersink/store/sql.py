@@ -73,7 +73,7 @@ _NAMES: Final = {"mariadb": "MariaDB", "mysql": "MySQL"}
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What the server is.
+    """The server's kind (MariaDB or MySQL) and version.
 
     Attributes:
         name: ``mariadb`` or ``mysql`` (with whatever calls itself MySQL).

@@ -60,7 +60,7 @@ Problem = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that cannot be if only countersink wrote to the tables.
+    """Something wrong with a counter: its problem, both sums, a sentence.
 
     Attributes:
         counter: its name.
@@ -97,7 +97,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was looked at.
+    """What ``verify`` looked at, and the differences that it found.
 
     Attributes:
         counters: how many.

@@ -29,7 +29,7 @@ Flush = Callable[[float], bool]
 
 
 class Acknowledgements:
-    """Waits for increments of the process.
+    """Waits for increments of this process to be stored or applied.
 
     Attributes:
         stored: those that wait until theirs are in Redis, or fsynced in the spool.
@@ -46,7 +46,8 @@ class Acknowledgements:
 
 
 class Waiters(ABC):
-    """Those that wait for one thing. For the event loop's thread."""
+    """Requests that wait until their increments have got to one place. For the event loop's
+    thread."""
 
     def __init__(self) -> None:
         self._waiting: list[Waiter] = []
@@ -95,7 +96,7 @@ def _answer(waiter: Waiter, answer: bool | None) -> None:
 
 
 class StoredWaiters(Waiters):
-    """Those that wait until theirs is in Redis, or fsynced in the spool.
+    """Requests that wait until their increments are in Redis, or fsynced in the spool.
 
     Args:
         flush: waits for it; blocks.
@@ -113,7 +114,7 @@ class StoredWaiters(Waiters):
 
 
 class AppliedWaiters(Waiters):
-    """Those that wait until theirs is in MySQL, or laid aside.
+    """Requests that wait until their increments are in MySQL, counted or as dead letters.
 
     Each waits for what had been stored when its own was, so that others that go on bringing more do
     not keep it waiting, however far behind the workers are.

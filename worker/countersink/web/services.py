@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Services:
-    """Everything that is opened at the start and closed at the end.
+    """Everything that endpoints share, opened at the start and closed at the end.
 
     Attributes:
         options: the settings.

@@ -66,7 +66,7 @@ class WorkerFigures:
 
 @dataclass(slots=True)
 class Vitals:
-    """Written by the worker's thread, read by any.
+    """State and times of a worker, written by its thread, read by any.
 
     Attributes:
         figures: what it has done, and its state.

@@ -256,7 +256,8 @@ class Pipe:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A way of compressing.
+    """A compression: its name, the program that unpacks it, and the first bytes by which it is
+    known.
 
     Attributes:
         name: for people.

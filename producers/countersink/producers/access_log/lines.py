@@ -27,7 +27,7 @@ _MORE: Final = (b"0", b' "0" "0"')
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Complete lines, in order.
+    """Complete lines in order, with the number of the first, and those that are too long.
 
     Attributes:
         first: the number of the first of ``lines``.
@@ -41,7 +41,7 @@ class Block:
 
 
 class Cutter:
-    """Bytes in, complete lines out.
+    """Cuts bytes into complete lines, with their numbers and offsets.
 
     Attributes:
         offset: where the first line that was not handed out begins.
@@ -121,7 +121,7 @@ class Cutter:
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did.
+    """How many lines a run of ``tail`` counted, rejected and left for the next run.
 
     Attributes:
         counted: lines counted and stored.
@@ -135,7 +135,7 @@ class Summary:
 
 
 class Reporter:
-    """What a run tells while it goes on; both do nothing here."""
+    """What ``tail`` calls to report notices and rejected lines; both do nothing here."""
 
     def notice(self, text: str) -> None:
         """Something a person should know, in a sentence."""
@@ -145,7 +145,7 @@ class Reporter:
 
 
 class Hits:
-    """Hits read and not yet stored.
+    """Hits that were read from a log and are not stored yet.
 
     Args:
         parser: of the kind of key wanted.

@@ -25,7 +25,7 @@ _PART: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The place of a field in a template."""
+    """A field in a key template, such as ``{path}``."""
 
     name: str
 

@@ -85,7 +85,7 @@ class MinuteTable:
 
 @dataclass(slots=True)
 class Generation:
-    """The rows that were accepted between two takings.
+    """The rows that were accepted between two flushes.
 
     Attributes:
         cells: rows in the tables. A figure, since there may be very many tables; so is
@@ -217,7 +217,7 @@ class Taken:
 
 
 class Room:
-    """So many units, and who has them.
+    """A number of units of memory, of which parts are held, promised or free.
 
     Promises are made without the owner's lock, which a thread that waits in the midst of one could
     hold up for ever: by two figures, of which each side writes one, ``promised`` and ``until``.

@@ -134,7 +134,7 @@ def fitting(text: str, room: int = _NAME_BYTES) -> str:
 
 
 class CountedRequest:
-    """A request, which is counted once.
+    """A request of an app, counted once however often its answer is begun.
 
     Args:
         tally: what counts.

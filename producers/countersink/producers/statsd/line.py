@@ -54,7 +54,7 @@ _NUMBER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A counter's line.
+    """A parsed line of a StatsD counter: name, amount, tags, time.
 
     Attributes:
         name: the bucket's, without tags.

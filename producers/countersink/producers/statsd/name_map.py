@@ -103,7 +103,7 @@ def _part(found: re.Match[str], captures: int, text: str) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule.
+    """One rule of the map: a pattern, and the counter and key of names that match.
 
     Attributes:
         pattern: of the whole name.
@@ -117,7 +117,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules in their order.
+    """The rules of the map in their order, and whether unmatched names are counted.
 
     Attributes:
         rules: the rules.

@@ -51,7 +51,7 @@ Meaning = tuple[Cell, str, int]
 
 
 class CountingProducer(Protocol):
-    """What is needed of a producer."""
+    """The part of a producer that the tally uses."""
 
     def increment_many(
         self, counter: str, amounts: dict[str, int], *, at: datetime | None = None
@@ -275,7 +275,7 @@ class Figures:
 
 
 class StatsdAction(StrEnum):
-    """Every action a record can carry."""
+    """Every action that a log record of the listener can carry."""
 
     LISTENING = "listening"
     """Everything is open; ``at`` says what."""

@@ -49,7 +49,7 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A job as it comes.
+    """A job in the list: its function, its cron and time limit by default, what it does.
 
     Attributes:
         path: ``module:function``; the function takes a Context and returns an JobOutcome.

@@ -40,7 +40,7 @@ _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What became of a part.
+    """Rows before and after a move.
 
     Attributes:
         before: rows in the bucket of the keys from which something moved.

@@ -277,9 +277,8 @@ def _stored(text: str | None) -> str | None:
 
 
 class LeaseUntil:
-    """Until when the lease of the run at hand is surely held; a process and those that it forks
-    afterwards see the same.
-    """
+    """Until when the lease of the current run is surely held; a process and those that it forks
+    afterwards see the same."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, ctypes.sizeof(ctypes.c_double))

@@ -40,7 +40,7 @@ _BREAK_WITHIN_S: Final = 1.0
 
 
 class Term:
-    """A scheduler in charge, from :meth:`start` to :meth:`end`.
+    """The planning thread of the scheduler in charge, from :meth:`start` to :meth:`end`.
 
     Args:
         planner: what it plans with. Its outage of RQ's Redis may begin in one term, and end in the
@@ -189,7 +189,7 @@ def idle_seconds(lease_s: float) -> int:
 
 
 class Leadership:
-    """This process's claim to be in charge. For one thread.
+    """The leader's lease: taking, renewing and giving it back. For one thread.
 
     It says who *should* plan. Whoever was paused may believe in a lease that ran out: so what is
     planned is checked against the lease's row in the same transaction, see

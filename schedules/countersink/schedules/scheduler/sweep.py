@@ -30,7 +30,7 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A run that is not over.
+    """A run that is planned, running or failed, and may have to be enqueued again.
 
     Attributes:
         job: its name.

@@ -83,7 +83,7 @@ class ReadPosition:
 
 @dataclass(frozen=True, slots=True)
 class HeldSource:
-    """How much of a source a content holds.
+    """How much of a source a file's content has.
 
     Attributes:
         source: as it was looked at.
@@ -100,7 +100,8 @@ class HeldSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedSource:
-    """What a content is to be.
+    """What is known of a content before its source is looked for: counter, name, recipe, path,
+    first bytes.
 
     Attributes:
         counter, truth_of, name, recipe, path: as of :class:`Source`.
@@ -117,7 +118,7 @@ class WantedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSource:
-    """What was found of a content.
+    """The source that a content was found to be, if any, and what to say of it.
 
     Attributes:
         held: the source that it is, and how much it holds of it; None: it is a new one.
@@ -132,7 +133,7 @@ class FoundSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """Which source a content is.
+    """The source that a content is, how much of it was read before, and what to say of it.
 
     Attributes:
         source: its number.

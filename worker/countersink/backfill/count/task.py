@@ -234,7 +234,7 @@ class ProgressWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A backfill at work.
+    """What a running backfill works with: options, connection, task, pace, progress, job processes.
 
     Attributes:
         mysql_url: the database.

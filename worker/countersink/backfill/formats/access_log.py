@@ -47,7 +47,7 @@ _PERIODS_REMEMBERED: Final = 1_000
 
 
 class Special(Enum):
-    """What a table says instead of a key or a label."""
+    """What a table of remembered values has where a line has no key or label."""
 
     LEFT_OUT = "the recipe leaves the line out"
     ALONE = "the line is to be read alone"
@@ -81,7 +81,7 @@ class _Table(dict[Found, V | Special]):
 
 @dataclass(frozen=True, slots=True)
 class LogPeriod:
-    """A day or an hour.
+    """A day or an hour of a log, and the bucket that all of it goes to.
 
     Attributes:
         time: the pattern of its times, all of which can be.

@@ -318,7 +318,7 @@ def _place(names: Sequence[str], name: str) -> int:
 
 
 class JsonLines(Independent):
-    """Counts the objects of lines by a rule."""
+    """Counts the JSON objects of lines by a rule."""
 
     quoted = None
 

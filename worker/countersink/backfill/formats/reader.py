@@ -42,7 +42,7 @@ def _itself(minute: int) -> int:
 
 @dataclass(slots=True)
 class RecordTally:
-    """What was read so far.
+    """What was read so far: amounts by key and bucket, numbers of lines, rejected lines.
 
     Attributes:
         bucket: the label of the bucket of a whole Unix minute; the minute itself if nothing is
@@ -114,7 +114,7 @@ class Reader(Protocol):
 
 
 class Independent:
-    """Readers for which a line means the same wherever it stands."""
+    """Base of readers for which a line means the same wherever it stands."""
 
     def look_back(self, content: Content, offset: int) -> None:
         """Nothing."""

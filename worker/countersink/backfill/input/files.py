@@ -32,7 +32,7 @@ def trouble(error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A source that is there.
+    """A file, or standard input, that is a source.
 
     Attributes:
         name: as people know it; printable.

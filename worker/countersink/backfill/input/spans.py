@@ -124,7 +124,7 @@ quoting = lru_cache(Quoting)
 
 
 class Window:
-    """Some records, in order.
+    """Some records of a span, in order.
 
     Attributes:
         numbers: of the lines they begin at, from 1; a range where every record is one line.

@@ -46,7 +46,7 @@ _REFUSED_NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
-    """What was corrected.
+    """What a reconcile corrected.
 
     Attributes:
         corrections: (key, bucket) that differed; they are in ``backfill_drift``.

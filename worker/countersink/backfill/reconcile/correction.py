@@ -51,7 +51,7 @@ _IN_RANGE: Final = "counter_key >= %s AND counter_key <= %s"
 
 @dataclass(frozen=True, slots=True)
 class BucketKeys:
-    """Keys of a bucket, both inclusive."""
+    """A range of keys of a bucket, both ends included."""
 
     bucket: int
     first: bytes
@@ -65,7 +65,7 @@ class BucketKeys:
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """A key that is not what the sources say."""
+    """A key whose total is not what the sources say."""
 
     key: bytes
     had: int
@@ -74,7 +74,7 @@ class KeyDifference:
 
 @dataclass(slots=True)
 class Correction:
-    """One run's corrections.
+    """The corrections of one run of a reconcile.
 
     Attributes:
         run: its number.
@@ -338,7 +338,7 @@ def _sums(rows: list[tuple[Any, ...]]) -> dict[bytes, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What would be corrected.
+    """What a reconcile would correct, of a dry run.
 
     Attributes:
         corrections, amount, notices, finished: as what was corrected, in

@@ -37,7 +37,7 @@ _END: Final = 2**62
 
 @dataclass(frozen=True, slots=True, order=True)
 class Interval:
-    """From the first line to the last one.
+    """The time from a source's first line to its last one.
 
     Attributes:
         first, last: Unix minutes of the two.
@@ -64,7 +64,7 @@ EVER: Final = Interval(float("-inf"), float("inf"), days=True)
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The buckets of a reconcile.
+    """The buckets that a reconcile sets, and the notices about those left out.
 
     Attributes:
         view: the counter's buckets in its own time zones.

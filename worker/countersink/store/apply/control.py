@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What the row says.
+    """The values of the one row of ``control``.
 
     Attributes:
         watermark: Unix ms; the guards of entries that were first sent before it may have been

@@ -75,7 +75,7 @@ class _RowsMissing(Exception):
 
 @dataclass(slots=True)
 class Capped:
-    """What became of some amounts.
+    """Which amounts were moved to the overflow key, and which keys are new.
 
     Attributes:
         moved: the keys that have gone to :data:`OVERFLOW`, by counter and bucket.

@@ -35,7 +35,7 @@ _ORDER: Final[dict[Table, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What was deleted.
+    """How many rows were deleted, and their sum.
 
     Attributes:
         rows: of counter_slot and counter_month.

@@ -18,7 +18,7 @@ EVERY: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayNote:
-    """A note.
+    """A note on a day of a counter, or of all counters.
 
     Attributes:
         counter: whose day; :data:`EVERY`: that of all counters.

@@ -27,7 +27,7 @@ from countersink.store.sql import marks, parts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a counter's buckets are.
+    """Time zone and resolution of a counter from a time on.
 
     Attributes:
         number: 0 for a counter's first policy, then 1, 2, …; see
@@ -98,7 +98,7 @@ KEPT_UNSENT_MS: Final = 90 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a bucket was set to is the truth about entries accepted before a time.
+    """A mark on a reconciled bucket: entries accepted before a time are not counted in it.
 
     Attributes:
         sent_before: Unix ms.

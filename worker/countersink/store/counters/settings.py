@@ -142,7 +142,7 @@ def _utc_day(minute: int) -> date:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChange:
-    """What was asked for, checked; None: leave it. What can be NULL is wrapped."""
+    """The settings that a change asks for, checked; None: leave it. What can be NULL is wrapped."""
 
     name: str
     time_zone: str | None

@@ -44,7 +44,7 @@ class AppConnection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a statement did.
+    """Rows changed and insert id of a statement.
 
     Attributes:
         rows: how many rows it changed, as the driver counts them: where the application has set

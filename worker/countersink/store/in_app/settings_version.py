@@ -49,7 +49,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The settings of a counter, right as long as its row has this version.
+    """The settings of a counter, with the version of its row in ``app_counter`` for which they
+    hold.
 
     Attributes:
         counter: its name.

@@ -36,7 +36,7 @@ from countersink.store.ledger.postings import (
 
 @dataclass(slots=True)
 class Sides:
-    """A counter, as of one snapshot.
+    """Rows and ledger of a counter, added up in one snapshot.
 
     Attributes:
         rows: of slots and months.
@@ -59,7 +59,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class CounterWindow:
-    """All counters of which the name comes after one and is at most another.
+    """The counters whose names lie after one and up to another.
 
     Attributes:
         after: the one; None: none is before them.
@@ -81,7 +81,7 @@ class CounterWindow:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The counters of a window.
+    """What a window's counters came to: which are suspect, which have backfills.
 
     Attributes:
         counters: how many.
@@ -235,7 +235,7 @@ def read(session: Session, names: Sequence[str]) -> dict[str, Sides]:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where it is, as far as that can be told.
+    """Where a counter differs from its ledger (day, key, a sentence), as far as that can be told.
 
     Attributes:
         detail: a sentence for people, without a capital or a full stop.

@@ -41,7 +41,7 @@ _SEAL: Final = f"{_SETTINGS} + {_POLICIES.format('counter.name')}"
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A seal that does not fit.
+    """Settings, a sequence or a number of ``control`` whose checksum shows a change by hand.
 
     Attributes:
         name: of the counter, or the sequence; '' for ``control``.

@@ -334,7 +334,7 @@ class SequenceMemory:
 
 
 class HandingSessions:
-    """HandingSessions that hand out values, shared by threads; a forked child makes its own.
+    """Sessions on which values are handed out, shared by threads; a forked child makes its own.
 
     A value whose reply is lost is lost. That must not happen to whoever merely comes back after a
     while, so a connection that the server has ended meanwhile is found out before anything is sent.

@@ -29,7 +29,7 @@ ALL_TIME: Final = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """When a sequence begins anew.
+    """The periods of a sequence: their length and time zone.
 
     Attributes:
         period: its length.

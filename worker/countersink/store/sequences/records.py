@@ -45,7 +45,7 @@ _ALONE: Final = "FOR UPDATE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """A sequence as of a moment.
+    """Value, period and options of a sequence at a moment.
 
     Attributes:
         name: its name.
@@ -64,7 +64,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """What a sequence came to in a period.
+    """The last value of a sequence in a period.
 
     Attributes:
         start: the local date on which the period began; None: for all time.

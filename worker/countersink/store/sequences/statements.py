@@ -31,7 +31,7 @@ class SequenceTables:
 
 @dataclass(frozen=True, slots=True)
 class ValueRequest:
-    """What is wanted of a sequence.
+    """What a caller asks of a sequence: step, start, number of values.
 
     Attributes:
         step: None: the configured one.

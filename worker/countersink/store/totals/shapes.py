@@ -21,7 +21,7 @@ Months = tuple[date, date]
 
 @dataclass(frozen=True, slots=True)
 class RolledUpDays:
-    """What of a counter is in months.
+    """Which days of a counter are rolled up to months.
 
     Attributes:
         up_to: the first day that is not.
@@ -157,7 +157,7 @@ class RolledUpDays:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A counter, as of one snapshot.
+    """What is known of a counter in one snapshot: policies, rolled-up days.
 
     Attributes:
         counter: its name, '' where it cannot be one: no row has it.

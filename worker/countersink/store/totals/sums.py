@@ -54,7 +54,7 @@ Rows = Iterator[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The rows that a question is about.
+    """The rows that a question is about: counter, ranges of buckets, months.
 
     Attributes:
         counter: whose.

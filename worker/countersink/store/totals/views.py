@@ -62,7 +62,7 @@ Ranges = Sequence[LabelRange] | None
 
 
 class View:
-    """How the buckets of one counter add up.
+    """How the buckets of one counter add up to days, months and hours of a time zone.
 
     Args:
         counter: its name, for messages.

@@ -45,7 +45,7 @@ _ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a table will be counted.
+    """How a table will be counted: definition, SQL statements, warnings.
 
     Attributes:
         definition: as it will be, or as it is, where it is tracked just so already.

@@ -58,7 +58,7 @@ _GENERATED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column.
+    """A column of an application's table.
 
     Attributes:
         name: as it was created.

@@ -85,7 +85,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class InstalledTrigger:
-    """A trigger as it is.
+    """A trigger as the server has it.
 
     Attributes:
         schema: the database that it and its table are in.

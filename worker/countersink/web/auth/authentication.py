@@ -28,7 +28,7 @@ _WHY: Final = (
 
 
 class Authenticator:
-    """Lets requests in.
+    """Decides who sends a request and whether it may use its route.
 
     Args:
         services: the settings, and the keys and logins that are valid.

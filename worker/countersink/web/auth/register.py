@@ -34,7 +34,7 @@ USE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Somebody whose request was let in.
+    """The key, login or link by which a request was let in, and what it may do.
 
     Attributes:
         key_id: the public part of the API key; empty where there is none.

@@ -41,7 +41,7 @@ _MOST: Final = 2**63 - 1
 
 
 class Choice(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters; exactly one of the first three.
+    """The body that selects dead letters; exactly one of the first three members.
 
     Attributes:
         refs: by name.

@@ -82,7 +82,7 @@ async def live(request: Request, services: Services, who: Identity) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What one look saw.
+    """The numbers that one look at MySQL and Redis found.
 
     Attributes:
         number: of the look, from 1; 0 before the first.
@@ -104,7 +104,7 @@ class Seen:
 
 @dataclass(eq=False, slots=True)
 class Listener:
-    """Somebody who wants to know.
+    """One open stream, with the counters that it asks for.
 
     Attributes:
         counters: whose totals of today are wanted.
@@ -147,7 +147,8 @@ class Listener:
 
 
 class Feed:
-    """Looks as long as anybody listens. For the event loop's thread.
+    """Reads live numbers as long as any stream is open, and limits the streams. For the event
+    loop's thread.
 
     Args:
         services: what to look with.

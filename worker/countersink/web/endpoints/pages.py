@@ -167,7 +167,7 @@ def page(request: Request, name: str) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file.
+    """One file of the dashboard, as it is sent.
 
     Attributes:
         body: its bytes.
@@ -187,7 +187,7 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """All files.
+    """All files of the dashboard.
 
     Attributes:
         version: a hash of all of them.

@@ -160,8 +160,8 @@ async def metrics(request: Request, services: Services, who: Identity) -> Respon
 
 
 class Monitor:
-    """Looks at one process. None of it waits for long, and none of it shares the handlers' threads:
-    they are all in use when somebody wants to know why.
+    """Readiness and metrics of the web process. None of it waits for long, and none of it shares
+    the handlers' threads: they are all in use when somebody wants to know why.
 
     Args:
         services: of the process.

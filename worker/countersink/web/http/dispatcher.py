@@ -30,7 +30,7 @@ RETRY_AFTER_S: Final = 2
 
 
 class Dispatcher:
-    """Answers requests.
+    """Answers requests: checks them, calls the route's handler, turns errors into answers.
 
     Args:
         table: the routes.

@@ -66,7 +66,7 @@ class ConnectionLimits:
 
 
 class BoundedProtocol(FramedProtocol):
-    """A connection.
+    """A connection with bounds on size and time of its requests.
 
     Args:
         limits: its bounds.

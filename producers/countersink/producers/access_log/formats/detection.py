@@ -55,7 +55,7 @@ _ESCAPED: Final = re.compile(rb"\\([\"\\])")
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """What lines are.
+    """Format and envelope of a log's lines.
 
     Attributes:
         input_format: the name of the format.

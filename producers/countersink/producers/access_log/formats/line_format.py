@@ -60,7 +60,7 @@ _NO_OCTET: Final = re.compile(rb"(?:\d+\.){0,3}(?:[3-9]\d\d|2[6-9]\d|25[6-9])(?:
 
 @dataclass(frozen=True, slots=True)
 class AccessField:
-    """One field.
+    """One field of a format: the groups of the pattern that hold it, and how they are read.
 
     Attributes:
         groups: which groups of the line's pattern hold it.
@@ -185,7 +185,7 @@ def clock_minute(clock: Clock) -> Minute:
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """Where a value stands in a layout.
+    """Where a value stands in a layout: its group, pattern and name.
 
     Attributes:
         group: the name of the pattern's group.

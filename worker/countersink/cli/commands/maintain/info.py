@@ -35,7 +35,7 @@ _TIMES: Final = frozenset(("started", "updated", "last_batch", "last_error_at"))
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """One stream.
+    """Entries, pending entries, oldest entry and bytes of one stream.
 
     Attributes:
         stream: its key.
@@ -54,7 +54,7 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """The queue at a moment.
+    """The streams and the workers at a moment.
 
     Attributes:
         now: Unix ms, Redis's clock.
