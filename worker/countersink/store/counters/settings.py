@@ -1,6 +1,6 @@
-"""Settings of a counter (time zone, resolution, keep_days, max_keys, app_slots): limits, checks
-with error messages, from when a change may be in force, and its SQL. Its policies never change for
-the past, once a counter has been counted."""
+"""Settings of a counter (name, time zone, resolution, keep_days, max_keys, app_slots): limits,
+checks with error messages, from when a change may be in force, and its SQL. Its policies never
+change for the past, once a counter has been counted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

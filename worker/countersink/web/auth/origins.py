@@ -1,4 +1,4 @@
-"""Checks of the Host header (421) and of origins against CSRF (403), with their texts; which
+"""Checks of the Host header (400, 421) and of origins against CSRF (403), with their texts; which
 headers show a proxy, and which addresses are loopback.
 
 A page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding) and then read and

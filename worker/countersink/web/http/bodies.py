@@ -1,5 +1,5 @@
-"""Bodies of requests: Content-Length, gzip and media types, strict JSON, the answers 413, 415 and
-422 with their texts; the largest body is ``max_body_bytes`` in ``web/options.py``."""
+"""Bodies of requests: Content-Length, gzip and media types, strict JSON, the answers 400, 413, 415
+and 422 with their texts; the largest body is ``max_body_bytes`` in ``web/options.py``."""
 
 import json
 import zlib
