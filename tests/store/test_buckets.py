@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.counters.policies import DEFAULT, Policies, Policy
+from countersink.store.sql import label_text
 
 ZONES = (
     "UTC",
@@ -92,10 +93,10 @@ def test_a_date_that_was_left_out_begins_where_the_next_one_does() -> None:
 def test_labels_are_what_the_table_holds() -> None:
     policy = Policy(number=3, time_zone="Europe/Berlin")
     label = policy.label(minute("2026-11-20T23:00+00:00"))
-    assert buckets.label_text(label) == "2026-11-21 00:00:03"
+    assert label_text(label) == "2026-11-21 00:00:03"
     assert buckets.label_of(buckets.label_time(label)) == label
     quarter = Policy(number=0, time_zone="Europe/Berlin", resolution="quarter")
-    text = buckets.label_text(quarter.label(minute("2026-11-20T23:59+00:00")))
+    text = label_text(quarter.label(minute("2026-11-20T23:59+00:00")))
     assert text == "2026-11-20 23:45:00"
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
-from countersink.store.totals import groups, sums
+from countersink.store.totals import many_counters, sums
 from countersink.store.totals.selection import Selection
 from tests.store.helpers import entry, keys, rows
 
@@ -80,7 +80,7 @@ def test_undecodable_bytes_come_back_as_they_are(session: Session, applier: Appl
 
 def test_names_are_case_sensitive(session: Session, applier: Applier) -> None:
     applier.apply([entry(rows(("k", 1))), entry(rows(("k", 2), counter="Views"))])
-    assert groups.counters(session, Selection()) == {"Views": 2, "views": 1}
+    assert many_counters.counters(session, Selection()) == {"Views": 2, "views": 1}
 
 
 @settings(max_examples=40)

@@ -18,6 +18,7 @@ from countersink.store.connection import Session, connect
 from countersink.store.counters import buckets
 from countersink.store.counters.policies import load
 from countersink.store.errors import Conflict, Refused
+from countersink.store.sql import label_text
 from countersink.store.verify import open_session, verify
 from tests.store.helpers import entry, ledger
 from tests.support.processes import Children
@@ -51,7 +52,7 @@ def counted(session: Session, counter: str = "views") -> dict[str, int]:
         "SELECT bucket, SUM(amount) FROM counter_slot WHERE counter = %s GROUP BY bucket",
         (counter,),
     )
-    return {buckets.label_text(buckets.label_of(bucket)): int(amount) for bucket, amount in rows}
+    return {label_text(buckets.label_of(bucket)): int(amount) for bucket, amount in rows}
 
 
 def expected(session: Session, *events: Row) -> dict[str, int]:
@@ -59,7 +60,7 @@ def expected(session: Session, *events: Row) -> dict[str, int]:
     policies = load(session)
     sums: dict[str, int] = {}
     for _, counter, _, at, amount in events:
-        text = buckets.label_text(policies.bucket(counter, at))
+        text = label_text(policies.bucket(counter, at))
         sums[text] = sums.get(text, 0) + amount
     return sums
 
@@ -92,8 +93,8 @@ def test_what_is_counted_after_the_change_was_committed_goes_by_it(
     policies = load(session)
     old, new = policies.of("views")
     assert counted(session) == {
-        buckets.label_text(old.label(change + 3)): 1,
-        buckets.label_text(new.label(change + 3)): 10,
+        label_text(old.label(change + 3)): 1,
+        label_text(new.label(change + 3)): 10,
     }
     assert counted(session, "other") == expected(session, event(change + 3, 5, counter="other"))
     # The event from beyond the start is the latest that the first policy will ever have.
@@ -166,8 +167,8 @@ def test_a_change_waits_for_the_transaction_that_is_open_and_sees_what_it_counte
     applier.apply([before, entry([event(beyond, 100)])])
     applier.close()
     assert counted(session) == {
-        buckets.label_text(first.label(beyond)): 1,
-        buckets.label_text(second.label(beyond)): 100,
+        label_text(first.label(beyond)): 1,
+        label_text(second.label(beyond)): 100,
     }
     assert ledger(session) == {"views": 101}
 
@@ -210,10 +211,10 @@ def test_a_worker_process_follows_without_a_restart(
         sent(event(change, 100), event(change, 1, counter="new"))
         eventually(lambda: total(132))
     first, second = load(session).of("views")
-    wanted = Counter({buckets.label_text(first.label(change - 1)): 11})
-    wanted[buckets.label_text(first.label(change))] += 1
-    wanted[buckets.label_text(second.label(change))] += 110
-    wanted[buckets.label_text(second.label(change + 15))] += 10
+    wanted = Counter({label_text(first.label(change - 1)): 11})
+    wanted[label_text(first.label(change))] += 1
+    wanted[label_text(second.label(change))] += 110
+    wanted[label_text(second.label(change + 15))] += 10
     assert counted(session) == wanted
     assert counted(session, "new") == expected(session, event(change, 1, counter="new"))
 

@@ -14,8 +14,8 @@ from countersink.cli.servers import MySQLServer
 from countersink.store.apply import dead
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
-from countersink.store.totals import groups, series, shapes, sums
-from countersink.store.totals.groups import CounterGroup, grouped
+from countersink.store.totals import many_counters, series, shapes, sums
+from countersink.store.totals.many_counters import CounterGroup, grouped
 from countersink.store.totals.selection import KeyMatch, Selection
 from tests.store.helpers import minute
 from tests.store.policy_rows import put_policies
@@ -111,7 +111,7 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
     "a day's top": (lambda s: sums.by_key(s, Selection("b", start=DAY, end=DAY), limit=3), ONE_DAY),
     "the counter's total": (lambda s: sums.total(s, Selection("b")), ALL),
     "all counters, one day": (
-        lambda s: groups.counters(s, Selection(start=DAY, end=DAY)),
+        lambda s: many_counters.counters(s, Selection(start=DAY, end=DAY)),
         6 * ONE_DAY,
     ),
     "the span": (lambda s: sums.span(s, Selection("b")), 2),

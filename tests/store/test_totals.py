@@ -17,7 +17,7 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch
 from countersink.store.sessions import Pool
-from countersink.store.totals import groups, series, sums
+from countersink.store.totals import many_counters, series, sums
 from countersink.store.totals.selection import Selection
 from countersink.store.totals.totals import Totals
 from tests.store.helpers import MAX, entry, minute, rows
@@ -125,7 +125,7 @@ def test_every_question_against_brute_force(
             )
             for name in ("c", "d")
         }
-        assert groups.counters(session, Selection(start=start, end=end)) == everything
+        assert many_counters.counters(session, Selection(start=start, end=end)) == everything
     else:
         asked = {key: sum(a for (_, k), a in within.items() if k == key) for key in chosen}
         found_many = sums.many(session, Selection("c", keys=chosen, start=start, end=end))

@@ -14,7 +14,7 @@ from countersink.store.counters.policies import DEFAULT, Policy, load
 from countersink.store.errors import InexactZone, RolledUp, UnknownZone
 from countersink.store.sql import NOW_MS, marks, parts
 from countersink.store.totals import series
-from countersink.store.totals.groups import SIZE, grouped, ledger_totals
+from countersink.store.totals.many_counters import SIZE, grouped, ledger_totals
 from countersink.store.totals.selection import Selection
 from countersink.store.totals.shapes import counter_names, shape, shaped_names
 

@@ -19,7 +19,7 @@ from countersink.store.apply import guards, refusals
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters.policies import Policies, accepted
-from countersink.store.totals import groups, series, sums
+from countersink.store.totals import many_counters, series, sums
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.series import Hours
 from countersink.store.totals.shapes import counter_names
@@ -360,7 +360,7 @@ def many(session: Session, wanted: Selection, pending: Pending) -> dict[str, int
 
 def counters(session: Session, wanted: Selection, pending: Pending) -> dict[str, int]:
     """The totals of all counters, by name."""
-    totals = groups.counters(session, wanted, pending.counters)
+    totals = many_counters.counters(session, wanted, pending.counters)
     for name, amount in pending.by_counter().items():
         if name in totals:
             totals[name] += amount

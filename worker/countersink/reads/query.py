@@ -25,7 +25,7 @@ from countersink.runtime.limits import key_bytes
 from countersink.store.counters.buckets import month_ends, month_of
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import parts
-from countersink.store.totals.groups import SIZE
+from countersink.store.totals.many_counters import SIZE
 from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
 from countersink.stream.errors import StreamError
 

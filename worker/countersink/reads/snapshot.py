@@ -38,7 +38,7 @@ from countersink.store.connection import Session
 from countersink.store.counters import policies
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
-from countersink.store.totals.groups import grouped
+from countersink.store.totals.many_counters import grouped
 from countersink.store.totals.selection import ANY, KeyMatch, Keys, Selection, wanted_keys
 from countersink.store.totals.series import Hours
 from countersink.store.totals.shapes import rolled_up_to
@@ -334,8 +334,8 @@ class Reads:
         a few queries for all of them.
 
         Args:
-            names: at most :data:`countersink.store.totals.groups.SIZE`, in order of bytes, in which
-                they are to be asked.
+            names: at most :data:`countersink.store.totals.many_counters.SIZE`, in order of bytes,
+                in which they are to be asked.
         """
         return nullcontext() if self._snapshot is None else grouped(self._snapshot.session, names)
 

@@ -35,7 +35,7 @@ from countersink.store.settings import Settings
 from countersink.store.sql import Dialect, parse_version
 
 if TYPE_CHECKING:
-    from countersink.store.totals.groups import CounterGroup
+    from countersink.store.totals.many_counters import CounterGroup
 
 Result = TypeVar("Result")
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
@@ -83,7 +83,7 @@ class Session:
         dialect: which server it is.
         max_allowed_packet: bytes the server takes in one statement.
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``; it is off here.
-        group: counters that are read together, see :mod:`countersink.store.totals.groups`.
+        group: counters that are read together, see :mod:`countersink.store.totals.many_counters`.
         server: what the server calls itself: host and port.
         interrupted: :meth:`interrupt` was called: it is good for nothing but to be closed.
     """

@@ -10,9 +10,9 @@ and buckets through the driver's own quoting, so nothing can be read as SQL.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from countersink.store.counters.buckets import label_text
 from countersink.store.errors import Refused
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000"
 """The server's clock as Unix ms."""
 
+EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (naive, as DATETIME is)
 CELLS_PER_STATEMENT: Final = 1000
 CELL_BYTES: Final = 800
 """More than any cell takes whose counter and key are as long as they may be."""
@@ -52,6 +53,15 @@ def room(session: "Session") -> int:
 def per_statement(session: "Session", most: int = CELLS_PER_STATEMENT) -> int:
     """How many cells fit a statement, whatever their keys; at most ``most``."""
     return max(1, min(most, room(session) // CELL_BYTES))
+
+
+def label_text(label: int) -> str:
+    """A bucket's label as the text of a DATETIME literal.
+
+    Raises:
+        OverflowError: beyond the year 9999.
+    """
+    return (EPOCH + timedelta(seconds=label)).isoformat(" ")
 
 
 def head(session: "Session", counter: str, bucket: int) -> str:

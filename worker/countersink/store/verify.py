@@ -28,6 +28,7 @@ from countersink.store.ledger.balance import CounterWindow, Sides, balance, loca
 from countersink.store.ledger.seals import mismatches
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
+from countersink.store.sql import label_text
 from countersink.store.tracked.check import RowDifference, check
 from countersink.store.tracked.definitions import TrackedTable, find, read_all
 
@@ -298,7 +299,7 @@ def _differences(
         labels = [label for label in sides.days if label % _MINUTE_S == number]
         detail = (
             f"{sum(sides.days[label] for label in labels):,} rows in buckets such as"
-            f" {buckets.label_text(min(labels))} of a policy {number}, which it never had"
+            f" {label_text(min(labels))} of a policy {number}, which it never had"
         )
         yield Difference(name, "no_policy", *amounts, detail)
     odd = [

@@ -23,7 +23,7 @@ from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import policies
-from countersink.store.counters.buckets import label_of, label_text, label_time
+from countersink.store.counters.buckets import label_of, label_time
 from countersink.store.counters.policies import Policies, Policy, load_own
 from countersink.store.ledger import seals
 from countersink.store.tracked.definitions import tracked_names
@@ -109,7 +109,7 @@ class TruthTarget:
         for some in amounts.chunks(sql.per_statement(session)):
             for _, bucket, _, _ in some:
                 if bucket not in heads:
-                    heads[bucket] = f"({self.truth_of:d}, '{label_text(bucket)}', X'"
+                    heads[bucket] = f"({self.truth_of:d}, '{sql.label_text(bucket)}', X'"
             values = ", ".join(
                 f"{heads[bucket]}{key.encode().hex()}', {amount:d})"
                 for _, bucket, key, amount in some

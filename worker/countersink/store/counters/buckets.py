@@ -16,6 +16,7 @@ from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 from countersink.store.errors import SeriesTooLong
+from countersink.store.sql import EPOCH
 
 Resolution = Literal["day", "hour", "quarter"]
 RESOLUTIONS: Final[tuple[Resolution, ...]] = get_args(Resolution)
@@ -26,8 +27,7 @@ MAX_POLICIES: Final = 60
 """Policies a counter can have had: their numbers are seconds."""
 
 _DAY: Final = 86_400
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (naive, as DATETIME is)
-_EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
+_EPOCH_ORDINAL: Final = EPOCH.toordinal()
 MAX_MINUTE: Final = 4_223_363_039
 """The last minute of 9999-12-25 UTC, the last one an event may have (0 is the first): in every time
 zone there are days after it."""
@@ -119,18 +119,9 @@ def day_begins(time_zone: str, day: date) -> int:
     return begins
 
 
-def label_text(label: int) -> str:
-    """A label as the text of a DATETIME literal.
-
-    Raises:
-        OverflowError: beyond the year 9999.
-    """
-    return (_EPOCH + timedelta(seconds=label)).isoformat(" ")
-
-
 def label_of(bucket: datetime) -> int:
     """The label that a DATETIME read from the table is."""
-    return round((bucket - _EPOCH).total_seconds())
+    return round((bucket - EPOCH).total_seconds())
 
 
 def label_time(label: int) -> datetime:
@@ -139,7 +130,7 @@ def label_time(label: int) -> datetime:
     Raises:
         OverflowError: beyond the year 9999.
     """
-    return _EPOCH + timedelta(seconds=label)
+    return EPOCH + timedelta(seconds=label)
 
 
 def day_label(day: date) -> int:

@@ -22,7 +22,7 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import Resolution, label_of, label_time
 from countersink.store.errors import Refused, UnknownZone
-from countersink.store.sql import marks, parts
+from countersink.store.sql import label_text, marks, parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +227,7 @@ class Policies:
         for policy in self.of(counter):
             if policy.number == number:
                 return policy
-        raise LookupError(
-            f"{counter!r} has a bucket {buckets.label_text(label)}, but no policy {number}"
-        )
+        raise LookupError(f"{counter!r} has a bucket {label_text(label)}, but no policy {number}")
 
     def shared_numbers(self, counters: Collection[str] | None = None) -> frozenset[int]:
         """The numbers of policies that each of some counters has had; None: each there could be."""

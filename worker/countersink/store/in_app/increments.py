@@ -13,7 +13,6 @@ from typing import Final
 
 from countersink.runtime.limits import check_amount, check_key, minute_of
 from countersink.store.connection import Connect
-from countersink.store.counters.buckets import label_text
 from countersink.store.counters.settings import check_name
 from countersink.store.errors import Conflict, Refused, UnknownCounter
 from countersink.store.in_app import settings_version
@@ -28,7 +27,7 @@ from countersink.store.in_app.connection import (
 from countersink.store.in_app.settings_version import Fence
 from countersink.store.ledger.postings import BucketSums, Posting, key_weight, post_in
 from countersink.store.sessions import Pool
-from countersink.store.sql import quoted
+from countersink.store.sql import label_text, quoted
 
 ROWS_PER_STATEMENT: Final = 1000
 REMEMBERED: Final = 10_000

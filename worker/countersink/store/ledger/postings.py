@@ -27,9 +27,9 @@ from zlib import crc32
 
 from countersink.store import sql
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import label_of, label_text, label_time
+from countersink.store.counters.buckets import label_of, label_time
 from countersink.store.in_app.connection import AppConnection, execute, own_slot
-from countersink.store.sql import parts
+from countersink.store.sql import label_text, marks, parts
 
 BucketSum = tuple[str, int, int, int]
 """(counter, label, sum of the amounts, sum of each amount by the weight of its key)."""
@@ -221,10 +221,9 @@ def move(session: Session, counter: str, label: int, after: int) -> int | None:
         if not found:
             return None
         slots = [int(str(row[0])) for row in found]
-        marks = ", ".join(["%s"] * len(slots))
         session.execute(
             "DELETE app_ledger FROM app_ledger FORCE INDEX (PRIMARY)"
-            f" WHERE counter = %s AND bucket = %s AND slot IN ({marks})",
+            f" WHERE counter = %s AND bucket = %s AND slot IN ({marks(slots)})",
             (*place, *slots),
         )
         sums = [sum(int(str(row[column])) for row in found) for column in (1, 2, 3)]

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from countersink.store.counters import buckets
 from countersink.store.errors import Refused
+from countersink.store.sql import EPOCH
 
 MIN_VALUE: Final = -(2**63)
 MAX_VALUE: Final = 2**63 - 1
@@ -41,7 +42,6 @@ class Scheme:
 
 
 WITHOUT_PERIODS: Final = Scheme()
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (naive, as DATETIME is)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +276,7 @@ def midnight(day: date) -> datetime:
 
 def seconds_of(moment: datetime) -> float:
     """Unix seconds of a DATETIME in UTC."""
-    return (moment - _EPOCH).total_seconds()
+    return (moment - EPOCH).total_seconds()
 
 
 def _literal(seconds: int) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 
 from countersink.store.sessions import Pool
-from countersink.store.totals import groups, series, shapes, sums
+from countersink.store.totals import many_counters, series, shapes, sums
 from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
 
 
@@ -161,7 +161,7 @@ class Totals:
         is given.
         """
         wanted = Selection(start=start, end=end, time_zone=time_zone)
-        return self._pool.read(lambda session: groups.counters(session, wanted))
+        return self._pool.read(lambda session: many_counters.counters(session, wanted))
 
     def span(
         self, counter: str, *, key: str | None = None, time_zone: str | None = None

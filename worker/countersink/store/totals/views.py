@@ -16,6 +16,7 @@ from countersink.store.counters import buckets
 from countersink.store.counters.buckets import WIDTH, day_label, label_time, policy_number
 from countersink.store.counters.policies import Policy
 from countersink.store.errors import InexactZone, Refused
+from countersink.store.sql import label_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class View:
         found = self._numbered.get(policy_number(label))
         if found is None:
             raise Refused(
-                f"{self.counter!r} has a bucket {buckets.label_text(label)}, but never had time"
+                f"{self.counter!r} has a bucket {label_text(label)}, but never had time"
                 f" zone and resolution number {policy_number(label)}: `countersink verify` shows"
                 " what else is wrong"
             )

@@ -14,8 +14,8 @@ from countersink.cli.settings import COUNTER, DAY
 from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.ranges import BUSY, OVERFLOWING, UNKNOWN, BucketKey
-from countersink.store.counters.buckets import label_text
 from countersink.store.errors import UnknownCounter
+from countersink.store.sql import label_text
 
 _DEFAULT: Final = CompactOptions()
 

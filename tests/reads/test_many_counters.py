@@ -16,7 +16,7 @@ from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import label_of
 from countersink.store.errors import StoreError
-from countersink.store.totals import groups
+from countersink.store.totals import many_counters
 from countersink.store.totals.selection import KeyMatch
 from tests.reads.support import DAYS
 from tests.reads.support import queue as send
@@ -107,7 +107,7 @@ def outcome(reads: Reads, query: Query) -> object:
 
 
 @pytest.mark.parametrize("query", QUESTIONS, ids=str)
-@pytest.mark.parametrize("most", [groups.MAX_ROWS, 7, 1])
+@pytest.mark.parametrize("most", [many_counters.MAX_ROWS, 7, 1])
 def test_what_is_read_together_is_what_each_is_by_itself(
     store: Store,
     session: Session,
@@ -118,7 +118,7 @@ def test_what_is_read_together_is_what_each_is_by_itself(
 ) -> None:
     fill(session)
     send(redis_client, ("plain1", "k1", 1, 100), ("berlin", "new", 2, 7), ("queued", "k1", 3, 1))
-    monkeypatch.setattr(groups, "MAX_ROWS", most)
+    monkeypatch.setattr(many_counters, "MAX_ROWS", most)
     reads = Reads(store, redis_client)
     for include_pending in (False, True):
         asked = replace(query, include_pending=include_pending)
