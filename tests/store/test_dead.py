@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from countersink.runtime.dead_letter import Bad
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applied, Applier
 from countersink.store.apply.dead import DeadRow, parse_ref
-from countersink.store.apply.dead_retry import Decode, Retried, Undecodable, retry
+from countersink.store.apply.dead_retry import Decode, Retried, retry
 from countersink.store.connection import Session, connect
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import MAX, entry, keys, ledger, minute, now_ms, rows, slots, together
@@ -207,7 +208,7 @@ def test_a_retry_and_a_drop_at_once(mysql_url: str, session: Session) -> None:
 def test_a_retry_that_dies_midway_has_counted_nothing(session: Session) -> None:
     _bury(session, _row(1))
 
-    def dying(raw: bytes) -> tuple[Sequence[Row], Sequence[Undecodable]]:
+    def dying(raw: bytes) -> tuple[Sequence[Row], Sequence[Bad]]:
         raise KeyboardInterrupt
 
     failing: Decode = dying

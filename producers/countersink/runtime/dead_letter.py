@@ -6,6 +6,7 @@ Here are all of them: those of the decoder (``stream.decode``), of the database'
 (``store.errors``), of the rules of counters (``store.apply.refusals``) and of the worker.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
 
@@ -184,3 +185,21 @@ class DeadReason(StrEnum):
 
 MAYBE_COUNTED: Final = tuple(reason for reason in DeadReason if reason.maybe_counted)
 """Those that are retried only when asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A row, or a whole entry, that cannot be counted.
+
+    Attributes:
+        position: the row's place in the entry from 0, or :data:`WHOLE_ENTRY`.
+        reason: why.
+        detail: a sentence for people.
+        payload: the row's JSON; for a whole entry its ``rows`` field, or, where another field is to
+            blame, a JSON object of all fields. ``stream.decode.decode_payload`` reads both.
+    """
+
+    position: int
+    reason: DeadReason
+    detail: str
+    payload: bytes

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from countersink.runtime import limits
-from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason
+from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
 from countersink.runtime.limits import MAX_KEY_BYTES
 from countersink.stream.entry import VERSION, Delivery, derived_id
 
@@ -40,24 +40,6 @@ _VALUE = re.compile(_TEXT + r"|[\[{,]", re.DOTALL)
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str, int, int]]).decode
 _known_counters: set[str] = set()
 _KNOWN_COUNTERS_LIMIT = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Bad:
-    """A row, or a whole entry, that cannot be counted.
-
-    Attributes:
-        position: the row's place in the entry from 0, or :data:`WHOLE_ENTRY`.
-        reason: why.
-        detail: a sentence for people.
-        payload: the row's JSON; for a whole entry its ``rows`` field, or, where another field is to
-            blame, a JSON object of all fields. :func:`decode_payload` reads both.
-    """
-
-    position: int
-    reason: DeadReason
-    detail: str
-    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)

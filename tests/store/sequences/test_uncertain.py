@@ -111,7 +111,7 @@ def test_a_reply_that_the_driver_stumbles_over(
         patched.setattr("countersink.store.connection.execute", stumble)
         with pytest.raises(SequenceUncertain, match="what a packet"):
             store.sequences.next("a")
-    assert len(store.sequences._handing_out._idle) == 0
+    assert len(store.sequences._handing_out) == 0
     assert store.sequences.next("a") == 3
 
 
@@ -170,7 +170,7 @@ def test_an_idle_connection_that_was_killed_is_no_doubt(store: Store, session: S
 
 def test_idle_connections_that_the_server_has_ended(store: Store, session: Session) -> None:
     together(*[lambda: store.sequences.next("a")] * 4)
-    kept = [kept for _, kept in store.sequences._handing_out._idle._kept]
+    kept = [kept for _, kept in store.sequences._handing_out._kept]
     for each in kept:
         each.execute("SET SESSION wait_timeout = 1")
     eventually(lambda: not any(each.silent() for each in kept))

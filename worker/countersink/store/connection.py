@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 
 import pymysql
 from pymysql.connections import Connection as _DriverConnection
@@ -276,6 +276,15 @@ class Session:
             # Interrupted, maybe in mid-reply: nothing more can be said on this connection.
             self.close(hard=True)
             raise
+
+
+class SessionOptions(TypedDict, total=False):
+    """Arguments of :func:`connect` on how a session is."""
+
+    isolation: Isolation
+    read_timeout: float
+    lock_wait: int
+    idle_seconds: int
 
 
 def connect(

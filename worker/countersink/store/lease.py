@@ -45,7 +45,19 @@ def acquire(
 
 def renew(session: Session, name: str, holder: str, seconds: float) -> bool:
     """Let the lease last ``seconds`` from now; False if it expired or changed hands: stop."""
-    return _extend(session, name, holder, seconds)
+    milliseconds = _milliseconds(seconds)
+    with session.transaction():
+        # Read under a lock first: an UPDATE to the value that is there already reports no row.
+        rows = session.query(
+            f"SELECT expires_at > {NOW_MS} FROM lease WHERE name = %s AND holder = %s FOR UPDATE",
+            (name, holder),
+        )
+        if not rows or not rows[0][0]:
+            return False
+        session.execute(
+            f"UPDATE lease SET expires_at = {NOW_MS} + %s WHERE name = %s", (milliseconds, name)
+        )
+    return True
 
 
 def release(session: Session, name: str, holder: str) -> bool:
@@ -115,22 +127,6 @@ def _acquire(session: Session, name: str, holder: str, seconds: float) -> int | 
             return 1
     except DuplicateKey:
         return None
-
-
-def _extend(session: Session, name: str, holder: str, seconds: float) -> bool:
-    milliseconds = _milliseconds(seconds)
-    with session.transaction():
-        # Read under a lock first: an UPDATE to the value that is there already reports no row.
-        rows = session.query(
-            f"SELECT expires_at > {NOW_MS} FROM lease WHERE name = %s AND holder = %s FOR UPDATE",
-            (name, holder),
-        )
-        if not rows or not rows[0][0]:
-            return False
-        session.execute(
-            f"UPDATE lease SET expires_at = {NOW_MS} + %s WHERE name = %s", (milliseconds, name)
-        )
-    return True
 
 
 def _milliseconds(seconds: float) -> int:

@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypeVar, Unpack
 
 from countersink.store.connection import (
     IDLE_SECONDS,
-    LOCK_WAIT,
-    READ_TIMEOUT,
     Connect,
-    Isolation,
     Session,
+    SessionOptions,
     connect,
     rerun,
 )
@@ -45,27 +43,14 @@ LEASE_LOCK_WAIT_S: Final = 2
 Result = TypeVar("Result")
 
 
-def open_tables(
-    where: Settings | str,
-    *,
-    isolation: Isolation = "READ COMMITTED",
-    read_timeout: float = READ_TIMEOUT,
-    lock_wait: int = LOCK_WAIT,
-    idle_seconds: int = IDLE_SECONDS,
-) -> Session:
+def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Session:
     """Log in as :func:`countersink.store.connection.connect` does, and check the tables.
 
     Raises:
         SchemaMismatch: there are none, or others.
         StoreError: as connecting.
     """
-    session = connect(
-        where,
-        isolation=isolation,
-        read_timeout=read_timeout,
-        lock_wait=lock_wait,
-        idle_seconds=idle_seconds,
-    )
+    session = connect(where, **options)
     try:
         require_schema(session)
     except BaseException:
@@ -178,14 +163,13 @@ class PatientSession:
 def lease_session(where: Settings | str, *, idle_seconds: int = IDLE_SECONDS) -> KeptSession:
     """A session for leases and for what they guard: a server that hangs soon counts as gone."""
 
-    def connect() -> Session:
-        return open_tables(
-            where,
-            read_timeout=LEASE_READ_TIMEOUT_S,
-            lock_wait=LEASE_LOCK_WAIT_S,
-            idle_seconds=idle_seconds,
-        )
-
+    connect = partial(
+        open_tables,
+        where,
+        read_timeout=LEASE_READ_TIMEOUT_S,
+        lock_wait=LEASE_LOCK_WAIT_S,
+        idle_seconds=idle_seconds,
+    )
     return KeptSession(connect, idle_seconds=idle_seconds)
 
 
@@ -206,29 +190,52 @@ _FRESH_SECONDS: Final = IDLE_SECONDS / 2
 """A session idle for longer is not trusted: the server is about to end it."""
 
 
-class IdleSessions:
-    """Sessions kept between two uses, shared by threads; a forked child makes its own.
+class SharedSessions:
+    """Sessions shared by threads, some of which are kept between two uses; a forked child makes its
+    own.
 
     Args:
-        keep: so many at most.
+        connect: makes a new one.
+        keep: so many at most; any number can be in use.
+        usable: whether one is good still that has been idle for so many seconds.
     """
 
-    def __init__(self, keep: int) -> None:
+    def __init__(
+        self, connect: Connect, keep: int, usable: Callable[[Session, float], bool]
+    ) -> None:
+        self._connect = connect
         self._most = keep
+        self._usable = usable
         self._kept: list[tuple[float, Session]] = []
         self._forget()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def take(self) -> tuple[Session, float] | None:
-        """The session that was used last, and for how many seconds it has been idle."""
+    @contextmanager
+    def lent(self) -> Iterator[Session]:
+        """A session, outside a transaction, and left so.
+
+        Raises:
+            StoreError: there is none, and none can be made: nothing was sent.
+        """
+        session = self.take() or self._connect()
+        try:
+            yield session
+        finally:
+            self.give_back(session)
+
+    def take(self) -> Session | None:
+        """Of the kept sessions the one that was used last, if it is usable; others are closed."""
         self._check_fork()
-        with self._lock:
-            if not self._kept:
-                return None
-            since, session = self._kept.pop()
-        return session, time.monotonic() - since
+        while True:
+            with self._lock:
+                if not self._kept:
+                    return None
+                since, session = self._kept.pop()
+            if self._usable(session, time.monotonic() - since):
+                return session
+            session.close()
 
     def give_back(self, session: Session) -> None:
         """Keep a session, if there is room for one more and it is not closed."""
@@ -260,12 +267,16 @@ class IdleSessions:
         self._pid = os.getpid()
 
 
+def _is_fresh(session: Session, idle: float) -> bool:
+    return idle < _FRESH_SECONDS
+
+
 class Pool:
     """Sessions for reading, shared by threads; a forked child makes its own."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._idle = IdleSessions(_KEEP)
+        self._sessions = SharedSessions(connect, _KEEP, _is_fresh)
 
     def read(self, work: Callable[[Session], Result]) -> Result:
         """Run ``work`` in one snapshot of the database.
@@ -276,7 +287,7 @@ class Pool:
         Raises:
             ReadInterrupted: it took too long, or :mod:`countersink.store.sessions` ended it.
         """
-        kept = self._take()
+        kept = self._sessions.take()
         if kept is not None:
             try:
                 return self._run(kept, work)
@@ -286,7 +297,7 @@ class Pool:
 
     def close(self) -> None:
         """Close the kept sessions. The pool can be used again."""
-        self._idle.close()
+        self._sessions.close()
 
     def _run(self, session: Session, work: Callable[[Session], Result]) -> Result:
         cancellation = current()
@@ -299,20 +310,12 @@ class Pool:
         finally:
             self._give_back(session)
 
-    def _take(self) -> Session | None:
-        while (kept := self._idle.take()) is not None:
-            session, idle = kept
-            if idle < _FRESH_SECONDS:
-                return session
-            session.close()
-        return None
-
     def _give_back(self, session: Session) -> None:
         # What was interrupted is not kept: the server may still have it in mind.
         if session.interrupted:
             session.close(hard=True)
         else:
-            self._idle.give_back(session)
+            self._sessions.give_back(session)
 
 
 _AGAIN_S: Final = 0.1

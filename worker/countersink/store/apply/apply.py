@@ -22,12 +22,12 @@ from countersink.store.apply.control import Control, read_control
 from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.key_caps import with_rows
 from countersink.store.apply.refusals import refuse
-from countersink.store.connection import IDLE_SECONDS, Connect, Session, rerun
+from countersink.store.connection import Connect, Session, rerun
 from countersink.store.counters import policies
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import BadData, Conflict, DuplicateKey, StoreError
 from countersink.store.in_app.connection import FIRST_OWN
-from countersink.store.sessions import open_tables
+from countersink.store.sessions import KeptSession, open_tables
 
 MAX_SLOT: Final = FIRST_OWN - 1
 POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")
@@ -78,13 +78,12 @@ class Applier:
     ) -> None:
         if not 0 <= slot <= MAX_SLOT:
             raise ValueError(f"a slot lies between 0 and {MAX_SLOT}")
-        self._connect = connect
+        opening = partial(open_tables, connect) if isinstance(connect, str) else connect
+        self._session = KeptSession(opening)
         self.slot = slot
         self._reached = reached
         self._pause = pause
-        self._session: Session | None = None
         self._policies: Policies | None = None
-        self._used = 0.0
 
     def apply(self, entries: Sequence[Incoming]) -> Applied:
         """Count the entries that were not counted before; committed when it returns.
@@ -102,39 +101,21 @@ class Applier:
         for entry in entries:
             unique.setdefault(entry.id, entry)
         try:
-            session = self._open()
+            session = self._session()
             attempt = partial(with_rows, session, partial(self._attempt, session, unique))
             applied = rerun(attempt, pause=self._pause)
         except StoreError:
             self.close()
             raise
-        self._used = time.monotonic()
         return replace(applied, duplicates=len(entries) - applied.applied - applied.too_old)
 
     def close(self) -> None:
         """Close the connection; the next :meth:`apply` makes a new one."""
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
+        self._session.close()
 
     def abort(self) -> None:
         """Break the connection, from any thread: a waiting :meth:`apply` raises Unavailable."""
-        session = self._session
-        if session is not None:
-            session.abort()
-
-    def _open(self) -> Session:
-        session = self._session
-        # The server ends idle sessions: do not find out by a failing batch.
-        if session is not None and time.monotonic() - self._used > IDLE_SECONDS / 2:
-            self.close()
-            session = None
-        if session is None or session.closed:
-            if isinstance(self._connect, str):
-                session = self._session = open_tables(self._connect)
-            else:
-                session = self._session = self._connect()
-        return session
+        self._session.abort()
 
     def _attempt(self, session: Session, pending: dict[bytes, Incoming]) -> Applied:
         """One transaction over ``pending``, after taking out of it what was counted before."""

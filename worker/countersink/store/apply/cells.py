@@ -6,7 +6,7 @@ In a transaction that the caller began. What the server will never take is set a
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter, mul
 from typing import Final
@@ -72,6 +72,26 @@ class CellWriter:
         for one in sums:
             self._written.add(*one)
 
+    def write_good(self, cells: Sequence[Cell], refused: Callable[[Cell, BadData], object]) -> None:
+        """Upsert cells; where they fail, their halves, until those that fail are known.
+
+        A failing multi-row statement leaves nothing of itself behind, so what was done before stays
+        done.
+
+        Args:
+            cells: as for :meth:`write`.
+            refused: told of each cell that the server will not take.
+        """
+        try:
+            self.write(cells)
+        except BadData as error:
+            if len(cells) == 1:
+                refused(cells[0], error)
+                return
+            middle = len(cells) // 2
+            self.write_good(cells[:middle], refused)
+            self.write_good(cells[middle:], refused)
+
     def post(self) -> None:
         """Post what was written, one row of the ledger per counter."""
         post(self._session, self.slot, self._written.postings().items())
@@ -118,23 +138,10 @@ def add(session: Session, slot: int, amounts: Amounts) -> None:
     writer = CellWriter(session, slot)
     bad: list[tuple[Cell, BadData]] = []
     for cells in amounts.chunks(sql.per_statement(session)):
-        _write(writer, cells, bad)
+        writer.write_good(cells, lambda cell, error: bad.append((cell, error)))
     if bad:
         raise BadCells(bad)
     writer.post()
-
-
-def _write(writer: CellWriter, cells: Sequence[Cell], bad: list[tuple[Cell, BadData]]) -> None:
-    """Write ``cells``; where they fail, their halves, until those that fail are known."""
-    try:
-        writer.write(cells)
-    except BadData as error:
-        if len(cells) == 1:
-            bad.append((cells[0], error))
-            return
-        middle = len(cells) // 2
-        _write(writer, cells[:middle], bad)
-        _write(writer, cells[middle:], bad)
 
 
 _Fate = tuple[Incoming, Row, BadData]
@@ -188,7 +195,7 @@ class Upserts:
         self._capped = key_caps.cap(self._session, self.merged, self._policies)
         size = sql.per_statement(self._session)
         for cells in self.merged.chunks(size):
-            self._upsert(cells)
+            self._writer.write_good(cells, self._row_by_row)
 
     def apply_ledger(self) -> None:
         """Add to the ledger what :meth:`apply` applied, one row per counter, and write down what
@@ -219,22 +226,6 @@ class Upserts:
                     if key in moved.get(cell, ()) and (id(entry), position) not in refused:
                         found[counter, days[cell]] += 1
         return found
-
-    def _upsert(self, cells: Sequence[Cell]) -> None:
-        """Upsert ``cells``; where they fail, their halves.
-
-        A failing multi-row statement leaves nothing of itself behind, so what was done before stays
-        done.
-        """
-        try:
-            self._writer.write(cells)
-        except BadData as error:
-            if len(cells) > 1:
-                middle = len(cells) // 2
-                self._upsert(cells[:middle])
-                self._upsert(cells[middle:])
-            else:
-                self._row_by_row(cells[0], error)
 
     def _row_by_row(self, cell: Cell, error: BadData) -> None:
         counter, bucket, key, _ = cell

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from countersink.store.connection import Session, rerun
+from countersink.store.sql import parts
 
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
 """Bytes of a payload that are kept; on a server with a smaller max_allowed_packet, as many."""
@@ -27,6 +29,10 @@ _KEEP: Final = " ON DUPLICATE KEY UPDATE reason = reason"
 _ROWS_PER_STATEMENT: Final = 200
 _ROWS_PER_PAGE: Final = 500
 _BIGINT: Final = (-(2**63), 2**63 - 1)
+
+
+Key = tuple[bytes, int]
+"""(entry id, position): the primary key of a dead row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +67,10 @@ class DeadRow:
         """Its name for people, ``<hex id>:<position>``; the id alone names all of the entry's."""
         return f"{self.entry_id.hex()}:{self.position}"
 
-
-Key = tuple[bytes, int]
-"""(entry id, position): the primary key of a dead row."""
+    @property
+    def primary_key(self) -> Key:
+        """The primary key of its row."""
+        return self.entry_id, self.position
 
 
 def insert(session: Session, rows: Iterable[DeadRow]) -> None:
@@ -72,7 +79,7 @@ def insert(session: Session, rows: Iterable[DeadRow]) -> None:
     room = session.max_allowed_packet - 4096
     limit = min(MAX_PAYLOAD, room // 2 - 8192)
     kept = longest_payload(session)
-    ordered = sorted(rows, key=lambda row: (row.entry_id, row.position))
+    ordered = sorted(rows, key=attrgetter("primary_key"))
     batch: list[object] = []
     count = size = 0
     for row in ordered:
@@ -126,7 +133,7 @@ def list_rows(
         named: dict[Key, DeadRow] = {}
         for ref in refs:
             for row in _read(session, *_where_ref(ref), limit=limit):
-                named[row.entry_id, row.position] = row
+                named[row.primary_key] = row
         return [row for row in named.values() if reason in (None, row.reason)][:limit]
     if reason is not None:
         return _read(session, "reason = %s", (reason,), limit=limit)
@@ -198,7 +205,7 @@ def pages(
     but: Sequence[str] = (),
     up_to: datetime | None = None,
     size: int = _ROWS_PER_PAGE,
-) -> Iterator[list[Key]]:
+) -> Iterator[Sequence[Key]]:
     """The keys of the chosen dead rows in order, page by page; each is met once.
 
     Without a reason or refs, ``but`` are reasons to leave out. Without refs, ``up_to`` leaves out
@@ -206,7 +213,7 @@ def pages(
     """
     if refs is not None:
         keys = sorted({key for ref in refs for key in _named(session, ref, reason)})
-        yield from (keys[start : start + size] for start in range(0, len(keys), size))
+        yield from parts(keys, size)
         return
     chosen = _chosen(reason, but, up_to)
     after: Key | None = None
@@ -284,18 +291,8 @@ def _read(session: Session, where: str, args: Sequence[object], *, limit: int) -
 
 
 def _row(columns: Sequence[Any]) -> DeadRow:
-    entry_id, position, stream, at, reason, detail, payload, truncated, created = columns
-    return DeadRow(
-        bytes(entry_id),
-        position,
-        stream,
-        at,
-        reason,
-        detail,
-        bytes(payload),
-        bool(truncated),
-        created,
-    )
+    *others, truncated, created = columns
+    return DeadRow(*others, truncated=bool(truncated), created=created)
 
 
 def _values(row: DeadRow, limit: int, kept: int) -> tuple[object, ...]:

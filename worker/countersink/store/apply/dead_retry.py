@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
-from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, DeadReason
+from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, DeadReason
 from countersink.store.apply import dead
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.cells import Upserts
@@ -23,20 +23,7 @@ PAGE: Final = 25
 """Dead rows per transaction."""
 
 
-class Undecodable(Protocol):
-    """What a decoder says of a row, or of all of them (position -1), that it cannot read."""
-
-    @property
-    def position(self) -> int: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def payload(self) -> bytes: ...
-
-
-Decode = Callable[[bytes], tuple[Sequence[Row], Sequence[Undecodable]]]
+Decode = Callable[[bytes], tuple[Sequence[Row], Sequence[Bad]]]
 """Reads the ``rows`` field of an entry: its good rows, and the others."""
 
 
@@ -138,7 +125,7 @@ def _retry_page(
         upserts.apply()
         upserts.apply_ledger()
         refused: dict[Key, DeadRow] = {
-            (row.entry_id, row.position): row for row in (*not_counted, *upserts.dead)
+            row.primary_key: row for row in (*not_counted, *upserts.dead)
         }
         stay: list[DeadRow] = []
         for row, rows, bad in attempts:
@@ -148,10 +135,10 @@ def _retry_page(
                 left = [replace(row, reason=left[0].reason, detail=left[0].detail)]
             stay += left
         for row in chosen:
-            dead.delete(session, (row.entry_id, row.position))
+            dead.delete(session, row.primary_key)
         dead.insert(session, stay)
-        left_keys = {(row.entry_id, row.position) for row in stay}
-        gone = {(row.entry_id, row.position) for row in chosen} - left_keys
+        left_keys = {row.primary_key for row in stay}
+        gone = {row.primary_key for row in chosen} - left_keys
         return Retried(len(gone), len(stay), upserts.rows), left_keys
 
 
@@ -172,10 +159,11 @@ def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], list[DeadRow]]:
             )
             for fault in bad
         ]
-    if bad or len(rows) != 1:
-        fault_reason = bad[0].reason if bad else "not_a_row"
-        detail = bad[0].detail if bad else "the payload is not one row"
-        return [], [replace(row, reason=fault_reason, detail=detail)]
+    if bad:
+        return [], [replace(row, reason=bad[0].reason, detail=bad[0].detail)]
+    if len(rows) != 1:
+        detail = "the payload is not one row"
+        return [], [replace(row, reason=DeadReason.NOT_A_ROW, detail=detail)]
     _, counter, key, minute, amount = rows[0]
     return [(row.position, counter, key, minute, amount)], []
 

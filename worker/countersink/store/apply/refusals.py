@@ -6,8 +6,9 @@ those of counters that nobody has made, nor counted before, and those that are i
 was set to already.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from countersink.runtime.dead_letter import DeadReason
@@ -17,7 +18,10 @@ from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import Session
 from countersink.store.counters.policies import Mark, Policies, accepted
 from countersink.store.errors import BadData
-from countersink.store.sql import parts
+from countersink.store.sql import marks, parts
+
+Errors = Mapping[tuple[str, int], BadData]
+"""Why rows are refused, by their counter and minute."""
 
 
 def refuse(
@@ -38,7 +42,7 @@ def refuse(
     if policies.strict or policies.tracked:
         kept, dead = _without_refused(session, kept, policies)
     if policies.marked_before and not late:
-        kept, in_truth = _without_late(kept, policies)
+        kept, in_truth = _without(kept, partial(_late, policies=policies))
         dead += in_truth
     return kept, dead
 
@@ -54,45 +58,38 @@ def _without_refused(
         unknown = doubtful - known(session, doubtful)
         policies.known |= doubtful - unknown
         refused |= {name: _unknown(name) for name in unknown}
-    if not refused:
-        return list(entries), []
-    kept: list[Incoming] = []
-    dead: list[DeadRow] = []
-    for entry in entries:
-        out = [row for row in entry.rows if row[1] in refused]
-        if out:
-            dead += [dead_row(entry, row, refused[row[1]]) for row in out]
-            entry = replace(entry, rows=[row for row in entry.rows if row[1] not in refused])
-        kept.append(entry)
-    return kept, dead
+
+    def refused_of(entry: Incoming) -> Errors:
+        return {(row[1], row[3]): refused[row[1]] for row in entry.rows if row[1] in refused}
+
+    return _without(entries, refused_of) if refused else (list(entries), [])
 
 
-def _without_late(
-    entries: Sequence[Incoming], policies: Policies
+def _without(
+    entries: Iterable[Incoming], errors_of: Callable[[Incoming], Errors]
 ) -> tuple[list[Incoming], list[DeadRow]]:
-    """The entries without what was accepted before its bucket was reconciled."""
-    before = policies.marked_before
+    """The entries without the rows that there is an error for, and a dead row for each of those."""
     kept: list[Incoming] = []
     dead: list[DeadRow] = []
     for entry in entries:
-        # Live traffic costs a comparison for each entry, and its rows are not looked at.
-        when = accepted(entry.id, entry.at)
-        if when < before:
-            errors = _late(entry, when, policies)
-            if errors:
-                dead += [
-                    dead_row(entry, row, errors[row[1], row[3]])
-                    for row in entry.rows
-                    if (row[1], row[3]) in errors
-                ]
-                left = [row for row in entry.rows if (row[1], row[3]) not in errors]
-                entry = replace(entry, rows=left)
+        if errors := errors_of(entry):
+            dead += [
+                dead_row(entry, row, errors[row[1], row[3]])
+                for row in entry.rows
+                if (row[1], row[3]) in errors
+            ]
+            left = [row for row in entry.rows if (row[1], row[3]) not in errors]
+            entry = replace(entry, rows=left)
         kept.append(entry)
     return kept, dead
 
 
-def _late(entry: Incoming, when: int, policies: Policies) -> dict[tuple[str, int], BadData]:
+def _late(entry: Incoming, policies: Policies) -> Errors:
     """The counters and minutes of an entry whose bucket was reconciled since it was accepted."""
+    when = accepted(entry.id, entry.at)
+    # Live traffic costs a comparison for each entry, and its rows are not looked at.
+    if when >= policies.marked_before:
+        return {}
     found: dict[tuple[str, int], BadData] = {}
     for counter, minute in {(row[1], row[3]) for row in entry.rows}:
         mark = policies.mark(counter, minute, when)
@@ -134,13 +131,12 @@ def known(session: Session, names: Iterable[str]) -> set[str]:
     found: set[str] = set()
     ordered = sorted(names)
     for part in parts(ordered, _NAMES_PER_QUERY):
-        marks = ", ".join(["%s"] * len(part))
         rows = session.query(
-            f"SELECT name FROM counter WHERE name IN ({marks})"
-            f" UNION SELECT counter FROM counter_ledger WHERE counter IN ({marks})"
+            f"SELECT name FROM counter WHERE name IN ({marks(part)})"
+            f" UNION SELECT counter FROM counter_ledger WHERE counter IN ({marks(part)})"
             # Counted in the application's own transactions, and not compacted yet.
             " UNION SELECT counter FROM counter_slot FORCE INDEX (PRIMARY)"
-            f" WHERE counter IN ({marks}) GROUP BY counter",
+            f" WHERE counter IN ({marks(part)}) GROUP BY counter",
             (*part, *part, *part),
         )
         found.update(name for (name,) in rows)

@@ -7,8 +7,7 @@ nothing, so that it is looked up again.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, cast
@@ -45,7 +44,7 @@ from countersink.store.sequences.statements import (
     hand_out,
     make_options,
 )
-from countersink.store.sessions import IdleSessions
+from countersink.store.sessions import SharedSessions
 
 TRIES: Final = 8
 """How often to look up a sequence that others are changing all the time."""
@@ -103,11 +102,11 @@ class ValueAllocator:
     """Hands out values, on sessions of ours or on a connection of the application's.
 
     Args:
-        sessions: at READ COMMITTED.
+        sessions: at READ COMMITTED, of :func:`handing_sessions`.
         tables: where sequences are.
     """
 
-    def __init__(self, sessions: "HandingSessions", tables: SequenceTables) -> None:
+    def __init__(self, sessions: SharedSessions, tables: SequenceTables) -> None:
         self._sessions = sessions
         self._tables = tables
         self.memory: Final = SequenceMemory()
@@ -333,40 +332,15 @@ class SequenceMemory:
         self._known[name] = known
 
 
-class HandingSessions:
-    """Sessions on which values are handed out, shared by threads; a forked child makes its own.
+def handing_sessions(connect: Connect) -> SharedSessions:
+    """Sessions that hand out values.
 
     A value whose reply is lost is lost. That must not happen to whoever merely comes back after a
     while, so a connection that the server has ended meanwhile is found out before anything is sent.
-
-    Args:
-        connect: makes a new one.
     """
+    return SharedSessions(connect, KEEP, _is_alive)
 
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
-        self._idle = IdleSessions(KEEP)
 
-    @contextmanager
-    def lent(self) -> Iterator[Session]:
-        """A session that was alive a moment ago, outside a transaction, and is left so.
-
-        Raises:
-            StoreError: there is none, and none can be made: nothing was sent.
-        """
-        session = self._take() or self._connect()
-        try:
-            yield session
-        finally:
-            self._idle.give_back(session)
-
-    def close(self) -> None:
-        """Close the kept sessions. More can be made."""
-        self._idle.close()
-
-    def _take(self) -> Session | None:
-        while (kept := self._idle.take()) is not None:
-            session, idle = kept
-            if (idle < PING_AFTER and session.silent()) or session.answers():
-                return session
-        return None
+def _is_alive(session: Session, idle: float) -> bool:
+    """Whether it was alive a moment ago."""
+    return (idle < PING_AFTER and session.silent()) or session.answers()

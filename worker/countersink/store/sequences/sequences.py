@@ -12,7 +12,7 @@ from countersink.store.connection import Connect, Session, rerun
 from countersink.store.errors import Conflict
 from countersink.store.in_app.connection import AppConnection
 from countersink.store.sequences import records
-from countersink.store.sequences.allocator import HandingSessions, ValueAllocator
+from countersink.store.sequences.allocator import ValueAllocator, handing_sessions
 from countersink.store.sequences.options import (
     PeriodLength,
     block_size,
@@ -61,8 +61,8 @@ class Sequences:
         self, connect: Connect, connect_to_change: Connect, pool: Pool, database: str
     ) -> None:
         self._tables = SequenceTables.of(database)
-        self._handing_out = HandingSessions(connect)
-        self._changing = HandingSessions(connect_to_change)
+        self._handing_out = handing_sessions(connect)
+        self._changing = handing_sessions(connect_to_change)
         self._handing = ValueAllocator(self._handing_out, self._tables)
         self._pool = pool
 
