@@ -1,6 +1,6 @@
 """``Producer``, what an application calls: ``increment``, ``increment_many``, ``increment_batch``,
-``flush``, ``close``; checks of names and amounts are in ``runtime/limits.py``, settings in
-``options.py``."""
+``flush``, ``close``; checks of names and amounts with their errors are in ``runtime/limits.py``,
+settings in ``options.py``."""
 
 import os
 import time

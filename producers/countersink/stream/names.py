@@ -1,4 +1,5 @@
-"""Names of all Redis keys, how many partitions there may be, and which partition a sender sends to.
+"""Names of all Redis keys, how many partitions there may be (with the error for a wrong number),
+and which partition a sender sends to.
 
 ==============================  ======  ==========================================================
 key                             type    meaning; who writes it

@@ -1,5 +1,5 @@
-"""``Reads`` for programs: totals of one MySQL snapshot, with or without what is in the queue, and
-how often it is read again when counters change meanwhile."""
+"""``Reads`` for programs: totals of one MySQL snapshot, with or without what is in the queue; how
+often it is read again when counters change meanwhile, and the error after that."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,5 +1,5 @@
 """``Store``, what an application opens to read totals, count in its own transactions and set
-counters: its URL variable, and time limits of reads."""
+counters: its URL variable with the errors, and time limits of reads."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping

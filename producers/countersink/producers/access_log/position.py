@@ -1,6 +1,6 @@
 """The position of ``tail`` in Redis: fields of its hash, what identifies a file (device, inode,
-SHA-256 of the first bytes), and the atomic move with the rows; the copy on disk is in
-``position_file.py``.
+SHA-256 of the first bytes), the move together with the rows, errors for a damaged one; the copy on
+disk: ``position_file.py``.
 
 ==================  ==============================================================================
 field               meaning

@@ -1,5 +1,6 @@
-"""Sets the keys of a bucket to what the sources say: keys per transaction (``ROWS``), lock waits
-and tries, drift in ``backfill_drift``; ``--delete-missing``; ``--dry-run`` of a reconcile.
+"""Sets the keys of a bucket to what the sources say: keys per transaction (``ROWS``), lock waits,
+tries and the errors after them, drift in ``backfill_drift``; ``--delete-missing``; ``--dry-run`` of
+a reconcile.
 
 At REPEATABLE READ the locking read takes the rows of a range, in all slots, and the gaps between
 them: until the COMMIT nobody counts, compacts or deletes there, so what is added is what was

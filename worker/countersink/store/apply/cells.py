@@ -1,5 +1,5 @@
-"""The statement that adds amounts to ``counter_slot``, its size and slots of backfills; which row
-of a failed statement becomes a dead letter is found here by halving.
+"""The statement that adds amounts to ``counter_slot``, its size and the slots of backfills; rows of
+a failed statement that become dead letters are found here by halving, with their detail.
 
 In a transaction that the caller began. What the server will never take is set apart.
 """

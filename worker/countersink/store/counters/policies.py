@@ -1,5 +1,5 @@
-"""Policies of all counters as a worker knows them: time zone and resolution by event time, caps of
-keys, marks of reconciled buckets, and memory of known keys.
+"""Policies of all counters as a worker knows them: time zone and resolution by event time (error
+for an unknown zone), caps of keys, marks of reconciled buckets, memory of known keys.
 
 A policy holds for the events from one minute on, until the next one's begins: by the time of the
 event, not of the counting, so it does not matter when or by whom an event is counted. A counter

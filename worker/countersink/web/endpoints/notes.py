@@ -1,5 +1,5 @@
 """``/v1/counters/{counter}/notes`` and ``/v1/notes``: read, write and delete notes on days, with
-statuses; limits of notes are in ``store/counters/notes.py``."""
+statuses and texts; limits of notes are in ``store/counters/notes.py``."""
 
 from collections.abc import Sequence
 from datetime import UTC, date

@@ -1,5 +1,5 @@
-"""``Route``: method, path, scope and handler of an endpoint; finding it, with 404 and 405; the list
-of routes is in ``web/app.py``."""
+"""``Route``: method, path, scope and handler of an endpoint; finding it, with the answers 404 and
+405 and their texts; the list of routes is in ``web/app.py``."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -1,5 +1,5 @@
-"""``countersink backfills list, show, undo``: flags, tables, columns and JSON of past runs,
-rejected lines and drift."""
+"""``countersink backfills list, show, undo``: flags, tables, columns, JSON and texts of past runs,
+rejected lines and drift; what an undo refuses is in ``backfill/undo.py``."""
 
 import json
 from collections.abc import Iterable, Sequence

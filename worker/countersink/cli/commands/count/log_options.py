@@ -1,5 +1,6 @@
-"""Flags that ``tail`` and ``backfill`` share: ``--input-format``, ``--log-format``, ``--envelope``,
-``--time-zone``, conditions (``--where``), and how many lines may be rejected."""
+"""Flags that ``tail`` and ``backfill`` share (``--input-format``, ``--log-format``, ``--envelope``,
+``--time-zone``), and parsing of conditions (``--where``) and of how many lines may be rejected,
+with their errors."""
 
 import re
 import shlex

@@ -1,5 +1,5 @@
-"""``countersink tail``: flags with help, what it prints of rejected lines and its result, exit
-status, when it is ready; the work is in ``producers/access_log/tail.py``."""
+"""``countersink tail``: flags with help and errors, what it prints of rejected lines and its
+result, exit status, when it is ready; the work is in ``producers/access_log/tail.py``."""
 
 import os
 import re

@@ -1,5 +1,5 @@
-"""``countersink up``: which servers and processes it starts and in which order, ports, pauses
-before it starts a dead one again, what it prints, and ``environment.sh``."""
+"""``countersink up``: which servers and processes it starts in which order, ports, pauses before it
+starts a dead one again, its texts on stderr, and ``environment.sh``."""
 
 from __future__ import annotations
 
