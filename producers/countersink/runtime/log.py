@@ -1,5 +1,6 @@
-"""The log of all processes and of producers: text and JSON lines, how often the same action is
-logged at most (``QUIET_S``), what is dropped when nobody reads, and no event data in tracebacks.
+"""The log of all processes and of producers: text and JSON lines, longest error, how often the same
+action is logged at most (``QUIET_S``), what is dropped when nobody reads, no event data in
+tracebacks.
 
 A pipe that is full, a terminal that was stopped with Ctrl-S or a journal that hangs would hold up
 whoever writes to it, for good. So :class:`LineHandler` never waits: a line is written at once where

@@ -1,5 +1,5 @@
 """RQ's queue and worker: its name, functions that may be called and refusals of others, how long
-results are kept, how often the process polls, killing of runs, no Redis Cluster.
+results are kept, when a silent RQ job is lost, polling, killing of runs, no Redis Cluster.
 
 MySQL says which runs there are and which attempt of each is due; RQ carries them to a process and
 keeps their time limits. An attempt may be enqueued twice, or late: it starts once, see

@@ -1,6 +1,6 @@
-"""Who may use a route: the answers 401, 403 and 429 with their texts, and the burst of the rate
-limits (``BURST_S``); rates are in ``web/options.py``, Retry-After is written in
-``web/errors.py``."""
+"""Who may use a route: the answers 401, 403 and 429 with their texts (key missing, wrong, or
+without the scope; too many requests), and the burst of the rate limits (``BURST_S``); rates are in
+``web/options.py``."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""``/hit/...``: pixel, badge and beacon that count a visit; who may (public counters), what
-prefetches count, refusals with their texts; the SVG is in ``web/badges.py``."""
+"""``/hit/...``: pixel, badge and beacon that count a visit; who may (public counters), prefetches
+that are not counted, refusals with their texts; the SVG is in ``web/badges.py``."""
 
 import asyncio
 import math

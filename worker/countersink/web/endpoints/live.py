@@ -1,5 +1,5 @@
 """``GET /v1/live``, server-sent events: how often numbers come, heartbeat, life of a stream, most
-streams per key and address, members of an event, refusals.
+counters of one, most streams per key and address, members of an event, refusals.
 
 One look a second at MySQL serves everybody who listens.
 """

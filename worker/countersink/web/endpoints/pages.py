@@ -1,5 +1,6 @@
-"""The dashboard's pages and files: login and logout with the cookie's attributes, caching of files,
-joining of scripts; texts of the login page are in ``static/login.html`` and ``js/login.js``.
+"""The dashboard's pages and files: login and logout (wrong key: 403), the cookie's attributes,
+caching of files, joining of scripts; texts of the login page are in ``static/login.html`` and
+``js/login.js``.
 
 The cookie of a login is out of reach of scripts, is sent by pages of ours alone, and holds 256
 random bits of which the table has the hash. A login ends after ``session_hours``, or with the key.

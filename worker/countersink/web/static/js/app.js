@@ -1,5 +1,6 @@
-// The page as a whole: which view an address shows, its title, the number of things to look at
-// beside System (and how often it is asked for), who is logged in, dark or light.
+// The page as a whole: which view an address shows, its title, the number of troubles beside System
+// (dead letters, no worker, failing jobs) and how often it is asked for, who is logged in, dark or
+// light.
 
 import { ApiError, get } from "./api.js";
 import { h, put, text } from "./dom.js";
