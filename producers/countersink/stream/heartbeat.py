@@ -1,5 +1,5 @@
 """A process's heartbeat, a hash in Redis: when it expires (``TTL_S``) and how it is written; its
-fields are in the ``report.py`` of the worker and of the schedules."""
+fields are in ``worker/report.py`` and ``schedules/report.py``."""
 
 import os
 import socket

@@ -1,5 +1,5 @@
 """Which days a reconcile sets: days the sources cover whole, days that are over, at most
-``MAX_BUCKETS``; and the notices about days left out."""
+``MOST_BUCKETS``; and the notices about days left out."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
