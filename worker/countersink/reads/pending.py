@@ -1,5 +1,6 @@
-"""Adds increments still in the queue to totals: how much of the queue is read at once, the error if
-it is more, and up to which time an answer is complete.
+"""Adds increments still in the queue to totals, up to which time an answer is complete, and the
+error if the queue is longer than is read at once (over HTTP: ``max_pending_entries`` in
+``web/options.py``).
 
 The streams are read before MySQL is asked, so that nothing falls between the two; what of them is
 pending is decided in the snapshot in which the totals are read. The questions, from :func:`total`

@@ -1,5 +1,6 @@
-"""Writing the spool: its largest size and that of a segment, when rows go to disk (memory half
-full, or a flush), and the pause and log line after a failed write."""
+"""Writing the spool: when rows go to disk (memory half full, or a flush), what happens when it
+holds ``spool_max_bytes`` (set in ``options.py``), size of a segment, pause and log line after a
+failed write."""
 
 import logging
 import time

@@ -1,5 +1,5 @@
-"""Totals by day, hour and month, with zeros for empty ones, and the errors for series too long or
-hours that a counter does not have.
+"""Totals by day, hour and month, with zeros for empty ones, and the errors for hours that a counter
+does not have; the error for series too long is in ``counters/buckets.py``.
 
 As :mod:`countersink.store.totals.sums`, whose errors they raise; beside those ValueError for a
 series of more than :data:`countersink.store.counters.buckets.MAX_DAYS` (it says which part of it
