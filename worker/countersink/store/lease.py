@@ -1,6 +1,6 @@
 """The table ``lease``: take, renew, release, fencing tokens, which slots workers may have (1 to
-255); how long leases last: ``worker/loop.py``, ``schedules/options.py``, for the length of a
-command here (``SECONDS``).
+255); how long leases last: ``worker/loop.py``, ``schedules/options.py``, of a retry of dead rows
+here (``SECONDS``).
 
 A lease says who *should* act. Whoever was paused may act late all the same, so what must not happen
 twice carries the fencing token, which grows with every change of hands and never falls.

@@ -1,6 +1,6 @@
 """``RowBuffer``, one amount per (counter, key, minute): what is refused when memory is full
-(``max_bytes_in_memory`` in ``options.py``) while Redis is away, and which rows are handed out to be
-sent. Its owner holds a lock."""
+(``max_bytes_in_memory`` in ``producers/options.py``), and which rows are handed out to be sent. Its
+owner holds a lock."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,5 @@
 """Writing the spool: when rows go to disk (memory half full, or a flush), what happens when it
-holds ``spool_max_bytes`` (set in ``options.py``), size of a segment, pause and log line after a
+holds ``spool_max_bytes`` (``producers/options.py``), size of a segment, pause and log line after a
 failed write."""
 
 import logging
