@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from countersink.backfill.formats import RecordTally, make_reader
-from countersink.backfill.formats.reader import LONGEST_REASON
-from countersink.backfill.input.spans import Window, split
+from countersink.backfill.input.spans import split
 from countersink.backfill.options import Recipe
 from countersink.producers.access_log import Parser
+from countersink.producers.access_log.formats.reader import LONGEST_REASON, Window
 from countersink.producers.access_log.template import Condition, Operator
 
 Cells = dict[tuple[str, int], int]

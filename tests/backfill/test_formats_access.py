@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from countersink.backfill.formats import RecordTally, make_reader
-from countersink.backfill.input.spans import Window
 from countersink.backfill.options import InputFormat, Recipe
 from countersink.producers.access_log import (
     Counts,
@@ -20,6 +19,7 @@ from countersink.producers.access_log import (
     Rejected,
 )
 from countersink.producers.access_log.formats.line_format import COMBINED
+from countersink.producers.access_log.formats.reader import Window
 from countersink.store.errors import Refused
 from tests.backfill.format_helpers import Cells, at, read, reasons, where
 from tests.support.processes import PROJECT

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats import RecordTally, make_reader
-from countersink.backfill.input.spans import LONGEST, Window
 from countersink.backfill.options import Recipe
+from countersink.producers.access_log.formats.reader import Window
+from countersink.producers.access_log.lines import LONGEST
 from tests.backfill.format_helpers import at, read, reasons, where
 
 MINUTE = at(2015, 5, 17, 10, 5)

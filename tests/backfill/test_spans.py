@@ -16,14 +16,14 @@ from countersink.backfill.errors import Unreadable
 from countersink.backfill.input import spans
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import (
-    LONGEST,
     Quoting,
     Span,
     SpanReader,
-    Window,
     digest,
     measure,
 )
+from countersink.producers.access_log.formats.reader import Window
+from countersink.producers.access_log.lines import LONGEST
 
 SMALL_WINDOW, SMALL_LONGEST = 8, 20
 CSV, COMMENTED = Quoting(","), Quoting(",", "#")

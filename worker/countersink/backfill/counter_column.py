@@ -14,13 +14,14 @@ from countersink.backfill import formats
 from countersink.backfill.count.task import refuse
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats import Reader, RecordTally
-from countersink.backfill.formats.csv_json import CsvRecords, ndjson
+from countersink.backfill.formats.csv_json import CsvRecords, json_lines
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input import files
 from countersink.backfill.input.content import head_of, open_content
-from countersink.backfill.input.spans import SpanReader, Window
+from countersink.backfill.input.spans import SpanReader
 from countersink.backfill.options import BackfillOptions
 from countersink.backfill.rejects import named
+from countersink.producers.access_log.formats.reader import Window
 from countersink.store.connection import Session
 from countersink.store.counters import policies
 from countersink.store.counters.settings import check_name
@@ -91,7 +92,7 @@ def exported(
             reader: Reader = (
                 CsvRecords(recipe, head, None)
                 if recipe.input_format == "csv"
-                else ndjson(recipe, None, None, "")
+                else json_lines(recipe)
             )
             at, line = 0, 1
             while not stop():

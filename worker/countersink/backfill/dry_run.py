@@ -267,7 +267,7 @@ class DryRun:
                     reader = make_reader(
                         recipe, head, self.minutes, self.begins, self.options.counter
                     )
-                    reader.look_back(content, 0 if found is None else found.to)
+                    reader.look_back(content.read_at, 0 if found is None else found.to)
                     for chunk in self._chunks(content, reader, head, found):
                         counted += self._add(source, chunk)
                 finally:

@@ -25,7 +25,7 @@ What only one part raises and another handles, and nobody is told:
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from countersink.backfill.formats.reader import Reject
+    from countersink.producers.access_log.formats.reader import Reject
 
 
 class BackfillError(Exception):

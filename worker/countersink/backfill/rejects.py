@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from countersink.backfill.errors import WrongOption
-from countersink.backfill.formats.reader import Reject
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.files import Input
+from countersink.producers.access_log.formats.reader import Reject
 from countersink.store.connection import Session
 
 _PER_STATEMENT: Final = 500

@@ -9,9 +9,9 @@ from countersink.backfill.count import chunks
 from countersink.backfill.count.line_marks import LineMarks
 from countersink.backfill.errors import Unreadable
 from countersink.backfill.formats import Reader
-from countersink.backfill.formats.reader import RecordTally, Reject
 from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import BYTES, LINES, Span, SpanReader, Window
+from countersink.backfill.input.spans import BYTES, LINES, Span, SpanReader
+from countersink.producers.access_log.formats.reader import ReadAt, RecordTally, Reject, Window
 from countersink.store.counters.policies import Policies
 
 
@@ -77,17 +77,17 @@ class IsolatingReader:
         self.open_rejected = False
         self._cells = cells
 
-    def look_back(self, content: Content, offset: int) -> None:
+    def look_back(self, read: ReadAt, offset: int) -> None:
         """As the plain reader's."""
-        self.plain.look_back(content, offset)
+        self.plain.look_back(read, offset)
 
     def look_at(self, window: Window) -> None:
         """As the plain reader's."""
         self.plain.look_at(window)
 
-    def passed(self, span: Span) -> None:
+    def passed(self, start: int, end: int, next_line: int) -> None:
         """As the plain reader's."""
-        self.plain.passed(span)
+        self.plain.passed(start, end, next_line)
 
     def count(self, window: Window, tally: RecordTally) -> None:
         """As any reader's; slow."""
@@ -185,7 +185,7 @@ def read_chunk(
         max_bytes=max_bytes,
         split=bool(scope),
     )
-    reader.look_back(content, start.reads_from)
+    reader.look_back(content.read_at, start.reads_from)
     lines = _Lines(bucket, LineMarks(scope) if scope else None, left_out)
     for window in spans:
         lines.count(window, reader, None if start.open_was is None else plain)
@@ -193,7 +193,7 @@ def read_chunk(
     if span is None:
         return None
     if lines.ended:
-        reader.passed(span)
+        reader.passed(span.start, span.end, span.next_line)
     if lines.marks is not None and not start.at:
         lines.marks.all_samples()
     whole, last, open_rejected = lines.whole, lines.last, lines.open_rejected

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from countersink.backfill.input.spans import Window
+from countersink.producers.access_log.formats.reader import Window
 
 SIZE: Final = 2
 """Bytes of a line's mark."""

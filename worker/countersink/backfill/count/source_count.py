@@ -124,7 +124,7 @@ class _Counting:
                 # The run may have read a copy of it already.
                 own, _ = self._figures(self._settled.source)
                 self._before[self._settled.source] = own
-            reader.look_back(content, self._settled.to)  # a pipe cannot go back later
+            reader.look_back(content.read_at, self._settled.to)  # a pipe cannot go back later
             settled = self._settled
             if work.team is not None:
                 settled, notices = count_by_jobs(work, work.team, content, reader, settled)

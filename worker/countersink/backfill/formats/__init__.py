@@ -8,30 +8,43 @@ reason. Blank lines come to nothing.
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.formats.access_log import AccessLog
-from countersink.backfill.formats.csv_json import CsvRecords, access_json, ndjson
-from countersink.backfill.formats.reader import Opened, Reader, RecordTally, Reject
-from countersink.backfill.formats.w3c_log import W3cLog
+from countersink.backfill.formats.csv_json import CsvRecords, json_lines, keys_of
 from countersink.backfill.input.content import HEAD_BYTES
+from countersink.backfill.input.spans import Quoting
 from countersink.backfill.options import INPUT_FORMATS, InputFormat, Recipe
-from countersink.producers.access_log import template
 from countersink.producers.access_log.file import wide_text
 from countersink.producers.access_log.formats import json_objects
+from countersink.producers.access_log.formats.access_log import AccessLog
 from countersink.producers.access_log.formats.detection import ENVELOPES, detect, opener, untold
 from countersink.producers.access_log.formats.json_objects import JSON_FORMATS
 from countersink.producers.access_log.formats.line_format import LineFormat
 from countersink.producers.access_log.formats.log_format import format_from_text
 from countersink.producers.access_log.formats.named import PATTERNED, named_format
+from countersink.producers.access_log.formats.reader import (
+    BLANK,
+    LineReader,
+    Opened,
+    RecordTally,
+    Reject,
+)
+from countersink.producers.access_log.formats.w3c_log import W3cLog
 from countersink.producers.access_log.times import Clock
 from countersink.producers.errors import UnknownFormat
 
 __all__ = ["Reader", "RecordTally", "Reject", "check", "make_reader", "recipe_for"]
 
 _NO_DELIMITERS: Final = '"\r\n\0'
-_BLANK: Final = b"\0 \t\r"
+
+
+class Reader(LineReader, Protocol):
+    """Reads the records of one source."""
+
+    @property
+    def quoted(self) -> Quoting | None:
+        """How records are told apart that may hold newlines; None: each is a line."""
 
 
 def make_reader(
@@ -60,14 +73,14 @@ def make_reader(
     if recipe.input_format == "csv":
         return CsvRecords(recipe, head, minutes, begins, counter)
     reader: Reader
-    if recipe.input_format == "ndjson":
-        reader = ndjson(recipe, minutes, begins, counter)
-    elif recipe.input_format in JSON_FORMATS:
-        reader = access_json(recipe, minutes, begins)
+    if recipe.input_format in ("ndjson", *JSON_FORMATS):
+        reader = json_lines(recipe, minutes, begins, counter)
     elif recipe.input_format == "w3c":
-        reader = W3cLog(recipe, head, minutes)
+        reader = w3c = W3cLog(keys_of(recipe), recipe.time_zone, minutes)
+        if reason := w3c.begin(head):
+            raise BackfillError(reason)
     else:
-        reader = AccessLog(recipe, minutes, line_format(recipe))
+        reader = AccessLog(keys_of(recipe), line_format(recipe), minutes)
     return Opened(reader, recipe.envelope) if recipe.envelope else reader
 
 
@@ -85,21 +98,13 @@ def check(recipe: Recipe) -> None:
         raise ValueError("--key and --key-column both say what the key is: give one")
     if recipe.start is not None and recipe.end is not None and recipe.start > recipe.end:
         raise ValueError(f"--from {recipe.start} is after --to {recipe.end}")
-    parts = template.parse(recipe.key or "{path}")
-    template.check_conditions(recipe.where)
-    for glob in recipe.exclude_keys:
-        template.shell_pattern(glob)
-    names = [*template.fields(parts), *(each.field for each in recipe.where)]
+    names = keys_of(recipe).fields
     if recipe.envelope and (
         recipe.envelope not in ENVELOPES or recipe.input_format in ("csv", "w3c")
     ):
         raise ValueError(f"--envelope is {', '.join(ENVELOPES)}, and not for csv or w3c")
     _check_csv_only(recipe)
-    if recipe.input_format == "auto":
-        _check_log(recipe)
-        Clock(time_zone=recipe.time_zone)
-        return
-    if recipe.input_format == "w3c":
+    if recipe.input_format in ("auto", "w3c"):
         _check_log(recipe)
         Clock(time_zone=recipe.time_zone)
         return
@@ -201,8 +206,8 @@ def recipe_for(recipe: Recipe, head: bytes) -> Recipe:
         del lines[-1]  # cut off
     if recipe.envelope:
         opened = opener(recipe.envelope)
-        lines = [opened(line.strip(_BLANK)) or b"" for line in lines]
-    lines = [line.strip(_BLANK) for line in lines]
+        lines = [opened(line.strip(BLANK)) or b"" for line in lines]
+    lines = [line.strip(BLANK) for line in lines]
     try:
         detected = detect(lines)
     except UnknownFormat as error:

@@ -138,6 +138,11 @@ class Content(ABC):
             Unreadable: what lies between cannot be read; or a pipe does not go back so far.
         """
 
+    def read_at(self, size: int, offset: int) -> bytes:
+        """Go there and read: see :meth:`seek` and :meth:`read`."""
+        self.seek(offset)
+        return self.read(size)
+
     def keep(self, on: bool) -> None:  # noqa: B027 (nothing to do is right for files)
         """Pipes: from now on nothing that is read is forgotten, so that one can go back.
 
@@ -295,6 +300,11 @@ class _Stream(Content):
     @property
     def position(self) -> int:
         return self._position
+
+    def read_at(self, size: int, offset: int) -> bytes:
+        """Go there and read: see :meth:`seek` and :meth:`read`."""
+        self.seek(offset)
+        return self.read(size)
 
     def keep(self, on: bool) -> None:
         self._recent.keeping = on and not self._again

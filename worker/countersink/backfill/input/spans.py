@@ -24,18 +24,14 @@ from typing import Final
 
 from countersink.backfill.errors import Unreadable
 from countersink.backfill.input.content import Content
-from countersink.producers.access_log import Rejected
 from countersink.producers.access_log.file import BOM
+from countersink.producers.access_log.formats.reader import Rejected, Window
+from countersink.producers.access_log.lines import LONGEST, TOO_LONG, WINDOW
 
-WINDOW: Final = 256 * 1024
-"""Bytes looked at together."""
-LONGEST: Final = 1024 * 1024
-"""Bytes of a record (without its newline and the NULs before it); a longer one is rejected."""
 LINES: Final = 65_536
 """Lines after which a span ends."""
 BYTES: Final = 16 * 1024 * 1024
 """Uncompressed bytes after which a span ends; the record that reaches them belongs to it."""
-_TOO_LONG: Final = "the line is longer than 1 MiB"
 _NOT_CLOSED: Final = "the record is longer than 1 MiB (a quote that is never closed?)"
 # No backtracking (possessive, atomic): a hostile source costs no more than its length. Groups are
 # atomic, as possessive ones go wrong before Python 3.11.5 (python/cpython#106052).
@@ -121,79 +117,6 @@ class Quoting:
 
 
 quoting = lru_cache(Quoting)
-
-
-class Window:
-    """Some records of a span, in order.
-
-    Attributes:
-        numbers: of the lines they begin at, from 1; a range where every record is one line.
-        rejected: lines that are too long to be read; then there are no others.
-        open: its only line has no newline: the content, or the span, ends before it comes.
-
-    Args:
-        records: without their newlines (CSV records may hold others) and the NULs before them; or,
-            where every record is one line, all together with a newline after each.
-        ended: they, each with a newline, where these are at hand.
-    """
-
-    __slots__ = ("_ended", "_records", "numbers", "open", "rejected")
-
-    def __init__(
-        self,
-        numbers: Sequence[int],
-        records: list[bytes] | bytes,
-        rejected: list[Rejected],
-        open: bool,
-        ended: Sequence[bytes] = (),
-    ) -> None:
-        self.numbers = numbers
-        self.rejected = rejected
-        self.open = open
-        self._records = records
-        self._ended = ended
-
-    @property
-    def lines(self) -> list[bytes]:
-        """The records without their newlines."""
-        if isinstance(self._records, bytes):
-            self._records = split(self._records, quoted=None)
-        return self._records
-
-    @property
-    def ended(self) -> Sequence[bytes]:
-        """The records, each with a newline."""
-        return self._ended or [record + b"\n" for record in self.lines]
-
-    def line(self, place: int) -> bytes:
-        """One of :attr:`lines`."""
-        return self._ended[place][:-1] if self._ended else self.lines[place]
-
-    def without(self, left_out: Sequence[tuple[int, int]], before: int) -> "Window":
-        """The window without some of its records.
-
-        Args:
-            left_out: their indexes, half-open, in order, from the first record of the span on.
-            before: how many records of the span stand before the window.
-        """
-        lines = self.lines
-        ranges = [(start - before, end - before) for start, end in left_out]
-        kept = [
-            place
-            for place in range(len(lines))
-            if not any(start <= place < end for start, end in ranges)
-        ]
-        if len(kept) == len(lines):
-            return self
-        numbers = [self.numbers[place] for place in kept]
-        return Window(numbers, [lines[place] for place in kept], self.rejected, self.open)
-
-    @property
-    def data(self) -> bytes:
-        """The records with a newline after each."""
-        if isinstance(self._records, bytes):
-            return self._records
-        return b"".join([record + b"\n" for record in self._records])
 
 
 class SpanReader:
@@ -284,7 +207,7 @@ class SpanReader:
 
     def _window(self, piece: SpanPiece) -> Window:
         if piece.overlong:
-            reason = _NOT_CLOSED if self._quoted is not None else _TOO_LONG
+            reason = _NOT_CLOSED if self._quoted is not None else TOO_LONG
             return Window((), [], [Rejected(piece.line, reason)], piece.open)
         marked = piece.line == 1 and piece.data.startswith(BOM)
         skipped = len(BOM) if marked else 0

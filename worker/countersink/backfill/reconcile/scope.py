@@ -11,10 +11,10 @@ from typing import Final
 from countersink.backfill.count import targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats import Reader, make_reader
-from countersink.backfill.formats.reader import RecordTally
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import SpanReader
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
+from countersink.producers.access_log.formats.reader import RecordTally
 from countersink.store.apply import key_caps
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session

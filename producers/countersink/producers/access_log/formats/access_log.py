@@ -1,5 +1,5 @@
-"""Reads access logs for a backfill, many lines by one regex; the patterns of the formats are in
-``producers/access_log/formats/``, reasons of rejection in ``producers/access_log/line.py``.
+"""Reads access logs, many lines by one regex; the patterns of the formats are in ``named.py`` and
+``log_format.py``, reasons of rejection in ``access_log/line.py``.
 
 A window is matched as a whole, by one pattern that finds of every line what the recipe needs, and
 what was found is turned into cells by tables that remember what the same bytes became before. So
@@ -17,15 +17,19 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Final, TypeVar, cast
 
-from countersink.backfill.formats.reader import Independent, Keys, RecordTally, note_window
-from countersink.backfill.input.spans import Window
-from countersink.backfill.options import Recipe
 from countersink.producers.access_log import template
 from countersink.producers.access_log.formats.detection import why_not
 from countersink.producers.access_log.formats.line_format import LineFormat
+from countersink.producers.access_log.formats.reader import (
+    BLANK,
+    Independent,
+    Keys,
+    RecordTally,
+    Window,
+    note_window,
+)
 from countersink.producers.access_log.line import ESCAPED, line_pattern, minute_of
 from countersink.producers.errors import Malformed
-from countersink.store.errors import Refused
 
 _REMEMBERED: Final = 50_000
 """Entries of a table; beyond that it is emptied."""
@@ -93,25 +97,24 @@ class LogPeriod:
 
 
 class AccessLog(Independent):
-    """Reads access logs for one recipe, which :func:`check` has let pass.
+    """Reads access logs of one format.
 
     Args:
-        recipe: how.
-        minutes: half-open range of Unix minutes; lines outside are left out. None: all are in.
+        keys: which keys lines have.
         form: how lines are matched.
+        minutes: half-open range of Unix minutes; lines outside are left out. None: all are in.
 
     Raises:
-        ValueError: the format has not a field that the recipe names.
+        ValueError: the format has not a field that is asked for.
     """
 
     quoted = None
 
-    def __init__(self, recipe: Recipe, minutes: tuple[int, int] | None, form: LineFormat) -> None:
+    def __init__(
+        self, keys: Keys, form: LineFormat, minutes: tuple[int, int] | None = None
+    ) -> None:
         self._form = form
-        parts = template.parse(recipe.key or "{path}")
-        # In their order, so that the same one is said not to be there, every time.
-        names = dict.fromkeys([*template.fields(parts), *(each.field for each in recipe.where)])
-        fields = {name: form.field(name) for name in names}
+        fields = {name: form.field(name) for name in keys.fields}
         groups = sorted({group for field in fields.values() for group in field.groups})
         # Two at least, so that what is found are tuples; a group may stand for both.
         captured = {*form.times, *groups}
@@ -132,11 +135,11 @@ class AccessLog(Independent):
         def getter(name: str) -> Callable[[Sequence[bytes]], str]:
             return fields[name].getter(groups)
 
-        self._tests = [(getter(each.field), template.condition_test(each)) for each in recipe.where]
-        self._key = template.fill(parts, getter)
-        self._finished = Keys(recipe).finished
+        self._tests = keys.tests(getter)
+        self._key = template.fill(keys.parts, getter)
+        self._finished = keys.finished
         self._range = minutes
-        self._leaves_out = bool(recipe.where or recipe.exclude_keys or minutes)
+        self._leaves_out = keys.leaves_out or minutes is not None
         self._keys: _Table[str] = _Table(self._work_out_key)
         self._bucket = RecordTally().bucket
         self._periods = Periods(self._bucket, self._within)
@@ -196,8 +199,8 @@ class AccessLog(Independent):
             if len(rows) == lines:  # so no match took two lines
                 return rows
         rows = self._escaped.findall(data)
-        assert len(rows) == lines, "a line holds a newline"
-        return rows
+        # Not where a line holds a newline: then each is read alone.
+        return rows if len(rows) == lines else [(b"",) * self._escaped.groups] * lines
 
     def _plain(
         self,
@@ -224,7 +227,7 @@ class AccessLog(Independent):
             match = self._line.fullmatch(line)
             if match is None:
                 # As in a log that was truncated under its writer.
-                stripped = line.strip(b"\0 \t\r")
+                stripped = line.strip(BLANK)
                 if not stripped:
                     return
                 match = self._line.fullmatch(stripped)
@@ -279,7 +282,7 @@ class AccessLog(Independent):
             return Special.LEFT_OUT
         try:
             return self._bucket(minute)
-        except Refused:
+        except Exception:
             return Special.ALONE  # who counts such a line is told; a malformed one has no bucket
 
     def _fulfils(self, found: Sequence[bytes]) -> bool:
@@ -316,7 +319,7 @@ class Periods:
     """Finds the period of a window by its first and its last line.
 
     Args:
-        bucket: the label of the bucket of a Unix minute. Raises Refused where it cannot be told.
+        bucket: the label of the bucket of a Unix minute. Raises where it cannot be told.
         within: whether a Unix minute is one of those that are counted.
     """
 
@@ -362,6 +365,6 @@ class Periods:
             if not all(map(self._within, minutes)):
                 return None
             labels = set(map(self._bucket, minutes))
-        except (Malformed, Refused):
+        except Exception:  # of such a time, or bucket, whoever counts one of the lines is told
             return None
         return labels.pop() if len(labels) == 1 else None

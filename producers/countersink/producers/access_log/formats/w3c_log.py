@@ -1,78 +1,84 @@
-"""Reads W3C logs (IIS, CloudFront) for a backfill, by the directives that stand before each line;
-the format itself is in ``producers/access_log/formats/w3c.py``."""
+"""Reads W3C logs (IIS, CloudFront), by the directives that stand before each line; the format
+itself is in ``w3c.py``."""
 
 from bisect import bisect_left
 from itertools import groupby
 from typing import Final
 
-from countersink.backfill.errors import BackfillError
-from countersink.backfill.formats.access_log import AccessLog
-from countersink.backfill.formats.reader import RecordTally, note_window
-from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import Span, Window
-from countersink.backfill.options import Recipe
+from countersink.producers.access_log.formats.access_log import AccessLog
+from countersink.producers.access_log.formats.reader import (
+    Keys,
+    LineReader,
+    ReadAt,
+    RecordTally,
+    Refusal,
+    Window,
+    note_window,
+)
 from countersink.producers.access_log.formats.w3c import (
     Directives,
     directives_in,
     divided_by_tabs,
     w3c_format,
 )
-from countersink.producers.errors import Malformed
 
 _READ: Final = 1024 * 1024
-_BLANK: Final = b"\0 \t\r"
-_NO_DIRECTIVE: Final = "no #Fields: directive stands before it"
+_UNDIRECTED: Final = Refusal(lambda line: "no #Fields: directive stands before it")
 
 
 class W3cLog:
-    """Reads W3C extended logs for a recipe. Directives are known by their lines' numbers, so that
-    windows may come in any order once those before them were seen.
+    """Reads W3C extended logs. Directives are known by their lines' numbers, so that windows may
+    come in any order once those before them were seen.
 
     Args:
-        recipe: how.
-        head: how the source begins.
+        keys: which keys lines have.
         minutes: half-open range of Unix minutes; lines outside are left out. None: all are in.
-
-    Raises:
-        BackfillError: the first directive has not a field that the recipe names.
+        time_zone: IANA name; '': UTC, as the standard says.
     """
 
     quoted = None
 
-    def __init__(self, recipe: Recipe, head: bytes, minutes: tuple[int, int] | None) -> None:
-        self._recipe = recipe
+    def __init__(
+        self, keys: Keys, time_zone: str = "", minutes: tuple[int, int] | None = None
+    ) -> None:
+        self._keys = keys
         self._minutes = minutes
+        self._time_zone = time_zone
         self._at: list[int] = []
         self._directives: list[Directives] = []
-        self._readers: dict[tuple[object, bool], AccessLog | str] = {}
+        self._readers: dict[tuple[object, bool], LineReader] = {}
         self._seen = 0  # bytes
         self._seen_lines = 0
+
+    def begin(self, head: bytes) -> str:
+        """Look at how the source begins.
+
+        Returns:
+            Why lines after the first directives cannot be read; '': they can, or there are none.
+        """
         self._see(head[: head.rfind(b"\n") + 1])
         named = [each for each in self._directives if each.names]
-        if named:
-            # #Date: may follow #Fields:.
-            first = next((each for each in named if each.timed), named[0])
-            found = self._reader(first, tabs=b"\t" in head)
-            if isinstance(found, str):
-                raise BackfillError(found)
+        if not named:
+            return ""
+        # #Date: may follow #Fields:.
+        first = next((each for each in named if each.timed), named[0])
+        found = self._reader(first, tabs=b"\t" in head)
+        return found.reason(head) if isinstance(found, Refusal) else ""
 
-    def look_back(self, content: Content, offset: int) -> None:
+    def look_back(self, read: ReadAt, offset: int) -> None:
         """Look for directives in what stands before ``offset``."""
-        if offset <= self._seen:
-            return
-        content.seek(self._seen)
         rest = b""
-        while self._seen + len(rest) < offset:
-            data = content.read(min(_READ, offset - self._seen - len(rest)))
+        while (at := self._seen + len(rest)) < offset:
+            data = read(min(_READ, offset - at), at)
             if not data:
                 break
             whole, newline, rest = (rest + data).rpartition(b"\n")
             self._see(whole + newline)
 
-    def passed(self, span: Span) -> None:
+    def passed(self, start: int, end: int, next_line: int) -> None:
         """Directives up to there were seen when its lines were counted."""
-        if span.start <= self._seen < span.end:
-            self._seen, self._seen_lines = span.end, span.next_line - 1
+        if start <= self._seen < end:
+            self._seen, self._seen_lines = end, next_line - 1
 
     def look_at(self, window: Window) -> None:
         """Note the directives of a window."""
@@ -140,26 +146,20 @@ class W3cLog:
 
     def _count_alike(self, window: Window, tally: RecordTally, *, tabs: bool) -> None:
         """Count lines whose values are all divided by tabs, or all by spaces."""
-        number = window.numbers[0]
-        place = bisect_left(self._at, number)
-        found: AccessLog | str = _NO_DIRECTIVE
+        place = bisect_left(self._at, window.numbers[0])
+        reader: LineReader = _UNDIRECTED
         if place and self._directives[place - 1].names:
-            found = self._reader(self._directives[place - 1], tabs=tabs)
-        if isinstance(found, AccessLog):
-            found.count(window, tally)
-            return
-        note_window(window, tally)
-        for number, line in zip(window.numbers, window.lines, strict=True):
-            if line.strip(_BLANK):
-                tally.reject(number, found, line)
+            reader = self._reader(self._directives[place - 1], tabs=tabs)
+        reader.count(window, tally)
 
-    def _reader(self, directives: Directives, *, tabs: bool) -> AccessLog | str:
-        """What reads the lines after directives; a text: why they cannot be read."""
+    def _reader(self, directives: Directives, *, tabs: bool) -> LineReader:
+        """What reads, or refuses, the lines after directives."""
         known = directives.shape, tabs
         if known not in self._readers:
             try:
-                form = w3c_format(directives, tabs=tabs, time_zone=self._recipe.time_zone)
-                self._readers[known] = AccessLog(self._recipe, self._minutes, form)
-            except (Malformed, ValueError) as error:
-                self._readers[known] = str(error)
+                form = w3c_format(directives, tabs=tabs, time_zone=self._time_zone)
+                self._readers[known] = AccessLog(self._keys, form, self._minutes)
+            except ValueError as error:
+                reason = str(error)
+                self._readers[known] = Refusal(lambda line: reason)
         return self._readers[known]

@@ -1,0 +1,343 @@
+"""What readers of formats have in common, for ``tail`` and backfill: ``LineReader``, which each
+implements; ``RecordTally``, to which it adds; ``Reject``, how long the text and reason of a rejected
+line may be; keys, conditions and ``--exclude-key-glob``, ``--strip-query``."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, TypeVar
+
+from countersink.producers.access_log import template
+from countersink.producers.access_log.formats.detection import lacking, opener
+from countersink.producers.errors import Malformed
+from countersink.runtime.limits import check_key
+
+R = TypeVar("R")
+ReadAt = Callable[[int, int], bytes]
+"""Gives up to so many bytes of a content, from an offset on; none at its end."""
+LONGEST_TEXT: Final = 1_000
+"""Bytes that are kept of a rejected line."""
+LONGEST_REASON: Final = 255
+"""Characters of the reason."""
+BLANK: Final = b"\0 \t\r"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A line that was not counted.
+
+    Attributes:
+        line: its number in its file, from 1.
+        reason: why, as a phrase.
+    """
+
+    line: int
+    reason: str
+
+
+class Window:
+    """Some records, in order.
+
+    Attributes:
+        numbers: of the lines they begin at, from 1; a range where every record is one line.
+        rejected: lines that are too long to be read; then there are no others.
+        open: its only line has no newline: the content, or the span, ends before it comes.
+
+    Args:
+        records: without their newlines (CSV records may hold others) and the NULs before them; or,
+            where every record is one line, all together with a newline after each.
+        ended: they, each with a newline, where these are at hand.
+    """
+
+    __slots__ = ("_ended", "_records", "numbers", "open", "rejected")
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        records: list[bytes] | bytes,
+        rejected: list[Rejected],
+        open: bool,
+        ended: Sequence[bytes] = (),
+    ) -> None:
+        self.numbers = numbers
+        self.rejected = rejected
+        self.open = open
+        self._records = records
+        self._ended = ended
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The records without their newlines."""
+        if isinstance(self._records, bytes):
+            self._records = self._records.split(b"\n")
+            del self._records[-1]
+        return self._records
+
+    @property
+    def ended(self) -> Sequence[bytes]:
+        """The records, each with a newline."""
+        return self._ended or [record + b"\n" for record in self.lines]
+
+    def line(self, place: int) -> bytes:
+        """One of :attr:`lines`."""
+        return self._ended[place][:-1] if self._ended else self.lines[place]
+
+    def without(self, left_out: Sequence[tuple[int, int]], before: int) -> "Window":
+        """The window without some of its records.
+
+        Args:
+            left_out: their indexes, half-open, in order, from the first record of the span on.
+            before: how many records of the span stand before the window.
+        """
+        lines = self.lines
+        ranges = [(start - before, end - before) for start, end in left_out]
+        kept = [
+            place
+            for place in range(len(lines))
+            if not any(start <= place < end for start, end in ranges)
+        ]
+        if len(kept) == len(lines):
+            return self
+        numbers = [self.numbers[place] for place in kept]
+        return Window(numbers, [lines[place] for place in kept], self.rejected, self.open)
+
+    @property
+    def data(self) -> bytes:
+        """The records with a newline after each."""
+        if isinstance(self._records, bytes):
+            return self._records
+        return b"".join([record + b"\n" for record in self._records])
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A line that could not be counted.
+
+    Attributes:
+        line: its number in its source, from 1.
+        reason: why, as a phrase.
+        text: how it begins; empty where it was too long to be read.
+    """
+
+    line: int
+    reason: str
+    text: bytes
+
+
+def _itself(minute: int) -> int:
+    return minute
+
+
+@dataclass(slots=True)
+class RecordTally:
+    """What was read so far: amounts by key and bucket, numbers of lines, rejected lines.
+
+    Attributes:
+        bucket: the label of the bucket of a whole Unix minute; the minute itself if nothing is
+            given. Raises where it cannot be told. Readers remember what it said, as long as
+            they are given an equal one.
+        amounts: label to key to amount; a sum may leave 64 bits.
+        lines: records looked at, blank lines and a header included.
+        counted: those that gave an amount.
+        filtered: those that the recipe leaves out.
+        rejected: those that could not be counted.
+        longest_reason: characters that are kept of a reason.
+    """
+
+    bucket: Callable[[int], int] = _itself
+    amounts: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    lines: int = 0
+    counted: int = 0
+    filtered: int = 0
+    rejected: list[Reject] = field(default_factory=list)
+    longest_reason: int = LONGEST_REASON
+
+    @property
+    def counts(self) -> dict[tuple[str, int], int]:
+        """All amounts, by (key, label)."""
+        return {
+            (key, label): amount
+            for label, keys in self.amounts.items()
+            for key, amount in keys.items()
+        }
+
+    def count(self, key: str, minute: int, amount: int) -> None:
+        """Note what a line gives.
+
+        Raises:
+            Exception: as ``bucket``.
+        """
+        self.amounts[self.bucket(minute)][key] += amount
+        self.counted += 1
+
+    def reject(self, line: int, reason: str, text: bytes = b"") -> None:
+        """Note that ``line`` could not be counted."""
+        if len(reason) > self.longest_reason:
+            reason = reason[: self.longest_reason - 1] + "…"
+        self.rejected.append(Reject(line, reason, text[:LONGEST_TEXT]))
+
+
+class LineReader(Protocol):
+    """Reads the lines of one source, in any order of windows once it has looked at what is before.
+    Not thread-safe.
+    """
+
+    def count(self, window: Window, tally: RecordTally) -> None:
+        """Add what the lines of ``window`` come to, its rejected ones included."""
+
+    def look_back(self, read: ReadAt, offset: int) -> None:
+        """Be ready for lines from ``offset`` on, whatever stands before.
+
+        Raises:
+            Exception: what ``read`` raises.
+        """
+
+    def look_at(self, window: Window) -> None:
+        """Be ready for lines of a window of which not all are counted."""
+
+    def passed(self, start: int, end: int, next_line: int) -> None:
+        """All whole lines of a span have been counted; the next begins with that line."""
+
+
+class Independent:
+    """Base of readers for which a line means the same wherever it stands."""
+
+    def look_back(self, read: ReadAt, offset: int) -> None:
+        """Nothing."""
+
+    def look_at(self, window: Window) -> None:
+        """Nothing."""
+
+    def passed(self, start: int, end: int, next_line: int) -> None:
+        """Nothing."""
+
+
+def note_window(window: Window, tally: RecordTally) -> None:
+    """Count the window's lines, and those of it that were too long to be read as rejected."""
+    tally.lines += len(window.numbers) + len(window.rejected)
+    for each in window.rejected:
+        tally.reject(each.line, each.reason)
+
+
+class Refusal(Independent):
+    """Rejects all lines that are not blank.
+
+    Args:
+        reason: says of a line why.
+    """
+
+    def __init__(self, reason: Callable[[bytes], str]) -> None:
+        self.reason = reason
+
+    def count(self, window: Window, tally: RecordTally) -> None:
+        """Reject the lines of ``window``."""
+        note_window(window, tally)
+        for number, line in zip(window.numbers, window.lines, strict=True):
+            if line.strip(BLANK):
+                tally.reject(number, self.reason(line), line)
+
+
+class Opened(Independent):
+    """Takes lines out of their envelope for another reader.
+
+    Args:
+        reader: reads what stands in it; one for which a line means the same wherever it stands.
+        envelope: its name.
+    """
+
+    quoted = None
+
+    def __init__(self, reader: LineReader, envelope: str) -> None:
+        self._reader = reader
+        self._envelope = envelope
+        self._open = opener(envelope)
+
+    def count(self, window: Window, tally: RecordTally) -> None:
+        """Add what the lines of ``window`` come to."""
+        lines = window.lines
+        inner: list[bytes] = []
+        rejected = len(tally.rejected)
+        for number, line in zip(window.numbers, lines, strict=True):
+            found = self._open(line.strip(BLANK))
+            if found is None and line.strip(BLANK):
+                tally.reject(number, lacking(self._envelope), line)
+            inner.append((found or b"").replace(b"\n", b" "))
+        lacked = {each.line for each in tally.rejected[rejected:]}
+        self._reader.count(Window(window.numbers, inner, window.rejected, window.open), tally)
+        texts = dict(zip(window.numbers, lines, strict=True))
+        tally.rejected[rejected:] = sorted(
+            (
+                each
+                if each.line in lacked or each.line not in texts
+                else replace(each, text=texts[each.line][:LONGEST_TEXT])
+                for each in tally.rejected[rejected:]
+            ),
+            key=lambda each: each.line,
+        )
+
+
+class Keys:
+    """Which keys lines have, and which lines are left out.
+
+    Args:
+        key: the template, or the name of a field; '': the path.
+        where: conditions, all of which must hold.
+        exclude: shell patterns of keys that are left out.
+        strip_query: keys end before their ``?``.
+
+    Attributes:
+        parts: of the template.
+        leaves_out: whether some lines may be left out.
+
+    Raises:
+        ValueError: something cannot be; the message says what to do.
+    """
+
+    def __init__(
+        self,
+        key: str = "",
+        where: Sequence[template.Condition] = (),
+        exclude: Sequence[str] = (),
+        *,
+        strip_query: bool = False,
+    ) -> None:
+        self.parts = template.parse(key or "{path}")
+        template.check_conditions(where)
+        self.leaves_out = bool(where or exclude)
+        self._where = where
+        self._strip_query = strip_query
+        self._excluded = tuple(template.shell_pattern(glob) for glob in exclude)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields, each once, in their order: so the same one is said not to be
+        there, every time.
+        """
+        names = [*template.fields(self.parts), *(each.field for each in self._where)]
+        return tuple(dict.fromkeys(names))
+
+    def tests(
+        self, getter: Callable[[str], Callable[[R], str]]
+    ) -> list[tuple[Callable[[R], str], Callable[[str], bool]]]:
+        """Of each condition, what reads its field in a record and what says whether it holds.
+
+        Args:
+            getter: gives what reads the field of that name in a record.
+        """
+        return [(getter(each.field), template.condition_test(each)) for each in self._where]
+
+    def finished(self, key: str) -> str | None:
+        """The key that is counted; None where the recipe leaves it out.
+
+        Raises:
+            Malformed: it is no text that has a UTF-8 form.
+        """
+        if self._strip_query:
+            key = key.partition("?")[0]
+        for excluded in self._excluded:
+            if excluded(key):
+                return None
+        try:
+            return check_key(key)
+        except ValueError as error:
+            raise Malformed(str(error)) from None
