@@ -25,7 +25,7 @@ What only one part raises and another handles, and nobody is told:
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from countersink.producers.access_log.formats.reader import Reject
+    from countersink.producers.access_log.formats.reader import Rejected
 
 
 class BackfillError(Exception):
@@ -64,7 +64,7 @@ class TooManyInChunk(TooManyRejects):
         rejects: they.
     """
 
-    def __init__(self, message: str, rejects: "list[Reject]") -> None:
+    def __init__(self, message: str, rejects: "list[Rejected]") -> None:
         super().__init__(message)
         self.rejects = rejects
 

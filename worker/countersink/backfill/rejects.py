@@ -18,7 +18,7 @@ from typing import IO, Any, Final, Self
 from countersink.backfill.errors import WrongOption
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.files import Input
-from countersink.producers.access_log.formats.reader import Reject
+from countersink.producers.access_log.formats.reader import Rejected
 from countersink.store.connection import Session
 
 _PER_STATEMENT: Final = 500
@@ -37,7 +37,7 @@ _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
 
 def insert(
-    session: Session, source: int, start_at: int, run: int, rejected: Sequence[Reject]
+    session: Session, source: int, start_at: int, run: int, rejected: Sequence[Rejected]
 ) -> None:
     """Keep the rejected lines of a chunk, in its transaction."""
     size = min(_PER_STATEMENT, (session.max_allowed_packet - _OVERHEAD) // _ROW_BYTES)
@@ -84,7 +84,7 @@ def number(session: Session, run: int, source: int | None = None, *, most: int =
     return int(found)
 
 
-def named(source: str, rejected: Iterable[Reject]) -> Iterable[RejectedLine]:
+def named(source: str, rejected: Iterable[Rejected]) -> Iterable[RejectedLine]:
     """Rejected lines as they are listed."""
     for one in rejected:
         yield RejectedLine(source=source, line=one.line, reason=one.reason, text=one.text)

@@ -12,7 +12,6 @@ import stat
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from io import BufferedReader, RawIOBase
 from typing import Final, Self
 
 from countersink.producers.errors import LogError
@@ -91,7 +90,10 @@ class LogFile:
         except LogError:
             os.close(self._fd)
             raise
-        self._unpacked: gzip.GzipFile | None = self._unpack() if self.compressed else None
+        self._unpacked: gzip.GzipFile | None = None
+        if self.compressed:
+            # It moves the descriptor's offset, which pread does not use.
+            self._unpacked = gzip.GzipFile(fileobj=os.fdopen(self._fd, "rb", closefd=False))
 
     def __enter__(self) -> Self:
         return self
@@ -118,13 +120,7 @@ class LogFile:
 
     def head(self, size: int) -> bytes:
         """Up to ``size`` of the first bytes, as they are now."""
-        if self._unpacked is None:
-            return self._pread(size, 0)
-        with self._unpack() as again:
-            try:
-                return again.read(size)
-            except (EOFError, zlib.error, OSError) as error:
-                raise LogError(f"{self.path} is damaged or not complete: {error}") from error
+        return self.read(size, 0)
 
     def holds(self, offset: int) -> bool:
         """Whether it is at least ``offset`` bytes long."""
@@ -153,35 +149,6 @@ class LogFile:
             return os.pread(self._fd, size, offset)
         except OSError as error:
             raise LogError(f"cannot read {self.path}: {error.strerror}") from error
-
-    def _unpack(self) -> gzip.GzipFile:
-        return gzip.GzipFile(fileobj=BufferedReader(_Bytes(self._fd)))
-
-
-class _Bytes(RawIOBase):
-    """The bytes behind a descriptor, read from their start whatever else reads it."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._offset = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if whence == os.SEEK_END:
-            raise OSError("the end is not known")
-        self._offset = offset + (self._offset if whence == os.SEEK_CUR else 0)
-        return self._offset
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        data = os.pread(self._fd, len(buffer), self._offset)
-        buffer[: len(data)] = data
-        self._offset += len(data)
-        return len(data)
 
 
 class Pipe:

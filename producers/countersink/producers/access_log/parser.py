@@ -106,7 +106,7 @@ class Parser:
             lines = _first_bytes(file, None if counted else offset).split(b"\n")
             self._tell(lines if counted else lines[:-1])
         if self._w3c:
-            self._use("w3c")
+            self._use("w3c", self._asked)
         self._reader.look_back(file.read, offset)
 
     @property
@@ -171,7 +171,7 @@ class Parser:
         tally = self._tally(lines, first)
         for cell, amount in tally.counts.items():
             counts[cell] = counts.get(cell, 0) + amount
-        return [Rejected(each.line, each.reason) for each in tally.rejected]
+        return tally.rejected
 
     def _tally(self, lines: Sequence[bytes], first: int) -> RecordTally:
         tally = RecordTally(longest_reason=sys.maxsize)

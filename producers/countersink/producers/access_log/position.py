@@ -35,10 +35,10 @@ with the same entry ids.
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from importlib.resources import files
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import redis
 
@@ -57,8 +57,6 @@ VERSION: Final = 1
 PREFIX_BYTES: Final = 1024
 NONE: Final = "-"
 """As ``older``: there was no older file."""
-UNKNOWN: Final = "?"
-"""As ``older``: it was not noted."""
 _MOVE: Final = (files("countersink.producers") / "scripts" / "move.lua").read_text("utf-8")
 
 Outcome = Literal["stored", "full", "moved"]
@@ -138,30 +136,19 @@ class Ledger:
             raw = self._client.hgetall(self.key)
         if not raw:
             return None
-        fields = {_text(name): _text(value) for name, value in raw.items()}
-        if fields.get("v") != str(VERSION):
+        known = {_text(name): _text(value) for name, value in raw.items()}
+        if known.get("v") != str(VERSION):
             raise PositionError(
                 f"the position at {self.key} was written by another version of countersink "
-                f"({fields.get('v')!r}): use that one, or --from-start"
+                f"({known.get('v')!r}): use that one, or --from-start"
             )
         try:
-            return Position(
-                token=fields["token"],
-                series=fields["series"],
-                file=int(fields["file"]),
-                device=int(fields["device"]),
-                inode=int(fields["inode"]),
-                prefix_bytes=int(fields["prefix_bytes"]),
-                prefix=fields["prefix"],
-                offset=int(fields["offset"]),
-                line=int(fields["line"]),
-                unterminated=fields["unterminated"] == "1",
-                # Versions before 1.0 did not note these two.
-                older=fields.get("older", UNKNOWN),
-                older_at=int(fields.get("older_at") or 1_000_000 * int(fields.get("at", 0))),
-                at=int(fields.get("at", 0)),
-                previous=fields.get("previous", ""),
-            )
+            values: dict[str, Any] = {
+                each.name: known[each.name] if each.type is str else int(known[each.name])
+                for each in fields(Position)
+            }
+            values["unterminated"] = values["unterminated"] == 1
+            return Position(**values)
         except (KeyError, ValueError) as error:
             raise PositionError(
                 f"the position at {self.key} is damaged ({error}): use --from-start"

@@ -11,7 +11,7 @@ from countersink.backfill.errors import Unreadable
 from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import BYTES, LINES, Span, SpanReader
-from countersink.producers.access_log.formats.reader import ReadAt, RecordTally, Reject, Window
+from countersink.producers.access_log.formats.reader import ReadAt, RecordTally, Rejected, Window
 from countersink.store.counters.policies import Policies
 
 
@@ -140,7 +140,7 @@ class ReadChunk:
     counted: int
     filtered: int
     rejected: int
-    rejects: list[Reject]
+    rejects: list[Rejected]
     open_rejected: int = 0
     marks: LineMarks | None = None
     header: bool = False

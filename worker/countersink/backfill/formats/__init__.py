@@ -28,13 +28,13 @@ from countersink.producers.access_log.formats.reader import (
     LineReader,
     Opened,
     RecordTally,
-    Reject,
+    Rejected,
 )
 from countersink.producers.access_log.formats.w3c_log import W3cLog
 from countersink.producers.access_log.times import Clock
 from countersink.producers.errors import UnknownFormat
 
-__all__ = ["Reader", "RecordTally", "Reject", "check", "make_reader", "recipe_for"]
+__all__ = ["Reader", "RecordTally", "Rejected", "check", "make_reader", "recipe_for"]
 
 _NO_DELIMITERS: Final = '"\r\n\0'
 

@@ -1,5 +1,5 @@
 """What readers of formats have in common, for ``tail`` and backfill: ``LineReader``, which each
-implements; ``RecordTally``, to which it adds; ``Reject``, how long the text and reason of a
+implements; ``RecordTally``, to which it adds; ``Rejected``, how long the text and reason of a
 rejected line may be; keys, conditions and ``--exclude-key-glob``, ``--strip-query``."""
 
 from collections import Counter, defaultdict
@@ -29,10 +29,12 @@ class Rejected:
     Attributes:
         line: its number in its file, from 1.
         reason: why, as a phrase.
+        text: how it begins; empty where it was too long to be read, or nobody asks.
     """
 
     line: int
     reason: str
+    text: bytes = field(default=b"", compare=False)
 
 
 class Window:
@@ -109,21 +111,6 @@ class Window:
         return b"".join([record + b"\n" for record in self._records])
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """A line that could not be counted.
-
-    Attributes:
-        line: its number in its source, from 1.
-        reason: why, as a phrase.
-        text: how it begins; empty where it was too long to be read.
-    """
-
-    line: int
-    reason: str
-    text: bytes
-
-
 def _itself(minute: int) -> int:
     return minute
 
@@ -149,7 +136,7 @@ class RecordTally:
     lines: int = 0
     counted: int = 0
     filtered: int = 0
-    rejected: list[Reject] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
     longest_reason: int = LONGEST_REASON
 
     @property
@@ -174,7 +161,7 @@ class RecordTally:
         """Note that ``line`` could not be counted."""
         if len(reason) > self.longest_reason:
             reason = reason[: self.longest_reason - 1] + "…"
-        self.rejected.append(Reject(line, reason, text[:LONGEST_TEXT]))
+        self.rejected.append(Rejected(line, reason, text[:LONGEST_TEXT]))
 
 
 class LineReader(Protocol):
