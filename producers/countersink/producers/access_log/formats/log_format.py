@@ -6,6 +6,7 @@ https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format
 """
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from countersink.producers.access_log.formats.line_format import (
@@ -158,7 +159,6 @@ _NGINX_ALIASES: Final = {
     "referer": ("http_referer",),
     "agent": ("http_user_agent",),
 }
-_OTHER_NAMES: Final = {"host": "site"}
 
 
 def format_from_text(text: str, time_zone: str = "") -> LineFormat:
@@ -204,48 +204,59 @@ def apache_format(text: str, time_zone: str = "") -> LineFormat:
     config = _APACHE_CONFIG.fullmatch(text)
     if config is not None:
         text = config[1]
+    parts = _parts(text, "% begins no directive of Apache", _DIRECTIVE, _directive, _ESCAPES)
+    return written_format(parts, _APACHE_ALIASES, language="Apache", time_zone=time_zone)
+
+
+def _parts(
+    text: str,
+    stray: str,
+    pattern: re.Pattern[str],
+    read: Callable[[re.Match[str]], str | Written],
+    escapes: Mapping[str, str],
+) -> list[str | Written]:
+    """What stands in a format; no two texts follow each other.
+
+    Args:
+        text: the format.
+        stray: the character that begins values, and what to say where it begins none.
+        pattern: of a value.
+        read: makes a part of it.
+        escapes: what stands behind a backslash in texts, and what it stands for.
+
+    Raises:
+        ValueError: a value cannot be; the message says at which character.
+    """
+    mark, _, wrong = stray.partition(" ")
     parts: list[str | Written] = []
     at = 0
-    while at < len(text):
-        if text[at] == "%":
-            found = _DIRECTIVE.match(text, at)
-            if found is None:
-                raise ValueError(
-                    f"the % at character {at + 1} of --log-format begins no directive of Apache"
-                )
-            parts += _read(found)
-            at = found.end()
-        else:
-            end = text.find("%", at)
-            end = len(text) if end < 0 else end
-            parts.append(_ESCAPE.sub(lambda match: _ESCAPES[match[1]], text[at:end]))
-            at = end
-    return written_format(_joined(parts), _APACHE_ALIASES, language="Apache", time_zone=time_zone)
+    for found in (*pattern.finditer(text), None):
+        between = text[at : found.start() if found else len(text)]
+        if mark in between:
+            place = at + between.index(mark) + 1
+            raise ValueError(f"the {mark} at character {place} of --log-format {wrong}")
+        plain = _ESCAPE.sub(lambda match: escapes.get(match[1], match[0]), between)
+        for part in (plain, read(found) if found else ""):
+            if isinstance(part, str) and parts and isinstance(parts[-1], str):
+                parts[-1] += part
+            elif part != "":
+                parts.append(part)
+        at = found.end() if found else at
+    return parts
 
 
-def _joined(parts: list[str | Written]) -> list[str | Written]:
-    """The parts with texts that follow each other made one."""
-    joined: list[str | Written] = []
-    for part in parts:
-        if isinstance(part, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += part
-        elif part != "":
-            joined.append(part)
-    return joined
-
-
-def _read(found: re.Match[str]) -> list[str | Written]:
+def _directive(found: re.Match[str]) -> str | Written:
     argument, letter = found[1], found[2]
     shown, at = found[0], found.start() + 1
     if letter == "%":
-        return ["%"]
+        return "%"
     if letter == "t":
         return _time(argument, shown, at)
     if argument is not None and letter in _NAMED:
         if not argument:
             raise ValueError(f"{shown} at character {at} of --log-format has no name in braces")
         kind = {"a": "client", "T": "number"}.get(letter, "any")
-        return [Written(f"{_NAMED[letter]}:{argument.lower()}", shown, at, kind)]
+        return Written(f"{_NAMED[letter]}:{argument.lower()}", shown, at, kind)
     if argument is None and letter in _NEED_NAME:
         raise ValueError(
             f"{shown} at character {at} of --log-format needs a name, as %{{Referer}}{letter}"
@@ -256,18 +267,18 @@ def _read(found: re.Match[str]) -> list[str | Written]:
             " here"
         )
     name, kind = _PLAIN[letter]
-    return [Written(name, shown, at, kind)]
+    return Written(name, shown, at, kind)
 
 
-def _time(argument: str | None, shown: str, at: int) -> list[str | Written]:
+def _time(argument: str | None, shown: str, at: int) -> Written:
     if not argument:
-        return [Written("time", shown, at, pattern=rb"\[" + TIME_LOCAL + rb"\]", time="auto")]
+        return Written("time", shown, at, pattern=rb"\[" + TIME_LOCAL + rb"\]", time="auto")
     argument = argument.removeprefix("begin:").removeprefix("end:")
     if argument in _EPOCHS:
         pattern, time = _EPOCHS[argument]
-        return [Written(f"time:{argument}", shown, at, pattern=pattern, time=time)]
+        return Written(f"time:{argument}", shown, at, pattern=pattern, time=time)
     if argument in _FRACTIONS:
-        return [Written(f"time:{argument}", shown, at, pattern=_FRACTIONS[argument])]
+        return Written(f"time:{argument}", shown, at, pattern=_FRACTIONS[argument])
     for short, long in _SHORT.items():
         argument = argument.replace(f"%{short}", long)
     source = b""
@@ -284,7 +295,7 @@ def _time(argument: str | None, shown: str, at: int) -> list[str | Written]:
                 " that is known here"
             )
     time = argument.replace("%e", "%d").replace("%h", "%b")
-    return [Written(f"time:{argument}", shown, at, pattern=source, time=time)]
+    return Written(f"time:{argument}", shown, at, pattern=source, time=time)
 
 
 # --- nginx ------------------------------------------------------------------------------------
@@ -297,35 +308,19 @@ def nginx_format(text: str, time_zone: str = "") -> LineFormat:
         ValueError: it cannot be; the message says at which character.
     """
     text, escaped = _unquoted(text)
-    parts: list[str | Written] = []
-    at = 0
-    for found in _VARIABLE.finditer(text):
-        if found.start() > at:
-            parts.append(_literal(text, at, found.start()))
-        parts.append(_value(found[1] or found[2], found[0], found.start() + 1))
-        at = found.end()
-    if at < len(text):
-        parts.append(_literal(text, at, len(text)))
+    parts = _parts(text, "$ begins no variable of nginx", _VARIABLE, _variable, {})
     return written_format(
         parts, _NGINX_ALIASES, language="nginx", time_zone=time_zone, escaped=escaped
     )
 
 
-def _literal(text: str, start: int, end: int) -> str:
-    dollar = text.find("$", start, end)
-    if dollar >= 0:
-        raise ValueError(
-            f"the $ at character {dollar + 1} of --log-format begins no variable of nginx"
-        )
-    return text[start:end]
-
-
-def _value(name: str, shown: str, at: int) -> Written:
+def _variable(found: re.Match[str]) -> Written:
+    name, shown, at = found[1] or found[2], found[0], found.start() + 1
     if name in _NGINX_TIMES:
         return Written(name, shown, at, pattern=_NGINX_TIMES[name], time="auto")
     kind = _KINDS.get(name, "list" if name.startswith("upstream_") else "any")
     # {host} is the client in every format; nginx's own $host is {vhost}.
-    return Written(_OTHER_NAMES.get(name, name), shown, at, kind)
+    return Written("site" if name == "host" else name, shown, at, kind)
 
 
 def _unquoted(text: str) -> tuple[str, bool]:
