@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from countersink.stream.errors import StreamUnavailable
 from tests.producers.helpers import Worker, distinct, entries, run_script, said, total
 from tests.support.factories import RedisFactory
 from tests.support.processes import Child, Children
-from tests.support.proxies import Deed, Phase, RedisProxy
+from tests.support.proxies import Deed, Phase, RedisProxy, Rule
 from tests.support.waiting import eventually
 
 AWAY = "redis://127.0.0.1:1/0"
@@ -46,6 +47,14 @@ print(json.dumps({"segments": done.segments, "increments": done.increments}))
 
 def spooled_files(directory: Path) -> list[Path]:
     return sorted(directory.glob("*")) if directory.exists() else []
+
+
+def leave_behind(directory: Path, increments: int) -> None:
+    """A spool with so many increments of different keys, of a producer that is gone."""
+    dead = Producer(AWAY, spool=directory)
+    for number in range(increments):
+        dead.increment("hits", str(number))
+    assert dead.close(20)
 
 
 def stored(child: Child) -> int:
@@ -345,10 +354,7 @@ def test_a_forked_child_leaves_its_parents_segments_alone(
 def test_a_replay_that_loses_redis_raises_and_can_be_repeated(
     redis_url: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
-    dead = Producer(AWAY, spool=tmp_path)
-    for number in range(40_000):
-        dead.increment("hits", str(number))
-    assert dead.close(20)
+    leave_behind(tmp_path, 40_000)
     with RedisProxy.to(redis_url) as proxy:
         proxy.when("XADD", Phase.AFTER, Deed.CUT, skip=20)
         with connect(proxy.url(redis_url)) as client, pytest.raises(StreamUnavailable):
@@ -356,6 +362,41 @@ def test_a_replay_that_loses_redis_raises_and_can_be_repeated(
         assert replay(tmp_path, redis_client).entries < 40
     assert total(redis_client) == 40_000
     assert spooled_files(tmp_path) == []
+
+
+@pytest.fixture
+def refusing(redis_url: str) -> Iterator[tuple[str, Rule]]:
+    """The URL of a Redis that has no room for the second entry it is sent, and the rule."""
+    with RedisProxy.to(redis_url) as proxy:
+        full = "OOM command not allowed when used memory > 'maxmemory'."
+        yield (
+            proxy.url(redis_url),
+            proxy.when("XADD", Phase.BEFORE, Deed.ERROR, skip=1, error=full),
+        )
+
+
+def test_an_entry_that_redis_refuses_is_left_to_the_next_replay(
+    refusing: tuple[str, Rule], redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    url, rule = refusing
+    leave_behind(tmp_path, 5000)
+    with connect(url) as client, pytest.raises(StreamUnavailable, match="used memory"):
+        replay(tmp_path, client)
+    assert (rule.acted, total(redis_client) < 5000) == (1, True)
+    replay(tmp_path, redis_client)
+    assert total(redis_client) == 5000
+    assert spooled_files(tmp_path) == []
+
+
+def test_an_entry_that_redis_refuses_stays_in_the_spool_of_a_live_producer(
+    refusing: tuple[str, Rule], redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    url, rule = refusing
+    leave_behind(tmp_path, 5000)
+    with Producer(url, spool=tmp_path, flush_interval=0.01) as producer:
+        producer.flush(20)  # starts it, with nothing of its own to count
+        eventually(lambda: spooled_files(tmp_path) == [])
+    assert (rule.acted, total(redis_client)) == (1, 5000)
 
 
 def test_flush_applied_waits_for_the_spool_too(
