@@ -14,21 +14,20 @@ rows that its counter says = the rows it has, which is what stands for a ledger 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
-from typing import Final, Literal
+from typing import Final
 
-from countersink.runtime.limits import is_name
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.policies import Policies, load
+from countersink.store.counters.settings import require
 from countersink.store.errors import UnknownCounter
 from countersink.store.ledger import seals
 from countersink.store.ledger.balance import CounterWindow, Sides, balance, locate, read, window
-from countersink.store.ledger.seals import mismatches
+from countersink.store.ledger.balance import Difference as Difference
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
-from countersink.store.sql import label_text
+from countersink.store.sql import label_text, parts
 from countersink.store.tracked.check import RowDifference, check
 from countersink.store.tracked.definitions import TrackedTable, find, read_all
 
@@ -44,56 +43,6 @@ _AT_ONCE: Final = 1000
 _QUICK_S: Final = 0.25
 _MINUTE_S: Final = 60
 _DAY_S: Final = 86_400
-
-Problem = Literal[
-    "sum",
-    "checksum",
-    "no_ledger",
-    "no_policy",
-    "no_bucket",
-    "no_rollup",
-    "settings",
-    "sequence",
-    "control",
-    "backfill",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Something wrong with a counter: its problem, both sums, a sentence.
-
-    Attributes:
-        counter: its name.
-        problem: ``sum``: tables and ledger differ; ``checksum``: their sums agree, but keys, days
-            or amounts were exchanged; ``no_ledger``: there are rows, though nothing was ever
-            counted; ``no_policy``: there are buckets of a policy it never had; ``no_bucket``: there
-            are rows at times at which no bucket begins; ``no_rollup``: there are months of days
-            that were never said to be rolled up; ``settings``: its settings were changed by hand;
-            ``sequence``: the value of a sequence was, whose name ``counter`` is then; ``control``:
-            a number in that table was; ``backfill``: what its backfills wrote down does
-            not fit the ledger, or itself.
-        in_tables: sum of slots and months; ``sequence``, ``control``: the number there is;
-            ``backfill``: what its backfills wrote down.
-        in_ledger: sum of the ledgers; ``sequence``, ``control``: the number there should be;
-            ``backfill``: of slots 512 and up.
-        detail: a sentence for people.
-        day: of the bucket that is wrong, where that could be told.
-        key: the key that is wrong, where that could be told.
-    """
-
-    counter: str
-    problem: Problem
-    in_tables: int
-    in_ledger: int
-    detail: str
-    day: date | None = None
-    key: str | None = None
-
-    @property
-    def difference(self) -> int:
-        """Tables minus ledger."""
-        return self.in_tables - self.in_ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +108,7 @@ def verify(
     if table is not None:
         tracked = _tracked_as(session, tracked, table)
     elif counter is not None:
-        _require(session, counter)
+        require(session, counter, ("app_ledger", "backfill_source"))
         tracked = [each for each in tracked if each.counter == counter]
     if table is None and counter is None:
         done = _verify_all(session, stop, looking)
@@ -207,11 +156,7 @@ def _verify_all(
         if time.monotonic() - begun < _QUICK_S:
             size = min(_LARGEST_ROWS, size * 8)
     with session.transaction(snapshot=True):
-        differences += _settings(session)
-        for broken in seals.others(session):
-            problem: Problem = "sequence" if broken.name else "control"
-            name = broken.name or "control"
-            differences.append(Difference(name, problem, broken.says, broken.sealed, broken.detail))
+        differences += [*seals.counters(session), *seals.others(session)]
     return Verified(counters, rows, differences)
 
 
@@ -219,7 +164,7 @@ def _verify_some(session: Session, names: Sequence[str]) -> Verified:
     """Look at some counters, in one snapshot."""
     with session.transaction(snapshot=True):
         rows, differences = _wrong(session, load(session), names, names)
-        differences += _settings(session, names) if names else []
+        differences += seals.counters(session, names) if names else []
     return Verified(len(names), rows, differences)
 
 
@@ -230,23 +175,13 @@ def _wrong(
     down; in the snapshot that the caller began.
     """
     rows, differences = 0, list[Difference]()
-    for start in range(0, len(names), _AT_ONCE):
-        for name, sides in read(session, names[start : start + _AT_ONCE]).items():
+    for part in parts(names, _AT_ONCE):
+        for name, sides in read(session, part).items():
             rows += sides.rows
             differences += _differences(session, name, sides, policies)
-    for start in range(0, len(backfilled), _AT_ONCE):
-        differences += [
-            Difference(one.counter, "backfill", one.written_down, one.in_ledger, one.detail)
-            for one in mismatches(session, backfilled[start : start + _AT_ONCE])
-        ]
+    for part in parts(backfilled, _AT_ONCE):
+        differences += seals.mismatches(session, part)
     return rows, differences
-
-
-def _settings(session: Session, names: Sequence[str] | None = None) -> list[Difference]:
-    return [
-        Difference(broken.name, "settings", 0, 0, broken.detail)
-        for broken in seals.counters(session, names)
-    ]
 
 
 def _policies(session: Session, known: Policies | None) -> Policies:
@@ -265,20 +200,6 @@ def _tracked_as(
             f"no table or counter {table!r} is tracked; --counter verifies any other counter"
         )
     return found
-
-
-def _require(session: Session, counter: str) -> None:
-    tables = ("counter_ledger", "counter_slot", "counter_month", "app_ledger", "backfill_source")
-    if is_name(counter):
-        ((there,),) = session.query(
-            "SELECT "
-            + " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE counter = %s)" for table in tables)
-            + " OR EXISTS (SELECT 1 FROM counter WHERE name = %s)",
-            (counter,) * (len(tables) + 1),
-        )
-        if there:
-            return
-    raise UnknownCounter(f"there is no counter {counter!r}: it was neither made nor ever counted")
 
 
 def _differences(

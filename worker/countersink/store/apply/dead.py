@@ -8,7 +8,7 @@ entry.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
@@ -291,8 +291,8 @@ def _read(session: Session, where: str, args: Sequence[object], *, limit: int) -
 
 
 def _row(columns: Sequence[Any]) -> DeadRow:
-    *others, truncated, created = columns
-    return DeadRow(*others, truncated=bool(truncated), created=created)
+    row = DeadRow(*columns)
+    return replace(row, truncated=bool(row.truncated))
 
 
 def _values(row: DeadRow, limit: int, kept: int) -> tuple[object, ...]:

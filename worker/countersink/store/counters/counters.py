@@ -143,11 +143,7 @@ class Counters:
 
     def strict(self) -> bool:
         """Whether rows of counters that were neither made nor counted before are refused."""
-
-        def work(session: Session) -> bool:
-            return load(session).strict
-
-        return self._pool.read(work)
+        return self._pool.read(lambda session: load(session).strict)
 
     def set_strict(self, on: bool) -> None:
         """From now on refuse rows of unknown counters (they become dead letters), or take them."""
@@ -165,11 +161,7 @@ class Counters:
         """The most keys that a day may have, of counters without a cap of their own; None: any
         number.
         """
-
-        def work(session: Session) -> int | None:
-            return load(session).default_cap
-
-        return self._pool.read(work)
+        return self._pool.read(lambda session: load(session).default_cap)
 
     def set_max_keys(self, max_keys: int | None) -> None:
         """Set that number, from now on and for days that have keys already too; None: no cap.

@@ -15,6 +15,7 @@ wrote down goes first, and with it they end.
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
@@ -46,6 +47,15 @@ ATTEMPTS: Final = 20
 """How often in a row to try what others hold, for a second each."""
 
 _LONGEST_PAUSE: Final = 0.2
+_ABOUT_A_COUNTER: Final = (
+    "counter_ledger",
+    "app_ledger",
+    "counter_policy",
+    "counter_keys",
+    "day_note",
+    "share_link",
+)
+"""Tables in which something is left of a counter when its rows are gone."""
 _PASSES: Final = 20
 
 Reached = Callable[[str], object]
@@ -60,23 +70,16 @@ class _Backfilled(Exception):
     """A backfill has begun, and added something, since its predecessors were ended."""
 
 
+@dataclass(slots=True)
 class _Deleting:
-    """One deletion. ``reached`` and ``pause`` are those of :func:`delete_key`."""
+    """One deletion. ``reached``, ``pause`` and ``attempts`` are those of :func:`delete_key`."""
 
-    def __init__(
-        self,
-        session: Session,
-        counter: str,
-        reached: Reached,
-        pause: Callable[[float], object],
-        attempts: int,
-    ) -> None:
-        self._session = session
-        self._counter = counter
-        self._reached = reached
-        self._pause = pause
-        self._attempts = attempts
-        self._size = ROWS
+    session: Session
+    counter: str
+    reached: Reached
+    pause: Callable[[float], object]
+    attempts: int
+    size: int = ROWS
 
     def key_once(self, key: bytes) -> Deleted:
         """Delete a key's rows in order, not turning back to what is counted meanwhile."""
@@ -85,7 +88,7 @@ class _Deleting:
             after: datetime | None = None
             while True:
                 page, after = self._next(
-                    partial(delete_buckets, self._session, table, self._counter, key, after)
+                    partial(delete_buckets, self.session, table, self.counter, key, after)
                 )
                 deleted += page
                 if after is None:
@@ -94,7 +97,7 @@ class _Deleting:
 
     def backfills(self) -> None:
         """End the counter's backfills, and delete what they wrote down."""
-        session, counter = self._session, self._counter
+        session, counter = self.session, self.counter
         self._next(lambda _: deletion_sql.end_runs(session, counter))
         for run in deletion_sql.runs_with_corrections(session, counter):
             while self._next(partial(deletion_sql.delete_corrections, session, counter, run)):
@@ -105,7 +108,7 @@ class _Deleting:
 
     def rows(self) -> int:
         """How many rows there are."""
-        return rows_left(self._session, self._counter)
+        return rows_left(self.session, self.counter)
 
     def once_through(self, most: int) -> Deleted:
         """Delete the counter's rows in order, about ``most`` of them."""
@@ -120,12 +123,12 @@ class _Deleting:
         inside = False
         while deleted.rows < most:
             # First the rest of the bucket, then those after it: each is one range of the index.
-            where, args = "counter = %s", tuple[object, ...]((self._counter,))
+            where, args = "counter = %s", tuple[object, ...]((self.counter,))
             if last is not None and inside:
                 where, args = f"{where} AND bucket = %s AND counter_key >= %s", (*args, *last)
             elif last is not None:
                 where, args = f"{where} AND bucket > %s", (*args, last[0])
-            page, at = self._next(partial(delete_rows, self._session, table, where, args))
+            page, at = self._next(partial(delete_rows, self.session, table, where, args))
             deleted += page
             if at is None and not inside:
                 break
@@ -139,75 +142,68 @@ class _Deleting:
                 return self._finish_alone()
             except _Backfilled:
                 self.backfills()
-        raise Conflict(f"{self._counter} is backfilled again and again: stop that first")
+        raise Conflict(f"{self.counter} is backfilled again and again: stop that first")
 
     def _finish_alone(self) -> Deleted:
         try:
             return settings_version.alone(
-                self._session,
-                self._counter,
+                self.session,
+                self.counter,
                 self._finish,
-                attempts=min(self._attempts, settings_version.ATTEMPTS),
-                pause=self._pause,
+                attempts=min(self.attempts, settings_version.ATTEMPTS),
+                pause=self.pause,
             )
         except _Faster:
             raise Conflict(
-                f"{self._counter} is counted faster than it can be deleted (more than {MOST:,} rows"
+                f"{self.counter} is counted faster than it can be deleted (more than {MOST:,} rows"
                 " came meanwhile): stop its producers, and run this again"
             ) from None
         except Conflict as error:
             raise self._held(error) from error
 
     def _finish(self, control: Control) -> Deleted:
-        settings_version.refuse_tracked(self._session, self._counter)
-        if not deletion_sql.finish(self._session, self._counter):
+        settings_version.refuse_tracked(self.session, self.counter)
+        if not deletion_sql.finish(self.session, self.counter):
             raise _Backfilled
-        if rows_left(self._session, self._counter, MOST + 1) > MOST:
+        if rows_left(self.session, self.counter, MOST + 1) > MOST:
             raise _Faster
         deleted = Deleted()
         for table in TABLES:
             page = Deleted(ROWS)
             while page.rows == ROWS:
                 page, _ = delete_rows(
-                    self._session, table, "counter = %s", (self._counter,), ROWS, " NOWAIT"
+                    self.session, table, "counter = %s", (self.counter,), ROWS, " NOWAIT"
                 )
                 deleted += page
-        for statement in (
-            "DELETE FROM counter_ledger WHERE counter = %s",
-            "DELETE FROM app_ledger WHERE counter = %s",
-            "DELETE FROM counter_policy WHERE counter = %s",
-            "DELETE FROM counter_keys WHERE counter = %s",
-            "DELETE FROM day_note WHERE counter = %s",
-            "DELETE FROM share_link WHERE counter = %s",
-            "DELETE FROM counter WHERE name = %s",
-        ):
-            self._session.execute(statement, (self._counter,))
-        bump(self._session)
-        self._reached("before_commit")
+        for place in _ABOUT_A_COUNTER:
+            self.session.execute(f"DELETE FROM {place} WHERE counter = %s", (self.counter,))
+        self.session.execute("DELETE FROM counter WHERE name = %s", (self.counter,))
+        bump(self.session)
+        self.reached("before_commit")
         return deleted
 
     def _held(self, error: Conflict) -> Conflict:
         return Conflict(
-            f"another transaction holds rows of {self._counter} all the time ({error}):"
+            f"another transaction holds rows of {self.counter} all the time ({error}):"
             " end it, or run this again later, which goes on where this stopped",
             code=error.code,
         )
 
     def _next(self, delete: Callable[[int], Result]) -> Result:
         """One transaction, which is given how many rows to delete."""
-        for attempt in range(1, self._attempts + 1):
-            size = self._size
+        for attempt in range(1, self.attempts + 1):
+            size = self.size
             try:
-                with self._session.transaction():
+                with self.session.transaction():
                     done = delete(size)
-                    self._reached("before_commit")
+                    self.reached("before_commit")
             except Conflict as error:
-                if attempt == self._attempts:
+                if attempt == self.attempts:
                     raise self._held(error) from error
-                self._size = 1
-                self._pause(random.uniform(0.0, _LONGEST_PAUSE))
+                self.size = 1
+                self.pause(random.uniform(0.0, _LONGEST_PAUSE))
             else:
-                self._size = min(ROWS, 4 * size)
+                self.size = min(ROWS, 4 * size)
                 return done
         raise AssertionError("there is at least one attempt")
 

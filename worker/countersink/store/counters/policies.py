@@ -12,10 +12,10 @@ spool of a host that was dead) is not counted on top. A mark says which entries 
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from typing import Final, cast
+from datetime import date
+from typing import Any, Final
 
 from countersink.store.apply.control import LOST_ROW
 from countersink.store.connection import Session
@@ -304,19 +304,12 @@ def load(session: Session, *, old_marks: bool = False) -> Policies:
     if not control:
         raise Refused(LOST_ROW)
     ((version, strict, watermark, default_cap),) = control
-    found: dict[str, list[Policy]] = {}
-    rows = session.query(
-        "SELECT counter, number, valid_from, time_zone, resolution, used_to FROM counter_policy"
-        " ORDER BY counter, valid_from, number"
-    )
-    for counter, *columns in rows:
-        found.setdefault(counter, []).append(policy_of(counter, *columns))
     tracked = session.query("SELECT counter FROM tracked_table")
     caps = session.query("SELECT name, max_keys FROM counter WHERE max_keys IS NOT NULL")
     return Policies(
         int(version),
         bool(strict),
-        {name: tuple(own) for name, own in found.items()},
+        read_policies(session),
         frozenset(name for (name,) in tracked),
         load_marks(session, watermark=None if old_marks else int(watermark)),
         {name: int(most) for name, most in caps},
@@ -324,31 +317,39 @@ def load(session: Session, *, old_marks: bool = False) -> Policies:
     )
 
 
+def read_policies(
+    session: Session, counters: Sequence[str] | None = None
+) -> dict[str, tuple[Policy, ...]]:
+    """The policies, the earliest first, of all counters that have some, or of some counters."""
+    where, args = "", tuple[str, ...]()
+    if counters is not None:
+        where, args = f" WHERE counter IN ({marks(counters)})", tuple(counters)
+    found: dict[str, tuple[Policy, ...]] = {}
+    for counter, *columns in session.query(
+        "SELECT counter, number, valid_from, time_zone, resolution, used_to FROM counter_policy"
+        f"{where} ORDER BY counter, valid_from, number",
+        args,
+    ):
+        found[counter] = (*found.get(counter, ()), policy_of(counter, columns))
+    return found
+
+
 def load_own(session: Session, counter: str) -> tuple[Policy, ...]:
     """A counter's policies, as :meth:`Policies.of` has them."""
-    rows = session.query(
-        "SELECT number, valid_from, time_zone, resolution, used_to FROM counter_policy"
-        " WHERE counter = %s ORDER BY valid_from, number",
-        (counter,),
-    )
-    return tuple(policy_of(counter, *row) for row in rows) or (DEFAULT,)
+    return read_policies(session, [counter]).get(counter, (DEFAULT,))
 
 
-def policy_of(
-    counter: str,
-    number: int,
-    valid_from: datetime,
-    time_zone: str,
-    resolution: str,
-    used_to: datetime | None,
-) -> Policy:
-    """The policy of a row of ``counter_policy``, whose columns these are."""
+def policy_of(counter: str, columns: Sequence[Any]) -> Policy:
+    """The policy of these columns of ``counter_policy``: number, valid_from, time_zone, resolution,
+    used_to.
+    """
+    number, valid_from, time_zone, resolution, used_to = columns
     return Policy(
         counter=counter,
         number=int(number),
         valid_from=buckets.label_of(valid_from) // 60,
         time_zone=time_zone,
-        resolution=cast(Resolution, resolution),
+        resolution=resolution,
         used_to=None if used_to is None else buckets.label_of(used_to),
     )
 

@@ -24,7 +24,7 @@ from countersink.store.counters.policies import Policy, load
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.in_app import settings_version
 from countersink.store.ledger import seals
-from countersink.store.sql import NOW_MS
+from countersink.store.sql import EPOCH, NOW_MS
 from countersink.store.totals.shapes import counter_names
 
 DEFAULT_APP_SLOTS: Final = 16
@@ -67,25 +67,29 @@ class Counter:
         return tuple(p for p in self.policies if p.valid_from > self.in_force.valid_from)
 
 
-def is_used(session: Session, name: str) -> bool:
-    """Whether anything was ever counted, be it 0, and is still to be seen anywhere."""
-    ((found,),) = session.query(
-        "SELECT EXISTS (SELECT 1 FROM counter_ledger WHERE counter = %s)"
-        " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = %s)"
-        " OR EXISTS (SELECT 1 FROM counter_month WHERE counter = %s)",
-        (name, name, name),
-    )
+def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:
+    """Whether anything was ever counted, be it 0, and is still to be seen anywhere.
+
+    Args:
+        session: in a transaction or not.
+        name: of the counter.
+        more: tables in which it may be seen, beside those of rows and the ledger.
+    """
+    tables = ("counter_ledger", "counter_slot", "counter_month", *more)
+    seen = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE counter = %s)" for table in tables)
+    ((found,),) = session.query(f"SELECT {seen}", (name,) * len(tables))
     return bool(found)
 
 
-def require(session: Session, name: str) -> None:
-    """Check that there is such a counter.
+def require(session: Session, name: str, more: Sequence[str] = ()) -> None:
+    """Check that there is such a counter; as :func:`is_used`.
 
     Raises:
         UnknownCounter: it was neither made nor ever counted.
     """
     if is_name(name) and (
-        session.query("SELECT 1 FROM counter WHERE name = %s", (name,)) or is_used(session, name)
+        session.query("SELECT 1 FROM counter WHERE name = %s", (name,))
+        or is_used(session, name, more)
     ):
         return
     raise UnknownCounter(f"there is no counter {name!r}: it was neither made nor ever counted")
@@ -167,15 +171,7 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
     sealed = seals.begin(session, name)
     changed = _set_options(session, wanted)
     own = load(session).of(name)
-    policy = next_policy(
-        name,
-        own,
-        time_zone=wanted.time_zone,
-        resolution=wanted.resolution,
-        start=wanted.start,
-        used=is_used(session, name),
-        now_ms=control.now,
-    )
+    policy = next_policy(wanted, own, is_used(session, name), control.now)
     if policy is not None:
         changed = True
         if policy.number == 0:
@@ -268,7 +264,6 @@ NOTICE_MS: Final = 60_000
 
 _LOOK_AHEAD: Final = 2 * 365 * 1440
 """Minutes from its begin on in which a zone's UTC offsets are looked at."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def check_name(counter: str) -> str:
@@ -305,12 +300,7 @@ def check_keep_days(keep_days: KeepDays) -> int | None:
     """
     if keep_days == FOREVER:
         return None
-    if type(keep_days) is not int or not 1 <= keep_days <= MAX_KEEP_DAYS:
-        raise ValueError(
-            f"keep_days is {keep_days!r}: a number of days from 1 to {MAX_KEEP_DAYS:,},"
-            f" or {FOREVER!r}"
-        )
-    return keep_days
+    return _checked("keep_days", keep_days, MAX_KEEP_DAYS, " of days", f", or {FOREVER!r}")
 
 
 def check_max_keys(max_keys: MaxKeys | None) -> int | None:
@@ -321,11 +311,7 @@ def check_max_keys(max_keys: MaxKeys | None) -> int | None:
     """
     if max_keys is None or max_keys == NO_CAP:
         return None
-    if type(max_keys) is not int or not 1 <= max_keys <= MOST_MAX_KEYS:
-        raise ValueError(
-            f"max_keys is {max_keys!r}: a number of keys from 1 to {MOST_MAX_KEYS:,}, or {NO_CAP!r}"
-        )
-    return max_keys
+    return _checked("max_keys", max_keys, MOST_MAX_KEYS, " of keys", f", or {NO_CAP!r}")
 
 
 def check_app_slots(app_slots: int) -> int:
@@ -334,9 +320,13 @@ def check_app_slots(app_slots: int) -> int:
     Raises:
         ValueError: there are not.
     """
-    if type(app_slots) is not int or not 1 <= app_slots <= MAX_APP_SLOTS:
-        raise ValueError(f"app_slots is {app_slots!r}: a number from 1 to {MAX_APP_SLOTS}")
-    return app_slots
+    return _checked("app_slots", app_slots, MAX_APP_SLOTS)
+
+
+def _checked(name: str, value: int | str, most: int, of: str = "", other: str = "") -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{name} is {value!r}: a number{of} from 1 to {most:,}{other}")
+    return value
 
 
 def start_minute(start: datetime) -> int:
@@ -353,7 +343,7 @@ def start_minute(start: datetime) -> int:
             "the start has no time zone, and guessing one would begin at the wrong hour: "
             "datetime(…, tzinfo=ZoneInfo(…))"
         )
-    minute, rest = divmod(start - _EPOCH, timedelta(minutes=1))
+    minute, rest = divmod(start - EPOCH.replace(tzinfo=UTC), timedelta(minutes=1))
     if rest:
         raise ValueError(f"the start {start} is not a whole minute")
     if minute > MAX_MINUTE:
@@ -362,23 +352,13 @@ def start_minute(start: datetime) -> int:
 
 
 def next_policy(
-    counter: str,
-    own: Sequence[Policy],
-    *,
-    time_zone: str | None,
-    resolution: Resolution | None,
-    start: int | None,
-    used: bool,
-    now_ms: int,
+    wanted: SettingsChange, own: Sequence[Policy], used: bool, now_ms: int
 ) -> Policy | None:
     """The policy that comes after ``own``, by what was asked for; what was not stays.
 
     Args:
-        counter: its name, for the messages.
-        own: its policies, the earliest first; at least one.
-        time_zone: IANA name.
-        resolution: of its buckets.
-        start: Unix minute from which the policy is for.
+        wanted: what was asked for.
+        own: the counter's policies, the earliest first; at least one.
         used: whether anything was ever counted.
         now_ms: Unix ms on the server's clock.
 
@@ -389,21 +369,22 @@ def next_policy(
     Raises:
         ValueError: it may not change so; the message says what is possible.
     """
-    if time_zone is None and resolution is None:
+    counter, start = wanted.name, wanted.start
+    if wanted.time_zone is None and wanted.resolution is None:
         if start is not None:
             raise ValueError(
                 "a start is for another time zone or resolution: give one, or leave out the start"
             )
         return None
     last = own[-1]
-    wanted = Policy(
+    following = Policy(
         counter=counter,
         number=0 if start is None else max(policy.number for policy in own) + 1,
         valid_from=0 if start is None else start,
-        time_zone=time_zone or last.time_zone,
-        resolution=resolution or last.resolution,
+        time_zone=wanted.time_zone or last.time_zone,
+        resolution=wanted.resolution or last.resolution,
     )
-    if (wanted.time_zone, wanted.resolution) == (last.time_zone, last.resolution) and (
+    if (following.time_zone, following.resolution) == (last.time_zone, last.resolution) and (
         used or start is not None or len(own) == 1
     ):
         return None
@@ -418,13 +399,13 @@ def next_policy(
             f"{_text(start)} is too early: what was counted stays as it is, so another time zone"
             f" or resolution starts (--from) at {_text(earliest)} or later"
         )
-    if wanted.number >= MAX_POLICIES:
+    if following.number >= MAX_POLICIES:
         raise ValueError(
             f"{counter} has had {MAX_POLICIES} time zones and resolutions, and there is no room for"
             " more: count on under another name"
         )
-    _check_hours(wanted, max(now_ms // 60_000, wanted.valid_from))
-    return wanted
+    _check_hours(following, max(now_ms // 60_000, following.valid_from))
+    return following
 
 
 def _check_hours(policy: Policy, since: int) -> None:

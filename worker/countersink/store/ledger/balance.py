@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import combinations
-from typing import Final
+from typing import Final, Literal
 
 from countersink.runtime.limits import key_text
 from countersink.store.connection import Session
@@ -32,6 +32,57 @@ from countersink.store.ledger.postings import (
     label_of_number,
     quotient,
 )
+from countersink.store.sql import marks
+
+Problem = Literal[
+    "sum",
+    "checksum",
+    "no_ledger",
+    "no_policy",
+    "no_bucket",
+    "no_rollup",
+    "settings",
+    "sequence",
+    "control",
+    "backfill",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something wrong with a counter: its problem, both sums, a sentence.
+
+    Attributes:
+        counter: its name.
+        problem: ``sum``: tables and ledger differ; ``checksum``: their sums agree, but keys, days
+            or amounts were exchanged; ``no_ledger``: there are rows, though nothing was ever
+            counted; ``no_policy``: there are buckets of a policy it never had; ``no_bucket``: there
+            are rows at times at which no bucket begins; ``no_rollup``: there are months of days
+            that were never said to be rolled up; ``settings``: its settings were changed by hand;
+            ``sequence``: the value of a sequence was, whose name ``counter`` is then; ``control``:
+            a number in that table was; ``backfill``: what its backfills wrote down does
+            not fit the ledger, or itself.
+        in_tables: sum of slots and months; ``sequence``, ``control``: the number there is;
+            ``backfill``: what its backfills wrote down.
+        in_ledger: sum of the ledgers; ``sequence``, ``control``: the number there should be;
+            ``backfill``: of slots 512 and up.
+        detail: a sentence for people.
+        day: of the bucket that is wrong, where that could be told.
+        key: the key that is wrong, where that could be told.
+    """
+
+    counter: str
+    problem: Problem
+    in_tables: int
+    in_ledger: int
+    detail: str
+    day: date | None = None
+    key: str | None = None
+
+    @property
+    def difference(self) -> int:
+        """Tables minus ledger."""
+        return self.in_tables - self.in_ledger
 
 
 @dataclass(slots=True)
@@ -205,12 +256,12 @@ def read(session: Session, names: Sequence[str]) -> dict[str, Sides]:
     in the order of the names.
     """
     found: defaultdict[str, Sides] = defaultdict(Sides)
-    marks = ", ".join(["%s"] * len(names))
+    inside = f"IN ({marks(names)})"
     for month, table in enumerate(("counter_slot", "counter_month")):
         for name, bucket, rows, amount, key_sum in session.query(
             f"SELECT counter, bucket, COUNT(*), SUM(amount), {KEY_SUM}"
             f" FROM {table} FORCE INDEX (PRIMARY)"
-            f" WHERE counter IN ({marks}) GROUP BY counter, bucket",
+            f" WHERE counter {inside} GROUP BY counter, bucket",
             names,
         ):
             sides, label = found[name], label_of(bucket)
@@ -220,13 +271,13 @@ def read(session: Session, names: Sequence[str]) -> dict[str, Sides]:
     for ledger in ("counter_ledger", "app_ledger"):
         for name, rows, *sums in session.query(
             f"SELECT counter, COUNT(*), SUM(amount), SUM(checksum), SUM(moment) FROM {ledger}"
-            f" WHERE counter IN ({marks}) GROUP BY counter",
+            f" WHERE counter {inside} GROUP BY counter",
             names,
         ):
             found[name].postings += int(rows)
             found[name].posted += Posting(*map(int, sums))
     for name, up_to in session.query(
-        f"SELECT name, rolled_up_to FROM counter WHERE name IN ({marks})", names
+        f"SELECT name, rolled_up_to FROM counter WHERE name {inside}", names
     ):
         if name in found:
             found[name].rolled_up_to = up_to

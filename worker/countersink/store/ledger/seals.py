@@ -18,12 +18,13 @@ reconciles that were not. And the chunks of a source cover what was read of it, 
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from countersink.runtime.limits import key_text
 from countersink.store.apply.cells import FIRST_SLOT
 from countersink.store.connection import Session
+from countersink.store.ledger.balance import Difference
+from countersink.store.sql import marks
 
 _POLICIES: Final = (
     "COALESCE((SELECT SUM(CRC32(CONCAT_WS('|', p.counter, p.number, p.valid_from, p.time_zone,"
@@ -37,23 +38,6 @@ _MEANS: Final = {
     "policy_version": "workers may go by settings that are no more",
 }
 _SEAL: Final = f"{_SETTINGS} + {_POLICIES.format('counter.name')}"
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """Settings, a sequence or a number of ``control`` whose checksum shows a change by hand.
-
-    Attributes:
-        name: of the counter, or the sequence; '' for ``control``.
-        says: the value that is there; 0 where there is no such number.
-        sealed: what it should be.
-        detail: a sentence for people.
-    """
-
-    name: str
-    says: int
-    sealed: int
-    detail: str
 
 
 def begin(session: Session, counter: str) -> int:
@@ -73,11 +57,9 @@ def renew(session: Session, counter: str, difference: int) -> None:
     )
 
 
-def counters(session: Session, names: Sequence[str] | None = None) -> Iterator[Broken]:
+def counters(session: Session, names: Sequence[str] | None = None) -> Iterator[Difference]:
     """Counters of which the settings were changed by hand: all, or some."""
-    where, args = "", tuple[object, ...]()
-    if names is not None:
-        where, args = f" IN ({', '.join(['%s'] * len(names))})", tuple(names)
+    where, args = ("", ()) if names is None else (f" IN ({marks(names)})", tuple(names))
     found = session.query(
         f"SELECT name FROM counter WHERE seal <> {_SEAL}"
         + (f" AND name{where}" if where else "")
@@ -88,38 +70,33 @@ def counters(session: Session, names: Sequence[str] | None = None) -> Iterator[B
         args * 2,
     )
     for (name,) in found:
-        yield Broken(
-            name,
-            0,
-            0,
+        detail = (
             "its time zones, resolutions, keep_days, max_keys or app_slots were changed, but not"
-            " by `counter set`",
+            " by `counter set`"
         )
+        yield Difference(name, "settings", 0, 0, detail)
 
 
-def others(session: Session) -> Iterator[Broken]:
+def others(session: Session) -> Iterator[Difference]:
     """Sequences and numbers of ``control`` that were changed by hand."""
     for name, period, value, handed in session.query(
         "SELECT name, period, value, handed FROM sequence"
         " WHERE handed_at = updated_at AND handed <> value ORDER BY name, period"
     ):
         of_period = "" if period.year == 1970 else f" of {period:%Y-%m-%d}"
-        yield Broken(
-            key_text(bytes(name)),
-            int(value),
-            int(handed),
+        detail = (
             f"the sequence{of_period} stands at {int(value)}, though {int(handed)} was handed out:"
-            " numbers are given twice, or left out",
+            " numbers are given twice, or left out"
         )
+        yield Difference(key_text(bytes(name)), "sequence", int(value), int(handed), detail)
     for column, says, sealed in session.query(
         "SELECT 'pruned_before', pruned_before, pruned_seal FROM control UNION ALL"
         " SELECT 'policy_version', policy_version, version_seal FROM control"
     ):
         # Set on, it does no harm to a count.
         if sealed is not None and int(says) < int(sealed):
-            yield Broken(
-                "", int(says), int(sealed), f"control.{column} was set back: {_MEANS[column]}"
-            )
+            detail = f"control.{column} was set back: {_MEANS[column]}"
+            yield Difference("control", "control", int(says), int(sealed), detail)
 
 
 _COLUMNS: Final[Mapping[str, str]] = {
@@ -148,6 +125,9 @@ _PIECES: Final = (
 )
 """SQL for how many pieces the journal of a chunk has, which is ``t``."""
 _CHANGED: Final = "was changed by hand"
+_NO_STATE: Final = "has a state that there is not"
+_RUN_STATES: Final = ("running", "done", "stopped", "failed", "undoing", "undone", "deleted")
+_CHUNK_STATES: Final = ("pending", "done", "undone")
 
 
 def seal(table: str, prefix: str = "", more: str = "''") -> str:
@@ -173,13 +153,25 @@ def update(table: str, assignments: str) -> str:
 
 
 def broken(session: Session, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(counter, a sentence) of each row of these counters' backfills that was changed by hand, or
-    that lacks another.
+    """(counter, a sentence) of each row of these counters' backfills that has a state that there is
+    not, was changed by hand, or lacks another.
     """
-    marks = ", ".join(["%s"] * len(names))
+    for name, run in session.query(
+        f"SELECT counter, id FROM backfill_run WHERE counter IN ({marks(names)}) AND state NOT IN"
+        f" ({marks(_RUN_STATES)}) ORDER BY id",
+        (*names, *_RUN_STATES),
+    ):
+        yield name, f"run {run} {_NO_STATE}"
+    for name, source, start_at in session.query(
+        "SELECT s.counter, c.source, c.start_at FROM backfill_chunk AS c"
+        f" JOIN backfill_source AS s ON s.id = c.source WHERE s.counter IN ({marks(names)})"
+        f" AND c.state NOT IN ({marks(_CHUNK_STATES)}) ORDER BY c.source, c.start_at",
+        (*names, *_CHUNK_STATES),
+    ):
+        yield name, f"the chunk of source {source} from byte {start_at:,} on {_NO_STATE}"
     for table, what in ("backfill_run", "run"), ("backfill_source", "source"):
         for name, number in session.query(
-            f"SELECT t.counter, t.id FROM {table} AS t WHERE t.counter IN ({marks})"
+            f"SELECT t.counter, t.id FROM {table} AS t WHERE t.counter IN ({marks(names)})"
             f" AND t.seal <> {seal(table, 't.')} ORDER BY t.id",
             names,
         ):
@@ -188,14 +180,14 @@ def broken(session: Session, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         own = seal(table, "t.", _PIECES if table == "backfill_journal" else "''")
         for name, source, start_at in session.query(
             f"SELECT DISTINCT s.counter, t.source, t.start_at FROM {table} AS t"
-            f" JOIN backfill_source AS s ON s.id = t.source WHERE s.counter IN ({marks})"
+            f" JOIN backfill_source AS s ON s.id = t.source WHERE s.counter IN ({marks(names)})"
             f" AND t.seal <> {own} ORDER BY t.source, t.start_at",
             names,
         ):
             yield name, f"{what} of source {source} from byte {start_at:,} on {_CHANGED}"
     for name, run, bucket, key in session.query(
         "SELECT r.counter, t.run, t.bucket, t.counter_key FROM backfill_drift AS t"
-        f" JOIN backfill_run AS r ON r.id = t.run WHERE r.counter IN ({marks})"
+        f" JOIN backfill_run AS r ON r.id = t.run WHERE r.counter IN ({marks(names)})"
         f" AND t.seal <> {seal('backfill_drift', 't.')}"
         " ORDER BY t.run, t.bucket, t.counter_key",
         names,
@@ -206,14 +198,13 @@ def broken(session: Session, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _lacking(session: Session, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What is sealed, but lacks rows that are written with it."""
-    marks = ", ".join(["%s"] * len(names))
     for name, source, start_at, journal, run in session.query(
         "SELECT * FROM (SELECT s.counter, t.source, t.start_at,"
         f" t.amount = 0 OR {_PIECES} > 0 AS journal,"
         " EXISTS (SELECT 1 FROM backfill_run AS r WHERE r.id = t.run AND r.counter = s.counter)"
         " AS run"
         " FROM backfill_chunk AS t JOIN backfill_source AS s ON s.id = t.source"
-        f" WHERE s.counter IN ({marks}) AND s.truth_of = 0 AND t.state = 'done'"
+        f" WHERE s.counter IN ({marks(names)}) AND s.truth_of = 0 AND t.state = 'done'"
         " AND t.seal IS NOT NULL) AS c WHERE NOT journal OR NOT run ORDER BY source, start_at",
         names,
     ):
@@ -225,7 +216,7 @@ def _lacking(session: Session, names: Sequence[str]) -> Iterator[tuple[str, str]
     for name, run, said, there in session.query(
         "SELECT * FROM (SELECT r.counter, r.id, r.corrections,"
         " (SELECT COUNT(*) FROM backfill_drift AS d WHERE d.run = r.id) AS there"
-        f" FROM backfill_run AS r WHERE r.counter IN ({marks}) AND r.seal IS NOT NULL"
+        f" FROM backfill_run AS r WHERE r.counter IN ({marks(names)}) AND r.seal IS NOT NULL"
         " AND r.state IN ('running', 'done', 'stopped', 'failed')) AS c"
         " WHERE corrections <> there ORDER BY id",
         names,
@@ -234,51 +225,31 @@ def _lacking(session: Session, names: Sequence[str]) -> Iterator[tuple[str, str]
 
 
 _EXAMPLES: Final = 3
-_RUN_STATES: Final = ("running", "done", "stopped", "failed", "undoing", "undone", "deleted")
-_CHUNK_STATES: Final = ("pending", "done", "undone")
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """What is wrong with a counter's backfills.
-
-    Attributes:
-        counter: its name.
-        written_down: what chunks and corrections add up to.
-        in_ledger: sum of the ledger of backfill's slots.
-        detail: a sentence for people.
-    """
-
-    counter: str
-    written_down: int
-    in_ledger: int
-    detail: str
-
-
-def mismatches(session: Session, names: Sequence[str]) -> Iterator[Mismatch]:
+def mismatches(session: Session, names: Sequence[str]) -> Iterator[Difference]:
     """What is wrong with the backfills of these counters, in the snapshot that the caller began;
     those that never had any are passed over.
     """
-    marks = ", ".join(["%s"] * len(names))
     had_any = session.query(
-        f"SELECT counter FROM backfill_source WHERE counter IN ({marks})"
-        f" UNION SELECT counter FROM backfill_run WHERE counter IN ({marks})",
+        f"SELECT counter FROM backfill_source WHERE counter IN ({marks(names)})"
+        f" UNION SELECT counter FROM backfill_run WHERE counter IN ({marks(names)})",
         (*names, *names),
     )
     names = sorted(name for (name,) in had_any)
     if not names:
         return
-    marks = ", ".join(["%s"] * len(names))
     added = session.query(
         "SELECT s.counter, SUM(c.amount) FROM backfill_source AS s"
         " JOIN backfill_chunk AS c ON c.source = s.id"
-        f" WHERE s.counter IN ({marks}) AND s.truth_of = 0 AND c.state = 'done' GROUP BY s.counter",
+        f" WHERE s.counter IN ({marks(names)}) AND s.truth_of = 0 AND c.state = 'done'"
+        " GROUP BY s.counter",
         names,
     )
     corrected = session.query(
         "SELECT r.counter, SUM(d.should_be - d.had) FROM backfill_run AS r"
         " JOIN backfill_drift AS d ON d.run = r.id"
-        f" WHERE r.counter IN ({marks}) AND r.state <> 'undone' GROUP BY r.counter",
+        f" WHERE r.counter IN ({marks(names)}) AND r.state <> 'undone' GROUP BY r.counter",
         names,
     )
     written_down = dict.fromkeys(names, 0)
@@ -287,12 +258,14 @@ def mismatches(session: Session, names: Sequence[str]) -> Iterator[Mismatch]:
     in_ledger = dict.fromkeys(names, 0)
     for name, amount in session.query(
         "SELECT counter, SUM(amount) FROM counter_ledger"
-        f" WHERE counter IN ({marks}) AND slot >= %s GROUP BY counter",
+        f" WHERE counter IN ({marks(names)}) AND slot >= %s GROUP BY counter",
         (*names, FIRST_SLOT),
     ):
         in_ledger[name] = int(amount)
-    broken = _broken_sources(session, names)
-    garbled = _garbled(session, names)
+    uncovered = _broken_sources(session, names)
+    garbled: defaultdict[str, list[str]] = defaultdict(list)
+    for name, detail in broken(session, names):
+        garbled[name].append(detail)
     for name in names:
         said, held = written_down[name], in_ledger[name]
         details = []
@@ -301,56 +274,30 @@ def mismatches(session: Session, names: Sequence[str]) -> Iterator[Mismatch]:
                 f"the ledger of slots {FIRST_SLOT} and up holds {held - said:+,} against what"
                 " backfills wrote down"
             )
-        if sources := broken.get(name):
+        if sources := uncovered.get(name):
             some = ", ".join(map(str, sources[:_EXAMPLES]))
             details.append(
                 f"the chunks of {len(sources):,} sources, such as {some}, do not cover what was"
                 " read of them"
             )
-        details += garbled.get(name, ())
+        details += garbled[name][:_EXAMPLES]
         if details:
-            yield Mismatch(name, said, held, "; ".join(details))
+            yield Difference(name, "backfill", said, held, "; ".join(details))
 
 
 def _broken_sources(session: Session, names: Sequence[str]) -> dict[str, list[int]]:
     """Sources in whose chunks there are gaps, or that do not end where reading has."""
-    marks = ", ".join(["%s"] * len(names))
     found: dict[str, list[int]] = {}
     for name, source in session.query(
         "SELECT s.counter, s.id FROM backfill_source AS s LEFT JOIN"
         " (SELECT source, start_at, end_at,"
         " COALESCE(LAG(end_at) OVER (PARTITION BY source ORDER BY start_at), 0) AS one_before"
         " FROM backfill_chunk WHERE source IN"
-        f" (SELECT id FROM backfill_source WHERE counter IN ({marks}))) AS c ON c.source = s.id"
-        f" WHERE s.counter IN ({marks}) GROUP BY s.counter, s.id, s.read_to"
-        " HAVING COALESCE(MAX(c.end_at), 0) <> s.read_to"
+        f" (SELECT id FROM backfill_source WHERE counter IN ({marks(names)}))) AS c"
+        f" ON c.source = s.id WHERE s.counter IN ({marks(names)})"
+        " GROUP BY s.counter, s.id, s.read_to HAVING COALESCE(MAX(c.end_at), 0) <> s.read_to"
         " OR SUM(COALESCE(c.start_at <> c.one_before, 0)) > 0 ORDER BY s.id",
         (*names, *names),
     ):
         found.setdefault(name, []).append(int(source))
     return found
-
-
-def _garbled(session: Session, names: Sequence[str]) -> dict[str, list[str]]:
-    """By counter what has a state that there is not, or was changed by hand."""
-    marks = ", ".join(["%s"] * len(names))
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for name, run in session.query(
-        f"SELECT counter, id FROM backfill_run WHERE counter IN ({marks}) AND state NOT IN"
-        f" ({', '.join(['%s'] * len(_RUN_STATES))}) ORDER BY id",
-        (*names, *_RUN_STATES),
-    ):
-        found[name].append(f"run {run} has a state that there is not")
-    for name, source, start_at in session.query(
-        "SELECT s.counter, c.source, c.start_at FROM backfill_chunk AS c"
-        f" JOIN backfill_source AS s ON s.id = c.source WHERE s.counter IN ({marks})"
-        f" AND c.state NOT IN ({', '.join(['%s'] * len(_CHUNK_STATES))})"
-        " ORDER BY c.source, c.start_at",
-        (*names, *_CHUNK_STATES),
-    ):
-        found[name].append(
-            f"the chunk of source {source} from byte {start_at:,} on has a state that there is not"
-        )
-    for name, detail in broken(session, names):
-        found[name].append(detail)
-    return {name: details[:_EXAMPLES] for name, details in found.items()}

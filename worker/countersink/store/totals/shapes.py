@@ -9,7 +9,7 @@ from countersink.runtime.limits import is_name
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
-from countersink.store.counters.policies import DEFAULT, Policy, policy_of
+from countersink.store.counters.policies import DEFAULT, Policy, policy_of, read_policies
 from countersink.store.errors import RolledUp, UnknownCounter
 from countersink.store.sql import marks
 from countersink.store.totals.selection import Selection
@@ -75,11 +75,7 @@ class RolledUpDays:
         begins = self.days_from(view)
         gone = start is not None and start < begins and not self._before(view, start, end)
         if gone or (start is None and (not unrolled or (end is not None and end < begins))):
-            raise RolledUp(
-                f"the days of {view.counter!r} before {begins} are rolled up to months: ask from"
-                " that day on, or for months",
-                rolled_up_to=self.up_to,
-            )
+            raise self._refused(view, begins, ": ask from that day on, or for months")
         return begins if start is None else start
 
     def require_own(self, view: View) -> None:
@@ -140,17 +136,17 @@ class RolledUpDays:
         )
 
     def _elsewhere(self, view: View) -> RolledUp:
-        return RolledUp(
-            f"the days of {view.counter!r} before {self.up_to} are rolled up to months of its own"
-            f" time zone: ask for {view.time_zone} from {self.days_from(view)} on, or without a"
-            " time zone",
-            rolled_up_to=self.up_to,
-        )
+        since = self.days_from(view)
+        advice = f"ask for {view.time_zone} from {since} on, or without a time zone"
+        return self._refused(view, self.up_to, f" of its own time zone: {advice}")
 
     def _cut(self, view: View) -> RolledUp:
+        advice = f": ask for whole months, or from {self.up_to} on"
+        return self._refused(view, self.up_to, advice)
+
+    def _refused(self, view: View, before: date, rest: str) -> RolledUp:
         return RolledUp(
-            f"the days of {view.counter!r} before {self.up_to} are rolled up to months: ask for"
-            f" whole months, or from {self.up_to} on",
+            f"the days of {view.counter!r} before {before} are rolled up to months{rest}",
             rolled_up_to=self.up_to,
         )
 
@@ -195,7 +191,7 @@ def shape(session: Session, counter: str | None) -> Shape:
         (name,) * 8,
     )
     known, up_to, first, last = rows[0][:4]
-    policies = tuple(policy_of(name, *row[4:]) for row in rows if row[4] is not None)
+    policies = tuple(policy_of(name, row[4:]) for row in rows if row[4] is not None)
     rolled = None if first is None else _rolled(up_to, first, last)
     return Shape(name, bool(known), policies or (DEFAULT,), rolled)
 
@@ -216,13 +212,7 @@ def shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
             names,
         )
     }
-    policies: dict[str, list[Policy]] = {}
-    for name, *columns in session.query(
-        "SELECT counter, number, valid_from, time_zone, resolution, used_to FROM counter_policy"
-        f" WHERE counter {inside} ORDER BY counter, valid_from, number",
-        names,
-    ):
-        policies.setdefault(name, []).append(policy_of(name, *columns))
+    policies = read_policies(session, names)
     known = {*up_to, *months}
     for table in ("counter_ledger", "counter_slot"):
         # Hardly any counter has rows, and none in the ledger: only these are looked up there.
@@ -237,7 +227,7 @@ def shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
         name: Shape(
             name,
             name in known,
-            tuple(policies.get(name, ())) or (DEFAULT,),
+            policies.get(name, (DEFAULT,)),
             _rolled(up_to.get(name), *months[name]) if name in months else None,
         )
         for name in names

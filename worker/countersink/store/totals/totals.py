@@ -3,10 +3,29 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
+from typing import TypedDict, Unpack
 
 from countersink.store.sessions import Pool
 from countersink.store.totals import many_counters, series, shapes, sums
 from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
+
+
+class Days(TypedDict, total=False):
+    """A range of days; both included. Left out: all that has data, in the counter's own zone."""
+
+    start: date | None
+    end: date | None
+    time_zone: str | None
+
+
+class Question(Days, total=False):
+    """Which keys of a counter are meant (one, several, or those that match; left out: all), and of
+    which days.
+    """
+
+    key: str | None
+    keys: Sequence[str] | None
+    match: KeyMatch
 
 
 class Totals:
@@ -33,134 +52,59 @@ class Totals:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    def total(
-        self,
-        counter: str,
-        *,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-        match: KeyMatch = ANY,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
-    ) -> int:
+    def total(self, counter: str, **asked: Unpack[Question]) -> int:
         """The sum over all keys, over one, over several, or over those that match."""
-        wanted = Selection(
-            counter, keys=wanted_keys(key, keys, match), start=start, end=end, time_zone=time_zone
-        )
+        wanted = _selection(counter, **asked)
         return self._pool.read(lambda session: sums.total(session, wanted))
 
-    def daily(
-        self,
-        counter: str,
-        *,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-        match: KeyMatch = ANY,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
-    ) -> list[tuple[date, int]]:
+    def daily(self, counter: str, **asked: Unpack[Question]) -> list[tuple[date, int]]:
         """(day, total) for each day in order, 0 for days without counts; at most 100,000 days."""
-        wanted = Selection(
-            counter, keys=wanted_keys(key, keys, match), start=start, end=end, time_zone=time_zone
-        )
+        wanted = _selection(counter, **asked)
         return self._pool.read(lambda session: series.daily(session, wanted))
 
-    def hourly(
-        self,
-        counter: str,
-        *,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-        match: KeyMatch = ANY,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
-    ) -> list[tuple[datetime, int]]:
+    def hourly(self, counter: str, **asked: Unpack[Question]) -> list[tuple[datetime, int]]:
         """(begin of the hour, total) for each hour in order, 0 for hours without counts; at most
         100,000 hours.
 
         The begin is aware, with the zone's UTC offset at the time: an hour that clocks repeat is
         there twice. A counter that is counted by day has no hours: InexactZone.
         """
-        wanted = Selection(
-            counter, keys=wanted_keys(key, keys, match), start=start, end=end, time_zone=time_zone
-        )
+        wanted = _selection(counter, **asked)
         return self._pool.read(lambda session: series.hourly(session, wanted))
 
-    def monthly(
-        self,
-        counter: str,
-        *,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-        match: KeyMatch = ANY,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
-    ) -> list[tuple[date, int]]:
+    def monthly(self, counter: str, **asked: Unpack[Question]) -> list[tuple[date, int]]:
         """(first day of the month, total) for each month in order, 0 for months without counts; of
         the first and the last month what the range holds of them.
         """
-        wanted = Selection(
-            counter, keys=wanted_keys(key, keys, match), start=start, end=end, time_zone=time_zone
-        )
+        wanted = _selection(counter, **asked)
         return self._pool.read(lambda session: series.monthly(session, wanted))
 
-    def many(
-        self,
-        counter: str,
-        keys: Iterable[str],
-        *,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
-    ) -> dict[str, int]:
+    def many(self, counter: str, keys: Iterable[str], **days: Unpack[Days]) -> dict[str, int]:
         """The totals of many keys at once, in their order; 0 for those without counts."""
-        wanted = Selection(counter, keys=list(keys), start=start, end=end, time_zone=time_zone)
+        wanted = Selection(counter, keys=list(keys), **days)
         return self._pool.read(lambda session: sums.many(session, wanted))
 
     def top(
-        self,
-        counter: str,
-        *,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
-        match: KeyMatch = ANY,
-        n: int = 10,
+        self, counter: str, *, match: KeyMatch = ANY, n: int = 10, **days: Unpack[Days]
     ) -> list[tuple[str, int]]:
         """The ``n`` keys with the largest totals, of those that match: (key, total), largest first,
         then by key.
         """
-        wanted = Selection(counter, keys=match, start=start, end=end, time_zone=time_zone)
+        wanted = Selection(counter, keys=match, **days)
         return self._pool.read(lambda session: sums.by_key(session, wanted, limit=n))
 
     def by_key(
-        self,
-        counter: str,
-        *,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
-        match: KeyMatch = ANY,
+        self, counter: str, *, match: KeyMatch = ANY, **days: Unpack[Days]
     ) -> list[tuple[str, int]]:
         """(key, total) for every key of the range that matches, largest first, then by key."""
-        wanted = Selection(counter, keys=match, start=start, end=end, time_zone=time_zone)
+        wanted = Selection(counter, keys=match, **days)
         return self._pool.read(lambda session: sums.by_key(session, wanted))
 
-    def counters(
-        self,
-        *,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
-    ) -> dict[str, int]:
+    def counters(self, **days: Unpack[Days]) -> dict[str, int]:
         """The totals of all counters, by name, each over the days of its own time zone unless one
         is given.
         """
-        wanted = Selection(start=start, end=end, time_zone=time_zone)
+        wanted = Selection(**days)
         return self._pool.read(lambda session: many_counters.counters(session, wanted))
 
     def span(
@@ -178,3 +122,14 @@ class Totals:
         where nothing is.
         """
         return self._pool.read(lambda session: shapes.rolled_up_to(session, counter))
+
+
+def _selection(
+    counter: str,
+    *,
+    key: str | None = None,
+    keys: Sequence[str] | None = None,
+    match: KeyMatch = ANY,
+    **days: Unpack[Days],
+) -> Selection:
+    return Selection(counter, keys=wanted_keys(key, keys, match), **days)
