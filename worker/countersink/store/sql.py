@@ -45,6 +45,24 @@ def marks(values: Sequence[object]) -> str:
     return ", ".join(["%s"] * len(values))
 
 
+def insert_rows(
+    session: "Session", into: str, rows: Sequence[Sequence[object]], size: int, clause: str = ""
+) -> None:
+    """INSERT rows, so many in a statement.
+
+    Args:
+        session: in a transaction.
+        into: the table and, in brackets, its columns.
+        rows: their values.
+        size: how many in a statement.
+        clause: what follows the values.
+    """
+    for part in parts(rows, size):
+        values = ", ".join([f"({marks(part[0])})"] * len(part))
+        args = [value for row in part for value in row]
+        session.execute(f"INSERT INTO {into} VALUES {values}{clause}", args)
+
+
 def room(session: "Session") -> int:
     """Bytes that the values of one statement may take."""
     return session.max_allowed_packet - _OVERHEAD_BYTES

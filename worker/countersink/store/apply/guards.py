@@ -10,6 +10,7 @@ from typing import Final
 from countersink.store.apply.control import EXCLUSIVE_ATTEMPTS, Control, exclusive, read_control
 from countersink.store.connection import Session
 from countersink.store.errors import Refused
+from countersink.store.sql import insert_rows, marks, parts
 
 IDS_PER_STATEMENT: Final = 1000
 MAX_CLOCK_DIFFERENCE_MS: Final = 300_000
@@ -46,27 +47,19 @@ def insert(session: Session, entries: Sequence[tuple[bytes, int]], control: Cont
     Raises:
         DuplicateKey: at least one is there; roll back and ask :func:`known` which.
     """
-    ordered = sorted(entries)
-    for start in range(0, len(ordered), IDS_PER_STATEMENT):
-        args: list[object] = []
-        part = ordered[start : start + IDS_PER_STATEMENT]
-        for entry_id, at in part:
-            # Never below `at`: once this guard is pruned the watermark is above `at`, and the entry
-            # is known as old.
-            args += entry_id, min(max(at, control.now, control.watermark), _MAX_BIGINT)
-        values = ", ".join(["(%s, %s)"] * len(part))
-        session.execute(f"INSERT INTO applied_entry (entry_id, keep_from) VALUES {values}", args)
+    # Never below `at`: once this guard is pruned the watermark is above `at`, and the entry is
+    # known as old.
+    least = max(control.now, control.watermark)
+    guards = [(entry_id, min(max(at, least), _MAX_BIGINT)) for entry_id, at in sorted(entries)]
+    insert_rows(session, "applied_entry (entry_id, keep_from)", guards, IDS_PER_STATEMENT)
 
 
 def known(session: Session, ids: Sequence[bytes]) -> set[bytes]:
     """Which of these entries have a guard, so were counted or put among the dead rows."""
     found: set[bytes] = set()
-    ordered = sorted(ids)
-    for start in range(0, len(ordered), IDS_PER_STATEMENT):
-        part = ordered[start : start + IDS_PER_STATEMENT]
-        marks = ", ".join(["%s"] * len(part))
+    for part in parts(sorted(ids), IDS_PER_STATEMENT):
         rows = session.query(
-            f"SELECT entry_id FROM applied_entry WHERE entry_id IN ({marks})", part
+            f"SELECT entry_id FROM applied_entry WHERE entry_id IN ({marks(part)})", part
         )
         found.update(bytes(entry_id) for (entry_id,) in rows)
     return found

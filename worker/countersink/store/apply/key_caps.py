@@ -31,7 +31,7 @@ How many rows found no room is written down by day. Each writer adds to a row of
 its own slot, where nobody waits for it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Final, TypeVar
@@ -42,7 +42,7 @@ from countersink.store.connection import Session
 from countersink.store.counters.buckets import day_label, label_of, label_time
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
-from countersink.store.sql import parts
+from countersink.store.sql import insert_rows, parts
 from countersink.store.totals import views
 from countersink.store.totals.views import LabelRange, View
 
@@ -341,35 +341,25 @@ def _in_slots(
     # In one bucket keys are found by the primary key, in several by the other index.
     index = "PRIMARY" if len(of_day) == 1 and of_day[0].only is not None else "by_key"
     where, args = views.condition(of_day)
-    there: set[str] = set()
-    for some in _pages(encoded):
-        rows = session.query(
-            f"SELECT DISTINCT counter_key FROM counter_slot FORCE INDEX ({index})"
-            f" WHERE counter = %s{where} AND counter_key IN ({some})",
-            (place[0], *args),
-        )
-        there.update(bytes(key).decode() for (key,) in rows)
-    return there
+    rows = f"DISTINCT counter_key FROM counter_slot FORCE INDEX ({index}) WHERE counter = %s{where}"
+    return _there(session, rows, (place[0], *args), encoded)
 
 
 def _in_month(session: Session, place: Place, encoded: Iterable[str]) -> set[str]:
+    rows = "counter_key FROM counter_month FORCE INDEX (PRIMARY) WHERE counter = %s AND bucket = %s"
+    return _there(session, rows, (place[0], _month(place[1])), encoded)
+
+
+def _there(
+    session: Session, rows: str, args: tuple[object, ...], encoded: Iterable[str]
+) -> set[str]:
+    """Those of some keys, given as hex digits, that are among the rows of a SELECT."""
     there: set[str] = set()
-    for some in _pages(encoded):
-        rows = session.query(
-            "SELECT counter_key FROM counter_month FORCE INDEX (PRIMARY)"
-            f" WHERE counter = %s AND bucket = %s AND counter_key IN ({some})",
-            (place[0], _month(place[1])),
-        )
-        there.update(bytes(key).decode() for (key,) in rows)
+    for part in parts(sorted(encoded), _KEYS_PER_QUERY):
+        literals = "', X'".join(part)
+        found = session.query(f"SELECT {rows} AND counter_key IN (X'{literals}')", args)
+        there.update(bytes(key).decode() for (key,) in found)
     return there
-
-
-def _pages(encoded: Iterable[str]) -> Iterator[str]:
-    """Lists of literals of SQL."""
-    ordered = sorted(encoded)
-    for start in range(0, len(ordered), _KEYS_PER_QUERY):
-        literals = "', X'".join(ordered[start : start + _KEYS_PER_QUERY])
-        yield f"X'{literals}'"
 
 
 def _ranges(policies: Policies, place: Place) -> Sequence[LabelRange]:
@@ -397,13 +387,9 @@ def write_overflown(session: Session, slot: int, rows: Mapping[Place, int]) -> N
     them.
     """
     clause = session.dialect.upsert_add("counter_keys", "overflown")
-    ordered = [(place, number) for place, number in sorted(rows.items()) if number]
-    for part in parts(ordered, _ROWS_PER_STATEMENT):
-        values = ", ".join(["(%s, %s, %s, %s)"] * len(part))
-        session.execute(
-            f"INSERT INTO counter_keys (counter, day, slot, overflown) VALUES {values}{clause}",
-            [value for (counter, day), number in part for value in (counter, day, slot, number)],
-        )
+    found = [(*place, slot, number) for place, number in sorted(rows.items()) if number]
+    into = "counter_keys (counter, day, slot, overflown)"
+    insert_rows(session, into, found, _ROWS_PER_STATEMENT, clause)
 
 
 def overflown_by_day(

@@ -22,7 +22,7 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import Resolution, label_of, label_time
 from countersink.store.errors import Refused, UnknownZone
-from countersink.store.sql import label_text, marks, parts
+from countersink.store.sql import insert_rows, label_text, marks, parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,13 +423,9 @@ def mark_buckets(
 ) -> None:
     """Mark buckets, in a transaction that holds control alone and bumps the version."""
     rows = [(counter, label_time(label), run, sent_before) for label in sorted(labels)]
-    for part in parts(rows, _ROWS_PER_STATEMENT):
-        values = ", ".join(["(%s, %s, %s, %s)"] * len(part))
-        session.execute(
-            "INSERT INTO reconciled_bucket (counter, bucket, run, sent_before)"
-            f" VALUES {values} ON DUPLICATE KEY UPDATE run = reconciled_bucket.run",
-            [value for row in part for value in row],
-        )
+    into = "reconciled_bucket (counter, bucket, run, sent_before)"
+    keep = " ON DUPLICATE KEY UPDATE run = reconciled_bucket.run"
+    insert_rows(session, into, rows, _ROWS_PER_STATEMENT, keep)
 
 
 def unmark_buckets(session: Session, counter: str, run: int) -> int:

@@ -27,7 +27,7 @@ from countersink.store.in_app.connection import (
 from countersink.store.in_app.settings_version import Fence
 from countersink.store.ledger.postings import BucketSums, Posting, key_weight, post_in
 from countersink.store.sessions import Pool
-from countersink.store.sql import label_text, quoted
+from countersink.store.sql import label_text, parts, quoted
 
 ROWS_PER_STATEMENT: Final = 1000
 REMEMBERED: Final = 10_000
@@ -210,9 +210,7 @@ def _key_amounts(amounts: object) -> list[tuple[bytes, int]]:
 
 def row_parts(rows: Amounts, room: int) -> Iterator[Amounts]:
     """The rows of one statement after the other, each of at most ``room`` bytes."""
-    size = max(1, min(ROWS_PER_STATEMENT, room // ROW_BYTES))
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
+    return parts(rows, max(1, min(ROWS_PER_STATEMENT, room // ROW_BYTES)))
 
 
 def _changing(counter: str) -> Conflict:
@@ -245,55 +243,35 @@ def delete_rows(connection: AppConnection, database: str, counter: str, key: byt
         The driver's own errors, as they are.
     """
     this = f"counter = '{counter}' AND counter_key = X'{key.hex()}'"
-    slots = [
-        (int(label), int(slot), int(amount))
-        for label, slot, amount in query(
-            connection,
-            f"SELECT {_SECONDS} AS label, slot, amount"
-            f" FROM {database}.counter_slot FORCE INDEX (by_key) WHERE {this} {_ALL} FOR UPDATE",
-        )
-    ]
-    months = [
-        (int(label), int(amount))
-        for label, amount in query(
-            connection,
-            f"SELECT {_SECONDS} AS label, amount"
-            f" FROM {database}.counter_month FORCE INDEX (by_key) WHERE {this} {_ALL} FOR UPDATE",
-        )
-    ]
-    _delete(
-        connection,
-        f"{database}.counter_slot",
-        [
-            f"{this} AND bucket = '{label_text(label)}' AND slot = {slot:d}"
-            for label, slot, _ in slots
-        ],
-    )
-    _delete(
-        connection,
-        f"{database}.counter_month",
-        [f"{this} AND bucket = '{label_text(label)}'" for label, _ in months],
-    )
-    gone, gone_months = BucketSums(), BucketSums(month=True)
-    for label, _, amount in slots:
-        gone.add_row(counter, label, key, amount)
-    for label, amount in months:
-        gone_months.add_row(counter, label, key, amount)
-    for sums in gone, gone_months:
-        for posting in sums.postings().values():
-            # On a row of this connection: nobody waits for this transaction.
-            first = min(label for label, *_ in (*slots, *months))
+    found = {
+        table: [
+            (int(label), int(at), int(amount))
+            for label, at, amount in query(
+                connection,
+                f"SELECT {_SECONDS} AS label, {column} AS slot, amount"
+                f" FROM {database}.{table} FORCE INDEX (by_key) WHERE {this} {_ALL} FOR UPDATE",
+            )
+        ]
+        for table, column in (("counter_slot", "slot"), ("counter_month", "0"))
+    }
+    # On a row of this connection: nobody waits for this transaction.
+    first = min((label for rows in found.values() for label, _, _ in rows), default=0)
+    for table, rows in found.items():
+        month = table == "counter_month"
+        gone = BucketSums(month=month)
+        conditions = []
+        for label, at, amount in rows:
+            gone.add_row(counter, label, key, amount)
+            one_slot = "" if month else f" AND slot = {at:d}"
+            conditions.append(f"{this} AND bucket = '{label_text(label)}'{one_slot}")
+        _delete(connection, f"{database}.{table}", conditions)
+        for posting in gone.postings().values():
             post_in(connection, database, counter, first, -posting)
 
 
 def _delete(connection: AppConnection, table: str, conditions: Sequence[str]) -> None:
-    for part in _parts(sorted(conditions)):
+    for part in parts(sorted(conditions), DELETED_PER_STATEMENT):
         rows = " OR ".join(f"({condition})" for condition in part)
         # With a table in front, as MariaDB knows no index hints without. By the primary key: each
         # condition is one row of it, and no other row is looked at, or waited for.
         execute(connection, f"DELETE {table} FROM {table} FORCE INDEX (PRIMARY) WHERE {rows}")
-
-
-def _parts(conditions: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(conditions), DELETED_PER_STATEMENT):
-        yield conditions[start : start + DELETED_PER_STATEMENT]

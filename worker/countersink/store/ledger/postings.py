@@ -19,9 +19,10 @@ transaction's snapshot, which some servers would not let it change any more.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Final
 from zlib import crc32
 
@@ -29,7 +30,7 @@ from countersink.store import sql
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import label_of, label_time
 from countersink.store.in_app.connection import AppConnection, execute, own_slot
-from countersink.store.sql import label_text, marks, parts
+from countersink.store.sql import insert_rows, label_text, marks
 
 BucketSum = tuple[str, int, int, int]
 """(counter, label, sum of the amounts, sum of each amount by the weight of its key)."""
@@ -150,20 +151,13 @@ def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -
         slot: of who changes them; 0 for who moves or deletes others'.
         postings: by counter.
     """
+    rows = [
+        (counter, slot, one.amount, one.checksum, one.moment)
+        for counter, one in sorted(postings, key=itemgetter(0))
+    ]
+    into = "counter_ledger (counter, slot, amount, checksum, moment)"
     clause = session.dialect.upsert_add("counter_ledger", "amount", "checksum", "moment")
-    ordered = sorted(postings, key=lambda one: one[0])
-    size = sql.per_statement(session, _ROWS_PER_STATEMENT)
-    for part in parts(ordered, size):
-        values = ", ".join(["(%s, %s, %s, %s, %s)"] * len(part))
-        session.execute(
-            "INSERT INTO counter_ledger (counter, slot, amount, checksum, moment)"
-            f" VALUES {values}{clause}",
-            [
-                value
-                for counter, one in part
-                for value in (counter, slot, one.amount, one.checksum, one.moment)
-            ],
-        )
+    insert_rows(session, into, rows, sql.per_statement(session, _ROWS_PER_STATEMENT), clause)
 
 
 def post_in(
@@ -212,7 +206,7 @@ def move(session: Session, counter: str, label: int, after: int) -> int | None:
     """
     place = (counter, label_time(label))
     with session.transaction():
-        found: Sequence[tuple[object, ...]] = session.query(
+        found = session.query(
             "SELECT slot, amount, checksum, moment FROM app_ledger"
             " WHERE counter = %s AND bucket = %s AND slot > %s"
             f" ORDER BY slot LIMIT {ROWS_PER_MOVE:d} FOR UPDATE SKIP LOCKED",
@@ -220,15 +214,14 @@ def move(session: Session, counter: str, label: int, after: int) -> int | None:
         )
         if not found:
             return None
-        slots = [int(str(row[0])) for row in found]
+        slots, *columns = zip(*found, strict=True)
         session.execute(
             "DELETE app_ledger FROM app_ledger FORCE INDEX (PRIMARY)"
             f" WHERE counter = %s AND bucket = %s AND slot IN ({marks(slots)})",
             (*place, *slots),
         )
-        sums = [sum(int(str(row[column])) for row in found) for column in (1, 2, 3)]
-        post(session, 0, [(counter, Posting(*sums))])
-    return slots[-1]
+        post(session, 0, [(counter, Posting(*(sum(map(int, column)) for column in columns)))])
+    return int(slots[-1])
 
 
 def key_weight(key: bytes) -> int:
