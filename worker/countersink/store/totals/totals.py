@@ -10,7 +10,7 @@ from countersink.store.totals import many_counters, series, shapes, sums
 from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
 
 
-class Days(TypedDict, total=False):
+class DayRange(TypedDict, total=False):
     """A range of days; both included. Left out: all that has data, in the counter's own zone."""
 
     start: date | None
@@ -18,7 +18,7 @@ class Days(TypedDict, total=False):
     time_zone: str | None
 
 
-class Question(Days, total=False):
+class TotalsQuestion(DayRange, total=False):
     """Which keys of a counter are meant (one, several, or those that match; left out: all), and of
     which days.
     """
@@ -52,17 +52,17 @@ class Totals:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    def total(self, counter: str, **asked: Unpack[Question]) -> int:
+    def total(self, counter: str, **asked: Unpack[TotalsQuestion]) -> int:
         """The sum over all keys, over one, over several, or over those that match."""
         wanted = _selection(counter, **asked)
         return self._pool.read(lambda session: sums.total(session, wanted))
 
-    def daily(self, counter: str, **asked: Unpack[Question]) -> list[tuple[date, int]]:
+    def daily(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """(day, total) for each day in order, 0 for days without counts; at most 100,000 days."""
         wanted = _selection(counter, **asked)
         return self._pool.read(lambda session: series.daily(session, wanted))
 
-    def hourly(self, counter: str, **asked: Unpack[Question]) -> list[tuple[datetime, int]]:
+    def hourly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
         """(begin of the hour, total) for each hour in order, 0 for hours without counts; at most
         100,000 hours.
 
@@ -72,20 +72,20 @@ class Totals:
         wanted = _selection(counter, **asked)
         return self._pool.read(lambda session: series.hourly(session, wanted))
 
-    def monthly(self, counter: str, **asked: Unpack[Question]) -> list[tuple[date, int]]:
+    def monthly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """(first day of the month, total) for each month in order, 0 for months without counts; of
         the first and the last month what the range holds of them.
         """
         wanted = _selection(counter, **asked)
         return self._pool.read(lambda session: series.monthly(session, wanted))
 
-    def many(self, counter: str, keys: Iterable[str], **days: Unpack[Days]) -> dict[str, int]:
+    def many(self, counter: str, keys: Iterable[str], **days: Unpack[DayRange]) -> dict[str, int]:
         """The totals of many keys at once, in their order; 0 for those without counts."""
         wanted = Selection(counter, keys=list(keys), **days)
         return self._pool.read(lambda session: sums.many(session, wanted))
 
     def top(
-        self, counter: str, *, match: KeyMatch = ANY, n: int = 10, **days: Unpack[Days]
+        self, counter: str, *, match: KeyMatch = ANY, n: int = 10, **days: Unpack[DayRange]
     ) -> list[tuple[str, int]]:
         """The ``n`` keys with the largest totals, of those that match: (key, total), largest first,
         then by key.
@@ -94,13 +94,13 @@ class Totals:
         return self._pool.read(lambda session: sums.by_key(session, wanted, limit=n))
 
     def by_key(
-        self, counter: str, *, match: KeyMatch = ANY, **days: Unpack[Days]
+        self, counter: str, *, match: KeyMatch = ANY, **days: Unpack[DayRange]
     ) -> list[tuple[str, int]]:
         """(key, total) for every key of the range that matches, largest first, then by key."""
         wanted = Selection(counter, keys=match, **days)
         return self._pool.read(lambda session: sums.by_key(session, wanted))
 
-    def counters(self, **days: Unpack[Days]) -> dict[str, int]:
+    def counters(self, **days: Unpack[DayRange]) -> dict[str, int]:
         """The totals of all counters, by name, each over the days of its own time zone unless one
         is given.
         """
@@ -130,6 +130,6 @@ def _selection(
     key: str | None = None,
     keys: Sequence[str] | None = None,
     match: KeyMatch = ANY,
-    **days: Unpack[Days],
+    **days: Unpack[DayRange],
 ) -> Selection:
     return Selection(counter, keys=wanted_keys(key, keys, match), **days)
