@@ -9,14 +9,20 @@ answers are the same, as nothing changes within a snapshot.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from countersink.runtime.limits import key_bytes
 from countersink.store.connection import Session
 from countersink.store.counters.policies import DEFAULT
 from countersink.store.sql import marks, parts
-from countersink.store.totals.selection import ANY, KeyMatch, Keys, Selection
+from countersink.store.totals.selection import (
+    ChosenKeys,
+    KeyMatch,
+    Keys,
+    Selection,
+    chosen_keys,
+    picked_keys,
+)
 from countersink.store.totals.shapes import Shape, counter_names, shaped_names, shapes
 from countersink.store.totals.sums import MONTHS, Scope, grouping, total
 from countersink.store.totals.views import condition
@@ -29,8 +35,6 @@ _RANGES_PER_QUERY: Final = 2_000
 """Ranges of an index in one query: counters times keys."""
 
 Rows = list[tuple[Any, ...]]
-_Chosen = KeyMatch | tuple[bytes, ...]
-"""Keys that match, or these."""
 
 
 class CounterGroup:
@@ -60,11 +64,7 @@ class CounterGroup:
 
     def sums(self, scope: Scope, keys: Keys, group: str) -> Rows | None:
         """As :func:`countersink.store.totals.sums.sums`; None: ask for this counter by itself."""
-        chosen: _Chosen
-        if keys is None or isinstance(keys, KeyMatch):
-            chosen = keys or ANY
-        else:
-            chosen = tuple(sorted({key_bytes(key) for key in keys}))
+        chosen = chosen_keys(keys)
         question = (_ranges(scope), scope.months, chosen, group)
         return self._take(
             question, scope.counter, lambda names: self._sums(names, scope, chosen, group)
@@ -100,9 +100,11 @@ class CounterGroup:
             and self.shape(other).rolled == own.rolled
         ]
 
-    def _sums(self, names: list[str], scope: Scope, chosen: _Chosen, group: str) -> dict[str, Rows]:
+    def _sums(
+        self, names: list[str], scope: Scope, chosen: ChosenKeys, group: str
+    ) -> dict[str, Rows]:
         """The rows of as many of the counters, from the first on, as are brought at once."""
-        picked = _picked(chosen)
+        picked = picked_keys(chosen, _RANGES_PER_QUERY)
         widest = max((one.ranges for one in picked), default=0)
         complete = names if not widest else names[: max(1, _RANGES_PER_QUERY // widest)]
         sources: list[tuple[str, str, Sequence[object]]] = []
@@ -179,35 +181,6 @@ def grouped(session: Session, names: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         session.group = before
-
-
-@dataclass(frozen=True, slots=True)
-class _Picked:
-    """A part of a WHERE clause that picks keys.
-
-    Attributes:
-        where, args: from AND on, and its values.
-        indexes: those it may go by.
-        ranges: of an index, for each counter; 0: it goes by none over keys.
-        ordered: as :func:`countersink.store.totals.sums.grouping` has it.
-    """
-
-    where: str
-    args: tuple[object, ...]
-    indexes: str
-    ranges: int
-    ordered: bool
-
-
-def _picked(chosen: _Chosen) -> list[_Picked]:
-    """Parts that together pick the keys; none where there are no keys."""
-    if isinstance(chosen, KeyMatch):
-        ranges = len(chosen.keys) + len(chosen.prefix)
-        return [_Picked(*chosen.condition(), chosen.indexes, ranges, not ranges)]
-    return [
-        _Picked(f" AND counter_key IN ({marks(part)})", tuple(part), "by_key", len(part), True)
-        for part in parts(chosen, _RANGES_PER_QUERY)
-    ]
 
 
 def _ranges(scope: Scope) -> object:

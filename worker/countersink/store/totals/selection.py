@@ -10,7 +10,7 @@ from datetime import date, datetime
 from typing import Final
 
 from countersink.runtime.limits import key_bytes, text_bytes
-from countersink.store.sql import marks
+from countersink.store.sql import marks, parts
 
 MAX_PARTS: Final = 1_000
 """Keys and prefixes of one match: more would make a statement that no index is used for."""
@@ -124,6 +124,45 @@ ANY = KeyMatch()
 
 Keys = Sequence[str] | KeyMatch | None
 """Of which keys a question is: these, those that match, or (None) all."""
+
+ChosenKeys = KeyMatch | tuple[bytes, ...]
+"""Keys that match, or these as the table has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickedKeys:
+    """A part of a WHERE clause that picks keys.
+
+    Attributes:
+        where, args: from AND on, and its values.
+        indexes: those it may go by.
+        ranges: of an index, for each counter; 0: it goes by none over keys.
+        ordered: as :func:`countersink.store.totals.sums.grouping` has it.
+    """
+
+    where: str
+    args: tuple[object, ...]
+    indexes: str
+    ranges: int
+    ordered: bool
+
+
+def chosen_keys(keys: Keys) -> ChosenKeys:
+    """The keys that a question is of, in one form."""
+    if keys is None or isinstance(keys, KeyMatch):
+        return keys or ANY
+    return tuple(sorted({key_bytes(key) for key in keys}))
+
+
+def picked_keys(chosen: ChosenKeys, size: int) -> list[PickedKeys]:
+    """Parts that together pick the keys, of named ones so many; none where there are no keys."""
+    if isinstance(chosen, KeyMatch):
+        ranges = len(chosen.keys) + len(chosen.prefix)
+        return [PickedKeys(*chosen.condition(), chosen.indexes, ranges, not ranges)]
+    return [
+        PickedKeys(f" AND counter_key IN ({marks(part)})", tuple(part), "by_key", len(part), True)
+        for part in parts(chosen, size)
+    ]
 
 
 def _all_of_them(name: str) -> bool:

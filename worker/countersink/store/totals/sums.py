@@ -32,8 +32,14 @@ from typing import Any, Final
 from countersink.runtime.limits import key_bytes, key_text
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import label_of, month_ends
-from countersink.store.sql import marks, parts
-from countersink.store.totals.selection import ANY, KeyMatch, Keys, Selection
+from countersink.store.totals.selection import (
+    ANY,
+    KeyMatch,
+    Keys,
+    Selection,
+    chosen_keys,
+    picked_keys,
+)
 from countersink.store.totals.shapes import (
     Months,
     Shape,
@@ -301,25 +307,14 @@ def _table(
     keys: Keys,
     group: str,
 ) -> Rows:
-    matching = isinstance(keys, KeyMatch) and keys.bounded
-    column, by = grouping(group, ordered=not matching)
-    select = f"SELECT {column}SUM(amount) FROM {table}"
-    grouped = f" GROUP BY {by}" if by else ""
-    if keys is None:
-        sql = f"{select} FORCE INDEX (PRIMARY) WHERE counter = %s{where}{grouped}"
-        yield from session.query(sql, (counter, *args))
-        return
-    if isinstance(keys, KeyMatch):
-        picked, values = keys.condition()
-        sql = f"{select} FORCE INDEX ({keys.indexes}) WHERE counter = %s{where}{picked}{grouped}"
-        yield from session.query(sql, (counter, *args, *values))
-        return
-    for part in parts(sorted({key_bytes(key) for key in keys}), _KEYS_PER_QUERY):
-        sql = (
-            f"{select} FORCE INDEX (by_key)"
-            f" WHERE counter = %s{where} AND counter_key IN ({marks(part)}){grouped}"
+    for one in picked_keys(chosen_keys(keys), _KEYS_PER_QUERY):
+        column, by = grouping(group, ordered=one.ordered)
+        grouped = f" GROUP BY {by}" if by else ""
+        yield from session.query(
+            f"SELECT {column}SUM(amount) FROM {table} FORCE INDEX ({one.indexes})"
+            f" WHERE counter = %s{where}{one.where}{grouped}",
+            (counter, *args, *one.args),
         )
-        yield from session.query(sql, (counter, *args, *part))
 
 
 def _scope(session: Session, selection: Selection) -> Scope:
