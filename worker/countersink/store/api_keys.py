@@ -26,7 +26,7 @@ SCOPES: Final[tuple[Scope, ...]] = ("ingest", "read", "admin")
 
 MAX_NAME: Final = 255
 MAX_PATTERNS: Final = 100
-_ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
+ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 """Without those that look like another one."""
 _ID_LENGTH: Final = 10
 _SECRET_BYTES: Final = 32
@@ -36,7 +36,7 @@ _COLUMNS: Final = "id, name, scopes, counters, created, expires, revoked, last_u
 _LIVE: Final = "revoked IS NULL AND (expires IS NULL OR expires > UTC_TIMESTAMP(3))"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ApiKey:
     """A key, without its secret. All times are naive UTC.
 
@@ -85,6 +85,11 @@ def hash_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
+def random_id(length: int) -> str:
+    """An id that nothing else has, and that people can read to each other."""
+    return "".join(secrets.choice(ID_LETTERS) for _ in range(length))
+
+
 def create(
     session: Session,
     name: str,
@@ -111,7 +116,7 @@ def create(
     wanted = set(scopes)
     chosen = tuple(scope for scope in SCOPES if scope in wanted)
     _check(name, wanted, counters, expires)
-    id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
+    id = random_id(_ID_LENGTH)
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     ends = None if expires is None else expires.astimezone(UTC).replace(tzinfo=None)
     session.execute(
@@ -170,12 +175,8 @@ def live(session: Session) -> list[LiveKey]:
         f" FROM api_key WHERE {_LIVE}"
     )
     return [
-        LiveKey(
-            key=_key(row[:8]),
-            hash=bytes(row[8]),
-            expires_in=None if row[9] is None else int(row[9]) / 1e6,
-        )
-        for row in rows
+        LiveKey(key=_key(key), hash=hash, expires_in=None if left is None else int(left) / 1e6)
+        for *key, hash, left in rows
     ]
 
 
@@ -218,20 +219,12 @@ def _check(name: str, scopes: set[str], counters: Sequence[str], expires: dateti
 
 
 def _key(row: Sequence[Any]) -> ApiKey:
-    id, name, scopes, counters, created, expires, revoked, last_used = row
+    id, name, scopes, counters, *times = row
     patterns = json.loads(counters)  # the column takes nothing but JSON
     # Anything else than texts must not end up as no restriction at all.
     readable = isinstance(patterns, list) and all(isinstance(each, str) for each in patterns)
-    return ApiKey(
-        id=id,
-        name=name,
-        scopes=tuple(scope for scope in SCOPES if readable and scope in scopes.split(",")),
-        counters=tuple(patterns) if readable else (),
-        created=created,
-        expires=expires,
-        revoked=revoked,
-        last_used=last_used,
-    )
+    allowed = tuple(scope for scope in SCOPES if readable and scope in scopes.split(","))
+    return ApiKey(id, name, allowed, tuple(patterns) if readable else (), *times)
 
 
 LOGINS_PER_KEY: Final = 100

@@ -195,6 +195,16 @@ class Session:
             self.rollback_or_close()
             raise
 
+    @contextmanager
+    def variable(self, name: str, within: object, afterwards: object) -> Iterator[None]:
+        """A session variable has one value within the block, and another one from then on."""
+        self.execute(f"SET SESSION {name} = %s", (within,))
+        try:
+            yield
+        finally:
+            if not self.closed:
+                self.execute(f"SET SESSION {name} = %s", (afterwards,))
+
     def rollback_or_close(self) -> None:
         """Undo the open transaction, if need be by closing the connection. Never raises."""
         try:
@@ -464,3 +474,15 @@ def rerun(
             pause(random.uniform(0.0, longest))
             longest = min(2.0 * longest, _LONGEST_PAUSE)
     return work()
+
+
+def rerun_transaction(
+    session: Session, work: Callable[[], Result], *, attempts: int = ATTEMPTS
+) -> Result:
+    """As :func:`rerun`, with a transaction around ``work``."""
+
+    def attempt() -> Result:
+        with session.transaction():
+            return work()
+
+    return rerun(attempt, attempts=attempts)

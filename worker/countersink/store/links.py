@@ -11,13 +11,13 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from countersink.runtime.limits import is_name
+from countersink.store.api_keys import ID_LETTERS, random_id
 from countersink.store.connection import Session
 from countersink.store.errors import NoSuchLink, TooManyLinks
 
@@ -28,11 +28,10 @@ MOST_DAYS: Final = 366
 PAGE: Final = "/shared"
 """Path of the page that shows what a link shows."""
 PREFIX: Final = "cl_"
-_ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 _ID_LENGTH: Final = 12
 _SECRET_BYTES: Final = 32
 _TOKEN: Final = re.compile(r"cl_([A-Za-z0-9_-]{1,160})\.([A-Za-z0-9_-]{43})", re.ASCII)
-_CONTENT: Final = re.compile(rf"([{_ID_LETTERS}]{{1,16}})\.([0-9]{{1,12}})\.(.+)", re.ASCII)
+_CONTENT: Final = re.compile(rf"([{ID_LETTERS}]{{1,16}})\.([0-9]{{1,12}})\.(.+)", re.ASCII)
 _COLUMNS: Final = "l.id, l.counter, l.api_key, l.created, l.expires, l.revoked"
 _LIVE: Final = (
     "share_link AS l LEFT JOIN api_key AS k ON k.id = l.api_key"
@@ -42,7 +41,7 @@ _LIVE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ShareLink:
     """A link, without what it is signed with. All times are naive UTC.
 
@@ -138,7 +137,7 @@ def create(
     session.execute("DELETE FROM share_link WHERE expires < UTC_TIMESTAMP(3) - INTERVAL 30 DAY")
     if int(session.query(f"SELECT COUNT(*) FROM {_LIVE}")[0][0]) >= MOST:
         raise TooManyLinks(f"there are {MOST:,} links already: revoke some, or let them end")
-    id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
+    id = random_id(_ID_LENGTH)
     secret = secrets.token_bytes(_SECRET_BYTES)
     session.execute(
         "INSERT INTO share_link (id, secret, counter, api_key, created, expires)"
@@ -160,7 +159,7 @@ def path_of(counter: str, token: str) -> str:
 def list_links(session: Session) -> list[ShareLink]:
     """The links that are valid, those first that end last."""
     rows = session.query(f"SELECT {_COLUMNS} FROM {_LIVE} ORDER BY l.expires DESC, l.id")
-    return [ShareLink(**dict(zip(ShareLink.__slots__, row, strict=True))) for row in rows]
+    return [ShareLink(*row) for row in rows]
 
 
 def revoke(session: Session, id: str) -> ShareLink:
@@ -202,9 +201,8 @@ def live(session: Session) -> list[LiveLink]:
 
 
 def _found(session: Session, id: str) -> ShareLink:
-    row: Sequence[Any]
     (row,) = session.query(f"SELECT {_COLUMNS} FROM share_link AS l WHERE l.id = %s", (id,))
-    return ShareLink(**dict(zip(ShareLink.__slots__, row, strict=True)))
+    return ShareLink(*row)
 
 
 def _signature(secret: bytes, content: str) -> str:

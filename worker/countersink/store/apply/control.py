@@ -6,8 +6,8 @@ exclusive lock, knows that no transaction that went by the old values is still t
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -103,12 +103,6 @@ def bump(session: Session) -> None:
     )
 
 
-@contextmanager
-def short_waits(session: Session) -> Iterator[None]:
+def short_waits(session: Session) -> AbstractContextManager[None]:
     """Let a session wait for a lock for a second only, as others wait behind it."""
-    session.execute("SET SESSION innodb_lock_wait_timeout = %s", (EXCLUSIVE_LOCK_WAIT,))
-    try:
-        yield
-    finally:
-        if not session.closed:
-            session.execute("SET SESSION innodb_lock_wait_timeout = %s", (LOCK_WAIT,))
+    return session.variable("innodb_lock_wait_timeout", EXCLUSIVE_LOCK_WAIT, LOCK_WAIT)

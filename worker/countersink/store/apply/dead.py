@@ -14,7 +14,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-from countersink.store.connection import Session, rerun
+from countersink.store.connection import Session, rerun_transaction
 from countersink.store.sql import parts
 
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
@@ -175,13 +175,12 @@ def drop(
     """
     dropped = 0
     for page in pages(session, reason=reason, refs=refs, up_to=up_to):
-        dropped += rerun(partial(_drop_page, session, page))
+        dropped += rerun_transaction(session, partial(_drop_page, session, page))
     return dropped
 
 
 def _drop_page(session: Session, page: Sequence[Key]) -> int:
-    with session.transaction():
-        return sum(delete(session, key) for key in page)
+    return sum(delete(session, key) for key in page)
 
 
 def delete(session: Session, key: Key) -> int:

@@ -17,7 +17,7 @@ EVERY: Final = ""
 """In place of a counter's name: all counters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DayNote:
     """A note on a day of a counter, or of all counters.
 
@@ -96,4 +96,4 @@ def notes(
         " ORDER BY day, counter DESC",
         tuple(values),
     )
-    return [DayNote(**dict(zip(DayNote.__slots__, row, strict=True))) for row in rows]
+    return [DayNote(*row) for row in rows]

@@ -6,7 +6,7 @@ shared by whoever changes a value, alone by whoever changes the options or delet
 by options that have changed, and nobody deadlocks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from datetime import UTC, date, datetime
 from functools import partial
@@ -283,22 +283,16 @@ def _read(session: Session, where: str, args: tuple[bytes, ...]) -> list[Sequenc
             f" WHERE {where} AND o.period = %s AND o.time_zone = %s",
             (*args, period, time_zone),
         )
-        found += _sequences(rows)
-    return [sequence for _, sequence in sorted(found, key=itemgetter(0))]
-
-
-def _sequences(rows: list[tuple[Any, ...]]) -> Iterator[tuple[bytes, Sequence]]:
-    for name, period, value, updated, *options in rows:
-        yield (
-            bytes(name),
-            Sequence(
+        for name, start, value, updated, *options in rows:
+            sequence = Sequence(
                 name=name_text(name),
                 value=None if value is None else int(value),
-                period_start=_start(period.date()),
+                period_start=_start(start.date()),
                 updated_at=None if updated is None else _aware(updated),
                 options=options_of(options),
-            ),
-        )
+            )
+            found.append((bytes(name), sequence))
+    return [sequence for _, sequence in sorted(found, key=itemgetter(0))]
 
 
 def _start(period: date) -> date | None:

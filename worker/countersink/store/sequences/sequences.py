@@ -8,7 +8,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, Literal, TypeVar
 
-from countersink.store.connection import Connect, Session, rerun
+from countersink.store.connection import Connect, Session, rerun_transaction
 from countersink.store.errors import Conflict
 from countersink.store.in_app.connection import AppConnection
 from countersink.store.sequences import records
@@ -263,7 +263,7 @@ class Sequences:
     def _change(self, work: Callable[[Session], Result]) -> Result:
         with self._changing.lent() as session:
             try:
-                return rerun(partial(_in_transaction, session, work), attempts=records.ATTEMPTS)
+                return rerun_transaction(session, partial(work, session), attempts=records.ATTEMPTS)
             except Conflict as error:
                 raise Conflict(
                     "nothing was changed, since applications' transactions held the sequence all"
@@ -273,11 +273,6 @@ class Sequences:
 
     def __repr__(self) -> str:
         return "Sequences()"
-
-
-def _in_transaction(session: Session, work: Callable[[Session], Result]) -> Result:
-    with session.transaction():
-        return work(session)
 
 
 def _asked(step: int | None, start: int | None, n: int = 1) -> ValueRequest:

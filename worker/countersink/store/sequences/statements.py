@@ -137,15 +137,8 @@ def _times(n: int, asked: ValueRequest) -> str:
 
 
 def _added(value: str, asked: ValueRequest) -> str:
-    added = _times(asked.n, asked)
-    wide = f"CAST({value} AS DECIMAL(20)) + {added}"
-    # Within the limits, as configure() has seen to, whatever step this caller takes.
-    again = _block_end("COALESCE(o.start, o.step)", asked)
-    return (
-        f"IF(o.cycle AND ({wide} > o.maximum OR {wide} < o.minimum),"
-        f" CAST(LAST_INSERT_ID({again}) AS SIGNED),"
-        f" CAST(LAST_INSERT_ID({value} + {added}) AS SIGNED))"
-    )
+    added = f"CAST(LAST_INSERT_ID({value} + {_times(asked.n, asked)}) AS SIGNED)"
+    return _cycled(value, asked, "CAST(LAST_INSERT_ID({}) AS SIGNED)", added)
 
 
 def _handed(row: str, asked: ValueRequest) -> str:
@@ -153,14 +146,20 @@ def _handed(row: str, asked: ValueRequest) -> str:
     another one. Before all other columns: by what they were. It has more digits than a value, and
     is never an error.
     """
-    added = _times(asked.n, asked)
-    wide = f"CAST({row}.value AS DECIMAL(20)) + {added}"
     known = f"IF({row}.handed_at = {row}.updated_at, {row}.handed, {row}.value)"
-    again = _block_end("COALESCE(o.start, o.step)", asked)
-    return (
-        f"{row}.handed = IF(o.cycle AND ({wide} > o.maximum OR {wide} < o.minimum), {again},"
-        f" CAST({known} AS DECIMAL(30)) + {added}), {row}.handed_at = UTC_TIMESTAMP(3)"
-    )
+    added = f"CAST({known} AS DECIMAL(30)) + {_times(asked.n, asked)}"
+    handed = _cycled(f"{row}.value", asked, "{}", added)
+    return f"{row}.handed = {handed}, {row}.handed_at = UTC_TIMESTAMP(3)"
+
+
+def _cycled(value: str, asked: ValueRequest, form: str, added: str) -> str:
+    """What comes after a value: where it is beyond the limits of a sequence that cycles, the end of
+    the first block, in a form; else ``added``.
+    """
+    wide = f"CAST({value} AS DECIMAL(20)) + {_times(asked.n, asked)}"
+    # Within the limits, as configure() has seen to, whatever step this caller takes.
+    again = form.format(_block_end("COALESCE(o.start, o.step)", asked))
+    return f"IF(o.cycle AND ({wide} > o.maximum OR {wide} < o.minimum), {again}, {added})"
 
 
 def _integer(value: int) -> str:

@@ -3,7 +3,7 @@
 
 import builtins
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from countersink.store.connection import Connect, Session
 from countersink.store.counters.settings import DEFAULT_APP_SLOTS
@@ -13,6 +13,7 @@ from countersink.store.tracked import check, definitions, lifecycle
 from countersink.store.tracked.check import COUNT_SECONDS, Progress, RowDifference, no_progress
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.lifecycle import Plan
+from countersink.store.tracked.recount import Repaired
 from countersink.store.tracked.triggers import Notice, quiet
 
 __all__ = [
@@ -23,25 +24,6 @@ __all__ = [
     "TrackedTable",
     "TrackedTables",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repaired:
-    """What a repair did.
-
-    Attributes:
-        tracked: the table, as it is tracked now.
-        triggers: how many were made anew.
-        rows: of the table, at the moment at which they were counted.
-        cells: (day, key) whose count was wrong and has been put right.
-        difference: what their corrections add up to.
-    """
-
-    tracked: TrackedTable
-    triggers: int
-    rows: int
-    cells: int
-    difference: int
 
 
 class TrackedTables:
@@ -179,14 +161,8 @@ class TrackedTables:
             Conflict: as :meth:`track`.
         """
         name = self._named(table_or_counter, counter).counter
-        made, counted = lifecycle.count(self._connect, self._database, name, progress, notice)
-        return Repaired(
-            tracked=self._of(name),
-            triggers=made,
-            rows=counted.rows,
-            cells=counted.cells,
-            difference=counted.difference,
-        )
+        done = lifecycle.count(self._connect, self._database, name, progress, notice)
+        return replace(done, tracked=self._of(name))
 
     def check(self, session: Session, tracked: TrackedTable) -> builtins.list[RowDifference]:
         """What is wrong with a tracked table; as :func:`countersink.store.tracked.check.check`.

@@ -67,7 +67,7 @@ RowProblem = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RowDifference:
     """Something that is wrong with a tracked table.
 
@@ -131,20 +131,20 @@ def _not_in_work(
 
 def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
     ((database,),) = session.query("SELECT DATABASE()")
-    strays = _strays(session, tracked)
+    strays = list(_strays(session, tracked))
     try:
         table = triggers.table_of(session, tracked, database)
     except ValueError as error:
-        return [RowDifference(tracked=tracked, problem="no_table", detail=f"{error}"), *strays]
+        return [RowDifference(tracked, "no_table", f"{error}"), *strays]
     try:
         require_columns(table, tracked)
     except ValueError as error:
         detail = f"{error}{_failing(session, tracked, table)}"
-        return [RowDifference(tracked=tracked, problem="no_column", detail=detail), *strays]
+        return [RowDifference(tracked, "no_column", detail), *strays]
     found = [*_triggers(session, tracked, table, database), *strays]
     if tracked.counted is None:
         detail = "its rows were not counted to the end: run track again, or verify with --repair"
-        return [*found, RowDifference(tracked=tracked, problem="not_counted", detail=detail)]
+        return [*found, RowDifference(tracked, "not_counted", detail)]
     with session.transaction(snapshot=True):
         wrong, _ = differences(session, tracked, table)
         return found + _cells(session, tracked, wrong)
@@ -156,18 +156,18 @@ def _triggers(
     try:
         there = triggers.existing(session, tracked)
     except HiddenTriggers as error:
-        yield RowDifference(tracked=tracked, problem="hidden_trigger", detail=f"{error}")
+        yield RowDifference(tracked, "hidden_trigger", f"{error}")
         return
     should_be = triggers.wanted(tracked, table, database)
     for trigger in triggers.split(there, should_be)[1]:
         now = next((each for each in there if each.name == trigger.name), None)
         detail = f"the trigger {trigger.name} {_difference(now, table)}"
-        yield RowDifference(tracked=tracked, problem="no_trigger", detail=detail)
+        yield RowDifference(tracked, "no_trigger", detail)
     for definer in sorted({trigger.definer for trigger in there}):
         trouble = privileges.trouble_of(session, definer, table.schema, table.name, database)
         if trouble is not None:
             detail = f"its triggers run as {definer}, and writes that fire them fail: {trouble}"
-            yield RowDifference(tracked=tracked, problem="no_definer", detail=detail)
+            yield RowDifference(tracked, "no_definer", detail)
 
 
 def _difference(now: InstalledTrigger | None, table: AppTable) -> str:
@@ -199,16 +199,11 @@ def _failing(session: Session, tracked: TrackedTable, table: AppTable) -> str:
     return ""
 
 
-def _strays(session: Session, tracked: TrackedTable) -> list[RowDifference]:
-    return [
-        RowDifference(
-            tracked=tracked,
-            problem="stray_trigger",
-            detail=f"the trigger {stray.name} on {stray.schema}.{stray.table}, a copy of the"
-            " table, counts here, too",
-        )
-        for stray in triggers.strays(session, tracked)
-    ]
+def _strays(session: Session, tracked: TrackedTable) -> Iterator[RowDifference]:
+    for stray in triggers.strays(session, tracked):
+        place = f"{stray.schema}.{stray.table}"
+        detail = f"the trigger {stray.name} on {place}, a copy of the table, counts here, too"
+        yield RowDifference(tracked, "stray_trigger", detail)
 
 
 def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> list[RowDifference]:
@@ -228,16 +223,9 @@ def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> l
             detail += f"; the bucket {label_text(label)} is none that a trigger writes"
         if len(found) == MOST - 1 and more > 0:
             detail += f"; and {more:,} more days and keys like this"
+        day = label_time(label).date()
         found.append(
-            RowDifference(
-                tracked=tracked,
-                problem="row_count",
-                detail=detail,
-                day=label_time(label).date(),
-                key=key_text(key),
-                in_counter=int(counted),
-                in_table=rows,
-            )
+            RowDifference(tracked, "row_count", detail, day, key_text(key), int(counted), rows)
         )
     return found
 
@@ -264,7 +252,8 @@ def differences(
     found = {cell: -amount for cell, amount in in_counter(session, tracked.counter) if amount}
     done = 0
     progress(0, table.rows)
-    with _told(tracked.name), _as_triggers_do(session):
+    # Under the ``sql_mode`` of triggers: in another one MySQL finds no text for broken UCS-2.
+    with _told(tracked.name), session.variable("sql_mode", TRIGGER_MODE, SQL_MODE):
         for part in _in_table(session, tracked, table):
             for number, key, rows in part:
                 cell = (label_of_number(int(number)), bytes(key))
@@ -298,17 +287,6 @@ def _told(table: str) -> Iterator[None]:
             " this again",
             code=error.code,
         ) from error
-
-
-@contextmanager
-def _as_triggers_do(session: Session) -> Iterator[None]:
-    """Under the ``sql_mode`` of triggers: in another one MySQL finds no text for broken UCS-2."""
-    session.execute("SET SESSION sql_mode = %s", (TRIGGER_MODE,))
-    try:
-        yield
-    finally:
-        if not session.closed:
-            session.execute("SET SESSION sql_mode = %s", (SQL_MODE,))
 
 
 def in_counter(session: Session, counter: str) -> Iterator[tuple[Cell, int]]:

@@ -31,7 +31,7 @@ from countersink.store.tracked.definitions import (
 )
 from countersink.store.tracked.recount import (
     EVERYTHING,
-    RecountResult,
+    Repaired,
     empty,
     recount,
     turn,
@@ -130,8 +130,8 @@ def claim(session: Session, wanted: TrackedTable) -> bool:
 
 def count(
     connect: Connect, database: str, counter: str, progress: Progress, notice: Notice
-) -> tuple[int, RecountResult]:
-    """Make the triggers that are missing, then count; how many were made, and what was found.
+) -> Repaired:
+    """Make the triggers that are missing, then count.
 
     Raises:
         UnknownCounter: nothing is tracked as ``counter``.
@@ -148,7 +148,7 @@ def count(
                         tracked = uncounted(session, tracked)
                         table, drop, make = _look(changer, tracked, database)
                     _change(changer, tracked, drop, make, notice)
-                return len(make), recount(session, connect, tracked, table, progress)
+                return recount(session, connect, tracked, table, len(make), progress)
         except TableChanged as error:
             if attempt == _ATTEMPTS:
                 raise

@@ -19,15 +19,9 @@ from functools import partial
 from typing import Final
 
 from countersink.store import sql
-from countersink.store.connection import Connect, Session, rerun
-from countersink.store.counters.deletion_sql import Deleted, Position, delete_rows
-from countersink.store.errors import (
-    BadData,
-    Conflict,
-    Refused,
-    Unavailable,
-    UnknownCounter,
-)
+from countersink.store.connection import Connect, Session, rerun, rerun_transaction
+from countersink.store.counters.deletion_sql import delete_rows
+from countersink.store.errors import BadData, Conflict, Refused, Unavailable, UnknownCounter
 from countersink.store.ledger.postings import Posting, post
 from countersink.store.tracked.check import Cell, Progress, differences
 from countersink.store.tracked.definitions import (
@@ -46,20 +40,25 @@ CELLS_PER_COMMIT: Final = 10_000
 _TURN_ATTEMPTS: Final = 3
 ROWS: Final = 1000
 """Rows per transaction."""
+_FROM_A_KEY: Final = "counter = %s AND bucket = %s AND counter_key >= %s"
 EVERYTHING: Final = 2**31 - 1
 """As a number of rows: all there are."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecountResult:
-    """What a recount found.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """What a repair did.
 
     Attributes:
-        rows: of the table.
+        tracked: the table, as it is tracked now.
+        triggers: how many were made anew.
+        rows: of the table, at the moment at which they were counted.
         cells: (day, key) whose count was wrong and has been put right.
         difference: what their corrections add up to.
     """
 
+    tracked: TrackedTable
+    triggers: int
     rows: int
     cells: int
     difference: int
@@ -109,8 +108,9 @@ def recount(
     connect: Connect,
     tracked: TrackedTable,
     table: AppTable,
+    made: int,
     progress: Progress,
-) -> RecountResult:
+) -> Repaired:
     """Put a counter right; all triggers of the table are there. It commits the session.
 
     Args:
@@ -118,6 +118,7 @@ def recount(
         connect: makes the session that writes.
         tracked: how the table is counted.
         table: the table.
+        made: how many of its triggers were made just before.
         progress: told after each part of the table.
 
     Raises:
@@ -148,7 +149,13 @@ def recount(
             ) from error
     set_counted(session, tracked.counter)
     session.commit()
-    return RecountResult(rows, len(found), sum(found.values()))
+    return Repaired(
+        tracked=tracked,
+        triggers=made,
+        rows=rows,
+        cells=len(found),
+        difference=sum(found.values()),
+    )
 
 
 def empty(session: Session, counter: str) -> None:
@@ -168,7 +175,9 @@ def empty(session: Session, counter: str) -> None:
     for (bucket,) in buckets:
         key: bytes | None = b""
         while key is not None:
-            _, last = rerun(partial(_page, session, (counter, bucket, key)))
+            place = (counter, bucket, key)
+            page = partial(delete_rows, session, "counter_slot", _FROM_A_KEY, place, ROWS)
+            _, last = rerun_transaction(session, page)
             key = None if last is None else last[1]
 
 
@@ -235,14 +244,3 @@ def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> 
                 + ", ".join(values)
                 + clause
             )
-
-
-def _page(session: Session, args: tuple[object, ...]) -> tuple[Deleted, Position | None]:
-    with session.transaction():
-        return delete_rows(
-            session,
-            "counter_slot",
-            "counter = %s AND bucket = %s AND counter_key >= %s",
-            args,
-            ROWS,
-        )

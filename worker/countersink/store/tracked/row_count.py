@@ -14,10 +14,11 @@ not decide, it cannot be told whether its rows are asked for: that is an error.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Final
 
 from countersink.store.connection import Session
+from countersink.store.counters.buckets import day_label, label_time
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.sql import marks, parts
 from countersink.store.totals.selection import check_days
@@ -81,7 +82,9 @@ def row_count(
         raise UnknownCounter(f"no table or counter {table!r} is tracked: countersink track {table}")
     tracked = _choose(found, table, asked, start or end)
     conditions = _conditions(session, tracked, asked)
-    return count(session, tracked.counter, conditions, Days(start, end))
+    if NEVER in conditions:
+        return 0
+    return _Selection(session, tracked.counter, conditions, Days(start, end)).sum()
 
 
 def _check_told_apart(start: date | None, end: date | None) -> None:
@@ -167,7 +170,7 @@ class Days:
     def condition(self) -> tuple[str, tuple[object, ...]]:
         """The rest of a WHERE clause, from AND on, and its values."""
         ends = [("=", self.start)] if self.single else [(">=", self.start), ("<=", self.end)]
-        given = [(sign, _midnight(day)) for sign, day in ends if day is not None]
+        given = [(sign, label_time(day_label(day))) for sign, day in ends if day is not None]
         where = "".join(f" AND bucket {sign} %s" for sign, _ in given)
         return where, tuple(moment for _, moment in given)
 
@@ -184,23 +187,6 @@ class KeyRange:
         if self.end is None:
             return "counter_key >= %s", (self.first,)
         return "counter_key >= %s AND counter_key < %s", (self.first, self.end)
-
-
-def count(session: Session, counter: str, conditions: Sequence[Condition], days: Days) -> int:
-    """How many rows there are that meet the conditions, in the session's snapshot.
-
-    Args:
-        session: in a snapshot.
-        counter: of the tracked table.
-        conditions: one for each column of its keys, in their order.
-        days: of its day column.
-
-    Raises:
-        StoreError: as any query.
-    """
-    if NEVER in conditions:
-        return 0
-    return _Selection(session, counter, conditions, days).sum()
 
 
 class _Selection:
@@ -388,7 +374,3 @@ def _untold() -> ValueError:
         "there are rows whose values are too long for a key, which is cut: it cannot be told which"
         " of them are meant; give the values of all columns, of a column with a binary collation"
     )
-
-
-def _midnight(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day)  # noqa: DTZ001 (naive, as DATETIME is)
