@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
 from importlib import resources
@@ -71,7 +72,7 @@ def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session
     other = f"{settings.database}_file"
     session.execute(f"CREATE DATABASE {other} CHARACTER SET latin1")
     try:
-        with connect(settings.with_database(other)) as written:
+        with connect(replace(settings, database=other)) as written:
             for statement in split_statements(sql):
                 written.execute(statement)
             assert _schema(written) == _schema(session)

@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 
@@ -74,6 +75,7 @@ _ASK: Final = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class Session:
     """One connection with our settings on it. Not for two threads at once, but for :meth:`abort`.
 
@@ -89,23 +91,14 @@ class Session:
         interrupted: :meth:`interrupt` was called: it is good for nothing but to be closed.
     """
 
-    def __init__(
-        self,
-        connection: "pymysql.connections.Connection[Any]",
-        dialect: Dialect,
-        max_allowed_packet: int,
-        snapshot_isolation: bool = False,
-        where: Settings | None = None,
-        server: tuple[str, ...] = (),
-    ) -> None:
-        self._connection = connection
-        self._where = where
-        self.server = server
-        self.interrupted = False
-        self.dialect = dialect
-        self.max_allowed_packet = max_allowed_packet
-        self.snapshot_isolation = snapshot_isolation
-        self.group: CounterGroup | None = None
+    _connection: "pymysql.connections.Connection[Any]"
+    dialect: Dialect
+    max_allowed_packet: int
+    snapshot_isolation: bool
+    _where: Settings
+    server: tuple[str, ...]
+    interrupted: bool = False
+    group: "CounterGroup | None" = None
 
     @property
     def closed(self) -> bool:
@@ -256,7 +249,7 @@ class Session:
         """
         self.interrupted = True
         try:
-            with connect(self._where or "", database=False) as other:
+            with connect(self._where, database=False) as other:
                 if other.server != self.server:  # behind one name: there the number is another's
                     raise Unavailable("another server answers to this name")
                 driver: Any = self._connection

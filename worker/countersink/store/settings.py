@@ -1,13 +1,14 @@
 """The database's URL: its form, options, TLS, and error messages."""
 
 import ssl
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from countersink.store.errors import Misconfigured
 
 _OPTIONS: Final = ("ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "unix_socket")
+_FILES: Final = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("0", "false", "no", "off")
 _FORM: Final = "mysql://user:password@host:3306/database"
@@ -88,16 +89,9 @@ class Settings:
             user=unquote(parts.username) if parts.username else None,
             password=unquote(parts.password or ""),
             database=database or None,
-            unix_socket=options.get("unix_socket") or None,
             tls=_tls(options),
-            ssl_ca=options.get("ssl_ca") or None,
-            ssl_cert=options.get("ssl_cert") or None,
-            ssl_key=options.get("ssl_key") or None,
+            **{name: options.get(name) or None for name in _FILES},
         )
-
-    def with_database(self, database: str | None) -> "Settings":
-        """The same server and login with another database."""
-        return replace(self, database=database)
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """What to check the server's certificate with; None for ``off`` and ``prefer``.

@@ -194,13 +194,13 @@ def _unknown(amounts: Amounts, policies: Policies) -> dict[Place, _Day]:
     return found
 
 
+@dataclass(slots=True)
 class _Deciding:
     """Which keys of some days may be made, in one transaction."""
 
-    def __init__(self, session: Session, policies: Policies) -> None:
-        self._session = session
-        self._policies = policies
-        self._seen: dict[Place, int | None] = {}
+    _session: Session
+    _policies: Policies
+    _seen: dict[Place, int | None] = field(default_factory=dict)
 
     def look(
         self, days: dict[Place, _Day]

@@ -171,7 +171,6 @@ _AROUND: Final = 4 * 3600
 """Seconds around midnight within which a change of clocks can make a date come back."""
 _STEP: Final = 6 * 3600
 """Seconds between two looks for a change of clocks."""
-_UTC_DAY: Final = 86_400
 _FIRST: Final = day_label(FIRST_DAY)
 _END: Final = day_label(LAST_DAY + ONE_DAY)
 
@@ -232,16 +231,12 @@ def after(day: date) -> date | None:
 
 def later(one: int | None, other: int | None) -> int | None:
     """The later of two beginnings; None is the open one."""
-    if one is None or other is None:
-        return other if one is None else one
-    return max(one, other)
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
 def earlier(one: int | None, other: int | None) -> int | None:
     """The earlier of two ends; None is the open one."""
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+    return min((each for each in (one, other) if each is not None), default=None)
 
 
 def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
@@ -250,7 +245,7 @@ def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
         return []
     found = []
     current = offset_at(time_zone, begin)
-    for day in range(begin // _UTC_DAY, (end - 1) // _UTC_DAY + 1):
+    for day in range(begin // _DAY, (end - 1) // _DAY + 1):
         for change, offset in _clock_changes(time_zone, day):
             if begin < change < end and offset != current:
                 found.append((begin, change, current))
@@ -343,9 +338,9 @@ def require_length(
 def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
     """(instant, offset from then on) of each change of clocks in a UTC day, its end included."""
     found = []
-    begin = utc_day * _UTC_DAY
+    begin = utc_day * _DAY
     before = offset_at(time_zone, begin)
-    for low in range(begin, begin + _UTC_DAY, _STEP):
+    for low in range(begin, begin + _DAY, _STEP):
         after = offset_at(time_zone, low + _STEP)
         if after != before:
             found.append((_change(time_zone, low, low + _STEP, before), after))

@@ -184,7 +184,6 @@ def signed(insert_id: int) -> int:
 
 
 FIRST_SHARED: Final = 256
-LAST_SHARED: Final = 511
 FIRST_OWN: Final = 1024
 OWN_SLOTS: Final = 2**16 - FIRST_OWN
 """All others that the column has: connections of the same slot are so many connections apart."""

@@ -8,18 +8,28 @@ would make in the table itself.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.errors import BadData
-from countersink.store.sql import parts
+from countersink.store.sql import EPOCH, parts
 from countersink.store.tracked.table import BINARY_TYPES, INTEGER_TYPES, OWN_TEXT, Column
 
 _COMPARED: Final = 500
 """Values that the server is asked about at a time."""
+_GIVEN: Final = {
+    **dict.fromkeys(INTEGER_TYPES, "an int"),
+    **dict.fromkeys(BINARY_TYPES, "bytes"),
+    "year": "an int",
+    "decimal": "an int or Decimal",
+    "date": "a date",
+    "datetime": "a naive datetime",
+    "time": "a timedelta or time",
+}
+"""What is compared with a column, by its type; with others a str."""
 _BYTEWISE: Final = re.compile(r".*_(nopad|0900)_bin")
 """Collations in which text is equal only to itself; other binary ones ignore blanks at the end."""
 
@@ -74,7 +84,7 @@ def condition(session: Session, column: Column, value: object) -> Condition:
     """
     if value is None:
         return Exactly(None)
-    if column.has_text:
+    if column.has_text and isinstance(value, str):
         return _text(session, column, value)
     if column.type in INTEGER_TYPES and isinstance(value, int):
         return Exactly(str(int(value)))
@@ -93,16 +103,17 @@ def condition(session: Session, column: Column, value: object) -> Condition:
         return _time(column, value)
     if column.type in OWN_TEXT and isinstance(value, str):
         return _own_text(session, column, value)
-    raise TypeError(f"column {column.name} is {_kind(column)}, not {type(value).__name__}")
+    wanted = f"of type {column.type.upper()}: give {_GIVEN.get(column.type, 'a str')}"
+    raise TypeError(f"column {column.name} is {wanted}, not {type(value).__name__}")
 
 
+@dataclass(slots=True)
 class Check:
     """Says which values of a column meet a condition."""
 
-    def __init__(self, session: Session, condition: Condition) -> None:
-        self._session = session
-        self._condition = condition
-        self._known: dict[str, bool] = {}
+    _session: Session
+    _condition: Condition
+    _known: dict[str, bool] = field(default_factory=dict)
 
     def ask(self, values: Iterable[str | None]) -> None:
         """Find out about these values, where only the server can tell.
@@ -128,9 +139,7 @@ class Check:
         return _is(value, one.value) if isinstance(one, Number) else self._known[value]
 
 
-def _text(session: Session, column: Column, value: object) -> Condition:
-    if not isinstance(value, str):
-        raise TypeError(f"column {column.name} is {_kind(column)}, not {type(value).__name__}")
+def _text(session: Session, column: Column, value: str) -> Condition:
     try:
         in_hex = value.encode().hex()
     except UnicodeEncodeError as error:
@@ -167,12 +176,7 @@ def _moment(column: Column, value: date) -> Condition:
 
 def _time(column: Column, value: time | timedelta) -> Condition:
     if isinstance(value, time):
-        value = timedelta(
-            hours=value.hour,
-            minutes=value.minute,
-            seconds=value.second,
-            microseconds=value.microsecond,
-        )
+        value = datetime.combine(EPOCH, value.replace(tzinfo=None)) - EPOCH
     sign = "-" if value < timedelta() else ""
     seconds, microseconds = divmod(abs(value) // timedelta(microseconds=1), 1_000_000)
     minutes, second = divmod(seconds, 60)
@@ -197,23 +201,6 @@ def _own_text(session: Session, column: Column, value: str) -> Condition:
     if text is None:
         raise ValueError(f"{value!r} is no {column.type.upper()}, as column {column.name} holds")
     return Exactly(str(text))
-
-
-def _kind(column: Column) -> str:
-    given = {
-        "year": "an int",
-        "decimal": "an int or Decimal",
-        "date": "a date",
-        "datetime": "a naive datetime",
-        "time": "a timedelta or time",
-    }
-    if column.type in INTEGER_TYPES:
-        how = "an int"
-    elif column.type in BINARY_TYPES:
-        how = "bytes"
-    else:
-        how = given.get(column.type, "a str")
-    return f"of type {column.type.upper()}: give {how}"
 
 
 def _is(text: str, number: Decimal) -> bool:

@@ -187,16 +187,10 @@ def insert(session: Session, tracked: TrackedTable) -> None:
     )
 
 
-def set_counted(session: Session, counter: str) -> None:
-    """Note that the counter is right from now on."""
-    session.execute(
-        "UPDATE tracked_table SET counted = UTC_TIMESTAMP(3) WHERE counter = %s", (counter,)
-    )
-
-
-def set_uncounted(session: Session, counter: str) -> None:
-    """Note that the counter is not right, or may not be in a moment."""
-    session.execute("UPDATE tracked_table SET counted = NULL WHERE counter = %s", (counter,))
+def set_counted(session: Session, counter: str, counted: bool) -> None:
+    """Note that the counter is right from now on; or that it is not, or may not be in a moment."""
+    now = "UTC_TIMESTAMP(3)" if counted else "NULL"
+    session.execute(f"UPDATE tracked_table SET counted = {now} WHERE counter = %s", (counter,))
 
 
 def delete(session: Session, counter: str) -> None:

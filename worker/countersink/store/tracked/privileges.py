@@ -56,9 +56,8 @@ def require_before(session: Session, schema: str, table: str, database: str) -> 
         return
     if session.dialect.name == "mariadb" and _public(session):
         return  # what everybody has been granted a trigger has, too, but cannot be read everywhere
-    for place, needed in _needed(schema, table, database):
-        if not _privileges(session, user, *place).issuperset(needed):
-            raise Refused(_lacks(user, *place, needed), code=1142)
+    if (lack := _missing(session, user, schema, table, database)) is not None:
+        raise Refused(lack, code=1142)
     variables = dict(
         session.query(
             "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'log_bin_trust_function_creators')"
@@ -126,22 +125,18 @@ def trouble_of(
             by_role = _public(session)
     except Refused:
         return None
-    if by_role:
-        return None
-    for place, needed in _needed(schema, table, database):
-        if not _privileges(session, definer, *place).issuperset(needed):
-            return _lacks(definer, *place, needed)
+    return None if by_role else _missing(session, definer, schema, table, database)
+
+
+def _missing(session: Session, user: str, schema: str, table: str, database: str) -> str | None:
+    """What a user lacks that triggers, or whoever makes them, need; None for nothing."""
+    needed = ("SELECT", "TRIGGER")
+    if not _privileges(session, user, schema, table).issuperset(needed):
+        return _lacks(user, schema, table, needed)
+    counting = ("SELECT", "INSERT", "UPDATE")
+    if not _privileges(session, user, database, "counter_slot").issuperset(counting):
+        return _lacks(user, database, "counter_slot", counting)
     return None
-
-
-def _needed(
-    schema: str, table: str, database: str
-) -> tuple[tuple[tuple[str, str], tuple[str, ...]], ...]:
-    """(database, table) and the rights on it that triggers and whoever makes them need."""
-    return (
-        ((schema, table), ("SELECT", "TRIGGER")),
-        ((database, "counter_slot"), ("SELECT", "INSERT", "UPDATE")),
-    )
 
 
 def _public(session: Session) -> bool:

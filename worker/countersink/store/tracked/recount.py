@@ -28,7 +28,6 @@ from countersink.store.tracked.definitions import (
     TrackedTable,
     read_locked,
     set_counted,
-    set_uncounted,
 )
 from countersink.store.tracked.encoding import LATE_DAY, NO_DAY, is_day
 from countersink.store.tracked.table import AppTable
@@ -97,7 +96,7 @@ def uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
         Conflict: somebody else has had its turn in between, and goes on.
     """
     while tracked.counted is not None:
-        set_uncounted(session, tracked.counter)
+        set_counted(session, tracked.counter, False)
         session.commit()
         tracked = _take(session, tracked.counter)
     return tracked
@@ -147,7 +146,7 @@ def recount(
                 f" add up in 64 bits ({error}): untrack the table, then track it again",
                 code=error.code,
             ) from error
-    set_counted(session, tracked.counter)
+    set_counted(session, tracked.counter, True)
     session.commit()
     return Repaired(
         tracked=tracked,

@@ -154,7 +154,12 @@ class AppTable:
         for column in found:
             if found.count(column) > 1:
                 raise ValueError(f"column {column.name} is given twice")
-        require_width(found)
+        if width(found) > MAX_WIDTH:
+            said = ", ".join(f"{column.name} up to {widest(column):,}" for column in found)
+            raise ValueError(
+                f"the values may not fit the {MAX_WIDTH:,} bytes that are read of a row ({said}"
+                f" bytes of UTF-8): count by fewer or narrower columns; {_GENERATED}"
+            )
         return found
 
     def day_column(self, name: str) -> Column:
@@ -251,21 +256,6 @@ def require_columns(table: AppTable, tracked: TrackedTable) -> None:
     table.by_columns(tracked.by)
     if tracked.day is not None:
         table.day_column(tracked.day)
-
-
-def require_width(columns: Sequence[Column]) -> None:
-    """Check that the values of these columns are no longer than a trigger should read for each row.
-
-    Raises:
-        ValueError: they may be, or a column cannot be counted by; says what can be done.
-    """
-    if width(columns) <= MAX_WIDTH:
-        return
-    said = ", ".join(f"{column.name} up to {widest(column):,}" for column in columns)
-    raise ValueError(
-        f"the values may not fit the {MAX_WIDTH:,} bytes that are read of a row ({said} bytes of"
-        f" UTF-8): count by fewer or narrower columns; {_GENERATED}"
-    )
 
 
 def width(columns: Sequence[Column]) -> int:
