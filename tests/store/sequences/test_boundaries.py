@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from countersink.store.counters.buckets import day_label, label_time
 from countersink.store.errors import Refused
 from countersink.store.sequences.options import (
     ALL_TIME,
@@ -16,7 +17,6 @@ from countersink.store.sequences.options import (
     PeriodLength,
     Scheme,
     first_day_at,
-    midnight,
     place_at,
 )
 
@@ -80,7 +80,7 @@ def test_the_statement_knows_the_neighbouring_periods(
     place = place_at(scheme, instant)
     at = instant + hours * 3600
     expected = first_day_at(scheme, at)
-    assert _evaluated(place.expression, place.condition, at) == midnight(expected)
+    assert _evaluated(place.expression, place.condition, at) == label_time(day_label(expected))
 
 
 def _evaluated(expression: str, condition: str, instant: float) -> datetime | None:

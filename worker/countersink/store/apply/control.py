@@ -18,7 +18,7 @@ from countersink.store.sql import NOW_MS
 EXCLUSIVE_LOCK_WAIT: Final = 1
 """Seconds to wait for the exclusive lock: meanwhile no worker gets the shared one."""
 EXCLUSIVE_ATTEMPTS: Final = 20
-LOST_ROW: Final = (
+_LOST_ROW: Final = (
     "table control has lost its row: restore it, with its pruned_before, from a backup"
 )
 
@@ -35,12 +35,14 @@ class Control:
         now: Unix ms, on the server's clock.
         policy_version: grows with every change of what a counter's buckets are.
         strict: rows of counters that nobody has made are refused.
+        max_keys: keys that a day may have of counters without a cap of their own; None: any number.
     """
 
     watermark: int
     now: int
     policy_version: int
     strict: bool
+    max_keys: int | None
 
 
 def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
@@ -53,12 +55,13 @@ def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
         Refused: the row is gone.
     """
     rows = session.query(
-        f"SELECT pruned_before, {NOW_MS}, policy_version, strict FROM control WHERE id = 1 {lock}"
+        f"SELECT pruned_before, {NOW_MS}, policy_version, strict, max_keys FROM control"
+        f" WHERE id = 1 {lock}"
     )
     if not rows:
-        raise Refused(LOST_ROW)
-    watermark, now, version, strict = rows[0]
-    return Control(int(watermark), int(now), int(version), bool(strict))
+        raise Refused(_LOST_ROW)
+    watermark, now, version, strict, max_keys = rows[0]
+    return Control(int(watermark), int(now), int(version), bool(strict), max_keys)
 
 
 def exclusive(

@@ -8,25 +8,11 @@ from typing import TypeVar
 
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Connect, Session
-from countersink.store.counters import buckets, deletion
+from countersink.store.counters import buckets, deletion, settings
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.deletion import Deleted
 from countersink.store.counters.policies import load
-from countersink.store.counters.settings import (
-    Counter,
-    KeepDays,
-    MaxKeys,
-    SettingsChange,
-    change,
-    check_app_slots,
-    check_keep_days,
-    check_max_keys,
-    check_name,
-    check_resolution,
-    read,
-    require,
-    start_minute,
-)
+from countersink.store.counters.settings import Counter, KeepDays, MaxKeys, SettingsChange
 from countersink.store.errors import Conflict
 from countersink.store.in_app import settings_version
 from countersink.store.sessions import Pool
@@ -54,7 +40,7 @@ class Counters:
 
     def list(self) -> "list[Counter]":
         """Every counter that was made or counted, by name."""
-        return self._pool.read(read)
+        return self._pool.read(settings.read)
 
     def show(self, name: str) -> Counter:
         """One counter.
@@ -64,8 +50,8 @@ class Counters:
         """
 
         def work(session: Session) -> Counter:
-            require(session, name)
-            return read(session, name)[0]
+            settings.require(session, name)
+            return settings.read(session, name)[0]
 
         return self._pool.read(work)
 
@@ -106,20 +92,20 @@ class Counters:
             ValueError: a value that cannot be, or a change that may not be; says what can.
             TrackedCounter: it is that of a tracked table.
         """
-        check_name(name)
+        settings.check_name(name)
         if time_zone is not None:
             buckets.zone(time_zone)
         wanted = SettingsChange(
             name,
             time_zone,
-            None if resolution is None else check_resolution(resolution),
-            None if keep_days is None else (check_keep_days(keep_days),),
-            None if max_keys is None else (check_max_keys(max_keys),),
-            None if app_slots is None else check_app_slots(app_slots),
-            None if start is None else start_minute(start),
+            None if resolution is None else settings.check_resolution(resolution),
+            None if keep_days is None else (settings.check_keep_days(keep_days),),
+            None if max_keys is None else (settings.check_max_keys(max_keys),),
+            None if app_slots is None else settings.check_app_slots(app_slots),
+            None if start is None else settings.start_minute(start),
         )
 
-        return self._alone(partial(change, wanted), name)
+        return self._alone(partial(settings.change, wanted), name)
 
     def delete(self, name: str, key: str | None = None) -> Deleted:
         """Delete a counter with all it was ever counted and its settings, or one key of it.
@@ -136,7 +122,7 @@ class Counters:
 
         with self._connect() as session:
             settings_version.refuse_tracked(session, name)
-            require(session, name)
+            settings.require(session, name)
             if key is None:
                 return deletion.delete_counter(session, name)
             return deletion.delete_key(session, name, key)
@@ -169,7 +155,7 @@ class Counters:
         Raises:
             ValueError: not a number from 1 to 100,000,000.
         """
-        wanted = check_max_keys(max_keys)
+        wanted = settings.check_max_keys(max_keys)
 
         def switch(session: Session, control: Control) -> None:
             if load(session).default_cap != wanted:

@@ -106,10 +106,6 @@ class _Deleting:
             while self._next(partial(deletion_sql.delete_chunks, session, counter, source)):
                 pass
 
-    def rows(self) -> int:
-        """How many rows there are."""
-        return rows_left(self.session, self.counter)
-
     def once_through(self, most: int) -> Deleted:
         """Delete the counter's rows in order, about ``most`` of them."""
         deleted = Deleted()
@@ -240,17 +236,9 @@ def delete_key(
             if found.rows < ROWS:
                 break
     if load(session).cap(counter) is not None:
-        _make_room(session, attempts)
+        # Let everybody look anew which keys the days of counters have that have a cap.
+        exclusive(session, lambda control: bump(session), attempts=attempts)
     return deleted
-
-
-def _make_room(session: Session, attempts: int) -> None:
-    """Let everybody look anew which keys the days of counters have that have a cap."""
-
-    def work(control: Control) -> None:
-        bump(session)
-
-    exclusive(session, work, attempts=attempts)
 
 
 def delete_counter(
@@ -271,10 +259,10 @@ def delete_counter(
     deleted = Deleted()
     with short_waits(session):
         deleting.backfills()
-        there = deleting.rows()
+        there = rows_left(session, counter)
         for _ in range(_PASSES):
             deleted += deleting.once_through(there)
-            before, there = there, deleting.rows()
+            before, there = there, rows_left(session, counter)
             if there <= FEW or there >= before:
                 break
     return deleted + deleting.finish_alone()

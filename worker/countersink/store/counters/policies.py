@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
-from countersink.store.apply.control import LOST_ROW
+from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import Resolution, label_of, label_time
@@ -298,22 +298,17 @@ def load(session: Session, *, old_marks: bool = False) -> Policies:
         Refused: the row of ``control`` is gone.
         StoreError: as any query.
     """
-    control = session.query(
-        "SELECT policy_version, strict, pruned_before, max_keys FROM control WHERE id = 1"
-    )
-    if not control:
-        raise Refused(LOST_ROW)
-    ((version, strict, watermark, default_cap),) = control
+    control = read_control(session, lock="")
     tracked = session.query("SELECT counter FROM tracked_table")
     caps = session.query("SELECT name, max_keys FROM counter WHERE max_keys IS NOT NULL")
     return Policies(
-        int(version),
-        bool(strict),
+        control.policy_version,
+        control.strict,
         read_policies(session),
         frozenset(name for (name,) in tracked),
-        load_marks(session, watermark=None if old_marks else int(watermark)),
+        load_marks(session, watermark=None if old_marks else control.watermark),
         {name: int(most) for name, most in caps},
-        None if default_cap is None else int(default_cap),
+        control.max_keys,
     )
 
 

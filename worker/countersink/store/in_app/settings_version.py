@@ -26,7 +26,7 @@ from typing import Final, TypeVar
 from countersink.store import sql
 from countersink.store.apply.control import Control, exclusive, read_control
 from countersink.store.apply.refusals import known
-from countersink.store.connection import Connect, Session, rerun
+from countersink.store.connection import Connect, Session, rerun, rerun_transaction
 from countersink.store.counters.policies import Policies, load
 from countersink.store.counters.settings import DEFAULT_APP_SLOTS
 from countersink.store.errors import Conflict, TrackedCounter, UnknownCounter
@@ -159,7 +159,7 @@ def find(pool: Pool, connect: Connect, counter: str) -> Fence:
     """
     while (found := read(pool, counter)) is None:
         with connect() as session:
-            rerun(partial(_make, session, counter))
+            rerun_transaction(session, partial(_make, session, counter))
     return found
 
 
@@ -241,9 +241,8 @@ def _read(session: Session, counter: str, version: int | None = None) -> Fence |
 
 
 def _make(session: Session, counter: str) -> None:
-    with session.transaction():
-        # Its share lock: not while somebody changes the counter, who has found no row to raise.
-        version = read_control(session).policy_version
-        session.execute(
-            "INSERT IGNORE INTO app_counter (counter, version) VALUES (%s, %s)", (counter, version)
-        )
+    # Its share lock: not while somebody changes the counter, who has found no row to raise.
+    version = read_control(session).policy_version
+    session.execute(
+        "INSERT IGNORE INTO app_counter (counter, version) VALUES (%s, %s)", (counter, version)
+    )

@@ -20,18 +20,8 @@ from typing import Final, Literal
 from countersink.runtime.limits import key_text
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import LAST_DAY, ONE_DAY, day_label, label_of, label_time
-from countersink.store.ledger.postings import (
-    KEY_SUM,
-    MODULUS,
-    MONTH_CHECKSUM,
-    SLOT_CHECKSUM,
-    Posting,
-    bucket_number,
-    bucket_weight,
-    key_weight,
-    label_of_number,
-    quotient,
-)
+from countersink.store.ledger import postings
+from countersink.store.ledger.postings import MODULUS, Posting, key_weight, quotient
 from countersink.store.sql import marks
 
 Problem = Literal[
@@ -185,11 +175,11 @@ def balance(session: Session, window: CounterWindow, numbers: Collection[int]) -
     sides = f"""(SELECT counter, SUM(n) AS n, SUM(posted) AS posted, SUM(amount) AS amount,
         SUM(checksum) AS checksum, MAX(odd) AS odd, MAX(timed) AS timed FROM (
         SELECT counter, COUNT(*) AS n, 0 AS posted, SUM(amount) AS amount,
-        {SLOT_CHECKSUM} AS checksum, MAX(SECOND(bucket) NOT IN ({known})
+        {postings.SLOT_CHECKSUM} AS checksum, MAX(SECOND(bucket) NOT IN ({known})
         OR TIME_TO_SEC(bucket) MOD {_QUARTER_S:d} >= {_MINUTE_S:d}) AS odd,
         MAX(TIME_TO_SEC(bucket) >= {_MINUTE_S:d}) AS timed
         FROM counter_slot FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
-        UNION ALL SELECT counter, COUNT(*), 0, SUM(amount), {MONTH_CHECKSUM},
+        UNION ALL SELECT counter, COUNT(*), 0, SUM(amount), {postings.MONTH_CHECKSUM},
         MAX(DAY(bucket) <> 1 OR TIME_TO_SEC(bucket) <> 0), FALSE
         FROM counter_month FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
         UNION ALL SELECT counter, 0, COUNT(*), -SUM(amount), -SUM(checksum), FALSE, FALSE
@@ -259,7 +249,7 @@ def read(session: Session, names: Sequence[str]) -> dict[str, Sides]:
     inside = f"IN ({marks(names)})"
     for month, table in enumerate(("counter_slot", "counter_month")):
         for name, bucket, rows, amount, key_sum in session.query(
-            f"SELECT counter, bucket, COUNT(*), SUM(amount), {KEY_SUM}"
+            f"SELECT counter, bucket, COUNT(*), SUM(amount), {postings.KEY_SUM}"
             f" FROM {table} FORCE INDEX (PRIMARY)"
             f" WHERE counter {inside} GROUP BY counter, bucket",
             names,
@@ -314,7 +304,7 @@ def locate(session: Session, counter: str, sides: Sides) -> Location:
     there = [*_buckets(sides)]
     if difference.amount == 0 and difference.checksum and len(there) <= MOST_PAIRS:
         for source, target in _moves(difference, there):
-            weights = bucket_weight(*target) - bucket_weight(*source)
+            weights = postings.bucket_weight(*target) - postings.bucket_weight(*source)
             moved = quotient(difference.checksum, weights)
             for key, amount in _rows(session, counter, target):
                 if amount * key_weight(key) % MODULUS == moved:
@@ -348,10 +338,10 @@ def _bucket(difference: Posting, sides: Sides) -> _Bucket | None:
     if difference.checksum == 0:
         return None
     number = quotient(difference.moment, difference.checksum)
-    label, month = label_of_number(number)
+    label, month = postings.label_of_number(number)
     known = sides.months if month else sides.days
     for each in known:
-        if bucket_number(each, month) == number:
+        if postings.bucket_number(each, month) == number:
             return each, month
     every = [*sides.days, *sides.months] or [_LONG_AGO, _FAR_AHEAD]
     if label % _DAY_S or not _near(label, min(every), max(every)):
@@ -366,7 +356,7 @@ def _near(label: int, first: int, last: int) -> bool:
 
 def _in_bucket(session: Session, counter: str, difference: Posting, bucket: _Bucket) -> Location:
     where, day = _name(bucket), _day(bucket)
-    weighed = quotient(difference.checksum, bucket_weight(*bucket))
+    weighed = quotient(difference.checksum, postings.bucket_weight(*bucket))
     rows: dict[bytes, int] = {}
     for key, amount in _rows(session, counter, bucket):
         rows[key] = rows.get(key, 0) + amount
@@ -402,9 +392,9 @@ def _in_bucket(session: Session, counter: str, difference: Posting, bucket: _Buc
 def _moves(difference: Posting, there: list[_Bucket]) -> Iterator[tuple[_Bucket, _Bucket]]:
     """The pairs of buckets between which one key's amount may have moved."""
     terms = [
-        (bucket, weight, weight * bucket_number(*bucket) % MODULUS)
+        (bucket, weight, weight * postings.bucket_number(*bucket) % MODULUS)
         for bucket in there
-        for weight in (bucket_weight(*bucket),)
+        for weight in (postings.bucket_weight(*bucket),)
     ]
     for one, two in combinations(terms, 2):
         left = difference.moment * (two[1] - one[1])

@@ -14,6 +14,8 @@ from typing import Final, cast
 
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.errors import (
+    CONFLICT,
+    INTERRUPTED,
     Conflict,
     Refused,
     SequenceExhausted,
@@ -28,6 +30,7 @@ from countersink.store.in_app.connection import (
     execute,
     may_keep_to_snapshot,
 )
+from countersink.store.sequences import statements
 from countersink.store.sequences.options import (
     WITHOUT_PERIODS,
     PeriodLength,
@@ -37,28 +40,12 @@ from countersink.store.sequences.options import (
     place_at,
     seconds_of,
 )
-from countersink.store.sequences.statements import (
-    SequenceTables,
-    ValueRequest,
-    go_on,
-    hand_out,
-    make_options,
-)
+from countersink.store.sequences.statements import SequenceTables, ValueRequest
 from countersink.store.sessions import SharedSessions
 
 TRIES: Final = 8
 """How often to look up a sequence that others are changing all the time."""
-UNDONE: Final = frozenset(
-    {
-        1020,  # Record has changed since last read
-        1205,  # Lock wait timeout
-        1213,  # Deadlock, or a lost certification on Galera
-        1614,  # XA_RBDEADLOCK
-        1637,  # Too many active concurrent transactions
-        3101,  # Rolled back by group replication
-        3572,  # NOWAIT met a lock
-    }
-)
+UNDONE: Final = CONFLICT - INTERRUPTED
 """Conflicts after which a statement on its own is known to have done nothing: run it again."""
 NOT_BEGUN: Final = frozenset(
     {
@@ -139,7 +126,7 @@ class ValueAllocator:
             asked = self._with_step(name, wanted)
             place = self.memory.place(name)
             try:
-                done = run(hand_out(self._tables, name, place, asked))
+                done = run(statements.hand_out(self._tables, name, place, asked))
             except _AtLimit as limit:
                 done = self._go_on(run, name, place, asked)
                 if not done.rows:
@@ -175,7 +162,7 @@ class ValueAllocator:
 
     def _go_on(self, run: Run, name: bytes, place: PeriodSql, asked: ValueRequest) -> Done:
         try:
-            return run(go_on(self._tables, name, place, asked))
+            return run(statements.go_on(self._tables, name, place, asked))
         except _AtLimit as limit:
             raise _exhausted(name, asked) from limit.__cause__
 
@@ -184,7 +171,7 @@ class ValueAllocator:
 
         With a ``connection`` on it: its transaction may have locked the place where they belong.
         """
-        made = make_options(self._tables, name)
+        made = statements.make_options(self._tables, name)
         with self._sessions.lent() as session:
             if self.memory.look_up(session, name):
                 return

@@ -235,15 +235,9 @@ class PeriodSql:
 
 def first_day(scheme: Scheme, day: date) -> date:
     """The first day of the period that a local date lies in."""
-    match scheme.period:
-        case "none":
-            return ALL_TIME
-        case "day":
-            return day
-        case "month":
-            return day.replace(day=1)
-        case "year":
-            return day.replace(month=1, day=1)
+    month = day.replace(day=1)
+    begins = {"none": ALL_TIME, "day": day, "month": month, "year": month.replace(month=1)}
+    return begins[scheme.period]
 
 
 def first_day_at(scheme: Scheme, instant: float) -> date:
@@ -267,11 +261,6 @@ def place_at(scheme: Scheme, instant: float) -> PeriodSql:
     if scheme.period == "none":
         return _ALL_TIME_SQL
     return _place(scheme, first_day_at(scheme, instant))
-
-
-def midnight(day: date) -> datetime:
-    """What the column ``period`` holds for a period's first day."""
-    return datetime(day.year, day.month, day.day)  # noqa: DTZ001 (naive, as DATETIME is)
 
 
 def seconds_of(moment: datetime) -> float:

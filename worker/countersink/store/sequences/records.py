@@ -28,7 +28,6 @@ from countersink.store.sequences.options import (
     changed,
     first_day,
     limits,
-    midnight,
     name_text,
     options_of,
     place_at,
@@ -93,7 +92,7 @@ def peek(session: Session, name: bytes, day: date | None) -> int | None:
         raise ValueError(f"the sequence {name_text(name)!r} has no periods: leave the period out")
     rows = session.query(
         "SELECT value FROM sequence WHERE name = %s AND period = %s",
-        (name, midnight(first_day(options.scheme, day))),
+        (name, first_day(options.scheme, day)),
     )
     return int(rows[0][0]) if rows else None
 

@@ -168,9 +168,15 @@ def _by_hour(view: View, amounts: Mapping[int, int], start: date | None, end: da
     stretches: list[tuple[Policy, int, int, int]] = []
     for policy, since, until in _terms(view):
         zone = view.zone_of(policy)
-        begin = _first(view, amounts) if start is None else buckets.day_begins(zone, start)
+        if start is not None:
+            begin = buckets.day_begins(zone, start)
+        else:
+            begin = min(view.moment(label) for label in amounts)
         begin = begin if since is None else max(begin, since)
-        last = _last(view, amounts) if end is None else buckets.day_begins(zone, _after(end))
+        if end is not None:
+            last = buckets.day_begins(zone, min(end, LAST_DAY) + ONE_DAY)
+        else:
+            last = max(view.policy(label).ends_at(label) for label in amounts)
         last_event = view.until(policy)
         last_event = last if last_event is None else min(last, last_event)
         if begin < last_event and policy.resolution == "day":
@@ -201,18 +207,6 @@ def _terms(view: View) -> list[tuple[Policy, int | None, int | None]]:
     """Each policy with the time, in Unix seconds, from which and until which it is in force."""
     begins = [view.since(policy) for policy in view.policies]
     return list(zip(view.policies, begins, [*begins[1:], None], strict=True))
-
-
-def _first(view: View, amounts: Mapping[int, int]) -> int:
-    return min(view.moment(label) for label in amounts)
-
-
-def _last(view: View, amounts: Mapping[int, int]) -> int:
-    return max(view.policy(label).ends_at(label) for label in amounts)
-
-
-def _after(end: date) -> date:
-    return min(end, LAST_DAY) + ONE_DAY
 
 
 def _no_hours(view: View, policy: Policy) -> InexactZone:

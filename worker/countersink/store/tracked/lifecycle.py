@@ -20,23 +20,10 @@ from countersink.store.counters.settings import check_app_slots, check_name, is_
 from countersink.store.errors import Conflict, Refused, StoreError, TableChanged, UnknownCounter
 from countersink.store.in_app import settings_version
 from countersink.store.sql import quoted
-from countersink.store.tracked import definitions, privileges, triggers
+from countersink.store.tracked import definitions, privileges, recount, triggers
 from countersink.store.tracked.check import Progress
-from countersink.store.tracked.definitions import (
-    TrackedTable,
-    default_counter,
-    in_words,
-    parse,
-    read_all,
-)
-from countersink.store.tracked.recount import (
-    EVERYTHING,
-    Repaired,
-    empty,
-    recount,
-    turn,
-    uncounted,
-)
+from countersink.store.tracked.definitions import TrackedTable
+from countersink.store.tracked.recount import Repaired
 from countersink.store.tracked.table import AppTable, read_table, require_columns
 from countersink.store.tracked.triggers import InstalledTrigger, Notice, Trigger, change, changing
 
@@ -79,11 +66,11 @@ def make_plan(
     if isinstance(by, str):
         raise TypeError("by is a sequence of str, one for each column")
     if counter is None:
-        counter = default_counter(table)
+        counter = definitions.default_counter(table)
         if counter is None:
-            parse(table, database)
+            definitions.parse(table, database)
             raise ValueError(f"{table} cannot be the name of a counter: give one (--counter)")
-    found = read_table(session, *parse(table, database), database)
+    found = read_table(session, *definitions.parse(table, database), database)
     # First: columns that this user may not see are not in the table.
     privileges.require_before(session, found.schema, found.name, database)
     columns = found.by_columns(by)
@@ -141,14 +128,14 @@ def count(
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            with turn(connect, counter) as (session, tracked):
+            with recount.turn(connect, counter) as (session, tracked):
                 with changing(connect) as changer:
                     table, drop, make = _look(changer, tracked, database)
                     if drop or make:
-                        tracked = uncounted(session, tracked)
+                        tracked = recount.uncounted(session, tracked)
                         table, drop, make = _look(changer, tracked, database)
                     _change(changer, tracked, drop, make, notice)
-                return recount(session, connect, tracked, table, len(make), progress)
+                return recount.recount(session, connect, tracked, table, len(make), progress)
         except TableChanged as error:
             if attempt == _ATTEMPTS:
                 raise
@@ -164,12 +151,15 @@ def forget(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
     """
     for _ in range(_ATTEMPTS):
         try:
-            with turn(connect, tracked.counter) as (held, there), changing(connect) as changer:
+            with (
+                recount.turn(connect, tracked.counter) as (held, there),
+                changing(connect) as changer,
+            ):
                 drop = _all(changer, there)
-                uncounted(held, there)
+                recount.uncounted(held, there)
                 _change(changer, there, drop, (), notice)
                 with connect() as session:
-                    empty(session, tracked.counter)
+                    recount.empty(session, tracked.counter)
         except UnknownCounter:
             return  # somebody else has just done it
         with connect() as session:
@@ -196,7 +186,7 @@ def same_or_free(session: Session, wanted: TrackedTable) -> TrackedTable:
         ValueError: the counter is something else already.
     """
     counter = wanted.counter
-    for there in read_all(session):
+    for there in definitions.read_all(session):
         if there.counter != counter:
             continue
         if (
@@ -205,8 +195,8 @@ def same_or_free(session: Session, wanted: TrackedTable) -> TrackedTable:
         ):
             return there
         raise ValueError(
-            f"{counter} tracks {there.name}{in_words(there)} on {there.app_slots} slots already:"
-            " untrack that first, or give another counter (--counter)"
+            f"{counter} tracks {there.name}{definitions.in_words(there)} on {there.app_slots} slots"
+            " already: untrack that first, or give another counter (--counter)"
         )
     if is_used(session, counter):
         raise ValueError(
@@ -246,17 +236,17 @@ def _require_readable(session: Session, table: AppTable, tracked: TrackedTable) 
 
 
 def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
-    recount = f"then run `countersink verify {table.schema}.{table.name} --repair`"
+    again = f"then run `countersink verify {table.schema}.{table.name} --repair`"
     found = [
-        f"{cascade}: what it deletes or changes fires no trigger; {recount}"
+        f"{cascade}: what it deletes or changes fires no trigger; {again}"
         for cascade in table.cascades
     ]
     if table.partitioned:
-        found.append(f"dropping or truncating a partition fires no trigger; {recount}")
+        found.append(f"dropping or truncating a partition fires no trigger; {again}")
     if table.updates_ignored and not table.primary_key and _reads(table, tracked):
         found.append(
             "it has no primary key, so rows that an UPDATE IGNORE leaves as they were are counted"
-            f" as if it had changed them; {recount}"
+            f" as if it had changed them; {again}"
         )
     return found
 
@@ -270,7 +260,7 @@ def _let_go(session: Session, tracked: TrackedTable, _: Control) -> bool:
     if triggers.existing(session, tracked):
         return False
     for table in TABLES:
-        delete_rows(session, table, "counter = %s", (tracked.counter,), EVERYTHING)
+        delete_rows(session, table, "counter = %s", (tracked.counter,), recount.EVERYTHING)
     for ledger in ("counter_ledger", "app_ledger"):
         session.execute(f"DELETE FROM {ledger} WHERE counter = %s", (tracked.counter,))
     definitions.delete(session, tracked.counter)
