@@ -491,7 +491,7 @@ class LogMachine(RuleBasedStateMachine):
         run = tailing.make()
         ledger = DyingLedger(self.client, tailing.source)
         ledger.die = die
-        run._ledger = ledger
+        run.ledger = ledger
         try:
             run.run()
         except Killed:

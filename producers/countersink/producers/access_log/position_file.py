@@ -16,7 +16,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import pairwise
 from typing import Final, Literal
@@ -214,6 +214,7 @@ def _write(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
+@dataclass(frozen=True, slots=True)
 class Resumption:
     """How a run over a log finds the position to go on from.
 
@@ -232,27 +233,18 @@ class Resumption:
     What is sent again has the ids and times that it had, since it is cut as it was: workers leave
     out what they applied, and dead-letter what is too old for them to tell.
 
-    Args:
+    Attributes:
         sender, ledger: where rows and position go.
         hits: their parser is of the kind of key wanted, their reporter is told what is sent again.
         path: the log.
         file: the position file; None where there is none.
     """
 
-    def __init__(
-        self,
-        sender: LogSender,
-        ledger: Ledger,
-        hits: Hits,
-        path: str,
-        file: PositionFile | None,
-    ) -> None:
-        self._sender = sender
-        self._ledger = ledger
-        self._parser = hits.parser
-        self._reporter = hits.reporter
-        self._path = path
-        self._file = file
+    sender: LogSender
+    ledger: Ledger
+    hits: Hits
+    path: str
+    file: PositionFile | None
 
     def position(self, begin: Begin | None) -> Position:
         """The position to go on from, which Redis and the file agree on afterwards; one without a
@@ -262,8 +254,8 @@ class Resumption:
             PositionError: it cannot be told, and ``begin`` does not say it; or it is damaged.
             StreamError, TailError: as of :class:`LogSender`.
         """
-        known = self._sender.patiently(self._ledger.read)
-        file = self._file
+        known = self.sender.patiently(self.ledger.read)
+        file = self.file
         last = file.last if file else None
         if begin in ("start", "end") or (known is None and last is None):
             first = Position.first(known.token if known else "")
@@ -288,7 +280,7 @@ class Resumption:
             (i for i, each in enumerate(file.chain) if known and each.token == known.token), None
         )
         if known and place is not None:
-            self._reporter.notice(
+            self.hits.reporter.notice(
                 f"Redis is at line {known.line}, and was at line {last.line} before: it was "
                 "restored or has lost its last moments. What came after is sent again, as it was"
             )
@@ -297,7 +289,7 @@ class Resumption:
             return self._repeat([last], "", all_of_it=False)  # nothing was counted yet
         if begin != "file":
             raise PositionError(_refusal(file, last, known))
-        oldest = self._sender.now() - _AGAIN_MS
+        oldest = self.sender.now() - _AGAIN_MS
         late = next((i for i, each in enumerate(file.chain[1:]) if each.at >= oldest), -1)
         return self._repeat(file.chain[late:], known.token if known else "", all_of_it=False)
 
@@ -316,13 +308,15 @@ class Resumption:
                 lost = str(error)
                 continue
             begin = old if old.file == new.file else old.next_file()
-            self._sender.move(self._ledger, replace(begin, token=token), new, counts, again=True)
+            self.sender.move(self.ledger, replace(begin, token=token), new, counts, again=True)
             token = new.token
         if lost:
-            self._reporter.notice(f"not all that was counted before could be sent again: {lost}")
+            self.hits.reporter.notice(
+                f"not all that was counted before could be sent again: {lost}"
+            )
         last = chain[-1]
         if token != last.token:
-            self._sender.move(self._ledger, replace(last, token=token), last, {}, again=True)
+            self.sender.move(self.ledger, replace(last, token=token), last, {}, again=True)
         return last
 
     def _counts(self, old: Position, new: Position) -> Counts:
@@ -331,15 +325,15 @@ class Resumption:
         Raises:
             LogError: the file is gone, or holds other lines.
         """
-        hits = Hits(self._parser, Reporter(), Summary())
+        hits = Hits(self.hits.parser, Reporter(), Summary())
         if new.prefix_bytes == 0:
             return hits.counts
         begin = old if old.file == new.file else old.next_file()
-        file = find(self._path, new)
+        file = find(self.path, new)
         if file is None:
             raise LogError(f"the file that had line {new.line} is gone")
         with file:
-            self._parser.begin(file, begin.offset, counted=begin.unterminated)
+            self.hits.parser.begin(file, begin.offset, counted=begin.unterminated)
             cutter = Cutter(begin.offset, begin.line, counted=begin.unterminated)
             while cutter.reach < new.offset:
                 size = min(cutter.wanted, new.offset - cutter.reach)

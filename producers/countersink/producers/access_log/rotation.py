@@ -9,7 +9,7 @@ compressed or not: ``access.log.1``, ``access.log-20261121``, ``access.log.2.gz`
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from typing import Final
 
@@ -32,21 +32,22 @@ _HIGHEST_NUMBER: Final = 100_000
 """Below, digits behind the name count rotations; from here on, they are a date."""
 
 
+@dataclass(frozen=True, slots=True)
 class NamedLog:
     """A log that is rotated: its name stands for one file after the other.
 
-    Args:
+    Attributes:
         path: its name, absolute.
         reporter: told of waits and of files that are gone.
         follow: wait for it where it is not there.
         stop: ends waiting.
     """
 
-    def __init__(self, path: str, reporter: Reporter, *, follow: bool, stop: Stop) -> None:
-        self.path = path
-        self._reporter = reporter
-        self._follow = follow
-        self._stop = stop
+    path: str
+    reporter: Reporter
+    _: KW_ONLY
+    follow: bool
+    stop: Stop
 
     def bears(self, file: LogFile) -> bool:
         """Whether ``file`` is the one that has the name now."""
@@ -71,12 +72,12 @@ class NamedLog:
                 if not os.path.lexists(self.path) and not position.older:
                     newest, changed = older(self.path, None)
                     position = move(position.moved(older=newest, older_at=changed))
-                if not self._follow or os.path.exists(self.path):
+                if not self.follow or os.path.exists(self.path):
                     raise
             if not waiting:
-                self._reporter.notice(f"waiting for {self.path} to appear")
+                self.reporter.notice(f"waiting for {self.path} to appear")
                 waiting = True
-            if self._stop.wait(POLL):
+            if self.stop.wait(POLL):
                 return None
 
     def replaces(self, file: LogFile, position: Position) -> bool:
@@ -97,7 +98,7 @@ class NamedLog:
             is_log and position.inode not in (0, file.inode) and not has_newer(self.path, position)
         )
         if gone:
-            self._reporter.notice(
+            self.reporter.notice(
                 f"{file.path} is another file than the one counted up to line {position.line}, "
                 "and that one is gone; lines written to it later cannot be counted"
             )

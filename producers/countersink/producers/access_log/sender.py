@@ -3,7 +3,7 @@ stream is full, tries after a stop, and the error if another ``tail`` reads the 
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final, TypeVar
 
 import redis
@@ -37,34 +37,28 @@ _CLOCK_EVERY: Final = 60.0
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
 class LogSender:
     """Stores batches, waiting as long as Redis is away or the stream is full.
 
-    Args:
+    Attributes:
         client: from :func:`countersink.stream.connection.connect`.
         counter: what is counted.
         full: entries in the stream from which on to wait for the workers.
         notice: told, in sentences, what is being waited for.
         stop: when set, storing is given up after 5 s.
+        entries: how many were stored.
     """
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        *,
-        counter: str,
-        full: int,
-        notice: Callable[[str], None],
-        stop: Stop,
-    ) -> None:
-        self.client = client
-        self._counter = counter
-        self._full = full
-        self._notice = notice
-        self.stop = stop
-        self._offset: int | None = None
-        self._ask_again = 0.0
-        self.entries = 0
+    client: redis.Redis
+    _: KW_ONLY
+    counter: str
+    full: int
+    notice: Callable[[str], None]
+    stop: Stop
+    entries: int = 0
+    _offset: int | None = None
+    _ask_again: float = 0.0
 
     def move(
         self,
@@ -94,9 +88,9 @@ class LogSender:
         if not again:
             new = replace(new, at=self.now())
         entries = self._seal(
-            counts, new.at, lambda n: id_for(f"tail:{ledger.source}", self._counter, f"{place}:{n}")
+            counts, new.at, lambda n: id_for(f"tail:{ledger.source}", self.counter, f"{place}:{n}")
         )
-        if not self._insist(lambda: ledger.move(old.token, new, entries, self._full)):
+        if not self._insist(lambda: ledger.move(old.token, new, entries, self.full)):
             now = self.patiently(ledger.read)
             if now is None or (now.series == new.series and now.at < old.at):
                 raise TailError(
@@ -129,7 +123,7 @@ class LogSender:
 
     def _append(self, stream: str, entries: Sequence[Sealed]) -> Outcome:
         with mapped():
-            if self.client.xlen(stream) >= self._full:
+            if self.client.xlen(stream) >= self.full:
                 return "full"
             pipe = self.client.pipeline(transaction=True)
             for entry in entries:
@@ -138,7 +132,7 @@ class LogSender:
         return "stored"
 
     def _seal(self, counts: Counts, at: int, name: Callable[[int], str]) -> list[Sealed]:
-        rows = [(self._counter, key, minute, amount) for (key, minute), amount in counts.items()]
+        rows = [(self.counter, key, minute, amount) for (key, minute), amount in counts.items()]
         return [
             Sealed(
                 id=name(n),
@@ -166,7 +160,7 @@ class LogSender:
             TailError: a stop came, and Redis was still away 5 s later.
             StreamError: Redis refuses for good.
         """
-        trouble = _Trouble(self._notice, self.stop)
+        trouble = _Trouble(self.notice, self.stop)
         while True:
             try:
                 result = call()
@@ -179,41 +173,41 @@ class LogSender:
 
     def _insist(self, move: Callable[[], Outcome]) -> bool:
         """Whether it was stored; False when somebody else moved the position."""
-        trouble = _Trouble(self._notice, self.stop)
+        trouble = _Trouble(self.notice, self.stop)
         while (outcome := self.patiently(move)) == "full":
             trouble.wait(
-                f"the queue holds {self._full} entries or more: waiting for the workers", None
+                f"the queue holds {self.full} entries or more: waiting for the workers", None
             )
         trouble.over("the queue has room again")
         return outcome == "stored"
 
 
+@dataclass(slots=True)
 class _Trouble:
     """Waits longer each time, says why now and then, and gives up some time after a stop."""
 
-    def __init__(self, notice: Callable[[str], None], stop: Stop) -> None:
-        self._notice = notice
-        self._stop = stop
-        self._backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
-        self._said: float | None = None
-        self._stopped: float | None = None
+    notice: Callable[[str], None]
+    stop: Stop
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_WAIT, _LONGEST_WAIT))
+    said: float | None = None
+    stopped: float | None = None
 
     def wait(self, why: str, cause: Exception | None) -> None:
         now = time.monotonic()
-        if self._said is None or now - self._said >= _REMIND_EVERY:
-            self._notice(why)
-            self._said = now
-        if self._stop.requested:
-            self._stopped = self._stopped or now
-            if now - self._stopped >= _LAST_ATTEMPTS:
+        if self.said is None or now - self.said >= _REMIND_EVERY:
+            self.notice(why)
+            self.said = now
+        if self.stop.requested:
+            self.stopped = self.stopped or now
+            if now - self.stopped >= _LAST_ATTEMPTS:
                 raise TailError(
                     f"stopped while {why}: what was read last is not stored, "
                     "and the next run reads it again"
                 ) from cause
             time.sleep(_FIRST_WAIT)
         else:
-            self._stop.wait(self._backoff.pause_s())
+            self.stop.wait(self.backoff.pause_s())
 
     def over(self, news: str) -> None:
-        if self._said is not None:
-            self._notice(news)
+        if self.said is not None:
+            self.notice(news)

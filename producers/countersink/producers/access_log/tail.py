@@ -25,7 +25,7 @@ A pipe (:func:`tail_pipe`) has no position.
 """
 
 import time
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final
 
 from countersink.producers.access_log.file import LogFile, Pipe
@@ -44,10 +44,11 @@ class _Replaced(Exception):
     """The open file was truncated: it holds other bytes than those that were read."""
 
 
+@dataclass
 class FileTail:
     """One run over a log that is a file.
 
-    Args:
+    Attributes:
         sender, ledger: where rows and position go.
         hits: what is read is added to them; their reporter is also told of rotations and waits.
         path: the log, absolute.
@@ -56,28 +57,20 @@ class FileTail:
         file: by which a Redis that has lost the position is known.
     """
 
-    def __init__(
-        self,
-        sender: LogSender,
-        ledger: Ledger,
-        hits: Hits,
-        *,
-        path: str,
-        follow: bool,
-        rotate_wait: float,
-        file: PositionFile | None = None,
-    ) -> None:
-        self._sender = sender
-        self._ledger = ledger
-        self._hits = hits
-        self._reporter = hits.reporter
-        self._log = NamedLog(path, hits.reporter, follow=follow, stop=sender.stop)
-        self._follow = follow
-        self._rotate_wait = rotate_wait
-        self._stop = sender.stop
-        self._position_file = file
-        self._resumption = Resumption(sender, ledger, hits, path, file)
-        self._unsaved = False
+    sender: LogSender
+    ledger: Ledger
+    hits: Hits
+    _: KW_ONLY
+    path: str
+    follow: bool
+    rotate_wait: float
+    file: PositionFile | None = None
+    _unsaved: bool = False
+
+    def __post_init__(self) -> None:
+        self._log = NamedLog(
+            self.path, self.hits.reporter, follow=self.follow, stop=self.sender.stop
+        )
 
     def run(self, *, begin: Begin | None = None) -> Summary:
         """Count what is new, from the stored position on, or from where ``begin`` says.
@@ -89,15 +82,16 @@ class FileTail:
             PositionError: the position was lost, or is damaged.
             StreamError: Redis refuses for good.
         """
-        self._position = self._resumption.position(begin)
+        known = Resumption(self.sender, self.ledger, self.hits, self.path, self.file)
+        self._position = known.position(begin)
         if not self._position.older:
             # Also before the first line: the log may be rotated before there is one.
             self._unsaved = True
             file = self._log.open(self._position, self._move)
         else:
-            file = find(self._log.path, self._position) or self._begin_anew()
+            file = find(self.path, self._position) or self._begin_anew()
         if file is None:
-            return self._hits.summary
+            return self.hits.summary
         self._enter(file)
         try:
             if begin == "end":
@@ -107,7 +101,7 @@ class FileTail:
             self._store()
         finally:
             self._file.close()
-        return self._hits.summary
+        return self.hits.summary
 
     def _pass_over(self) -> None:
         """Go to behind the last whole line."""
@@ -116,26 +110,26 @@ class FileTail:
             cutter.feed(data)
         self._cutter = Cutter(cutter.offset, cutter.line)
         self._place = (cutter.offset, cutter.line, False)
-        self._hits.parser.begin(file, cutter.offset)
+        self.hits.parser.begin(file, cutter.offset)
         self._head = file.head(min(PREFIX_BYTES, cutter.offset))
 
     def _enter(self, file: LogFile) -> None:
         if not self._position.older:
-            newest, changed = older(self._log.path, file)
+            newest, changed = older(self.path, file)
             self._position = replace(self._position, older=newest, older_at=changed)
         position = self._position
-        if file.path != self._log.path:
-            self._reporter.notice(
+        if file.path != self.path:
+            self.hits.reporter.notice(
                 f"reading {file.path}, which was rotated, from line {position.line + 1}"
             )
-        if file.compressed and self._follow and file.path == self._log.path:
+        if file.compressed and self.follow and file.path == self.path:
             file.close()
             raise TailError(f"{file.path} is compressed and will not grow: leave out --follow")
         self._file = file
-        self._hits.parser.begin(file, position.offset, counted=position.unterminated)
+        self.hits.parser.begin(file, position.offset, counted=position.unterminated)
         self._cutter = Cutter(position.offset, position.line, counted=position.unterminated)
         self._place = (position.offset, position.line, position.unterminated)
-        self._hits.held.clear()  # read again, from the position on
+        self.hits.held.clear()  # read again, from the position on
         self._head = file.head(min(PREFIX_BYTES, position.offset))
         self._changed = 0
         self._grown_at = time.monotonic()
@@ -148,11 +142,11 @@ class FileTail:
         except _Replaced:
             return self._reopen()
         self._store()
-        if self._stop.requested:
+        if self.sender.stop.requested:
             return False
         if self._log.bears(self._file):
-            if self._follow:
-                self._stop.wait(POLL)
+            if self.follow:
+                self.sender.stop.wait(POLL)
                 return True
             self._take_rest()
             return False
@@ -160,7 +154,7 @@ class FileTail:
 
     def _read_to_end(self) -> None:
         file, cutter = self._file, self._cutter
-        while not self._stop.requested:
+        while not self.sender.stop.requested:
             start = cutter.reach
             data = file.read(cutter.wanted, start)
             if not data:
@@ -171,12 +165,12 @@ class FileTail:
                 self._head += data[: PREFIX_BYTES - start]
             self._grown_at = time.monotonic()
             self._count(cutter.feed(data))
-            if self._hits.full:
+            if self.hits.full:
                 self._store()
 
     def _check_head(self) -> None:
         file, head = self._file, self._head
-        if self._position.prefix_bytes == 0 and not head and file.path == self._log.path:
+        if self._position.prefix_bytes == 0 and not head and file.path == self.path:
             self._check_copies()
         if not file.compressed and not (
             file.holds(self._cutter.reach) and file.head(len(head)) == head
@@ -188,7 +182,7 @@ class FileTail:
         changed = self._file.changed_ns()
         if changed != self._changed:
             self._changed = changed
-            copy = since(self._log.path, self._position) if self._log.bears(self._file) else None
+            copy = since(self.path, self._position) if self._log.bears(self._file) else None
             if copy is not None:
                 copy.close()
                 raise _Replaced
@@ -197,7 +191,7 @@ class FileTail:
         """Go on after a truncation: in the copy that was made before it, else from the start."""
         self._store()
         self._file.close()
-        file = find(self._log.path, self._position) or self._begin_anew()
+        file = find(self.path, self._position) or self._begin_anew()
         if file is None:
             return False
         self._enter(file)
@@ -206,23 +200,23 @@ class FileTail:
     def _leave(self) -> bool:
         """Go on from a rotated file, once nobody writes to it any more, to the next."""
         file = self._file
-        if self._follow and time.monotonic() - self._grown_at < self._rotate_wait:
-            self._stop.wait(POLL)
+        if self.follow and time.monotonic() - self._grown_at < self.rotate_wait:
+            self.sender.stop.wait(POLL)
             return True
         if not file.compressed:
             # Either way round: a file server's clock may be ahead.
-            if not self._follow and abs(time.time() - file.changed_at()) < self._rotate_wait:
-                self._reporter.notice(
+            if not self.follow and abs(time.time() - file.changed_at()) < self.rotate_wait:
+                self.hits.reporter.notice(
                     f"{file.path} was rotated and may still be written to: "
                     "the next run goes on there"
                 )
                 return False
             if file.holds(self._cutter.reach + 1):
                 return True  # it grew while what was read before was being stored
-        following = after(self._log.path, self._file, self._position)
+        following = after(self.path, self._file, self._position)
         if following is None:
-            self._stop.wait(POLL)
-            return self._follow
+            self.sender.stop.wait(POLL)
+            return self.follow
         self._finish()
         self._file.close()
         self._position = self._position.next_file()
@@ -230,8 +224,8 @@ class FileTail:
         return True
 
     def _finish(self) -> None:
-        self._hits.held.append((self._file.path, self._cutter.finish()))
-        self._hits.end()
+        self.hits.held.append((self._file.path, self._cutter.finish()))
+        self.hits.end()
         self._counted()
         self._store()
 
@@ -241,15 +235,15 @@ class FileTail:
         if self._file.compressed:
             self._finish()
             return
-        self._hits.end(cutter.rest)
+        self.hits.end(cutter.rest)
         path, number = self._file.path, cutter.line + 1
-        if self._hits.count_unterminated(path, cutter.rest, number, overlong=cutter.overlong):
+        if self.hits.count_unterminated(path, cutter.rest, number, overlong=cutter.overlong):
             cutter.counted = True
         self._counted()
 
     def _count(self, block: Block) -> None:
-        self._hits.count(self._file.path, block)
-        if not self._hits.held:
+        self.hits.count(self._file.path, block)
+        if not self.hits.held:
             self._counted()
 
     def _counted(self) -> None:
@@ -284,14 +278,14 @@ class FileTail:
         )
         self._move(new)
         self._unsaved = False
-        self._hits.stored()
+        self.hits.stored()
 
     def _move(self, new: Position) -> Position:
-        counts = self._hits.counts
-        moved = self._sender.move(self._ledger, self._position, new, counts)
+        counts = self.hits.counts
+        moved = self.sender.move(self.ledger, self._position, new, counts)
         self._position = moved
-        if self._position_file:
-            self._position_file.append(moved)
+        if self.file:
+            self.file.append(moved)
         return moved
 
 

@@ -18,7 +18,12 @@ from countersink.backfill.options import INPUT_FORMATS, InputFormat, Recipe
 from countersink.producers.access_log.file import wide_text
 from countersink.producers.access_log.formats import json_objects
 from countersink.producers.access_log.formats.access_log import AccessLog
-from countersink.producers.access_log.formats.detection import ENVELOPES, detect, opener, untold
+from countersink.producers.access_log.formats.detection import (
+    ENVELOPES,
+    detect,
+    untold,
+    without_envelope,
+)
 from countersink.producers.access_log.formats.json_objects import JSON_FORMATS
 from countersink.producers.access_log.formats.line_format import LineFormat
 from countersink.producers.access_log.formats.log_format import format_from_text
@@ -205,8 +210,8 @@ def recipe_for(recipe: Recipe, head: bytes) -> Recipe:
     if len(head) >= HEAD_BYTES and len(lines) > 1:
         del lines[-1]  # cut off
     if recipe.envelope:
-        opened = opener(recipe.envelope)
-        lines = [opened(line.strip(BLANK)) or b"" for line in lines]
+        envelope = recipe.envelope
+        lines = [without_envelope(line.strip(BLANK), envelope) or b"" for line in lines]
     lines = [line.strip(BLANK) for line in lines]
     try:
         detected = detect(lines)

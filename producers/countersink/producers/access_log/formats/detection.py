@@ -16,7 +16,7 @@ https://www.rfc-editor.org/rfc/rfc3164#section-4, https://www.rfc-editor.org/rfc
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -50,6 +50,7 @@ _COMPOSE: Final = re.compile(
     # The first docker-compose ended the colour before the blank.
     _COLOUR + rb"[A-Za-z0-9][\w.-]*+ *+\| ?" + _COLOUR + rb" ?(?:" + _ISO + rb" )?"
 )
+_PREFIXES: Final = {"syslog": _SYSLOG, "compose": _COMPOSE}
 _ESCAPED: Final = re.compile(rb"\\([\"\\])")
 
 
@@ -114,7 +115,7 @@ def format_of(line: bytes) -> Detected | None:
     if plain is not None:
         return Detected(plain)
     for envelope in ENVELOPES:
-        inner = opener(envelope)(line)
+        inner = without_envelope(line, envelope)
         if inner:
             plain = _plain_format_of(inner)
             if plain is not None and plain != "w3c":
@@ -160,9 +161,12 @@ def why_not(form: LineFormat, line: bytes) -> str:
 # --- envelopes ----------------------------------------------------------------------------------
 
 
-def opener(envelope: str) -> Callable[[bytes], bytes | None]:
-    """What takes a line out of its envelope; it gives None for a line that has none."""
-    return _OPENERS[envelope]
+def without_envelope(line: bytes, envelope: str) -> bytes | None:
+    """What stands in an envelope; None: the line has none."""
+    if envelope == "quotes":
+        return _without_quotes(line)
+    found = _PREFIXES[envelope].match(line)
+    return None if found is None else line[found.end() :]
 
 
 def lacking(envelope: str) -> str:
@@ -170,14 +174,6 @@ def lacking(envelope: str) -> str:
     if envelope == "quotes":
         return "the line does not stand in quotes, as --envelope quotes says"
     return f"the line has no prefix of {envelope}, as --envelope {envelope} says"
-
-
-def _without(prefix: re.Pattern[bytes]) -> Callable[[bytes], bytes | None]:
-    def inner(line: bytes) -> bytes | None:
-        found = prefix.match(line)
-        return None if found is None else line[found.end() :]
-
-    return inner
 
 
 def _without_quotes(line: bytes) -> bytes | None:
@@ -191,10 +187,3 @@ def _without_quotes(line: bytes) -> bytes | None:
     if quotes and 2 * inner.count(b'""') == quotes:
         return inner.replace(b'""', b'"')
     return inner
-
-
-_OPENERS: Final[dict[str, Callable[[bytes], bytes | None]]] = {
-    "syslog": _without(_SYSLOG),
-    "compose": _without(_COMPOSE),
-    "quotes": _without_quotes,
-}

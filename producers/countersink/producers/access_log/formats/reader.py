@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from countersink.producers.access_log import template
-from countersink.producers.access_log.formats.detection import lacking, opener
+from countersink.producers.access_log.formats.detection import lacking, without_envelope
 from countersink.producers.errors import Malformed
 from countersink.runtime.limits import check_key
 
@@ -237,7 +237,6 @@ class Opened(Independent):
     def __init__(self, reader: LineReader, envelope: str) -> None:
         self._reader = reader
         self._envelope = envelope
-        self._open = opener(envelope)
 
     def count(self, window: Window, tally: RecordTally) -> None:
         """Add what the lines of ``window`` come to."""
@@ -245,7 +244,7 @@ class Opened(Independent):
         inner: list[bytes] = []
         rejected = len(tally.rejected)
         for number, line in zip(window.numbers, lines, strict=True):
-            found = self._open(line.strip(BLANK))
+            found = without_envelope(line.strip(BLANK), self._envelope)
             if found is None and line.strip(BLANK):
                 tally.reject(number, lacking(self._envelope), line)
             inner.append((found or b"").replace(b"\n", b" "))
