@@ -5,13 +5,13 @@ A line comes to a key, a minute and an amount, is left out by the recipe, or is 
 reason. Blank lines come to nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
 from typing import Final, Protocol, cast
 
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.formats.csv_json import CsvRecords, json_lines, keys_of
+from countersink.backfill.formats.csv_json import CsvRecords, json_lines, keys_of, times_of
 from countersink.backfill.input.content import HEAD_BYTES
 from countersink.backfill.input.spans import Quoting
 from countersink.backfill.options import INPUT_FORMATS, InputFormat, Recipe
@@ -134,32 +134,18 @@ def check(recipe: Recipe) -> None:
         if len(recipe.delimiter) != 1 or recipe.delimiter in _NO_DELIMITERS:
             raise ValueError(f"--delimiter is one character, not {recipe.delimiter!r}")
     else:
-        for name in (*names, *_columns(recipe)):
-            if name:
-                json_objects.path(name)
-
-
-def _columns(recipe: Recipe) -> tuple[str, ...]:
-    return (
-        recipe.key_column,
-        recipe.counter_column,
-        recipe.time_column,
-        *recipe.more_time_columns,
-        recipe.amount_column,
-    )
+        columns = (recipe.key_column, recipe.counter_column, recipe.amount_column)
+        for name in filter(None, (*names, *columns, *times_of(recipe))):
+            json_objects.path(name)
 
 
 def _check_csv_only(recipe: Recipe) -> None:
     if recipe.counter_column and recipe.input_format not in ("csv", "ndjson"):
         raise ValueError("--counter-column is for csv and ndjson")
     if recipe.input_format != "csv":
-        for option, given in (
-            ("--delimiter", recipe.delimiter != ","),
-            ("--columns", recipe.columns),
-            ("--comment", recipe.comment),
-        ):
-            if given:
-                raise ValueError(f"{option} is for CSV")
+        csv_only = {"delimiter": ",", "columns": (), "comment": ""}
+        if given := _given(recipe, csv_only):
+            raise ValueError(f"{given} is for CSV")
     if len(set(recipe.columns)) != len(recipe.columns):
         raise ValueError("--columns names a column twice")
     if recipe.comment and (recipe.comment.strip() != recipe.comment or '"' in recipe.comment):
@@ -178,19 +164,20 @@ def line_format(recipe: Recipe) -> LineFormat:
 
 
 def _check_log(recipe: Recipe) -> None:
-    for option, given in (
-        ("--key-column", recipe.key_column),
-        ("--time-column", recipe.time_column),
-        ("--amount-column", recipe.amount_column),
-    ):
-        if given:
-            raise ValueError(
-                f"{option} is for csv, ndjson and JSON logs (--input-format): access logs say --key"
-            )
+    if given := _given(recipe, dict.fromkeys(("key_column", "time_column", "amount_column"), "")):
+        raise ValueError(
+            f"{given} is for csv, ndjson and JSON logs (--input-format): access logs say --key"
+        )
     if recipe.time_format != "auto":
         raise ValueError(
             f"{recipe.input_format} logs have times of one format: leave --time-format out"
         )
+
+
+def _given(recipe: Recipe, defaults: Mapping[str, object]) -> str:
+    """The first of some options that is not as by default; '': none."""
+    names = (name for name, default in defaults.items() if getattr(recipe, name) != default)
+    return next((f"--{name.replace('_', '-')}" for name in names), "")
 
 
 def recipe_for(recipe: Recipe, head: bytes) -> Recipe:

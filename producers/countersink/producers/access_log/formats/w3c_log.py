@@ -26,6 +26,11 @@ _READ: Final = 1024 * 1024
 _UNDIRECTED: Final = Refusal(lambda line: "no #Fields: directive stands before it")
 
 
+def _divided_by_tabs(line: bytes) -> bool | None:
+    """Whether the values of a line are; None: it is a directive."""
+    return None if line.startswith((b"#", b"\xef\xbb\xbf#")) else divided_by_tabs(line)
+
+
 class W3cLog:
     """Reads W3C extended logs. Directives are known by their lines' numbers, so that windows may
     come in any order once those before them were seen.
@@ -110,38 +115,21 @@ class W3cLog:
             return
         data = window.data
         directed = data.startswith((b"#", b"\xef\xbb\xbf#")) or b"\n#" in data
-        if not (directed or b"\n\xef\xbb\xbf#" in data):
-            self._count(window, tally)
-            return
-        numbers, lines = window.numbers, window.lines
-        first = 0
-        for place, line in enumerate(lines):
-            if line.startswith((b"#", b"\xef\xbb\xbf#")):
-                if place > first:
-                    self._count(
-                        Window(numbers[first:place], lines[first:place], [], window.open), tally
-                    )
-                if not window.open:
-                    self._note(numbers[place], line)
-                tally.lines += 1
-                first = place + 1
-        if first < len(lines):
-            self._count(Window(numbers[first:], lines[first:], [], window.open), tally)
-
-    def _count(self, window: Window, tally: RecordTally) -> None:
-        """Count lines of which none is a directive."""
-        data = window.data
-        if b"\t" not in data or b" " not in data:
+        mixed = b"\t" in data and b" " in data
+        if not (directed or mixed or b"\n\xef\xbb\xbf#" in data):
             # Where there is neither in a line, it is the same whatever divides its one value.
             self._count_alike(window, tally, tabs=b"\t" in data)
             return
         numbers, lines = window.numbers, window.lines
-        tabbed = map(divided_by_tabs, lines)
         first = 0
-        for tabs, some in groupby(tabbed):
+        for tabs, some in groupby(map(_divided_by_tabs, lines)):
             end = first + len(list(some))
             part = Window(numbers[first:end], lines[first:end], [], window.open)
-            self._count_alike(part, tally, tabs=tabs)
+            if tabs is None:
+                self.look_at(part)
+                tally.lines += end - first
+            else:
+                self._count_alike(part, tally, tabs=tabs)
             first = end
 
     def _count_alike(self, window: Window, tally: RecordTally, *, tabs: bool) -> None:
