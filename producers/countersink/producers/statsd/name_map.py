@@ -54,10 +54,10 @@ Target = tuple[str, str]
 """(counter, key)."""
 
 
-class Template:
-    """``$1`` (also ``${1}``): what the first ``*`` or group has matched; ``{tag:city}``: a tag's
-    value, empty without it; ``{name}``: the whole name; ``$$``, ``{{`` and ``}}``: ``$``, ``{``,
-    ``}``.
+def template(text: str, captures: int) -> Part:
+    """What fills ``$1`` (also ``${1}``): what the first ``*`` or group has matched; ``{tag:city}``:
+    a tag's value, empty without it; ``{name}``: the whole name; ``$$``, ``{{`` and ``}}``: ``$``,
+    ``{``, ``}``.
 
     Args:
         text: as above.
@@ -66,24 +66,18 @@ class Template:
     Raises:
         ValueError: something else follows a ``$`` or stands in braces, or there is no such capture.
     """
-
-    def __init__(self, text: str, captures: int) -> None:
-        self.text = text
-        self._parts: list[Part] = []
-        at = 0
-        while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
-                raise ValueError(
-                    f"{text!r}: {text[at : at + 12]!r} is no placeholder; there are $1, "
-                    "{tag:name}, {name}, and $$, {{, }} for the characters themselves"
-                )
-            self._parts.append(_part(found, captures, text))
-            at = found.end()
-
-    def fill(self, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> str:
-        """The text for one metric."""
-        return "".join([part(name, captured, tags) for part in self._parts])
+    parts: list[Part] = []
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise ValueError(
+                f"{text!r}: {text[at : at + 12]!r} is no placeholder; there are $1, "
+                "{tag:name}, {name}, and $$, {{, }} for the characters themselves"
+            )
+        parts.append(_part(found, captures, text))
+        at = found.end()
+    return lambda name, captured, tags: "".join([part(name, captured, tags) for part in parts])
 
 
 def _part(found: re.Match[str], captures: int, text: str) -> Part:
@@ -111,8 +105,8 @@ class Rule:
     """
 
     pattern: re.Pattern[str]
-    counter: Template | None
-    key: Template
+    counter: Part | None
+    key: Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +130,9 @@ class Rules:
             if rule.counter is None:
                 return None
             captured = tuple(part or "" for part in found.groups())
-            counter = rule.counter.fill(name, captured, tags)
+            counter = rule.counter(name, captured, tags)
             # What is empty without a tag or a group: the name itself says what was counted.
-            return counter_name(counter or name), cut_key(rule.key.fill(name, captured, tags))
+            return counter_name(counter or name), cut_key(rule.key(name, captured, tags))
         return (counter_name(name), "") if self.count_unmatched else None
 
 
@@ -199,11 +193,11 @@ def _rule(table: Mapping[str, Any]) -> Rule:
     if drop and "key" in table:
         raise MapError("a rule that drops has no key")
     if drop:
-        return Rule(pattern, None, Template("", 0))
+        return Rule(pattern, None, template("", 0))
     if not table["counter"]:
         raise MapError("counter is empty")
-    counter = Template(table["counter"], pattern.groups)
-    return Rule(pattern, counter, Template(table.get("key", ""), pattern.groups))
+    counter = template(table["counter"], pattern.groups)
+    return Rule(pattern, counter, template(table.get("key", ""), pattern.groups))
 
 
 def glob(text: str) -> re.Pattern[str]:

@@ -143,24 +143,6 @@ def _apaches(
     )
 
 
-def _alb(time_zone: str) -> LineFormat:
-    fields = {
-        "host": AccessField(("host",), without_port),
-        "vhost": AccessField(("vhost",), lambda raw: text(raw.strip(b' "'))),
-        **of_request("request"),
-    }
-    return _of_balancer("alb", _ALB, Clock(), fields)
-
-
-def _haproxy(time_zone: str) -> LineFormat:
-    fields = {
-        "host": AccessField(("host",), _haproxy_client),
-        **of_request("request", _unhashed),
-    }
-    clock = Clock("%d/%b/%Y:%H:%M:%S.%f", time_zone)
-    return _of_balancer("haproxy", _HAPROXY, clock, fields)
-
-
 def _of_balancer(
     name: str, line: Layout, clock: Clock, fields: dict[str, AccessField]
 ) -> LineFormat:
@@ -176,16 +158,25 @@ def _of_balancer(
     )
 
 
+_ALB_FIELDS: Final = {
+    "host": AccessField(("host",), without_port),
+    "vhost": AccessField(("vhost",), lambda raw: text(raw.strip(b' "'))),
+    **of_request("request"),
+}
+_HAPROXY_FIELDS: Final = {
+    "host": AccessField(("host",), _haproxy_client),
+    **of_request("request", _unhashed),
+}
+_VHOST_FIELDS: Final = {"vhost": plain("vhost"), "port": plain("port"), **COMBINED}
+_HAPROXY_TIME: Final = "%d/%b/%Y:%H:%M:%S.%f"
 _MAKERS: Final[dict[str, Callable[[str], LineFormat]]] = {
     "combined": lambda _: _apaches("combined", COMBINED),
     "common": lambda _: _apaches("common", COMMON),
-    "vhost_combined": lambda _: _apaches(
-        "vhost_combined",
-        {"vhost": plain("vhost"), "port": plain("port"), **COMBINED},
-        _vhost_pattern,
+    "vhost_combined": lambda _: _apaches("vhost_combined", _VHOST_FIELDS, _vhost_pattern),
+    "alb": lambda _: _of_balancer("alb", _ALB, Clock(), _ALB_FIELDS),
+    "haproxy": lambda time_zone: _of_balancer(
+        "haproxy", _HAPROXY, Clock(_HAPROXY_TIME, time_zone), _HAPROXY_FIELDS
     ),
-    "alb": _alb,
-    "haproxy": _haproxy,
 }
 PATTERNED: Final = tuple(_MAKERS)
 """Names of the formats here."""
