@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from countersink.producers.statsd import udp
-from countersink.producers.statsd.udp import BATCH, Receiver
+from countersink.producers.statsd.udp import BATCH, Receive
 
-Made = Callable[[socket.socket], Receiver]
+Made = Callable[[socket.socket], Receive]
 
 
 @pytest.fixture(params=["many", "one by one"])
@@ -42,13 +42,13 @@ def test_each_datagram_whole_and_in_order(
     for each in sent:
         there.send(each)
     found = made(here)
-    first = [bytes(each) for each in found.receive()]
+    first = [bytes(each) for each in found()]
     assert first == sent[:BATCH]
     # what was received stays as it was when more is received
-    again = found.receive()
+    again = found()
     assert [bytes(each) for each in again] == sent[BATCH:]
     assert first == sent[:BATCH]
-    assert list(found.receive()) == []
+    assert list(found()) == []
 
 
 def test_the_largest_and_the_empty_one(
@@ -58,7 +58,7 @@ def test_the_largest_and_the_empty_one(
     found = made(here)
     for each in (b"x" * 65_507, b"", b"y"):
         there.send(each)
-    assert [bytes(each) for each in found.receive()] == [b"x" * 65_507, b"", b"y"]
+    assert [bytes(each) for each in found()] == [b"x" * 65_507, b"", b"y"]
 
 
 def test_a_closed_socket_is_an_error(made: Made, pair: tuple[socket.socket, socket.socket]) -> None:
@@ -66,4 +66,4 @@ def test_a_closed_socket_is_an_error(made: Made, pair: tuple[socket.socket, sock
     found = made(here)
     here.close()
     with pytest.raises(OSError):
-        found.receive()
+        found()

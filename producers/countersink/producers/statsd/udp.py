@@ -14,9 +14,10 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Thread
-from typing import Final, Protocol
+from typing import Final
 
 from countersink.producers.statsd.options import DRAIN_SECONDS
 from countersink.producers.statsd.tally import DELIVER_SECONDS, StatsdAction, StatsdTally
@@ -29,6 +30,10 @@ PAUSE_SECONDS: Final = 0.1
 """Before a socket that failed is tried again."""
 
 _WORD: Final = 4
+
+Receive = Callable[[], Sequence[bytes | bytearray]]
+"""Gives at most ``BATCH`` datagrams that are there; fewer: there are no more. Does not wait. Raises
+``OSError`` where the socket failed."""
 
 
 class Datagrams(Thread):
@@ -75,7 +80,7 @@ class Datagrams(Thread):
     def _receive(self) -> Sequence[bytes | bytearray]:
         """What is there, one batch at most."""
         try:
-            packets = self._receiver.receive()
+            packets = self._receiver()
         except OSError as error:
             self._tally.log.seldom(StatsdAction.FAILED, f"cannot receive: {error.strerror}")
             select.select([self._stop_fd], [], [], PAUSE_SECONDS)
@@ -91,40 +96,23 @@ class Datagrams(Thread):
         return lines
 
 
-class Receiver(Protocol):
-    """Receives from one socket."""
-
-    def receive(self) -> Sequence[bytes | bytearray]:
-        """At most ``BATCH`` datagrams that are there; fewer: there are no more. Does not wait.
-
-        Raises:
-            OSError: the socket failed.
-        """
-
-
-def receiver(opened: socket.socket) -> Receiver:
+def receiver(opened: socket.socket) -> Receive:
     """The best there is for a socket."""
-    return _Many(opened) if _recvmmsg is not None else _OneByOne(opened)
+    return partial(_one_by_one, opened) if _recvmmsg is None else _Many(opened, _recvmmsg)
 
 
-class _OneByOne:
-    """A call for each datagram."""
-
-    def __init__(self, opened: socket.socket) -> None:
-        self._receive = opened.recv
-
-    def receive(self) -> Sequence[bytes | bytearray]:
-        """See :class:`Receiver`."""
-        found: list[bytes] = []
-        try:
-            for _ in range(BATCH):
-                found.append(self._receive(LARGEST, socket.MSG_DONTWAIT))
-        except BlockingIOError:
-            pass
-        except OSError:
-            if not found:  # else it comes again by the next call
-                raise
-        return found
+def _one_by_one(opened: socket.socket) -> list[bytes]:
+    """A call for each datagram: see :data:`Receive`."""
+    found: list[bytes] = []
+    try:
+        for _ in range(BATCH):
+            found.append(opened.recv(LARGEST, socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        pass
+    except OSError:
+        if not found:  # else it comes again by the next call
+            raise
+    return found
 
 
 class _Iovec(ctypes.Structure):
@@ -157,8 +145,9 @@ class _Many:
     8 MiB of addresses; of memory only what datagrams fill, in pages.
     """
 
-    def __init__(self, opened: socket.socket) -> None:
+    def __init__(self, opened: socket.socket, recvmmsg: Callable[..., int]) -> None:
         self._socket = opened
+        self._recvmmsg = recvmmsg
         self._buffer = bytearray(BATCH * LARGEST)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
         self._starts = range(0, BATCH * LARGEST, LARGEST)
@@ -172,14 +161,14 @@ class _Many:
         step = ctypes.sizeof(_Message) // _WORD
         self._lengths = words[_Message.received.offset // _WORD :: step]
 
-    def receive(self) -> Sequence[bytes | bytearray]:
-        """See :class:`Receiver`."""
-        assert _recvmmsg is not None
-        count = _recvmmsg(self._socket.fileno(), self._messages, BATCH, socket.MSG_DONTWAIT, None)
+    def __call__(self) -> list[bytearray]:
+        """See :data:`Receive`."""
+        fd = self._socket.fileno()
+        count = self._recvmmsg(fd, self._messages, BATCH, socket.MSG_DONTWAIT, None)
         if count < 0:
             number = ctypes.get_errno()
             if number in (errno.EAGAIN, errno.EINTR):
-                return ()
+                return []
             raise OSError(number, os.strerror(number))
         buffer = self._buffer
         lengths = self._lengths[:count].tolist()
