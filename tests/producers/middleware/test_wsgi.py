@@ -16,12 +16,17 @@ from countersink.producers.testing import RecordingProducer
 HEADERS = [("Content-Type", "text/plain")]
 
 
-class Answer:
-    """What a server was told."""
+class Server:
+    """Asks apps behind the middleware, and keeps what it was told and what was counted."""
 
     def __init__(self) -> None:
         self.statuses: list[str] = []
         self.written: list[bytes] = []
+        self.producer = RecordingProducer()
+
+    def ask(self, app: Any, asked: dict[str, Any] | None = None, **options: Any) -> Any:
+        counting = WSGIMiddleware(app, self.producer, **options)
+        return counting(asked or environ(), self.start_response)
 
     def start_response(self, status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
         self.statuses.append(status)
@@ -29,13 +34,18 @@ class Answer:
 
 
 @pytest.fixture
-def producer() -> RecordingProducer:
-    return RecordingProducer()
+def server() -> Server:
+    return Server()
 
 
-@pytest.fixture
-def answer() -> Answer:
-    return Answer()
+def answering(*pieces: bytes, status: str = "200 OK") -> Any:
+    """An app."""
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response(status, HEADERS)
+        return list(pieces)
+
+    return app
 
 
 def environ(method: str = "GET", path: str = "/users/7") -> dict[str, Any]:
@@ -44,66 +54,56 @@ def environ(method: str = "GET", path: str = "/users/7") -> dict[str, Any]:
     return found
 
 
-def test_an_answer_counts_once_and_goes_through_as_it_is(
-    producer: RecordingProducer, answer: Answer
-) -> None:
+def test_an_answer_counts_once_and_goes_through_as_it_is(server: Server) -> None:
     body = [b"one", b"two"]
 
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         start_response("200 OK", HEADERS)(b"zero")
         return body
 
-    assert WSGIMiddleware(app, producer)(environ(), answer.start_response) is body
-    assert (answer.statuses, answer.written) == (["200 OK"], [b"zero"])
-    producer.assert_counted("requests", {"GET /users/<id> 200": 1})
+    assert server.ask(app) is body
+    assert (server.statuses, server.written) == (["200 OK"], [b"zero"])
+    server.producer.assert_counted("requests", {"GET /users/<id> 200": 1})
 
 
-def test_a_file_wrapper_reaches_the_server(producer: RecordingProducer, answer: Answer) -> None:
+def test_a_file_wrapper_reaches_the_server(server: Server) -> None:
     def app(environ: dict[str, Any], start_response: Any) -> FileWrapper:
         start_response("200 OK", HEADERS)
         with open("/dev/null", "rb") as file:
             return FileWrapper(file)
 
-    assert isinstance(WSGIMiddleware(app, producer)(environ(), answer.start_response), FileWrapper)
+    assert isinstance(server.ask(app), FileWrapper)
 
 
-def test_the_servers_own_checks_find_nothing(producer: RecordingProducer, answer: Answer) -> None:
+def test_the_servers_own_checks_find_nothing(server: Server) -> None:
     def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
         start_response("200 OK", HEADERS)
         yield b"late"
 
-    def early(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        start_response("200 OK", HEADERS)
-        return [b"early"]
-
-    for inner in (app, early):
-        counting: Any = validator(WSGIMiddleware(validator(inner), producer))  # type: ignore[arg-type]
-        body = counting({**environ(), "SCRIPT_NAME": "", "QUERY_STRING": ""}, answer.start_response)
+    for inner in (app, answering(b"early")):
+        counting: Any = validator(WSGIMiddleware(validator(inner), server.producer))  # type: ignore[arg-type]
+        body = counting({**environ(), "SCRIPT_NAME": "", "QUERY_STRING": ""}, server.start_response)
         assert b"".join(body) in (b"late", b"early")
         body.close()
-    producer.assert_counted("requests", {"GET /users/<id> 200": 2})
+    server.producer.assert_counted("requests", {"GET /users/<id> 200": 2})
 
 
-def test_a_generator_counts_with_its_first_piece(
-    producer: RecordingProducer, answer: Answer
-) -> None:
+def test_a_generator_counts_with_its_first_piece(server: Server) -> None:
     def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
         start_response("201 Created", HEADERS)
         yield b"one"
         yield b"two"
 
-    body = iter(WSGIMiddleware(app, producer)(environ(), answer.start_response))
-    producer.assert_nothing_counted()
+    body = iter(server.ask(app))
+    server.producer.assert_nothing_counted()
     assert next(body) == b"one"
-    producer.assert_counted("requests", {"GET /users/<id> 201": 1})
+    server.producer.assert_counted("requests", {"GET /users/<id> 201": 1})
     assert list(body) == [b"two"]
-    body.close()  # type: ignore[attr-defined]
-    producer.assert_counted("requests", {"GET /users/<id> 201": 1})
+    body.close()
+    server.producer.assert_counted("requests", {"GET /users/<id> 201": 1})
 
 
-def test_an_app_that_raises_counts_as_500_and_raises_on(
-    producer: RecordingProducer, answer: Answer
-) -> None:
+def test_an_app_that_raises_counts_as_500_and_raises_on(server: Server) -> None:
     error: Exception = LookupError("its own")
 
     def at_once(environ: dict[str, Any], start_response: Any) -> list[bytes]:
@@ -120,25 +120,21 @@ def test_an_app_that_raises_counts_as_500_and_raises_on(
 
     for app in (at_once, begun, late):
         with pytest.raises(LookupError) as caught:
-            list(WSGIMiddleware(app, producer)(environ(), answer.start_response))
+            list(server.ask(app))
         assert caught.value is error
-    producer.assert_counted("requests", {"GET /users/<id> 500": 3})
+    server.producer.assert_counted("requests", {"GET /users/<id> 500": 3})
 
 
-def test_a_worker_that_is_told_to_go_counts_as_500(
-    producer: RecordingProducer, answer: Answer
-) -> None:
+def test_a_worker_that_is_told_to_go_counts_as_500(server: Server) -> None:
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         raise SystemExit(1)
 
     with pytest.raises(SystemExit):
-        WSGIMiddleware(app, producer)(environ(), answer.start_response)
-    producer.assert_counted("requests", {"GET /users/<id> 500": 1})
+        server.ask(app)
+    server.producer.assert_counted("requests", {"GET /users/<id> 500": 1})
 
 
-def test_what_a_generator_does_before_its_first_piece_counts(
-    producer: RecordingProducer, answer: Answer
-) -> None:
+def test_what_a_generator_does_before_its_first_piece_counts(server: Server) -> None:
     def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
         start_response("200 OK", HEADERS)
 
@@ -153,29 +149,26 @@ def test_what_a_generator_does_before_its_first_piece_counts(
 
         return body()
 
-    counting = WSGIMiddleware(app, producer)
     with pytest.raises(LookupError):
-        list(counting(environ(), answer.start_response))
-    assert list(counting(environ("POST"), answer.start_response)) == [b"sorry"]
-    producer.assert_counted("requests", {"GET /users/<id> 500": 1, "POST /users/<id> 503": 1})
+        list(server.ask(app))
+    assert list(server.ask(app, environ("POST"))) == [b"sorry"]
+    server.producer.assert_counted(
+        "requests", {"GET /users/<id> 500": 1, "POST /users/<id> 503": 1}
+    )
 
 
-def test_a_body_of_another_kind_that_fails_counts_as_begun(
-    producer: RecordingProducer, answer: Answer
-) -> None:
+def test_a_body_of_another_kind_that_fails_counts_as_begun(server: Server) -> None:
     body: Any = map(int, [b"none"])
 
     def app(environ: dict[str, Any], start_response: Any) -> Any:
         start_response("200 OK", HEADERS)
         return body
 
-    assert WSGIMiddleware(app, producer)(environ(), answer.start_response) is body
-    producer.assert_counted("requests", {"GET /users/<id> 200": 1})
+    assert server.ask(app) is body
+    server.producer.assert_counted("requests", {"GET /users/<id> 200": 1})
 
 
-def test_an_answer_begun_anew_counts_as_the_second(
-    producer: RecordingProducer, answer: Answer
-) -> None:
+def test_an_answer_begun_anew_counts_as_the_second(server: Server) -> None:
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         start_response("200 OK", HEADERS)
         try:
@@ -184,22 +177,21 @@ def test_an_answer_begun_anew_counts_as_the_second(
             start_response("503 Unavailable", HEADERS, sys.exc_info())
         return [b""]
 
-    WSGIMiddleware(app, producer)(environ(), answer.start_response)
-    assert answer.statuses == ["200 OK", "503 Unavailable"]
-    producer.assert_counted("requests", {"GET /users/<id> 503": 1})
+    server.ask(app)
+    assert server.statuses == ["200 OK", "503 Unavailable"]
+    server.producer.assert_counted("requests", {"GET /users/<id> 503": 1})
 
 
-def test_apps_that_say_nothing(producer: RecordingProducer, answer: Answer) -> None:
+def test_apps_that_say_nothing(server: Server) -> None:
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         return []
 
-    counting = WSGIMiddleware(app, producer)
-    assert list(counting(environ(), answer.start_response)) == []
-    counting(environ(), answer.start_response).close()  # type: ignore[attr-defined]
-    producer.assert_counted("requests", {"GET /users/<id> 500": 1, "GET /users/<id> 499": 1})
+    assert list(server.ask(app)) == []
+    server.ask(app).close()
+    server.producer.assert_counted("requests", {"GET /users/<id> 500": 1, "GET /users/<id> 499": 1})
 
 
-def test_the_body_is_closed(producer: RecordingProducer, answer: Answer) -> None:
+def test_the_body_is_closed(server: Server) -> None:
     closed: list[str] = []
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
@@ -210,56 +202,32 @@ def test_the_body_is_closed(producer: RecordingProducer, answer: Answer) -> None
         finally:
             closed.append("closed")
 
-    body = iter(WSGIMiddleware(app, producer)(environ(), answer.start_response))
+    body = iter(server.ask(app))
     next(body)
-    body.close()  # type: ignore[attr-defined]
+    body.close()
     assert closed == ["closed"]
-    producer.assert_counted("requests", {"GET /users/<id> 200": 1})
+    server.producer.assert_counted("requests", {"GET /users/<id> 200": 1})
 
 
 @pytest.mark.parametrize("status", ["", "abc", "20", "999 No", "²00 OK", "-10", " 20", "099 X"])
-def test_statuses_that_none_can_be_are_one(
-    producer: RecordingProducer, answer: Answer, status: str
-) -> None:
-    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        start_response(status, HEADERS)
-        return []
-
-    WSGIMiddleware(app, producer)(environ(), answer.start_response)
-    producer.assert_counted("requests", {"GET /users/<id> OTHER": 1})
+def test_statuses_that_none_can_be_are_one(server: Server, status: str) -> None:
+    server.ask(answering(status=status))
+    server.producer.assert_counted("requests", {"GET /users/<id> OTHER": 1})
 
 
-def test_without_a_route_all_is_unmatched(producer: RecordingProducer, answer: Answer) -> None:
-    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        start_response("200 OK", HEADERS)
-        return []
-
+def test_without_a_route_all_is_unmatched(server: Server) -> None:
     for number in range(1_000):
         asked = environ("X" * (number + 1), f"/{number}")
         del asked[ROUTE]
-        WSGIMiddleware(app, producer)(asked, answer.start_response)
-    producer.assert_counted("requests", {"OTHER __unmatched__ 200": 1_000})
+        server.ask(answering(), asked)
+    server.producer.assert_counted("requests", {"OTHER __unmatched__ 200": 1_000})
 
 
-def test_the_route_can_be_chosen(producer: RecordingProducer, answer: Answer) -> None:
-    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        start_response("200 OK", HEADERS)
-        return []
-
-    counting = WSGIMiddleware(
-        app, producer, counter="api", route=lambda environ: environ["PATH_INFO"][:6]
-    )
-    counting(environ(), answer.start_response)
-    producer.assert_counted("api", {"GET /users 200": 1})
+def test_the_route_can_be_chosen(server: Server) -> None:
+    server.ask(answering(), counter="api", route=lambda environ: environ["PATH_INFO"][:6])
+    server.producer.assert_counted("api", {"GET /users 200": 1})
 
 
-def test_a_producer_that_is_closed_breaks_nothing(
-    producer: RecordingProducer, answer: Answer
-) -> None:
-    producer.close()
-
-    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        start_response("200 OK", HEADERS)
-        return [b"fine"]
-
-    assert WSGIMiddleware(app, producer)(environ(), answer.start_response) == [b"fine"]
+def test_a_producer_that_is_closed_breaks_nothing(server: Server) -> None:
+    server.producer.close()
+    assert server.ask(answering(b"fine")) == [b"fine"]
