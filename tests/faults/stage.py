@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from datetime import date
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from countersink.cli.servers import MySQLServer, RedisServer
@@ -83,15 +82,10 @@ class Stage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             print(f"seed {self.seed}")
-        self.children.__exit__(kind, error, traceback)
+        self.children.__exit__(kind)
         self.redis_proxy.close()
         self.mysql_proxy.close()
         self.redis.close()

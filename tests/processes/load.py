@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from http.client import HTTPConnection, HTTPException
 from select import select
-from types import TracebackType
 from typing import Self
 
 CLIENTS = 8
@@ -40,12 +39,7 @@ class Load:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def end(self) -> None:

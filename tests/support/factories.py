@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from countersink.cli.servers import FAST, AppendFsync, Kind, MySQLServer, RedisServer
@@ -26,12 +25,7 @@ class _Factory(Generic[S]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for server in self._made:
             with contextlib.suppress(ProcessLookupError):
                 server.kill()

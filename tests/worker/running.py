@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from countersink.worker import Stop, WorkerOptions, run
@@ -60,12 +59,7 @@ class Running:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.stop.request()
         self._thread.join(60.0)
         if kind is None and self.error is not None:
@@ -103,11 +97,6 @@ class Records:
         LOGGER.addHandler(self._handler)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         LOGGER.removeHandler(self._handler)
         LOGGER.setLevel(self._level)

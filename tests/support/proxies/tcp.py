@@ -13,7 +13,6 @@ import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from tests.support.proxies.rules import Deed, Phase, Request, Rule, label_of
@@ -137,12 +136,7 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def when(
