@@ -1,6 +1,6 @@
-"""What readers of formats have in common, for ``tail`` and backfill: ``LineReader``, which each
-implements; ``RecordTally``, to which it adds; ``Rejected``, how long the text and reason of a
-rejected line may be; keys, conditions and ``--exclude-key-glob``, ``--strip-query``."""
+"""What readers of formats share, for ``tail`` and backfill: ``LineReader``, ``RecordTally``,
+``Rejected`` (how long the text and reason of a rejected line may be), keys, conditions,
+``--exclude-key-glob``, ``--strip-query``."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence

@@ -1,5 +1,5 @@
-"""Reads records with named fields and lines that are JSON objects: which amounts are whole
-numbers, and the reasons why records are rejected."""
+"""Reads records with named fields and lines that are JSON objects: which amounts are whole numbers,
+and the reasons why records are rejected."""
 
 import re
 from collections.abc import Callable
