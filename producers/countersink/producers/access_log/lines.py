@@ -1,5 +1,5 @@
-"""Cuts a log's bytes into numbered lines (at most ``LONGEST`` bytes), and holds the hits of
-``tail`` until they are stored: after how many rows or lines (``ROWS_PER_STORE``,
+"""Cuts a log's bytes into numbered lines (longest line, also of backfill: ``LONGEST``), and holds
+the hits of ``tail`` until they are stored: after how many rows or lines (``ROWS_PER_STORE``,
 ``LINES_PER_STORE``)."""
 
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
-"""Cuts a source into chunks: how many lines (``LINES``) or bytes (``BYTES``) one has at most, the
-longest line (``LONGEST``), and the reasons for lines that are too long.
+"""Cuts a source into chunks: how many lines (``LINES``) or bytes (``BYTES``) one has at most, and
+the reason for CSV records that are too long; the longest line is in
+``producers/access_log/lines.py``.
 
 What a span holds is decided by its bytes alone: it takes records until it holds ``max_lines`` lines
 or ``max_bytes`` bytes, so that it ends with the record that reaches one of them. Nothing is ever

@@ -1,5 +1,5 @@
-"""Compares rows of counters with the ledger for ``verify``, and words where they differ (day, key,
-moved, exchanged).
+"""Compares rows of counters with the ledger for ``verify``: kinds of problems (``Problem``), and
+the words for where they differ (day, key, moved, exchanged).
 
 The server adds up both sides and tells the counters of which they differ: of most none is told.
 Where the rows of one are not what was posted is told by how the checksums differ: one number says
