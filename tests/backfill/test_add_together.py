@@ -134,6 +134,63 @@ def test_a_commit_whose_outcome_is_unknown_counts_once(
     assert query(mysql_url, "SELECT lines_read, amount FROM backfill_run") == [(450, 450)]
 
 
+@pytest.mark.parametrize(
+    ("note", "again"),
+    [
+        ("INSERT INTO backfill_chunk", False),
+        ("UPDATE backfill_source", False),
+        ("UPDATE backfill_chunk", True),
+    ],
+)
+def test_a_chunk_that_was_counted_and_not_noted_counts_once(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, note: str, again: bool
+) -> None:
+    """The connection breaks in between: neither is there then."""
+    small_chunks(monkeypatch)
+    file = write(tmp_path / "a.log", long_log(250 if again else 450))
+    if again:
+        run = add(mysql_url, file).run
+        assert run is not None
+        add(mysql_url, write(file, long_log(450)))
+        undoing.undo(mysql_url, run)
+    with MySQLProxy.to(mysql_url) as proxy:
+        rule = proxy.when(
+            "*",
+            Phase.BEFORE,
+            Deed.CUT,
+            skip=1,
+            times=2,
+            where=lambda request, reply: request.text.startswith(note),
+        )
+        report = add(proxy.url(mysql_url), file)
+        assert rule.acted == 2
+    assert (report.state, report.lines) == ("done", 250 if again else 450)
+    assert totals(mysql_url) == keys_of(450)
+
+
+def test_chunks_that_another_process_counts_before_they_are_claimed_count_once(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch)
+    file = write(tmp_path / "a.log", long_log(250))
+    run = add(mysql_url, file).run
+    assert run is not None
+    add(mysql_url, write(file, long_log(450)))
+    undoing.undo(mysql_url, run)
+    with MySQLProxy.to(mysql_url) as proxy:
+        rule = proxy.when(
+            "*",
+            Phase.BEFORE,
+            Deed.PASS,
+            call=lambda request: add(mysql_url, file),
+            where=lambda request, reply: "SKIP LOCKED" in request.text,
+        )
+        report = add(proxy.url(mysql_url), file)
+        assert rule.acted == 1
+    assert (report.state, report.lines, report.known_lines) == ("done", 0, 450)
+    assert totals(mysql_url) == keys_of(450)
+
+
 def test_a_server_that_stays_away_ends_it_and_running_it_again_goes_on(
     mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
