@@ -70,7 +70,6 @@ _NAMED: Final = {
     "P": "process",
     "T": "duration",
 }
-_NEED_NAME: Final = ("i", "o", "C", "e", "n", "^ti", "^to", "x", "c")
 _APACHE_ALIASES: Final = {
     "host": ("host", "address"),
     "vhost": ("server_name", "canonical_name", "header:host"),
@@ -84,23 +83,13 @@ _APACHE_ALIASES: Final = {
     "agent": ("header:user-agent",),
 }
 
-_TWO: Final = rb"\d\d"
 _STRFTIME: Final = {
-    "a": rb"[A-Z][a-z]{2}",
-    "A": rb"[A-Z][a-z]++",
-    "b": rb"[A-Z][a-z]{2}",
-    "B": rb"[A-Z][a-z]++",
-    "d": _TWO,
+    **dict.fromkeys("dHImMSy", rb"\d\d"),
+    **dict.fromkeys("abh", rb"[A-Z][a-z]{2}"),
+    **dict.fromkeys("AB", rb"[A-Z][a-z]++"),
     "e": rb"[ \d]\d",
-    "h": rb"[A-Z][a-z]{2}",
-    "H": _TWO,
-    "I": _TWO,
     "j": rb"\d{3}",
-    "m": _TWO,
-    "M": _TWO,
     "p": rb"[AP]M",
-    "S": _TWO,
-    "y": _TWO,
     "Y": rb"\d{4}",
     "z": rb"[+-]\d{4}",
 }
@@ -257,7 +246,7 @@ def _directive(found: re.Match[str]) -> str | Written:
             raise ValueError(f"{shown} at character {at} of --log-format has no name in braces")
         kind = {"a": "client", "T": "number"}.get(letter, "any")
         return Written(f"{_NAMED[letter]}:{argument.lower()}", shown, at, kind)
-    if argument is None and letter in _NEED_NAME:
+    if argument is None and letter in _NAMED and letter not in _PLAIN:
         raise ValueError(
             f"{shown} at character {at} of --log-format needs a name, as %{{Referer}}{letter}"
         )

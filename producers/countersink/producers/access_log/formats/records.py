@@ -189,16 +189,12 @@ class JsonLines(Independent):
                     if not stripped:
                         continue
                     record = json_object(stripped)
+                cell = make(record)
             except Malformed as error:
-                if self._others_reject:
+                if self._others_reject and type(record) is not dict:
                     tally.filtered += 1  # of no counter
                 else:
                     tally.reject(number, str(error), line)
-                continue
-            try:
-                cell = make(record)
-            except Malformed as error:
-                tally.reject(number, str(error), line)
                 continue
             if cell is None:
                 tally.filtered += 1

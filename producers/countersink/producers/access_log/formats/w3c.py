@@ -84,13 +84,6 @@ class Directives:
         found = _DATE_DIRECTIVE.match(line)
         return self if found is None else replace(self, date=found[1].decode())
 
-    def after_all(self, data: bytes) -> "Directives":
-        """What holds after the lines that stand whole in ``data``, which begins a line."""
-        found = self
-        for _, line in directives_in(data):
-            found = found.after(line)
-        return found
-
 
 _WHOLE: Final = rb"\0*+(?:\xef\xbb\xbf)?(#[^\n]*+)(?=\n)"
 _FIRST_DIRECTIVE: Final = re.compile(_WHOLE)
