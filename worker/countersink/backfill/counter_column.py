@@ -14,7 +14,7 @@ from countersink.backfill import formats
 from countersink.backfill.count.task import refuse
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats import Reader, RecordTally
-from countersink.backfill.formats.csv_json import CsvRecords, json_lines
+from countersink.backfill.formats.csv_json import CsvRecords, json_lines, keys_of
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input import files
 from countersink.backfill.input.content import head_of, open_content
@@ -90,9 +90,9 @@ def exported(
             head = head_of(content)
             formats.check_encoding(head)
             reader: Reader = (
-                CsvRecords(recipe, head, None)
+                CsvRecords(recipe, head, keys_of(recipe))
                 if recipe.input_format == "csv"
-                else json_lines(recipe)
+                else json_lines(recipe, keys_of(recipe))
             )
             at, line = 0, 1
             while not stop():

@@ -128,12 +128,8 @@ class LogFile:
             return os.fstat(self._fd).st_size >= offset
         return offset == 0 or len(self.read(1, offset - 1)) == 1
 
-    def changed_at(self) -> float:
-        """When it was last written to, in Unix seconds."""
-        return os.fstat(self._fd).st_mtime
-
     def changed_ns(self) -> int:
-        """The same in whole nanoseconds, to compare."""
+        """When it was last written to, in Unix nanoseconds."""
         return os.fstat(self._fd).st_mtime_ns
 
     def close(self) -> None:

@@ -205,7 +205,7 @@ class FileTail:
             return True
         if not file.compressed:
             # Either way round: a file server's clock may be ahead.
-            if not self.follow and abs(time.time() - file.changed_at()) < self.rotate_wait:
+            if not self.follow and abs(time.time() - file.changed_ns() / 1e9) < self.rotate_wait:
                 self.hits.reporter.notice(
                     f"{file.path} was rotated and may still be written to: "
                     "the next run goes on there"

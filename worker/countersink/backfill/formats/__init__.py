@@ -75,17 +75,18 @@ def make_reader(
     """
     check(recipe)
     check_encoding(head)
+    keys = keys_of(recipe, minutes, counter)
     if recipe.input_format == "csv":
-        return CsvRecords(recipe, head, minutes, begins, counter)
+        return CsvRecords(recipe, head, keys, begins)
     reader: Reader
     if recipe.input_format in ("ndjson", *JSON_FORMATS):
-        reader = json_lines(recipe, minutes, begins, counter)
+        reader = json_lines(recipe, keys, begins)
     elif recipe.input_format == "w3c":
-        reader = w3c = W3cLog(keys_of(recipe), recipe.time_zone, minutes)
+        reader = w3c = W3cLog(keys, recipe.time_zone)
         if reason := w3c.begin(head):
             raise BackfillError(reason)
     else:
-        reader = AccessLog(keys_of(recipe), line_format(recipe), minutes)
+        reader = AccessLog(keys, line_format(recipe))
     return Opened(reader, recipe.envelope) if recipe.envelope else reader
 
 

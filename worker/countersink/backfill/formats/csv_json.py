@@ -43,13 +43,22 @@ _LONGEST_HEADER: Final = 64 * 1024
 csv.field_size_limit(max(csv.field_size_limit(), 3 * LONGEST))  # %HH for each byte, at worst
 
 
-def keys_of(recipe: Recipe) -> Keys:
-    """Which keys lines have by a recipe.
+def keys_of(recipe: Recipe, minutes: tuple[int, int] | None = None, counter: str = "") -> Keys:
+    """Which keys lines have by a recipe, and which lines are left out.
 
     Raises:
         ValueError: something cannot be; the message says what to do.
     """
-    return Keys(recipe.key, recipe.where, recipe.exclude_keys, strip_query=recipe.strip_query)
+    return Keys(
+        recipe.key,
+        recipe.where,
+        recipe.exclude_keys,
+        strip_query=recipe.strip_query,
+        column=recipe.key_column,
+        counter_column=recipe.counter_column,
+        counter=counter,
+        minutes=minutes,
+    )
 
 
 def times_of(recipe: Recipe) -> tuple[str, ...]:
@@ -63,9 +72,8 @@ class CsvRecords(Independent):
     Args:
         recipe: how.
         head: how the source begins, 64 KiB of it or all.
-        minutes: half-open range of Unix minutes; records outside are left out. None: all are in.
+        keys: which keys records have.
         begins: the first minute of a day of the counter.
-        counter: whose records count, where the recipe has a column of counters.
 
     Raises:
         BackfillError: the header lacks a column, or is no header.
@@ -75,9 +83,8 @@ class CsvRecords(Independent):
         self,
         recipe: Recipe,
         head: bytes,
-        minutes: tuple[int, int] | None,
+        keys: Keys,
         begins: Callable[[date], int] | None = None,
-        counter: str = "",
     ) -> None:
         self._others_reject = bool(recipe.counter_column)
         self._delimiter = recipe.delimiter
@@ -96,17 +103,13 @@ class CsvRecords(Independent):
             clock = Clock(recipe.time_format, recipe.time_zone, begins)
             times = [column(name) for name in times_of(recipe)]
             self._rule = RecordRule(
-                keys_of(recipe),
-                minutes,
+                keys,
                 field=column,
                 optional=column,
                 minute=lambda row: (
                     clock.minute(" ".join([time(row) for time in times])) if times else 0
                 ),
                 amount=column(recipe.amount_column) if recipe.amount_column else None,
-                key_column=recipe.key_column,
-                counter_column=recipe.counter_column,
-                counter=counter,
             )
 
     def count(self, window: Window, tally: RecordTally) -> None:
@@ -227,10 +230,7 @@ def _place(names: Sequence[str], name: str) -> int:
 
 
 def json_lines(
-    recipe: Recipe,
-    minutes: tuple[int, int] | None = None,
-    begins: Callable[[date], int] | None = None,
-    counter: str = "",
+    recipe: Recipe, keys: Keys, begins: Callable[[date], int] | None = None
 ) -> JsonLines:
     """Reads NDJSON, or access logs of JSON objects, for a recipe that
     :func:`countersink.backfill.formats.check` has let pass.
@@ -244,12 +244,8 @@ def json_lines(
         getter,
         own if plain else json_objects.json_time(recipe.input_format, own),
         Clock(recipe.time_format, recipe.time_zone, begins if plain or own else no_day),
-        keys_of(recipe),
-        minutes,
+        keys,
         amount_column=recipe.amount_column,
-        key_column=recipe.key_column,
-        counter_column=recipe.counter_column,
-        counter=counter,
         decode=msgspec.json.Decoder().decode,
     )
 

@@ -102,7 +102,6 @@ class AccessLog(Independent):
     Args:
         keys: which keys lines have.
         form: how lines are matched.
-        minutes: half-open range of Unix minutes; lines outside are left out. None: all are in.
 
     Raises:
         ValueError: the format has not a field that is asked for.
@@ -110,9 +109,7 @@ class AccessLog(Independent):
 
     quoted = None
 
-    def __init__(
-        self, keys: Keys, form: LineFormat, minutes: tuple[int, int] | None = None
-    ) -> None:
+    def __init__(self, keys: Keys, form: LineFormat) -> None:
         self._form = form
         fields = {name: form.field(name) for name in keys.fields}
         groups = sorted({group for field in fields.values() for group in field.groups})
@@ -138,8 +135,8 @@ class AccessLog(Independent):
         self._tests = keys.tests(getter)
         self._key = template.fill(keys.parts, getter)
         self._finished = keys.finished
-        self._range = minutes
-        self._leaves_out = keys.leaves_out or minutes is not None
+        self._range = keys.minutes
+        self._leaves_out = keys.leaves_out
         self._keys: _Table[str] = _Table(self._work_out_key)
         self._bucket = RecordTally().bucket
         self._periods = Periods(self._bucket, self._within)

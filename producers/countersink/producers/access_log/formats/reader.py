@@ -270,10 +270,15 @@ class Keys:
         where: conditions, all of which must hold.
         exclude: shell patterns of keys that are left out.
         strip_query: keys end before their ``?``.
+        column: of records: the field that is the key; '': what the template says.
+        counter_column: of records: the field that says whose a record is; '': all count.
+        counter: whose records count.
+        minutes: half-open range of Unix minutes; lines outside are left out. None: all are in.
 
     Attributes:
         parts: of the template.
         leaves_out: whether some lines may be left out.
+        column, counter_column, counter, minutes: as given.
 
     Raises:
         ValueError: something cannot be; the message says what to do.
@@ -286,10 +291,18 @@ class Keys:
         exclude: Sequence[str] = (),
         *,
         strip_query: bool = False,
+        column: str = "",
+        counter_column: str = "",
+        counter: str = "",
+        minutes: tuple[int, int] | None = None,
     ) -> None:
         self.parts = template.parse(key or "{path}")
         template.check_conditions(where)
-        self.leaves_out = bool(where or exclude)
+        self.leaves_out = bool(where or exclude or minutes)
+        self.column = column
+        self.counter_column = counter_column
+        self.counter = counter
+        self.minutes = minutes
         self._where = where
         self._strip_query = strip_query
         self._excluded = tuple(template.shell_pattern(glob) for glob in exclude)

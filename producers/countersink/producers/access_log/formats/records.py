@@ -38,35 +38,27 @@ class RecordRule(Generic[R]):
 
     Args:
         keys: conditions, key, and which keys are left out.
-        minutes: half-open range of Unix minutes; records outside are left out. None: all are in.
         field: gives what reads the field of a name as the text of a key; it raises ``Malformed``.
         optional: the same for conditions: what is not there is an empty text.
         minute: reads the minute; raises ``Malformed``.
         amount: reads the amount, a text or an int. None: 1 each.
-        key_column: the field that is the key; '': what the template of ``keys`` says.
-        counter_column: the field that says whose a record is; '': all are of one counter.
-        counter: whose records count.
     """
 
     def __init__(
         self,
         keys: Keys,
-        minutes: tuple[int, int] | None,
         *,
         field: Callable[[str], Callable[[R], str]],
         optional: Callable[[str], Callable[[R], str]],
         minute: Callable[[R], int],
         amount: Callable[[R], object] | None = None,
-        key_column: str = "",
-        counter_column: str = "",
-        counter: str = "",
     ) -> None:
-        self._counter = counter
-        self._counter_of = optional(counter_column) if counter_column else None
+        self._counter = keys.counter
+        self._counter_of = optional(keys.counter_column) if keys.counter_column else None
         self._tests = keys.tests(optional)
-        self._key = field(key_column) if key_column else template.fill(keys.parts, field)
+        self._key = field(keys.column) if keys.column else template.fill(keys.parts, field)
         self._finished = keys.finished
-        self._first, self._end = minutes or (0, 2**63)
+        self._first, self._end = keys.minutes or (0, 2**63)
         self._minute = minute
         self._amount = amount
 
@@ -136,7 +128,7 @@ class JsonLines(Independent):
         getter: gives what reads the value of a name, or path, in an object.
         time: reads the time; None: there is none.
         clock: makes the minute of it.
-        keys, minutes, key_column, counter_column, counter: as of :class:`RecordRule`.
+        keys: conditions, key, and which keys are left out.
         amount_column: where the amount is; '': each counts 1.
         decode: reads an object faster than :func:`json_object`; it raises ``ValueError`` of what it
             cannot read, or gives something else than an object.
@@ -150,26 +142,18 @@ class JsonLines(Independent):
         time: Get | None,
         clock: Clock,
         keys: Keys,
-        minutes: tuple[int, int] | None = None,
         *,
         amount_column: str = "",
-        key_column: str = "",
-        counter_column: str = "",
-        counter: str = "",
         decode: Callable[[bytes], object] | None = None,
     ) -> None:
         self._decode = decode
-        self._others_reject = bool(counter_column)
+        self._others_reject = bool(keys.counter_column)
         self._rule: RecordRule[object] = RecordRule(
             keys,
-            minutes,
             field=lambda name: text_of(getter(name), name),
             optional=lambda name: optional_text_of(getter(name), name),
             minute=lambda record: clock.minute(time(record)) if time else 0,
             amount=getter(amount_column) if amount_column else None,
-            key_column=key_column,
-            counter_column=counter_column,
-            counter=counter,
         )
 
     def count(self, window: Window, tally: RecordTally) -> None:

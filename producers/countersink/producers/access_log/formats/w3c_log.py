@@ -37,17 +37,13 @@ class W3cLog:
 
     Args:
         keys: which keys lines have.
-        minutes: half-open range of Unix minutes; lines outside are left out. None: all are in.
         time_zone: IANA name; '': UTC, as the standard says.
     """
 
     quoted = None
 
-    def __init__(
-        self, keys: Keys, time_zone: str = "", minutes: tuple[int, int] | None = None
-    ) -> None:
+    def __init__(self, keys: Keys, time_zone: str = "") -> None:
         self._keys = keys
-        self._minutes = minutes
         self._time_zone = time_zone
         self._at: list[int] = []
         self._directives: list[Directives] = []
@@ -146,7 +142,7 @@ class W3cLog:
         if known not in self._readers:
             try:
                 form = w3c_format(directives, tabs=tabs, time_zone=self._time_zone)
-                self._readers[known] = AccessLog(self._keys, form, self._minutes)
+                self._readers[known] = AccessLog(self._keys, form)
             except ValueError as error:
                 reason = str(error)
                 self._readers[known] = Refusal(lambda line: reason)
