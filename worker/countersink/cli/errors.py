@@ -120,8 +120,10 @@ def describe(error: BaseException) -> tuple[str, int]:
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """The sentence for an error of the queue or the database, with what to do next; else None."""
+    """The sentence for an error of ours, with what to do next; else None."""
     # imported only when there is an error to explain: these need the drivers
+    from countersink.backfill.errors import BackfillError
+    from countersink.producers import errors as producers
     from countersink.store import errors as store
     from countersink.stream import errors as stream
 
@@ -136,7 +138,17 @@ def sentence_of(error: BaseException) -> str | None:
         return f"{text}; check COUNTERSINK_MYSQL_URL"
     if isinstance(
         error,
-        stream.StreamError
+        ServerError
+        | BackfillError
+        | producers.SpoolError
+        | producers.LogError
+        | producers.PositionError
+        | producers.TailError
+        | producers.UnknownFormat
+        | producers.CannotListen
+        | stream.StreamError
+        | store.NoSuchKey
+        | store.TooManyLinks
         | store.SchemaMismatch
         | store.UnknownCounter
         | store.RolledUp

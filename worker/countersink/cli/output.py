@@ -7,10 +7,10 @@ terminal's screen. What a spreadsheet makes of them is :mod:`countersink.reads.f
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -39,12 +39,38 @@ def write_json(document: object) -> None:
     click.echo(json.dumps(document))
 
 
-def write_result(format: str, document: object, text: str) -> None:
-    """The document as JSON, or the text, as ``--format`` says."""
+def write_result(
+    format: str,
+    document: object,
+    people: str | Callable[[], object],
+    csv: tuple[Columns, Iterable[Row]] = ((), ()),
+) -> None:
+    """The result as ``--format`` says: the document as JSON, columns and rows as CSV, or the text
+    for people, or what prints it for them.
+    """
     if format == "json":
         write_json(document)
+    elif format == "csv":
+        write_csv(*csv)
+    elif isinstance(people, str):
+        click.echo(people)
     else:
-        click.echo(text)
+        people()
+
+
+def document(record: object, names: Iterable[str], **others: object) -> dict[str, Any]:
+    """Members for JSON and CSV: of these ``names`` those in ``others``, else the attributes of
+    ``record``; times are ISO 8601 in UTC.
+    """
+    return {
+        name: others[name] if name in others else _plain(getattr(record, name)) for name in names
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return iso(value)
+    return str(value) if isinstance(value, date) else value
 
 
 def write_json_list(document: Row, name: str, rows: Iterable[Row]) -> None:

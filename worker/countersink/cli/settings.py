@@ -191,20 +191,25 @@ def jobs_queue(redis_url: str | None, jobs_redis_url: str | None) -> str:
     return url
 
 
-def number(options: type, name: str, help: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: a number that a process can be told; type and default are those of ``options``,
-    a dataclass.
+def numbers(options: type, **meanings: str) -> Callable[[Decorated], Decorated]:
+    """Decorator: numbers that a process can be told, with their help; types and defaults are those
+    of ``options``, a dataclass.
     """
     from dataclasses import fields
 
-    field = next(each for each in fields(options) if each.name == name)
-    return setting(
-        f"--{name.replace('_', '-')}",
-        type=float if field.type in (float, "float") else int,
-        default=field.default,
-        show_default=True,
-        metavar="SECONDS" if name.endswith("_s") else "N",
-        help=help,
+    found = {each.name: each for each in fields(options)}
+    return together(
+        *(
+            setting(
+                f"--{name.replace('_', '-')}",
+                type=float if found[name].type in (float, "float") else int,
+                default=found[name].default,
+                show_default=True,
+                metavar="SECONDS" if name.endswith("_s") else "N",
+                help=help,
+            )
+            for name, help in meanings.items()
+        )
     )
 
 
@@ -240,6 +245,13 @@ def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
         help="CSV for people: a ' before what a spreadsheet would run as a formula.",
     )
     return lambda function: format(spreadsheet(function))
+
+
+def of_mysql(*choices: str) -> Callable[[Decorated], Decorated]:
+    """Decorator: ``--format``, as of :func:`output_format`, and ``--mysql-url``: what a command
+    takes that prints what the database has.
+    """
+    return together(output_format(*choices), mysql_url)
 
 
 def for_spreadsheets() -> bool:

@@ -18,7 +18,7 @@ from countersink.backfill.run import backfill
 from countersink.cli import output, progress, settings
 from countersink.cli.commands.count import backfill_options, backfills
 from countersink.cli.commands.count.log_options import Allowance
-from countersink.cli.errors import Exit, Failure, Misuse
+from countersink.cli.errors import Exit, Misuse
 from countersink.store.counters import policies
 from countersink.store.sessions import open_tables
 
@@ -75,7 +75,8 @@ def command(
             if report.run is not None and report.corrections:
                 drift = history.drift(opened.enter_context(open_tables(url)), report.run)
             if as_json:
-                _write(report, drift)
+                rows = map(backfills.drift_document, drift)
+                output.write_json_list(_document(report), "drift", rows)
             else:
                 _show(report, drift, dry_run=options.dry_run)
     return call.status(report)
@@ -94,10 +95,7 @@ class _Call:
 
     def run_each_counter(self, options: BackfillOptions) -> int:
         """One run for each counter of an export; the exit status."""
-        try:
-            found = exported(self.url, options, self.asked)
-        except BackfillError as error:
-            raise Failure(str(error)) from error
+        found = exported(self.url, options, self.asked)
         for stray in found.strays[:_STRAYS_SHOWN]:
             said = f"{stray.source} line {stray.line}: {stray.reason}"
             click.echo(f"rejected: {output.cell(said)}", err=True)
@@ -149,12 +147,10 @@ class _Call:
                     stop=self.asked,
                     team=team,
                 )
-            except WrongOption as error:
-                raise Misuse(str(error)) from error
             except BackfillError as error:
-                if _is_tracked(self.url, options.counter):
+                if isinstance(error, WrongOption) or _is_tracked(self.url, options.counter):
                     raise Misuse(str(error)) from error
-                raise Failure(str(error)) from error
+                raise
         failed = [
             f"{each.source}: {each.detail}" for each in report.sources if each.outcome == "failed"
         ]
@@ -186,31 +182,17 @@ def _is_tracked(url: str, counter: str) -> bool:
         return counter in policies.load(opened).tracked
 
 
-def _write(report: BackfillReport, drift: Iterable[Drift]) -> None:
-    """The result as one JSON document; of a reconcile with all that was corrected."""
-    output.write_json_list(
-        _document(report), "drift", (backfills.drift_document(one) for one in drift)
-    )
+_MEMBERS: Final = (
+    *("run", "counter", "mode", "state", *backfills.FIGURES, "known_lines", "corrections"),
+    *("by_day", "notices", "sources"),
+)
 
 
 def _document(report: BackfillReport) -> dict[str, Any]:
-    """The result without what was corrected."""
-    return {
-        "run": report.run,
-        "counter": report.counter,
-        "mode": report.mode,
-        "state": report.state,
-        "lines": report.lines,
-        "counted": report.counted,
-        "filtered": report.filtered,
-        "rejected": report.rejected,
-        "amount": report.amount,
-        "known_lines": report.known_lines,
-        "corrections": report.corrections,
-        "by_day": [{"day": day, "amount": amount} for day, amount in report.by_day],
-        "notices": list(report.notices),
-        "sources": [asdict(one) for one in report.sources],
-    }
+    """The result as JSON, without what was corrected."""
+    by_day = [{"day": day, "amount": amount} for day, amount in report.by_day]
+    sources = [asdict(one) for one in report.sources]
+    return output.document(report, _MEMBERS, by_day=by_day, sources=sources)
 
 
 def _show(report: BackfillReport, drift: Iterable[Drift], *, dry_run: bool) -> None:
@@ -236,17 +218,14 @@ def _show_sources(report: BackfillReport) -> None:
     ]
     if len(rows) > 1:
         rows.append(_cells("all", "", report, ""))
-    output.write_rows(
-        ("source", "outcome", ">lines", ">counted", ">filtered", ">rejected", ">amount", "what"),
-        rows,
-    )
+    headings = (f">{name}" for name in backfills.FIGURES)
+    output.write_rows(("source", "outcome", *headings, "what"), rows)
 
 
 def _cells(
     name: str, outcome: str, figures: SourceReport | BackfillReport, detail: str
 ) -> tuple[object, ...]:
-    numbers = (figures.lines, figures.counted, figures.filtered, figures.rejected, figures.amount)
-    return name, outcome, *numbers, detail
+    return name, outcome, *output.document(figures, backfills.FIGURES).values(), detail
 
 
 def _sentence(report: BackfillReport, would: bool) -> str:

@@ -4,12 +4,12 @@ rejected lines and drift; what an undo refuses is in ``backfill/undo.py``."""
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 import click
 
 from countersink.backfill import history
-from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Drift, RejectedLine, Run, RunSource
 from countersink.backfill.undo import Undone, undo
 from countersink.cli import output, progress, settings
@@ -33,24 +33,19 @@ def command() -> None:
 
 @command.command("list", cls=settings.Command)
 @settings.one_off("--counter", type=COUNTER, metavar="COUNTER", help="Only of this counter.")
-@settings.output_format("table", "json")
-@settings.mysql_url
+@settings.of_mysql("table", "json")
 def list_command(counter: str | None, format: str, mysql_url: str | None) -> None:
     """List backfills, the last one first."""
     with open_tables(settings.needed(mysql_url, "mysql")) as opened:
         runs = history.runs(opened, counter)
-    if format == "json":
-        output.write_json({"runs": [document(run) for run in runs]})
-    else:
-        show_list(runs)
+    output.write_result(format, {"runs": list(map(_document, runs))}, partial(_show_list, runs))
 
 
 @command.command("show", cls=settings.Command)
 @click.argument("run", type=RUN)
 @settings.one_off("--rejects", is_flag=True, help="The lines that it could not count.")
 @settings.one_off("--drift", is_flag=True, help="What it corrected, of a reconcile.")
-@settings.output_format("table", "json", "csv")
-@settings.mysql_url
+@settings.of_mysql("table", "json", "csv")
 def show_command(run: int, rejects: bool, drift: bool, format: str, mysql_url: str | None) -> None:
     """Show a backfill: what it read, and what came of it.
 
@@ -61,43 +56,32 @@ def show_command(run: int, rejects: bool, drift: bool, format: str, mysql_url: s
     if format == "csv" and not (rejects or drift):
         raise Misuse("--format csv is for --rejects or --drift")
     with open_tables(settings.needed(mysql_url, "mysql")) as opened:
-        found = _found(opened, run)
+        found = history.run(opened, run)
         if rejects:
             _show_rejects(opened, found, format)
         elif drift:
             _show_drift(opened, found, format)
         else:
             sources = history.sources_of(opened, run)
-            if format == "json":
-                read = [source_document(one) for one in sources]
-                output.write_json({**document(found), "read": read})
-            else:
-                show_one(found, sources)
-
-
-def _found(opened: Session, run: int) -> Run:
-    try:
-        return history.run(opened, run)
-    except BackfillError as error:
-        raise Failure(str(error)) from error
+            document = _document(found) | {"read": list(map(_source_document, sources))}
+            output.write_result(format, document, partial(_show_one, found, sources))
 
 
 def _show_rejects(opened: Session, run: Run, format: str) -> None:
-    rejected = history.rejects(opened, run.id)
-    rows = (rejected_document(one) for one in rejected)
+    rows = map(_rejected_document, history.rejects(opened, run.id))
     if format == "json":
         output.write_json_list({"run": run.id}, "rejects", rows)
     elif format == "csv":
         output.write_csv(REJECTED, rows)
     else:
-        show_rejected(rejected)
+        _show_rejected(rows)
 
 
 def _show_drift(opened: Session, run: Run, format: str) -> None:
     if run.mode != "reconcile":
         raise Failure(f"run {run.id} added; only reconciling corrects anything")
     drift = history.drift(opened, run.id)
-    rows = (drift_document(one) for one in drift)
+    rows = map(drift_document, drift)
     if format == "json":
         output.write_json_list({"run": run.id}, "drift", rows)
     elif format == "csv":
@@ -110,8 +94,7 @@ def _show_drift(opened: Session, run: Run, format: str) -> None:
 
 @command.command("undo", cls=settings.Command)
 @click.argument("run", type=RUN)
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def undo_command(run: int, format: str, mysql_url: str | None) -> int:
     """Take back exactly what a backfill added, or corrected.
 
@@ -120,15 +103,12 @@ def undo_command(run: int, format: str, mysql_url: str | None) -> int:
     """
     url = settings.needed(mysql_url, "mysql")
     with stopped_by_signals() as asked, progress.looking("backfills undo", "undoing") as looking:
-        try:
-            done = undo(
-                url,
-                run,
-                on_progress=lambda at: looking(f"{at.done:,} of {at.of:,} chunks"),
-                stop=asked,
-            )
-        except BackfillError as error:
-            raise Failure(str(error)) from error
+        done = undo(
+            url,
+            run,
+            on_progress=lambda at: looking(f"{at.done:,} of {at.of:,} chunks"),
+            stop=asked,
+        )
     for notice in done.notices:
         click.echo(f"countersink backfills: {output.cell(notice)}", err=True)
     output.write_result(format, asdict(done), _undone_sentence(done))
@@ -139,60 +119,32 @@ def undo_command(run: int, format: str, mysql_url: str | None) -> int:
 
 
 REJECTED: Final = ("source", "line", "reason", "text")
+FIGURES: Final = ("lines", "counted", "filtered", "rejected", "amount")
+"""Of a run, and of what it read of a source."""
+_RUN: Final = (
+    *("run", "counter", "mode", "state", "started", "seen", "ended", "holder", "bytes"),
+    *(*FIGURES, "corrections", "error", "options", "sources"),
+)
+_SOURCE: Final = ("source", "name", "chunks", "pending", "undone", "bytes", *FIGURES)
 
 
-def document(run: Run) -> dict[str, Any]:
+def _document(run: Run) -> dict[str, Any]:
     """A run as JSON."""
-    return {
-        "run": run.id,
-        "counter": run.counter,
-        "mode": run.mode,
-        "state": run.state,
-        "started": output.iso(run.started),
-        "seen": output.iso(run.seen),
-        "ended": output.iso(run.ended),
-        "holder": run.holder,
-        "bytes": run.size_bytes,
-        "lines": run.lines,
-        "counted": run.counted,
-        "filtered": run.filtered,
-        "rejected": run.rejected,
-        "amount": run.amount,
-        "corrections": run.corrections,
-        "error": run.error,
-        "options": json.loads(run.recipe.to_json()),
-        "sources": list(run.sources),
-    }
+    options = json.loads(run.recipe.to_json())
+    return output.document(run, _RUN, run=run.id, bytes=run.size_bytes, options=options)
 
 
-def source_document(one: RunSource) -> dict[str, Any]:
+def _source_document(one: RunSource) -> dict[str, Any]:
     """What a run read of a source, as JSON."""
-    return {
-        "source": one.path,
-        "name": one.name,
-        "chunks": one.chunks,
-        "pending": one.pending,
-        "undone": one.undone,
-        "bytes": one.size_bytes,
-        "lines": one.lines,
-        "counted": one.counted,
-        "filtered": one.filtered,
-        "rejected": one.rejected,
-        "amount": one.amount,
-    }
+    return output.document(one, _SOURCE, source=one.path, bytes=one.size_bytes)
 
 
-def rejected_document(one: RejectedLine) -> dict[str, Any]:
+def _rejected_document(one: RejectedLine) -> dict[str, Any]:
     """A rejected line as JSON; bytes that are no UTF-8 are escaped."""
-    return {
-        "source": one.source,
-        "line": one.line,
-        "reason": one.reason,
-        "text": one.text.decode("utf-8", "backslashreplace"),
-    }
+    return output.document(one, REJECTED, text=one.text.decode("utf-8", "backslashreplace"))
 
 
-def show_list(runs: Sequence[Run]) -> None:
+def _show_list(runs: Sequence[Run]) -> None:
     """Runs for people."""
     if not runs:
         click.echo("There was no backfill so far.")
@@ -220,7 +172,7 @@ def show_list(runs: Sequence[Run]) -> None:
     )
 
 
-def show_one(run: Run, sources: Sequence[RunSource]) -> None:
+def _show_one(run: Run, sources: Sequence[RunSource]) -> None:
     """A run for people, and what it read."""
     facts: dict[str, object] = {
         "run": str(run.id),
@@ -229,11 +181,7 @@ def show_one(run: Run, sources: Sequence[RunSource]) -> None:
         "state": run.state,
         "began": f"{run.started:%Y-%m-%dT%H:%M:%S}Z, in {run.holder}",
         "last seen": f"{run.seen:%Y-%m-%dT%H:%M:%S}Z",
-        "lines": run.lines,
-        "counted": run.counted,
-        "filtered": run.filtered,
-        "rejected": run.rejected,
-        "amount": run.amount,
+        **output.document(run, FIGURES),
     }
     if run.mode == "reconcile":
         facts["corrections"] = run.corrections
@@ -248,22 +196,23 @@ def show_one(run: Run, sources: Sequence[RunSource]) -> None:
 
 
 def _show_sources(sources: Sequence[RunSource]) -> None:
-    numbers = ("lines", "counted", "filtered", "rejected", "amount", "chunks", "pending", "undone")
-    rows = []
-    for one in sources:
-        name = f"{one.path} ({one.name})" if one.name else one.path
-        rows.append((name, *map(source_document(one).get, numbers)))
-    output.write_rows(("source", *(f">{number}" for number in numbers)), rows)
+    numbers = (*FIGURES, "chunks", "pending", "undone")
+    rows = [
+        output.document(
+            one, ("source", *numbers), source=f"{one.path} ({one.name})" if one.name else one.path
+        )
+        for one in sources
+    ]
+    output.write_documents(("source", *(f">{number}" for number in numbers)), rows)
 
 
-def show_rejected(rejected: Iterable[RejectedLine]) -> None:
+def _show_rejected(rejected: Iterable[output.Row]) -> None:
     """Rejected lines for people: one after the other, for they may be many."""
-    any_there = False
-    for one in rejected:
-        any_there = True
-        text = output.cell(one.text.decode("utf-8", "backslashreplace"))
-        click.echo(f"{output.cell(one.source)} line {one.line}: {output.cell(one.reason)}: {text}")
-    if not any_there:
+    row: output.Row = {}
+    for row in rejected:
+        source, reason, text = (output.cell(row[name]) for name in ("source", "reason", "text"))
+        click.echo(f"{source} line {row['line']}: {reason}: {text}")
+    if not row:
         click.echo("No line was rejected.")
 
 
@@ -288,15 +237,9 @@ DRIFT_SHOWN: Final = 20
 
 def drift_document(one: Drift) -> dict[str, object]:
     """A correction as JSON; ``bucket`` is as in the tables: of hours and quarters in UTC."""
-    return {
-        "day": one.day.isoformat(),
-        # Its seconds are the number of a policy.
-        "bucket": one.bucket.replace(second=0).isoformat(timespec="minutes"),
-        "key": one.key,
-        "had": one.had,
-        "should_be": one.should_be,
-        "delta": one.delta,
-    }
+    # Its seconds are the number of a policy.
+    bucket = one.bucket.replace(second=0).isoformat(timespec="minutes")
+    return output.document(one, DRIFT_COLUMNS, bucket=bucket)
 
 
 def show_drift(drift: Iterable[Drift], corrections: int, *, where: str) -> None:

@@ -4,7 +4,9 @@ refuse is worded in ``store/sequences/``."""
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import date
+from functools import partial
 from itertools import takewhile
 from typing import Final
 
@@ -15,8 +17,7 @@ from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import DAY, ZONE, Checked
 from countersink.store import Store
 from countersink.store.sequences import Sequences
-from countersink.store.sequences.options import PERIODS, name_bytes, number
-from countersink.store.sequences.records import Period
+from countersink.store.sequences.options import DEFAULTS, FIELDS, PERIODS, name_bytes, number
 from countersink.store.sequences.records import Sequence as StoredSequence
 
 MOST: Final = 1_000_000
@@ -88,8 +89,7 @@ def command() -> None:
 @settings.one_off(
     "--block", metavar="N", type=click.IntRange(1, MOST), help="So many values at once."
 )
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def next_command(
     name: str,
     step: int | None,
@@ -114,8 +114,7 @@ def next_command(
 @command.command("peek", cls=settings.Command)
 @click.argument("name", type=NAME)
 @settings.one_off("--period", metavar="DAY", type=DAY, help="Of the period in which this day lies.")
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def peek_command(name: str, period: date | None, format: str, mysql_url: str | None) -> None:
     """Print the last value that was handed out, without taking one."""
     with _sequences(mysql_url) as sequences:
@@ -132,8 +131,7 @@ def peek_command(name: str, period: date | None, format: str, mysql_url: str | N
 @command.command("set", cls=TakesNumbers)
 @click.argument("name", type=NAME)
 @click.argument("value", type=NUMBER)
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def set_command(name: str, value: int, format: str, mysql_url: str | None) -> None:
     """Make VALUE the last value of the current period: the next one is a step beyond it.
 
@@ -149,8 +147,7 @@ def set_command(name: str, value: int, format: str, mysql_url: str | None) -> No
 @click.argument("names", nargs=-1, type=NAME, metavar="[NAME]...")
 @settings.one_off("--all", "everything", is_flag=True, help="All sequences there are.")
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def reset_command(
     names: Sequence[str], everything: bool, yes: bool, format: str, mysql_url: str | None
 ) -> None:
@@ -163,7 +160,6 @@ def reset_command(
         raise Misuse("say which: NAME... or --all")
     if everything:
         output.confirm(yes, "Let all sequences begin again?", "nothing was reset")
-    if everything:
         with _sequences(mysql_url) as sequences:
             count = sequences.reset_all()
         output.write_result(format, {"reset": count, "last_values": {}}, f"reset {count:,}")
@@ -179,8 +175,7 @@ def reset_command(
 
 @command.command("list", cls=settings.Command)
 @click.argument("prefix", type=NAME, default="")
-@settings.output_format("table", "json", "csv")
-@settings.mysql_url
+@settings.of_mysql("table", "json", "csv")
 def list_command(prefix: str, format: str, mysql_url: str | None) -> None:
     """List sequences, or those whose names begin with PREFIX, and where they are.
 
@@ -188,12 +183,9 @@ def list_command(prefix: str, format: str, mysql_url: str | None) -> None:
     """
     with _sequences(mysql_url) as sequences:
         found = sequences.list(prefix)
-    if format == "json":
-        output.write_json({"sequences": [_document(one) for one in found]})
-    elif format == "csv":
-        output.write_csv(_COLUMNS, [_document(one) for one in found])
-    else:
-        _print_list(found)
+    rows = list(map(_document, found))
+    shown = partial(_print_list, found)
+    output.write_result(format, {"sequences": rows}, shown, csv=(_COLUMNS, rows))
 
 
 @command.command("configure", cls=settings.Command)
@@ -218,8 +210,7 @@ def list_command(prefix: str, format: str, mysql_url: str | None) -> None:
 @settings.one_off(
     "--time-zone", metavar="ZONE", type=ZONE, help="Whose midnights begin a period; at first UTC."
 )
-@settings.output_format("table", "json")
-@settings.mysql_url
+@settings.of_mysql("table", "json")
 def configure_command(
     name: str,
     format: str,
@@ -238,16 +229,12 @@ def configure_command(
     }
     with _sequences(mysql_url) as sequences:
         made = sequences.configure(name, **changes)  # type: ignore[arg-type]
-    if format == "json":
-        output.write_json(_document(made))
-    else:
-        _print_one(made)
+    output.write_result(format, _document(made), partial(_print_one, made))
 
 
 @command.command("periods", cls=settings.Command)
 @click.argument("name", type=NAME)
-@settings.output_format("table", "json", "csv")
-@settings.mysql_url
+@settings.of_mysql("table", "json", "csv")
 def periods_command(name: str, format: str, mysql_url: str | None) -> None:
     """Show the last value of each period, and their sum."""
     with _sequences(mysql_url) as sequences:
@@ -257,21 +244,17 @@ def periods_command(name: str, format: str, mysql_url: str | None) -> None:
                 f"{_shown(name)} has no value in any period; countersink sequence list"
                 " shows all sequences"
             )
-    rows = [_period_document(period) for period in periods]
+    rows = [output.document(one, _PERIOD_COLUMNS, period_start=one.start) for one in periods]
     total = sum(period.value for period in periods)
-    if format == "json":
-        output.write_json({"sequence": name, "periods": rows, "total": total})
-    elif format == "csv":
-        output.write_csv(_PERIOD_COLUMNS, rows)
-    else:
-        _print_periods(rows, total)
+    document = {"sequence": name, "periods": rows, "total": total}
+    shown = partial(_print_periods, rows, total)
+    output.write_result(format, document, shown, csv=(_PERIOD_COLUMNS, rows))
 
 
 @command.command("delete", cls=settings.Command)
 @click.argument("name", type=NAME)
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def delete_command(name: str, yes: bool, format: str, mysql_url: str | None) -> None:
     """Delete a sequence: the values of all its periods, and its settings.
 
@@ -293,49 +276,15 @@ def _sequences(mysql_url: str | None) -> Iterator[Sequences]:
         yield store.sequences
 
 
-_COLUMNS: Final = (
-    "sequence",
-    "value",
-    "period_start",
-    "updated_at",
-    "start",
-    "step",
-    "minimum",
-    "maximum",
-    "cycle",
-    "period",
-    "time_zone",
-)
-"""Of a sequence, in JSON and CSV."""
+_COLUMNS: Final = ("sequence", "value", "period_start", "updated_at", *FIELDS)
+"""Of a sequence, in JSON and CSV; empty is what it has not."""
 _PERIOD_COLUMNS: Final = ("period_start", "value", "updated_at")
 """Of a period, in JSON and CSV."""
 
 
 def _document(sequence: StoredSequence) -> output.Row:
-    """A sequence as JSON: ``_COLUMNS``; null for what it has not."""
-    options = sequence.options
-    return {
-        "sequence": sequence.name,
-        "value": sequence.value,
-        "period_start": None if sequence.period_start is None else str(sequence.period_start),
-        "updated_at": output.iso(sequence.updated_at),
-        "start": options.start,
-        "step": options.step,
-        "minimum": options.minimum,
-        "maximum": options.maximum,
-        "cycle": options.cycle,
-        "period": options.period,
-        "time_zone": options.time_zone,
-    }
-
-
-def _period_document(period: Period) -> output.Row:
-    """A period as JSON: ``_PERIOD_COLUMNS``; no start where the sequence has no periods."""
-    return {
-        "period_start": None if period.start is None else str(period.start),
-        "value": period.value,
-        "updated_at": output.iso(period.updated_at),
-    }
+    """A sequence as JSON: ``_COLUMNS``."""
+    return output.document(sequence, _COLUMNS, sequence=sequence.name, **asdict(sequence.options))
 
 
 def _print_one(sequence: StoredSequence) -> None:
@@ -381,14 +330,10 @@ def _settings(sequence: StoredSequence) -> str:
     """What is not as it is of a sequence that nobody has configured."""
     options = sequence.options
     said = []
-    if options.start is not None:
-        said.append(f"start {options.start:,}")
-    if options.step != 1:
-        said.append(f"step {options.step:,}")
-    if options.minimum is not None:
-        said.append(f"minimum {options.minimum:,}")
-    if options.maximum is not None:
-        said.append(f"maximum {options.maximum:,}")
+    for name in ("start", "step", "minimum", "maximum"):
+        number = getattr(options, name)
+        if number != getattr(DEFAULTS, name):
+            said.append(f"{name} {number:,}")
     if options.cycle:
         said.append("cycle")
     if options.period != "none":

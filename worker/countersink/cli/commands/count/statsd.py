@@ -81,26 +81,15 @@ def _mode(text: str) -> int:
     metavar="FILE",
     help="Which names become which counters and keys; read again on SIGHUP.",
 )
-@settings.number(
-    StatsdOptions, "receive_buffer", "Bytes of kernel memory for packets that wait, each socket."
-)
-@settings.number(StatsdOptions, "max_amount", "The most that one line may add or take away.")
-@settings.number(
+@settings.numbers(
     StatsdOptions,
-    "max_counters",
-    "Counters that names may become; what comes by more of them goes to __overflow__.",
-)
-@settings.number(
-    StatsdOptions,
-    "max_ahead_s",
-    "Seconds that a line's own time may lie ahead of the clock here.",
-)
-@settings.number(StatsdOptions, "max_age_days", "Days that it may lie in the past; 0 for no limit.")
-@settings.number(StatsdOptions, "max_connections", "Stream connections at once.")
-@settings.number(
-    StatsdOptions,
-    "line_timeout_s",
-    "Seconds in which a line must end where others need its connection's place.",
+    receive_buffer="Bytes of kernel memory for packets that wait, each socket.",
+    max_amount="The most that one line may add or take away.",
+    max_counters="Counters that names may become; what comes by more of them goes to __overflow__.",
+    max_ahead_s="Seconds that a line's own time may lie ahead of the clock here.",
+    max_age_days="Days that it may lie in the past; 0 for no limit.",
+    max_connections="Stream connections at once.",
+    line_timeout_s="Seconds in which a line must end where others need its connection's place.",
 )
 @metrics.options
 @settings.log_format

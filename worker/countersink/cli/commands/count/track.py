@@ -2,6 +2,8 @@
 the work is in ``store/tracked/``."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
 
 import click
 
@@ -42,8 +44,7 @@ from countersink.store.tracked.definitions import in_words
     "--dry-run", is_flag=True, help="Print the SQL that would run, and change nothing."
 )
 @settings.one_off("--list", "listing", is_flag=True, help="List the tracked tables.")
-@settings.output_format("table", "json")
-@settings.mysql_url
+@settings.of_mysql("table", "json")
 def track_command(
     table: str | None,
     counter: str | None,
@@ -68,28 +69,19 @@ def track_command(
             if table is not None or counter or by or day or dry_run:
                 raise Misuse("--list takes no table, nor options of one")
             tracked = store.tracked.list()
-            if format == "json":
-                output.write_json({"tables": [_document(one) for one in tracked]})
-            else:
-                _show_list(tracked)
+            document = {"tables": list(map(_document, tracked))}
+            output.write_result(format, document, partial(_show_list, tracked))
             return
         if table is None:
             raise Misuse("name a table, or give --list")
+        how: Any = {"counter": counter, "by": by, "day": day, "app_slots": slots}
         with values_checked():
             if dry_run:
-                plan = store.tracked.plan(table, counter=counter, by=by, day=day, app_slots=slots)
-                _show_plan(plan, as_json=format == "json")
+                plan = store.tracked.plan(table, **how)
+                output.write_result(format, _plan_document(plan), partial(_show_plan, plan))
                 return
             with progress.rows("track", f"counting {table}") as shown:
-                made = store.tracked.track(
-                    table,
-                    counter=counter,
-                    by=by,
-                    day=day,
-                    app_slots=slots,
-                    progress=shown,
-                    notice=progress.say,
-                )
+                made = store.tracked.track(table, **how, progress=shown, notice=progress.say)
         rows = store.row_count(made.counter)
     output.write_result(
         format, {**_document(made), "rows": rows}, f"tracking {_described(made)}: {rows:,} rows"
@@ -101,8 +93,7 @@ def track_command(
 @settings.one_off(
     "--counter", metavar="COUNTER", type=COUNTER, help="This counter, whatever tables are called."
 )
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def untrack_command(
     table_or_counter: str | None, counter: str | None, format: str, mysql_url: str | None
 ) -> None:
@@ -118,18 +109,12 @@ def untrack_command(
     output.write_result(format, _document(gone), f"tracking no more: {_described(gone)}")
 
 
+_MEMBERS: Final = ("counter", "table", "by", "day", "slots", "triggers", "created", "counted")
+
+
 def _document(tracked: TrackedTable) -> dict[str, object]:
     """A tracked table as JSON."""
-    return {
-        "counter": tracked.counter,
-        "table": tracked.name,
-        "by": list(tracked.by),
-        "day": tracked.day,
-        "slots": tracked.app_slots,
-        "triggers": tracked.triggers,
-        "created": output.iso(tracked.created),
-        "counted": output.iso(tracked.counted),
-    }
+    return output.document(tracked, _MEMBERS, table=tracked.name, slots=tracked.app_slots)
 
 
 def _described(tracked: TrackedTable) -> str:
@@ -142,35 +127,22 @@ def _show_list(tracked: Sequence[TrackedTable]) -> None:
     if not tracked:
         click.echo("No table is tracked: countersink track TABLE")
         return
-    output.write_rows(
-        ("counter", "table", "by", "day", ">slots", "counted"),
-        (
-            (
-                one.counter,
-                one.name,
-                ", ".join(one.by) or None,
-                one.day,
-                one.app_slots,
-                output.iso(one.counted) or "not yet: run track again",
-            )
-            for one in tracked
-        ),
-    )
+    rows = []
+    for one in tracked:
+        row = _document(one)
+        counted = row["counted"] or "not yet: run track again"
+        rows.append(row | {"by": ", ".join(one.by) or None, "counted": counted})
+    output.write_documents(("counter", "table", "by", "day", ">slots", "counted"), rows)
 
 
-def _show_plan(plan: Plan, *, as_json: bool) -> None:
+def _plan_document(plan: Plan) -> dict[str, object]:
+    """What track would do, as JSON."""
+    made, names = plan.definition, ("counter", "table", "statements", "warnings", "reads")
+    return output.document(plan, names, counter=made.counter, table=made.name)
+
+
+def _show_plan(plan: Plan) -> None:
     """What track would do; the SQL can be pasted into mysql or mariadb."""
-    if as_json:
-        output.write_json(
-            {
-                "counter": plan.definition.counter,
-                "table": plan.definition.name,
-                "statements": plan.statements,
-                "warnings": plan.warnings,
-                "reads": plan.reads,
-            }
-        )
-        return
     click.echo(f"-- Triggers that count {_described(plan.definition)}.")
     click.echo("-- To be read: `countersink track` makes its own, and then counts what is there.")
     if plan.reads:

@@ -2,8 +2,9 @@
 which keys and links are allowed is decided in ``store/api_keys.py`` and ``store/links.py``."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -13,19 +14,10 @@ from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import COUNTER, MOMENT, TEXT, Checked
 from countersink.store import api_keys, links
 from countersink.store.counters.settings import require
-from countersink.store.errors import NoSuchKey, NoSuchLink, TooManyLinks, UnknownCounter
+from countersink.store.errors import NoSuchLink, TooManyLinks, UnknownCounter
 from countersink.store.sessions import open_tables
 
-_KEY_COLUMNS: Final = (
-    "id",
-    "name",
-    "state",
-    "scopes",
-    "counters",
-    "created",
-    "expires",
-    "last_used",
-)
+_KEY: Final = ("id", "name", "state", "scopes", "counters", "created", "expires")
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
 
 
@@ -78,8 +70,7 @@ def key_group() -> None:
     metavar="WHEN",
     help="90d, 12h, 8w, or ISO 8601.  [default: never]",
 )
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def create_key(
     name: str,
     scopes: Sequence[str],
@@ -91,52 +82,32 @@ def create_key(
     """Make a key for NAME, and print it: it cannot be shown again."""
     with open_tables(settings.needed(mysql_url, "mysql")) as database, values_checked():
         key, text = api_keys.create(database, name, scopes, counters=counters, expires=expires)
-    if format == "json":
-        output.write_json({**_key_document(key), "key": text})
-    else:
-        click.echo(text)
+    output.write_result(format, _key_document(key) | {"key": text}, text)
+    if format == "text":
         click.echo("Keep it: it is not shown again.", err=True)
 
 
 @key_group.command("list", cls=settings.Command)
-@settings.output_format("table", "json", "csv")
-@settings.mysql_url
+@settings.of_mysql("table", "json", "csv")
 def list_keys(format: str, mysql_url: str | None) -> None:
     """List all keys that were ever made, newest first; not what they read."""
     with open_tables(settings.needed(mysql_url, "mysql")) as database:
-        rows = [_key_document(key) for key in api_keys.list_keys(database)]
-    if format == "json":
-        output.write_json({"keys": rows})
-    else:
-        _print(format, _KEY_COLUMNS, list(map(_flat, rows)), "There are no keys.")
+        rows = list(map(_key_document, api_keys.list_keys(database)))
+    _write_list(format, "keys", (*_KEY, "last_used"), rows, flat=map(_flat, rows))
 
 
 @key_group.command("revoke", cls=settings.Command)
 @click.argument("which", type=TEXT, metavar="ID|NAME")
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def revoke_key(which: str, format: str, mysql_url: str | None) -> None:
     """End a key for good, and the logins made with it: within two seconds it is refused."""
     with open_tables(settings.needed(mysql_url, "mysql")) as database:
-        try:
-            key = api_keys.revoke(database, which)
-        except NoSuchKey as error:
-            raise Failure(str(error)) from error
+        key = api_keys.revoke(database, which)
     output.write_result(format, _key_document(key), f"revoked {key.id} ({output.cell(key.name)})")
 
 
 def _key_document(key: api_keys.ApiKey) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "state": _state(key),
-        "scopes": list(key.scopes),
-        "counters": list(key.counters),
-        "created": output.iso(key.created),
-        "expires": output.iso(key.expires),
-        "revoked": output.iso(key.revoked),
-        "last_used": output.iso(key.last_used),
-    }
+    return output.document(key, (*_KEY, "revoked", "last_used"), state=_state(key))
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -183,8 +154,7 @@ def link_group() -> None:
     show_default=True,
     help="Where people reach `countersink web`.",
 )
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def create_link(
     counter: str, expires: datetime | None, url: str, format: str, mysql_url: str | None
 ) -> None:
@@ -196,38 +166,30 @@ def create_link(
             made, token = links.create(database, counter, ends)
         except UnknownCounter as error:
             raise Failure(f"{error}: countersink totals --all lists what was") from error
-        except TooManyLinks as error:
-            raise Failure(str(error)) from error
+        except TooManyLinks:
+            raise
         except ValueError as error:
             raise Misuse(str(error)) from error
     link = f"{url.rstrip('/')}{links.path_of(counter, token)}"
-    if format == "json":
-        output.write_json({**_link_document(made), "link": link})
-    else:
-        click.echo(link)
-        click.echo(
-            f"Whoever has it sees {counter} until {_link_document(made)['expires']}.", err=True
-        )
+    output.write_result(format, _link_document(made) | {"link": link}, link)
+    if format == "text":
+        until = output.iso(made.expires)
+        click.echo(f"Whoever has it sees {counter} until {until}.", err=True)
 
 
 @link_group.command("list", cls=settings.Command)
-@settings.output_format("table", "json", "csv")
-@settings.mysql_url
+@settings.of_mysql("table", "json", "csv")
 def list_links(format: str, mysql_url: str | None) -> None:
     """List the links that are valid; not what they read."""
     with open_tables(settings.needed(mysql_url, "mysql")) as database:
-        rows = [_link_document(link) for link in links.list_links(database)]
-    if format == "json":
-        output.write_json({"links": rows})
-    else:
-        _print(format, _LINK_COLUMNS, rows, "There are no links.")
+        rows = list(map(_link_document, links.list_links(database)))
+    _write_list(format, "links", _LINK_COLUMNS, rows, flat=rows)
 
 
 @link_group.command("revoke", cls=settings.Command)
 @click.argument("id", type=TEXT, required=False, metavar="ID|--all")
 @settings.one_off("--all", "everything", is_flag=True, help="All links.")
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def revoke_link(id: str | None, everything: bool, format: str, mysql_url: str | None) -> None:
     """End a link for good, or all: within two seconds it is refused."""
     if (id is None) is not everything:
@@ -241,19 +203,17 @@ def revoke_link(id: str | None, everything: bool, format: str, mysql_url: str | 
 
 
 def _link_document(link: links.ShareLink) -> dict[str, Any]:
-    return {
-        "id": link.id,
-        "counter": link.counter,
-        "key": link.api_key or None,
-        "created": output.iso(link.created),
-        "expires": output.iso(link.expires),
-    }
+    return output.document(link, _LINK_COLUMNS, key=link.api_key or None)
 
 
-def _print(format: str, columns: Sequence[str], rows: Sequence[output.Row], none: str) -> None:
-    if format == "csv":
-        output.write_csv(columns, rows)
-    elif rows:
-        output.write_documents(columns, rows)
-    else:
-        click.echo(none)
+def _write_list(
+    format: str,
+    what: str,
+    columns: Sequence[str],
+    rows: Sequence[output.Row],
+    *,
+    flat: Iterable[output.Row],
+) -> None:
+    """Rows as JSON, and ``flat``, without lists in them, as CSV or a table."""
+    people = partial(output.write_documents, columns, flat) if rows else f"There are no {what}."
+    output.write_result(format, {what: rows}, people, csv=(columns, flat))

@@ -51,8 +51,7 @@ _DEFAULT: Final = CompactOptions()
     show_default=True,
     help="Share of the time spent working; the rest is pause, for the sake of writers.",
 )
-@settings.output_format("table", "json")
-@settings.mysql_url
+@settings.of_mysql("table", "json")
 def command(
     counter: str | None,
     before: date | None,
@@ -78,10 +77,7 @@ def command(
             done = compact(connect, what, progress=show)
     except UnknownCounter as error:
         raise Failure(f"{error}: countersink totals --all lists what was") from error
-    if format == "json":
-        _write(done)
-    else:
-        _show(done)
+    output.write_result(format, _document(done), partial(_show, done))
     return Exit.DIFFERS if done.overflowing or done.unknown else Exit.DONE
 
 
@@ -93,19 +89,11 @@ def _described(done: Compacted) -> tuple[float, str]:
     return done.share_done, f"{done.rows_before:,} rows became {done.rows_after:,}"
 
 
-def _write(done: Compacted) -> None:
-    """The result as one JSON document."""
-    output.write_json(
-        {
-            "rows_before": done.rows_before,
-            "rows_after": done.rows_after,
-            "ranges": done.ranges,
-            "seconds": round(done.seconds, 3),
-            "busy": _places(done.busy),
-            "overflowing": _places(done.overflowing),
-            "unknown": _places(done.unknown),
-        }
-    )
+def _document(done: Compacted) -> dict[str, object]:
+    """The result as JSON."""
+    figures = output.document(done, ("rows_before", "rows_after", "ranges"))
+    places = {name: _places(getattr(done, name)) for name in ("busy", "overflowing", "unknown")}
+    return {**figures, "seconds": round(done.seconds, 3), **places}
 
 
 def _places(places: Sequence[BucketKey]) -> list[dict[str, object]]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Final, TypeVar
 
 import click
@@ -80,8 +81,7 @@ def command() -> None:
 
 
 @command.command("list", cls=settings.Command)
-@settings.output_format("table", "json")
-@settings.mysql_url
+@settings.of_mysql("table", "json")
 def list_command(format: str, mysql_url: str | None) -> None:
     """List the counters, made or counted, and their settings."""
     with Store(settings.needed(mysql_url, "mysql")) as store:
@@ -94,16 +94,12 @@ def list_command(format: str, mysql_url: str | None) -> None:
 
 @command.command("show", cls=settings.Command)
 @click.argument("name", type=COUNTER)
-@settings.output_format("table", "json")
-@settings.mysql_url
+@settings.of_mysql("table", "json")
 def show_command(name: str, format: str, mysql_url: str | None) -> None:
     """Show a counter's settings, and what its time zone was when and will be."""
     with Store(settings.needed(mysql_url, "mysql")) as store:
         found = store.counters.show(name)
-    if format == "json":
-        output.write_json(counter_document(found))
-    else:
-        _print_one(found)
+    _write(format, found)
 
 
 @command.command("set", cls=settings.Command)
@@ -141,8 +137,7 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
     type=START,
     help="From when on (by event time) time zone and resolution are for: ISO 8601, or a day.",
 )
-@settings.output_format("table", "json")
-@settings.mysql_url
+@settings.of_mysql("table", "json")
 def set_command(
     name: str,
     time_zone: str | None,
@@ -170,18 +165,14 @@ def set_command(
             app_slots=app_slots,
             start=_moment(store, name, start),
         )
-    if format == "json":
-        output.write_json(counter_document(made))
-    else:
-        _print_one(made)
+    _write(format, made)
 
 
 @command.command("delete", cls=settings.Command)
 @click.argument("name", type=COUNTER)
 @settings.one_off("--key", type=KEY, help="Only this key.")
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def delete_command(
     name: str, key: str | None, yes: bool, format: str, mysql_url: str | None
 ) -> None:
@@ -205,8 +196,7 @@ def delete_command(
 
 @command.command("strict", cls=settings.Command)
 @click.argument("state", type=click.Choice(["on", "off"]), required=False)
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def strict_command(state: str | None, format: str, mysql_url: str | None) -> None:
     """Show, or switch, strict mode.
 
@@ -228,8 +218,7 @@ def strict_command(state: str | None, format: str, mysql_url: str | None) -> Non
 
 @command.command("max-keys", cls=settings.Command)
 @click.argument("keys", type=KEYS, required=False)
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def max_keys_command(keys: MaxKeys | None, format: str, mysql_url: str | None) -> None:
     """Show, or set, how many keys a day of a counter may have; none: any number.
 
@@ -262,6 +251,10 @@ def _moment(store: Store, name: str, start: datetime | date | None) -> datetime 
         return datetime.fromtimestamp(buckets.day_begins(present.time_zone, start), UTC)
     except (OverflowError, ValueError) as error:
         raise ValueError(f"{start} has no midnight that could be told") from error
+
+
+def _write(format: str, counter: Counter) -> None:
+    output.write_result(format, counter_document(counter), partial(_print_one, counter))
 
 
 def _print_one(counter: Counter) -> None:

@@ -3,6 +3,7 @@ info``: failing jobs, overdue runs (``OVERDUE_MINUTES``), no leader."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -43,52 +44,34 @@ _NUMBERS: Final = ("attempts", "rows")
     metavar="N",
     help="How many of the last runs.",
 )
-@settings.output_format("table", "json", "csv")
-@settings.mysql_url
+@settings.of_mysql("table", "json", "csv")
 def command(job: str | None, limit: int, format: str, mysql_url: str | None) -> None:
     """Show the last runs of the scheduled jobs, and the next ones.
 
     A run is planned, running, done, failed (it may be tried again) or skipped. Times are in UTC.
     """
     with open_tables(settings.needed(mysql_url, "mysql")) as opened:
-        last = [as_row(run) for run in last_runs(opened, job=job, limit=limit)]
-        upcoming = [as_next(run) for run in next_runs(opened, job=job)]
+        last = [_row(run) for run in last_runs(opened, job=job, limit=limit)]
+        upcoming = [_next(run) for run in next_runs(opened, job=job)]
     if job is not None and job not in JOBS and not last and not upcoming:
         raise Misuse(f"there is no job {job!r}: there are {', '.join(JOBS)}")
-    if format == "json":
-        output.write_json({"runs": last, "next": upcoming})
-    elif format == "csv":
-        output.write_csv(COLUMNS, last)
-    else:
-        _show(last, upcoming)
+    document = {"runs": last, "next": upcoming}
+    output.write_result(format, document, partial(_show, last, upcoming), csv=(COLUMNS, last))
 
 
-def as_row(run: RunRow) -> dict[str, Any]:
+def _row(run: RunRow) -> dict[str, Any]:
     """A run as it is printed."""
-    return {
-        "job": run.job,
-        "planned": second(run.planned_at),
-        "state": run.state,
-        "attempts": run.attempts,
-        "started": output.iso(run.started_at),
-        "ended": output.iso(run.ended_at),
-        "rows": run.rows,
-        "detail": run.detail,
-        "error": run.error,
-    }
+    started, ended = output.iso(run.started_at), output.iso(run.ended_at)
+    planned = _second(run.planned_at)
+    return output.document(run, COLUMNS, planned=planned, started=started, ended=ended)
 
 
-def as_next(run: NextRun) -> dict[str, Any]:
+def _next(run: NextRun) -> dict[str, Any]:
     """A run to come as it is printed."""
-    return {
-        "job": run.job,
-        "at": second(run.at),
-        "cron": run.cron,
-        "time_zone": run.time_zone,
-    }
+    return output.document(run, ("job", "at", "cron", "time_zone"), at=_second(run.at))
 
 
-def second(moment: datetime) -> str:
+def _second(moment: datetime) -> str:
     """A naive UTC time of whole seconds as ISO 8601."""
     return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
 
@@ -101,8 +84,7 @@ def _show(last: Sequence[dict[str, Any]], upcoming: Sequence[dict[str, Any]]) ->
     click.echo()
     if upcoming:
         output.write_rows(
-            ("next", "at", "cron", "time zone"),
-            ([run[name] for name in ("job", "at", "cron", "time_zone")] for run in upcoming),
+            ("next", "at", "cron", "time zone"), (tuple(run.values()) for run in upcoming)
         )
     else:
         click.echo("Nothing is planned: start countersink scheduler.")
@@ -134,15 +116,15 @@ def look(mysql_url: str | None) -> dict[str, Any]:
     return {
         "scheduler": None if leader is None else leader.scheduler,
         "failing": [
-            {"job": one.job, "times": one.times, "since": second(one.since), "error": one.error}
+            output.document(one, ("job", "times", "since", "error"), since=_second(one.since))
             for one in bad
         ],
-        "last_compaction": None if compacted is None else as_row(compacted),
-        "next": [as_next(run) for run in upcoming],
-        "overdue": [as_row(run) for run in late],
+        "last_compaction": None if compacted is None else _row(compacted),
+        "next": list(map(_next, upcoming)),
+        "overdue": list(map(_row, late)),
         "jobs": {
             job: {
-                "last_success": None if one.last_success is None else second(one.last_success),
+                "last_success": None if one.last_success is None else _second(one.last_success),
                 "runs": one.runs,
             }
             for job, one in sorted(tallies.items())

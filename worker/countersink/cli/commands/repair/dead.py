@@ -3,6 +3,7 @@ decided in ``store/apply/dead.py``, and what a retry counts in ``store/apply/dea
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 import click
@@ -62,8 +63,7 @@ def _selected(
 @settings.one_off(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many."
 )
-@settings.output_format("table", "json", "csv")
-@settings.mysql_url
+@settings.of_mysql("table", "json", "csv")
 def list_command(
     refs: Sequence[str], reason: str | None, limit: int, format: str, mysql_url: str | None
 ) -> None:
@@ -72,18 +72,13 @@ def list_command(
         rows = dead.list_rows(database, reason=reason, refs=list(refs) or None, limit=limit)
         by_reason = dead.count(database)
     shown = [document(row) for row in rows]
-    if format == "json":
-        output.write_json({"rows": shown, "by_reason": by_reason, "total": sum(by_reason.values())})
-    elif format == "csv":
-        output.write_csv(COLUMNS, shown)
-    else:
-        _print(shown, by_reason)
+    found = {"rows": shown, "by_reason": by_reason, "total": sum(by_reason.values())}
+    output.write_result(format, found, partial(_print, shown, by_reason), csv=(COLUMNS, shown))
 
 
 @command.command("retry", cls=settings.Command)
 @_selection("All of them but those that are too_old or reconciled.")
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def retry_command(
     refs: Sequence[str],
     reason: str | None,
@@ -103,22 +98,19 @@ def retry_command(
         leased_slot(database, "dead-retry") as slot,
     ):
         done = retry(database, slot=slot, decode=decode_payload, reason=why, refs=chosen)
-    if format == "json":
-        output.write_json(asdict(done))
-    else:
-        click.echo(f"retried {done.retried:,} ({done.rows:,} rows counted), failed {done.failed:,}")
-        if done.left_out:
-            click.echo(
-                f"left out {done.left_out:,} with the reason too_old or reconciled, which may be"
-                " counted already: --reason, or their refs, retry them"
-            )
+    said = f"retried {done.retried:,} ({done.rows:,} rows counted), failed {done.failed:,}"
+    if done.left_out:
+        said += (
+            f"\nleft out {done.left_out:,} with the reason too_old or reconciled, which may be"
+            " counted already: --reason, or their refs, retry them"
+        )
+    output.write_result(format, asdict(done), said)
     return Exit.DIFFERS if done.failed else Exit.DONE
 
 
 @command.command("drop", cls=settings.Command)
 @_selection("All of them.")
-@settings.output_format("text", "json")
-@settings.mysql_url
+@settings.of_mysql("text", "json")
 def drop_command(
     refs: Sequence[str],
     reason: str | None,

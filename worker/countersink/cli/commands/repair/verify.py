@@ -3,6 +3,8 @@ what is compared is in ``store/verify.py``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import click
 
@@ -10,9 +12,9 @@ from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Misuse, sentence_of, values_checked
 from countersink.cli.settings import COUNTER
 from countersink.store import Store, StoreError, Unavailable
-from countersink.store.tracked import Repaired
+from countersink.store.tracked import Repaired, TrackedTable
 from countersink.store.tracked.check import RowDifference
-from countersink.store.verify import Difference, Verified, open_session, verify
+from countersink.store.verify import Verified, open_session, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,7 @@ class Mending:
 @settings.one_off(
     "--repair", is_flag=True, help="Mend what is wrong with tracked tables, beside live writes."
 )
-@settings.output_format("table", "json")
-@settings.mysql_url
+@settings.of_mysql("table", "json")
 def command(
     table: str | None, counter: str | None, repair: bool, format: str, mysql_url: str | None
 ) -> int:
@@ -62,10 +63,7 @@ def command(
     if repair:
         mending = _repair(url, done)
         done = _verify(url, counter, table)
-    if format == "json":
-        _write(done, mending)
-    else:
-        _show(done, mending)
+    output.write_result(format, _document(done, mending), partial(_show, done, mending))
     return Exit.DONE if done.agrees else Exit.DIFFERS
 
 
@@ -99,66 +97,40 @@ def _wrong(store: Store, found: Verified) -> set[str]:
     return wrong
 
 
-def _write(done: Verified, mending: Mending | None = None) -> None:
-    """The result as one JSON document; after mending the differences are those that remain."""
-    document: dict[str, object] = {
-        "counters": done.counters,
-        "rows": done.rows,
-        "tables": done.tables,
-        "differences": _documents(done),
-    }
+_SUM: Final = (
+    *("counter", "problem", "day", "key", "in_tables", "in_ledger", "difference", "detail"),
+)
+_ROW_COUNT: Final = ("problem", "day", "key", "in_counter", "in_table", "difference", "detail")
+_REPAIRED: Final = ("rows", "triggers", "corrected", "difference")
+
+
+def _document(done: Verified, mending: Mending | None) -> dict[str, object]:
+    """The result as JSON; after mending the differences are those that remain."""
+    document = output.document(done, ("counters", "rows", "tables"))
+    document["differences"] = _differences(done)
     if mending is not None:
-        document["found"] = _documents(mending.found)
-        document["repaired"] = [_repaired(one) for one in mending.repaired]
+        document["found"] = _differences(mending.found)
+        document["repaired"] = [
+            _of_table(one.tracked) | output.document(one, _REPAIRED, corrected=one.cells)
+            for one in mending.repaired
+        ]
         document["failed"] = mending.failed
-    output.write_json(document)
+    return document
 
 
-def _documents(done: Verified) -> list[dict[str, object]]:
-    return [_of_counter(one) for one in done.differences] + [
-        _of_table(one) for one in done.row_differences
-    ]
+def _differences(done: Verified) -> list[dict[str, object]]:
+    documents = [output.document(one, _SUM) for one in done.differences]
+    for one in done.row_differences:
+        figures = output.document(one, _ROW_COUNT, difference=one.in_counter - one.in_table)
+        documents.append(_of_table(one.tracked) | figures)
+    return documents
 
 
-def _of_counter(one: Difference) -> dict[str, object]:
-    return {
-        "counter": one.counter,
-        "problem": one.problem,
-        "day": None if one.day is None else str(one.day),
-        "key": one.key,
-        "in_tables": one.in_tables,
-        "in_ledger": one.in_ledger,
-        "difference": one.difference,
-        "detail": one.detail,
-    }
+def _of_table(one: TrackedTable) -> dict[str, object]:
+    return {"counter": one.counter, "table": one.name}
 
 
-def _of_table(one: RowDifference) -> dict[str, object]:
-    return {
-        "counter": one.tracked.counter,
-        "table": one.tracked.name,
-        "problem": one.problem,
-        "day": None if one.day is None else str(one.day),
-        "key": one.key,
-        "in_counter": one.in_counter,
-        "in_table": one.in_table,
-        "difference": one.in_counter - one.in_table,
-        "detail": one.detail,
-    }
-
-
-def _repaired(one: Repaired) -> dict[str, object]:
-    return {
-        "counter": one.tracked.counter,
-        "table": one.tracked.name,
-        "rows": one.rows,
-        "triggers": one.triggers,
-        "corrected": one.cells,
-        "difference": one.difference,
-    }
-
-
-def _show(done: Verified, mending: Mending | None = None) -> None:
+def _show(done: Verified, mending: Mending | None) -> None:
     """The result for people."""
     if mending is not None:
         _show_mending(mending)

@@ -4,7 +4,7 @@ ready, and their samples for metrics; defaults are in ``schedules/options.py``."
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -49,18 +49,15 @@ def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
     metavar="ZONE",
     help="Time zone of the cron expressions: an IANA name.",
 )
-@settings.number(
-    SchedulerOptions, "attempts", "Times a run is started, if it fails or its process dies."
+@settings.numbers(
+    SchedulerOptions,
+    attempts="Times a run is started, if it fails or its process dies.",
+    retry_after_s="Seconds to the second attempt; then doubled.",
+    lease_s="Seconds without a word that keep others from planning.",
+    renew_every_s="Seconds between two such words.",
+    sweep_every_s="Seconds between two looks for runs that got lost.",
+    stop_within_s="Seconds after SIGTERM in which it ends.",
 )
-@settings.number(SchedulerOptions, "retry_after_s", "Seconds to the second attempt; then doubled.")
-@settings.number(
-    SchedulerOptions, "lease_s", "Seconds without a word that keep others from planning."
-)
-@settings.number(SchedulerOptions, "renew_every_s", "Seconds between two such words.")
-@settings.number(
-    SchedulerOptions, "sweep_every_s", "Seconds between two looks for runs that got lost."
-)
-@settings.number(SchedulerOptions, "stop_within_s", "Seconds after SIGTERM in which it ends.")
 @metrics.options
 @settings.log_format
 @settings.jobs_redis_url
@@ -100,26 +97,25 @@ def scheduler_command(
         return run_scheduler(chosen, vitals=vitals)
 
 
-_MEANINGS: Final[dict[str, str]] = {
-    "compact_grace_s": "Seconds after its end at which a bucket counts as closed: late events.",
-    "compact_threshold": "Slot rows per key above which an open bucket is compacted, too.",
-    "compact_rows": "Slot rows that one transaction moves; up to 8 times that where all is quiet.",
-    "compact_share": "Share of the time that compaction, retention and pruning work, up to 1.",
-    "ledger_days": "Days that guard rows are kept, against resends and replays.",
-    "alarm_lag_s": "Seconds that an event may wait in the queue before it is an alarm.",
-    "alarm_dead": "Dead rows that may lie there before it is an alarm.",
-    "runs_days": "Days that runs are remembered.",
-}
-
-
 @click.command("jobs", cls=settings.Command)
-@settings.together(
-    *(settings.number(JobOptions, each.name, _MEANINGS[each.name]) for each in fields(JobOptions))
+@settings.numbers(
+    JobOptions,
+    compact_grace_s="Seconds after its end at which a bucket counts as closed: late events.",
+    compact_threshold="Slot rows per key above which an open bucket is compacted, too.",
+    compact_rows="Slot rows that one transaction moves; up to 8 times that where all is quiet.",
+    compact_share="Share of the time that compaction, retention and pruning work, up to 1.",
+    ledger_days="Days that guard rows are kept, against resends and replays.",
+    alarm_lag_s="Seconds that an event may wait in the queue before it is an alarm.",
+    alarm_dead="Dead rows that may lie there before it is an alarm.",
+    runs_days="Days that runs are remembered.",
 )
-@settings.number(JobsOptions, "lease_s", "Seconds after which a silent run is taken over.")
-@settings.number(JobsOptions, "renew_every_s", "Seconds between two signs of life of a run.")
-@settings.number(JobsOptions, "wait_s", "Seconds that a run waits for the one before it.")
-@settings.number(JobsOptions, "stop_within_s", "Seconds after SIGTERM in which it ends.")
+@settings.numbers(
+    JobsOptions,
+    lease_s="Seconds after which a silent run is taken over.",
+    renew_every_s="Seconds between two signs of life of a run.",
+    wait_s="Seconds that a run waits for the one before it.",
+    stop_within_s="Seconds after SIGTERM in which it ends.",
+)
 @metrics.options
 @settings.log_format
 @settings.jobs_redis_url

@@ -28,7 +28,10 @@ def _several(
 
 @click.command("web", cls=settings.Command)
 @settings.setting("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@settings.number(WebOptions, "port", "Port to listen at; 0 for any free one.")
+@settings.numbers(
+    WebOptions,
+    port="Port to listen at; 0 for any free one.",
+)
 @settings.setting(
     "--without-keys",
     is_flag=True,
@@ -53,39 +56,24 @@ def _several(
     "ADDRESS",
     "Address or network of a proxy whose X-Forwarded-For and -Proto are believed. Repeatable.",
 )
-@settings.number(WebOptions, "max_body_bytes", "Bytes of a body, before and after unpacking.")
-@settings.number(WebOptions, "max_items", "Increments in one request.")
-@settings.number(WebOptions, "max_amount", "The most that one increment may add or take away.")
-@settings.number(
-    WebOptions, "max_ahead_s", "Seconds that an event may lie ahead of the clock here."
-)
-@settings.number(
-    WebOptions, "max_age_days", "Days that an event may lie in the past; 0 for no limit."
-)
-@settings.number(WebOptions, "rate_per_key", "Requests per second of one key; 0 for no limit.")
-@settings.number(
+@settings.numbers(
     WebOptions,
-    "rate_per_address",
-    "Requests per second, without a key, of one address; 0 for no limit.",
+    max_body_bytes="Bytes of a body, before and after unpacking.",
+    max_items="Increments in one request.",
+    max_amount="The most that one increment may add or take away.",
+    max_ahead_s="Seconds that an event may lie ahead of the clock here.",
+    max_age_days="Days that an event may lie in the past; 0 for no limit.",
+    rate_per_key="Requests per second of one key; 0 for no limit.",
+    rate_per_address="Requests per second, without a key, of one address; 0 for no limit.",
+    failures_per_minute="Wrong keys that one address may show.",
+    max_connections="Connections at once.",
+    request_timeout_s="Seconds in which a request must have arrived.",
+    read_timeout_s="Seconds that a read may take; then it is given up: 503.",
+    wait_s="Seconds that a request with ?wait= waits at most.",
+    max_pending_entries="Entries in the queue up to which include_pending is answered.",
+    threads="Requests that read totals at once, and as many of all others.",
+    session_hours="Hours that a login to the dashboard lasts.",
 )
-@settings.number(WebOptions, "failures_per_minute", "Wrong keys that one address may show.")
-@settings.number(WebOptions, "max_connections", "Connections at once.")
-@settings.number(WebOptions, "request_timeout_s", "Seconds in which a request must have arrived.")
-@settings.number(
-    WebOptions,
-    "read_timeout_s",
-    "Seconds that a read may take; then it is given up: 503.",
-)
-@settings.number(WebOptions, "wait_s", "Seconds that a request with ?wait= waits at most.")
-@settings.number(
-    WebOptions,
-    "max_pending_entries",
-    "Entries in the queue up to which include_pending is answered.",
-)
-@settings.number(
-    WebOptions, "threads", "Requests that read totals at once, and as many of all others."
-)
-@settings.number(WebOptions, "session_hours", "Hours that a login to the dashboard lasts.")
 @settings.log_format
 @settings.redis_url
 @settings.mysql_url

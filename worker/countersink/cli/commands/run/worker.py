@@ -18,22 +18,15 @@ _NOT_READY: Final = ("starting", "waiting", "stopping")
 
 @click.command("worker", cls=settings.Command)
 @settings.one_off("--drain", is_flag=True, help="Stop when everything in the queue is applied.")
-@settings.number(WorkerOptions, "batch_entries", "Entries read at once, from each stream.")
-@settings.number(WorkerOptions, "batch_rows", "Rows after which a transaction is big enough.")
-@settings.number(WorkerOptions, "batch_wait_ms", "Milliseconds that one read waits for entries.")
-@settings.number(
+@settings.numbers(
     WorkerOptions,
-    "claim_idle_ms",
-    "Milliseconds after which another worker's entries are taken over.",
-)
-@settings.number(WorkerOptions, "claim_every_s", "Seconds between two looks for such entries.")
-@settings.number(
-    WorkerOptions, "consumer_idle_ms", "Milliseconds after which a silent consumer is forgotten."
-)
-@settings.number(
-    WorkerOptions,
-    "stop_within_s",
-    "Seconds after SIGTERM in which the worker ends, come what may.",
+    batch_entries="Entries read at once, from each stream.",
+    batch_rows="Rows after which a transaction is big enough.",
+    batch_wait_ms="Milliseconds that one read waits for entries.",
+    claim_idle_ms="Milliseconds after which another worker's entries are taken over.",
+    claim_every_s="Seconds between two looks for such entries.",
+    consumer_idle_ms="Milliseconds after which a silent consumer is forgotten.",
+    stop_within_s="Seconds after SIGTERM in which the worker ends, come what may.",
 )
 @metrics.options
 @settings.log_format
