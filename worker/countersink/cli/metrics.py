@@ -28,7 +28,6 @@ options: Final = settings.together(
     settings.setting(
         "--metrics-host",
         default=LOOPBACK,
-        show_default=True,
         metavar="ADDRESS",
         help="The address for it. Whoever reaches it may read it: it asks for no key.",
     ),

@@ -16,6 +16,7 @@ import click
 
 from countersink.cli import output
 from countersink.cli.errors import Exit
+from countersink.runtime.process import Stop
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
@@ -47,12 +48,7 @@ def share(
         described: the share of what is done, up to 1, and what is said beside it.
     """
     if not sys.stderr.isatty():
-
-        def line(state: T) -> None:
-            done, words = described(state)
-            _say_line(command, f"{done:.0%}, {words}")
-
-        yield _at_most_every(LINE_EVERY_S, line, at_once=False)
+        yield _lines_of(command, lambda state: "{:.0%}, {}".format(*described(state)))
         return
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
@@ -95,7 +91,7 @@ def looking(command: str, doing: str) -> Iterator[Show[str]]:
         doing: what stands before the words on a terminal.
     """
     if not sys.stderr.isatty():
-        yield _at_most_every(LINE_EVERY_S, partial(_say_line, command), at_once=False)
+        yield _lines_of(command, str)
         return
     from rich.progress import SpinnerColumn, TimeElapsedColumn
 
@@ -113,11 +109,7 @@ def backfill(*, as_json: bool) -> Iterator[Show["Progress"]]:
         yield _at_most_every(JSON_EVERY_S, partial(_say_json, pace))
         return
     if not sys.stderr.isatty():
-        yield _at_most_every(
-            LINE_EVERY_S,
-            lambda state: _say_line("backfill", ", ".join(pace.words(state))),
-            at_once=False,
-        )
+        yield _lines_of("backfill", lambda state: ", ".join(pace.words(state)))
         return
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
@@ -154,42 +146,27 @@ def say(notice: str) -> None:
     click.echo(f"countersink: {output.cell(notice)}", err=True)
 
 
-class StopRequest:
+class StopRequest(Stop):
     """Whether, and by which signal, the process was asked to stop. Calling it tells."""
 
-    def __init__(self) -> None:
-        self._by: int | None = None
+    status: int | None = None
+    """The exit status of a command that ended because of it; None: it was not asked."""
 
     def __call__(self) -> bool:
         """Whether it was asked."""
-        return self._by is not None
-
-    def note(self, number: int) -> None:
-        """A signal came."""
-        self._by = number
-
-    @property
-    def status(self) -> int | None:
-        """The exit status of a command that ended because of it; None: it was not asked."""
-        if self._by is None:
-            return None
-        return Exit.INTERRUPTED if self._by == signal.SIGINT else Exit.TERMINATED
+        return self.requested
 
 
 @contextmanager
-def stopped_by_signals(on_request: Callable[[], object] = lambda: None) -> Iterator[StopRequest]:
-    """What SIGINT and SIGTERM ask for, while the context is open; a second one ends at once.
-
-    Args:
-        on_request: called by the handler of the first one.
-    """
+def stopped_by_signals() -> Iterator[StopRequest]:
+    """What SIGINT and SIGTERM ask for, while the context is open; a second one ends at once."""
     asked = StopRequest()
 
     def handle(number: int, frame: FrameType | None) -> None:
         if asked():
             sys.exit(128 + number)
-        asked.note(number)
-        on_request()
+        asked.status = Exit.INTERRUPTED if number == signal.SIGINT else Exit.TERMINATED
+        asked.request()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -262,8 +239,13 @@ def _left(seconds: float) -> str:
     return f"about {output.ago(max(seconds, 1.0))} left"
 
 
-def _say_line(command: str, words: str) -> None:
-    click.echo(f"countersink {command}: {words}", err=True)
+def _lines_of(command: str, words: Callable[[T], str]) -> Show[T]:
+    """A line with these words now and then."""
+
+    def say(state: T) -> None:
+        click.echo(f"countersink {command}: {words(state)}", err=True)
+
+    return _at_most_every(LINE_EVERY_S, say, at_once=False)
 
 
 def _at_most_every(seconds: float, show: Show[T], *, at_once: bool = True) -> Show[T]:

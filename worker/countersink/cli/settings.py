@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -35,10 +35,6 @@ from countersink.runtime import limits
 
 if TYPE_CHECKING:
     from countersink.producers.options import Options as ProducerOptions
-
-    ParamType = click.ParamType[Any]
-else:  # generic from click 8.2 on, and only for type checkers
-    ParamType = click.ParamType
 
 T = TypeVar("T")
 Decorated = Callable[..., Any]
@@ -144,13 +140,20 @@ def _check_table(
 
 
 def setting(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """Decorator: an option that is a setting."""
-    return click.option(*names, cls=Setting, show_envvar=True, **attributes)
+    """Decorator: an option that is a setting; its default is shown where there is one."""
+    return _option(*names, cls=Setting, show_envvar=True, **attributes)
 
 
 def one_off(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """Decorator: an option of one run, which neither environment nor file can set."""
-    return click.option(*names, allow_from_autoenv=False, **attributes)
+    """Decorator: an option of one run, which neither environment nor file can set; its default is
+    shown where there is one.
+    """
+    return _option(*names, allow_from_autoenv=False, **attributes)
+
+
+def _option(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
+    shown = attributes.get("default") not in (None, "")
+    return click.option(*names, show_default=shown, **attributes)
 
 
 def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
@@ -204,7 +207,6 @@ def numbers(options: type, **meanings: str) -> Callable[[Decorated], Decorated]:
                 f"--{name.replace('_', '-')}",
                 type=float if found[name].type in (float, "float") else int,
                 default=found[name].default,
-                show_default=True,
                 metavar="SECONDS" if name.endswith("_s") else "N",
                 help=help,
             )
@@ -219,7 +221,6 @@ def log_format(function: Decorated) -> Decorated:
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
-        show_default=True,
         help="Logs, on stderr: for people or for machines.",
     )(function)
 
@@ -232,7 +233,6 @@ def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
         "--format",
         type=click.Choice(choices),
         default=choices[0],
-        show_default=True,
         help="How to print the result.",
     )
     if "csv" not in choices:
@@ -265,7 +265,7 @@ def _note_spreadsheet(context: click.Context, _: click.Parameter, value: bool) -
 
 
 _SPREADSHEET: Final = "countersink.spreadsheet"
-_EXAMPLES: Final = {
+EXAMPLES: Final = {
     "redis": "redis://localhost:6379/0",
     "mysql": "mysql://user:password@localhost:3306/countersink",
 }
@@ -277,7 +277,7 @@ def needed(url: str | None, server: str) -> str:
         return url
     raise Misuse(
         f"no {server} URL is configured: set COUNTERSINK_{server.upper()}_URL "
-        f"(such as {_EXAMPLES[server]}) or pass --{server}-url"
+        f"(such as {EXAMPLES[server]}) or pass --{server}-url"
     )
 
 
@@ -371,7 +371,7 @@ def _texts(table: Mapping[str, object], where: str) -> Settings:
     return settings
 
 
-class Checked(ParamType, Generic[T]):
+class Checked(click.ParamType[T]):
     """Text turned into a value by a function whose ValueError says what is allowed."""
 
     def __init__(self, name: str, read: Callable[[str], T]) -> None:

@@ -5,7 +5,7 @@ texts; columns are in ``reads/query.py`` and ``reads/rows.py``, file formats in
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial, wraps
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from countersink.cli import output, settings
+from countersink.cli import output, progress, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import COUNTER, DAY, KEY, ZONE
 from countersink.reads import Reads
@@ -22,80 +22,55 @@ from countersink.reads.query import COLUMNS, Answer, Query, ask
 from countersink.reads.rows import COLUMNS as EXPORT_COLUMNS
 from countersink.reads.rows import Value, rows
 from countersink.store import RolledUp, Store, StoreError, UnknownCounter
-from countersink.store.totals.selection import KeyMatch, Selection, wanted_keys
+from countersink.store.totals.selection import KeyMatch, Selection, check_days
 from countersink.stream.connection import connect
 
+
+def _keys(flag: str, name: str, help: str) -> Callable[[settings.Decorated], settings.Decorated]:
+    """Decorator: keys, or how keys begin."""
+    metavar = "TEXT" if name.endswith("prefix") else "KEY"
+    return settings.one_off(flag, name, type=KEY, multiple=True, metavar=metavar, help=help)
+
+
+_MATCH: Final = ("keys", "prefix", "contains", "exclude_keys", "exclude_prefix")
 _OPTIONS: Final = (
-    settings.one_off(
-        "--key", "keys", type=KEY, multiple=True, metavar="KEY", help="This key alone; repeatable."
-    ),
-    settings.one_off(
-        "--prefix",
-        type=KEY,
-        multiple=True,
-        metavar="TEXT",
-        help="Keys that begin so; repeatable, and beside --key.",
-    ),
+    _keys("--key", "keys", "This key alone; repeatable."),
+    _keys("--prefix", "prefix", "Keys that begin so; repeatable, and beside --key."),
     settings.one_off(
         "--search",
+        "contains",
         type=KEY,
         default="",
         metavar="TEXT",
-        show_default=False,
         help="Only keys that have this in them.",
     ),
-    settings.one_off(
-        "--exclude-key",
-        "exclude_keys",
-        type=KEY,
-        multiple=True,
-        metavar="KEY",
-        help="Without this key; repeatable.",
-    ),
-    settings.one_off(
-        "--exclude-prefix",
-        type=KEY,
-        multiple=True,
-        metavar="TEXT",
-        help="Without keys that begin so; repeatable.",
-    ),
-    settings.one_off("--from", "start", type=DAY, metavar="DAY", help="First day, inclusive."),
-    settings.one_off("--to", "end", type=DAY, metavar="DAY", help="Last day, inclusive."),
+    _keys("--exclude-key", "exclude_keys", "Without this key; repeatable."),
+    _keys("--exclude-prefix", "exclude_prefix", "Without keys that begin so; repeatable."),
+    settings.one_off("--from", "start", type=DAY, help="First day, inclusive."),
+    settings.one_off("--to", "end", type=DAY, help="Last day, inclusive."),
     settings.one_off(
         "--time-zone",
         type=ZONE,
-        metavar="ZONE",
         help="Whose days, hours and months: an IANA name.  [default: each counter's own]",
     ),
 )
 
 
 def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: the options that pick keys, of which the command gets ``match``, then ``--from``,
-    ``--to`` and ``--time-zone``.
+    """Decorator: the options that choose totals; the command gets them as a ``query`` that lacks
+    its counter and ``by``.
     """
 
     @wraps(function)
-    def matching(
-        *args: Any,
-        keys: Sequence[str],
-        prefix: Sequence[str],
-        search: str,
-        exclude_keys: Sequence[str],
-        exclude_prefix: Sequence[str],
-        **others: Any,
-    ) -> None:
+    def choosing(*, start: date | None, end: date | None, **given: Any) -> None:
         with values_checked():
-            match = KeyMatch(
-                keys=keys,
-                prefix=prefix,
-                contains=search,
-                exclude_keys=exclude_keys,
-                exclude_prefix=exclude_prefix,
-            )
-        function(*args, match=match, **others)
+            check_days(start, end)
+            match = KeyMatch(**{name: given.pop(name) for name in _MATCH})
+        zone = given.pop("time_zone")
+        query = Query(counter=None, by="", start=start, end=end, time_zone=zone, match=match)
+        function(query=query, **given)
 
-    return settings.together(*_OPTIONS)(matching)
+    return settings.together(*_OPTIONS)(choosing)
 
 
 @click.command("totals", cls=settings.Command)
@@ -123,10 +98,7 @@ def totals_command(
     counter: str | None,
     everything: bool,
     by: str | None,
-    match: KeyMatch,
-    start: date | None,
-    end: date | None,
-    time_zone: str | None,
+    query: Query,
     top: int | None,
     include_pending: bool,
     format: str,
@@ -145,45 +117,22 @@ def totals_command(
     by = by or ("counter" if everything else "key" if top else "day")
     if top and by not in ("key", "counter"):
         raise Misuse(f"--top goes with --by key or --by counter, not --by {by}")
-    if start and end and end < start:
-        raise Misuse(f"the range ends ({end}) before it begins ({start})")
-    query = Query(
-        counter=counter,
-        by=by,
-        match=match,
-        start=start,
-        end=end,
-        time_zone=time_zone,
-        top=top,
-        include_pending=include_pending,
-    )
+    query = replace(query, counter=counter, by=by, top=top, include_pending=include_pending)
     if include_pending:
         settings.needed(redis_url, "redis")
     answer = _ask(query, settings.needed(mysql_url, "mysql"), redis_url)
     if answer.unknown_because is not None:
-        click.echo(
-            f"countersink: how fresh this is is not known: {answer.unknown_because}", err=True
-        )
-    if format == "json":
-        output.write_json(
-            {
-                "counter": counter,
-                "rows": answer.rows,
-                "complete_up_to": output.iso(answer.complete_up_to),
-                "rolled_up_to": answer.rolled_up_to and answer.rolled_up_to.isoformat(),
-            }
-        )
-    elif format == "csv":
-        output.write_csv(answer.columns, answer.rows)
-    else:
-        _print(answer, top)
+        progress.say(f"how fresh this is is not known: {answer.unknown_because}")
+    names = ("counter", "rows", "complete_up_to", "rolled_up_to")
+    document = output.document(answer, names, counter=counter)
+    csv = (answer.columns, answer.rows)
+    output.write_result(format, document, partial(_print, answer, top), csv=csv)
     if answer.days_gone and (answer.rows or format != "table"):
-        click.echo(f"countersink: {_gone(answer)}", err=True)
+        progress.say(_gone(answer))
     if answer.truncated:
-        click.echo(
-            "countersink: what was counted spans too long a time to be shown whole: this is the"
-            " part with most days; --from and --to choose another",
-            err=True,
+        progress.say(
+            "what was counted spans too long a time to be shown whole: this is the part with most"
+            " days; --from and --to choose another"
         )
 
 
@@ -248,7 +197,6 @@ Write = Callable[[BinaryIO, Sequence[str], Rows], object]
     "--by",
     type=click.Choice(list(EXPORT_COLUMNS)),
     default="key-day",
-    show_default=True,
     help="What the rows are.",
 )
 @chosen_totals
@@ -266,10 +214,7 @@ def export_command(
     counters: Sequence[str],
     everything: bool,
     by: str,
-    match: KeyMatch,
-    start: date | None,
-    end: date | None,
-    time_zone: str | None,
+    query: Query,
     file: Path | None,
     format: str,
     redis_url: str | None,
@@ -283,41 +228,27 @@ def export_command(
     """
     if bool(counters) is everything:
         raise Misuse("name one COUNTER or more, or say --all")
-    if start and end and end < start:
-        raise Misuse(f"the range ends ({end}) before it begins ({start})")
     if format == "parquet" and file is None and sys.stdout.isatty():
         raise Misuse("a Parquet file is not for a terminal: give --output FILE")
     write = _export_writer(format)
-    wanted = Selection(
-        keys=wanted_keys(None, None, match),
-        start=start,
-        end=end,
-        time_zone=time_zone,
-        unrolled=True,  # and said so
-    )
     client = connect(redis_url, client_name="countersink-export") if redis_url else None
     with Store(settings.needed(mysql_url, "mysql")) as store:
         # Before the snapshot: what was acknowledged by now is in it.
         known = Reads(store, client).names()
         names = known.value if everything else list(dict.fromkeys(counters))
-        written = _Counted()
+        written = _Rows(store, names, by, replace(query.selection, unrolled=True))  # and said so
         with _destination(file) as opened, _told():
-            write(opened, EXPORT_COLUMNS[by], written.of(_export_rows(store, names, by, wanted)))
+            write(opened, EXPORT_COLUMNS[by], iter(written))
         gone = None
-        if by in ("day", "hour", "key-day") and start is None:
+        if by in ("day", "hour", "key-day") and query.start is None:
             rolled = [known.rolled_up_to] if everything else map(store.totals.rolled_up_to, names)
             gone = max((day for day in rolled if day is not None), default=None)
     complete = output.iso(known.complete_up_to)
     fresh = f"complete up to {complete}" if complete else "how fresh it is is not known"
-    click.echo(
-        f"countersink: {_number(written.rows, 'row')} of {_number(len(names), 'counter')}, {fresh}",
-        err=True,
-    )
+    progress.say(f"{_number(written.number, 'row')} of {_number(len(names), 'counter')}, {fresh}")
     if gone is not None:
-        click.echo(
-            f"countersink: days before {gone} are rolled up to months: --by month and"
-            " --by key-month have them",
-            err=True,
+        progress.say(
+            f"days before {gone} are rolled up to months: --by month and --by key-month have them"
         )
 
 
@@ -325,22 +256,22 @@ def _number(count: int, what: str) -> str:
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
-class _Counted:
-    """Counts rows that go by."""
+@dataclass
+class _Rows:
+    """The rows of these counters, read while they are written; ``number`` of them so far."""
 
-    def __init__(self) -> None:
-        self.rows = 0
+    store: Store
+    names: Sequence[str]
+    by: str
+    wanted: Selection
+    number: int = 0
 
-    def of(self, each: Rows) -> Rows:
-        for row in each:
-            self.rows += 1
-            yield row
-
-
-def _export_rows(store: Store, names: Sequence[str], by: str, wanted: Selection) -> Rows:
-    with store.reading() as session:
-        for name in names:
-            yield from rows(session, by, replace(wanted, counter=name))
+    def __iter__(self) -> Rows:
+        with self.store.reading() as session:
+            for name in self.names:
+                for row in rows(session, self.by, replace(self.wanted, counter=name)):
+                    self.number += 1
+                    yield row
 
 
 def _export_writer(format: str) -> Write:

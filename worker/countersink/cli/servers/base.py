@@ -16,7 +16,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from countersink.cli.errors import ServerFailed, ServerMissing
@@ -42,7 +41,6 @@ class PrivateServer(ABC):
     start_timeout: float = 60.0
     """Seconds until a server that does not answer counts as failed."""
     stop_timeout: float = 60.0
-    stop_signal = signal.SIGTERM
     port_taken: tuple[str, ...]
     """What the server's log says when its port is in use."""
 
@@ -67,12 +65,7 @@ class PrivateServer(ABC):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -165,7 +158,7 @@ class PrivateServer(ABC):
         """Shut down cleanly (a frozen server is thawed first); no effect when it is down."""
         try:
             if self._process is not None:
-                self._process.stop(self.stop_signal, self.stop_timeout)
+                self._process.stop(signal.SIGTERM, self.stop_timeout)
         finally:
             self._process = None
             if self._socket_directory is not None:
@@ -295,11 +288,6 @@ def _can_bind(port: int, kind: socket.SocketKind) -> bool:
         return True
 
 
-def usual_or_free(usual: int) -> int:
-    """``usual`` where it is free, else :func:`free_port`."""
-    return usual if is_free(usual) else free_port()
-
-
 def free_port() -> int:
     """A port that was free a moment ago; another process may still win the race for it."""
     draw = random.SystemRandom()  # forks and equal seeds must not draw the same ports
@@ -320,6 +308,13 @@ def find_program(program: str) -> str | None:
     return shutil.which(program, path=path)
 
 
+def _installed(program: str, advice: str) -> str:
+    """The path of a program. Raises ServerMissing with the advice."""
+    if found := find_program(program):
+        return found
+    raise ServerMissing(f"{program} is not installed: {advice}")
+
+
 def _configured(variable: str) -> str | None:
     """The program that a variable of the environment names; None where it is not set."""
     configured = os.environ.get(variable)
@@ -335,11 +330,8 @@ def redis_server() -> list[str]:
 
     Raises ServerMissing.
     """
-    if configured := _configured("COUNTERSINK_REDIS_SERVER"):
-        return [configured]
-    if found := find_program("redis-server"):
-        return [found]
-    raise ServerMissing("redis-server is not installed: install the package redis-server")
+    configured = _configured("COUNTERSINK_REDIS_SERVER")
+    return [configured or _installed("redis-server", "install the package redis-server")]
 
 
 MARIADB_ADVICE = "install the packages mariadb-server-core and mariadb-client-core"
@@ -347,22 +339,14 @@ MARIADB_ADVICE = "install the packages mariadb-server-core and mariadb-client-co
 
 def mariadbd() -> list[str]:
     """The command that runs MariaDB. Raises ServerMissing."""
-    if found := find_program("mariadbd"):
-        return [found]
-    raise ServerMissing(f"mariadbd is not installed: {MARIADB_ADVICE}")
+    return [_installed("mariadbd", MARIADB_ADVICE)]
 
 
 def mariadb_install_db() -> list[str]:
     """The command that makes a MariaDB data directory. Raises ServerMissing."""
-    found = find_program("mariadb-install-db")
-    # the script needs the second program, which Debian keeps in the other package
-    for program, path in (
-        ("mariadb-install-db", found),
-        ("my_print_defaults", find_program("my_print_defaults")),
-    ):
-        if path is None:
-            raise ServerMissing(f"{program} is not installed: {MARIADB_ADVICE}")
-    assert found is not None
+    found = _installed("mariadb-install-db", MARIADB_ADVICE)
+    # the script needs this program, which Debian keeps in the other package
+    _installed("my_print_defaults", MARIADB_ADVICE)
     return [found]
 
 

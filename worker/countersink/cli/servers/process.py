@@ -4,15 +4,13 @@ in words."""
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 import signal
 import subprocess
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from countersink.cli.errors import ServerFailed
 
@@ -20,65 +18,33 @@ LOG_TAIL_BYTES = 2000
 """How much of a failed server's log goes into the error."""
 
 
-class _Job(NamedTuple):
-    command: list[str]
-    log: BinaryIO | None
-    environment: Mapping[str, str] | None
-
-
-class _Launcher:
-    """Starts child processes from one thread that lives as long as this process.
-
-    Linux delivers a parent-death signal when the *thread* that started the child ends, so a
-    server started from a short-lived thread would die with that thread.
+def _make_launcher() -> None:
+    """Linux delivers a parent-death signal when the *thread* that started the child ends, so a
+    server started from a short-lived thread would die with that thread: they are all started by
+    one that lives as long as this process.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pid = 0  # of the process the thread belongs to: a fork does not copy threads
-        self._jobs: queue.SimpleQueue[tuple[_Job, Future[subprocess.Popen[bytes]]]]
-
-    def start(
-        self, command: list[str], log: BinaryIO | None, environment: Mapping[str, str] | None
-    ) -> subprocess.Popen[bytes]:
-        with self._lock:
-            if self._pid != os.getpid():
-                self._jobs = queue.SimpleQueue()
-                threading.Thread(target=self._run, name="server-launcher", daemon=True).start()
-                self._pid = os.getpid()
-        done: Future[subprocess.Popen[bytes]] = Future()
-        self._jobs.put((_Job(command, log, environment), done))
-        return done.result()
-
-    def _run(self) -> None:
-        jobs = self._jobs
-        while True:
-            job, done = jobs.get()
-            try:
-                done.set_result(
-                    subprocess.Popen(
-                        job.command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=job.log,
-                        stderr=job.log,
-                        env=job.environment,
-                        # its own session: Ctrl-C in the terminal is for us alone to pass on
-                        start_new_session=True,
-                    )
-                )
-            except BaseException as failure:
-                done.set_exception(failure)
-
-
-_launcher = _Launcher()
-
-
-def _reset_after_fork() -> None:
     global _launcher
-    _launcher = _Launcher()
+    _launcher = ThreadPoolExecutor(1, "server-launcher")
 
 
-os.register_at_fork(after_in_child=_reset_after_fork)
+_launcher: ThreadPoolExecutor
+_make_launcher()
+os.register_at_fork(after_in_child=_make_launcher)  # a fork does not copy threads
+
+
+def _launch(
+    command: list[str], log: BinaryIO | None, environment: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
+    return _launcher.submit(
+        subprocess.Popen[bytes],
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=environment,
+        # its own session: Ctrl-C in the terminal is for us alone to pass on
+        start_new_session=True,
+    ).result()
 
 
 class ChildProcess:
@@ -101,11 +67,11 @@ class ChildProcess:
             wrapper = [setpriv, "--pdeathsig", death_signal.name.removeprefix("SIG"), "--"]
         full = [*wrapper, *command]
         if log is None:
-            self._popen = _launcher.start(full, None, environment)
+            self._popen = _launch(full, None, environment)
         else:
             self._log_start = log.stat().st_size if log.exists() else 0
             with log.open("ab") as output:
-                self._popen = _launcher.start(full, output, environment)
+                self._popen = _launch(full, output, environment)
 
     @property
     def pid(self) -> int:

@@ -1,6 +1,7 @@
 """The flags of ``countersink backfill`` with their help, and the errors for those that exclude each
 other."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,7 +61,6 @@ _WHAT: Final = (
         "--mode",
         type=click.Choice(["add", "reconcile"]),
         default="add",
-        show_default=True,
         help="See above: add if none of them arrived.",
     ),
     settings.one_off(
@@ -102,7 +102,6 @@ _READING: Final = (
         "--delimiter",
         type=_DELIMITER,
         default=_DEFAULTS.recipe.delimiter,
-        show_default=True,
         metavar="CHARACTER",
         help=r"csv: what stands between columns; \t is a tab.",
     ),
@@ -115,7 +114,6 @@ _READING: Final = (
     settings.one_off(
         "--comment",
         type=TEXT,
-        metavar="TEXT",
         default="",
         help="csv: how lines begin that are comments, such as #.",
     ),
@@ -124,7 +122,6 @@ _READING: Final = (
         type=TEXT,
         metavar="FORMAT",
         default=_DEFAULTS.recipe.time_format,
-        show_default=True,
         help="auto (ISO 8601, or the log's own), unix, unix-ms, or as of strptime.",
     ),
     settings.one_off(
@@ -136,20 +133,20 @@ _READING: Final = (
     ),
     settings.one_off(
         "--exclude-key-glob",
+        "exclude_keys",
         type=TEXT,
         multiple=True,
         metavar="PATTERN",
         help="Leave out keys like this, such as '*.css'; repeatable.",
     ),
     settings.one_off("--strip-query", is_flag=True, help="End keys before their ?."),
-    settings.one_off("--from", "start", type=DAY, metavar="DAY", help="First day, inclusive."),
-    settings.one_off(
-        "--to", "end", type=DAY, metavar="DAY", help="Last day, inclusive; of the counter's days."
-    ),
+    settings.one_off("--from", "start", type=DAY, help="First day, inclusive."),
+    settings.one_off("--to", "end", type=DAY, help="Last day, inclusive; of the counter's days."),
 )
 _DOING: Final = (
     settings.one_off(
         "--source-name",
+        "name",
         type=_SOURCE_NAME,
         metavar="NAME",
         help="Tells these sources from others that begin with the same lines.",
@@ -164,17 +161,17 @@ _DOING: Final = (
     ),
     settings.one_off(
         "--grace",
+        "grace_s",
         type=SECONDS,
         default=_DEFAULTS.grace_s,
-        show_default=True,
         metavar="SECONDS",
         help="reconcile only: how long a day must be over.",
     ),
     settings.one_off(
         "--wait",
+        "wait_s",
         type=SECONDS,
         default=_DEFAULTS.wait_s,
-        show_default=True,
         metavar="SECONDS",
         help="reconcile only: how long to wait for what is in the queue.",
     ),
@@ -182,7 +179,6 @@ _DOING: Final = (
         "--jobs",
         type=click.IntRange(0, 256),
         default=_DEFAULTS.jobs,
-        show_default=True,
         metavar="N",
         help="Let so many job processes (countersink jobs) count big files; without any, it is"
         " done here.",
@@ -243,49 +239,22 @@ def read(given: dict[str, Any]) -> BackfillOptions:
         raise Misuse(
             "give --counter, or --counter-column: one of the two says which counter counts"
         )
-    given["counter"] = given["counter"] or ""
     if _given("key") and not given["key"]:
         raise Misuse("an empty --key names no field: path, status, '{host}{path}' …")
     times = given.pop("time_column")
+    given |= {"time_column": "".join(times[:1]), "more_time_columns": times[1:]}
     given["key"] = template.canonical(given["key"])
-    found = BackfillOptions(
-        recipe=Recipe(
-            time_zone=given.pop("time_zone") or "",
-            envelope=given.pop("envelope") or "",
-            time_column=next(iter(times), ""),
-            more_time_columns=times[1:],
-            columns=given.pop("columns") or (),
-            exclude_keys=given.pop("exclude_key_glob"),
-            **{name: given.pop(name) for name in _OF_RECIPE},
-        ),
-        name=given.pop("source_name") or "",
-        grace_s=given.pop("grace"),
-        wait_s=given.pop("wait"),
-        **given,
-    )
+    said = {"counter": ""} | {name: value for name, value in given.items() if value is not None}
+    recipe = {each.name: said.pop(each.name) for each in fields(Recipe) if each.name in said}
+    found = BackfillOptions(recipe=Recipe(**recipe), **said)
     _check(found)
     return found
 
 
-_OF_RECIPE: Final = (
-    "input_format",
-    "log_format",
-    "key",
-    "key_column",
-    "amount_column",
-    "comment",
-    "counter_column",
-    "delimiter",
-    "time_format",
-    "where",
-    "strip_query",
-    "start",
-    "end",
-)
 _RECONCILE_ONLY: Final = {
     "delete_missing": "--delete-missing",
-    "grace": "--grace",
-    "wait": "--wait",
+    "grace_s": "--grace",
+    "wait_s": "--wait",
 }
 
 

@@ -32,7 +32,7 @@ def command() -> None:
 
 
 @command.command("list", cls=settings.Command)
-@settings.one_off("--counter", type=COUNTER, metavar="COUNTER", help="Only of this counter.")
+@settings.one_off("--counter", type=COUNTER, help="Only of this counter.")
 @settings.of_mysql("table", "json")
 def list_command(counter: str | None, format: str, mysql_url: str | None) -> None:
     """List backfills, the last one first."""

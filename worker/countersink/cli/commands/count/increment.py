@@ -26,7 +26,6 @@ from countersink.stream.names import choose_partition, note_use, stream_key
     "--amount",
     type=AMOUNT,
     default=1,
-    show_default=True,
     metavar="N",
     help="What to add; may be negative.",
 )

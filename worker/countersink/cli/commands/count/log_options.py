@@ -84,13 +84,11 @@ def decorators(
             "--input-format",
             type=click.Choice(formats),
             default="auto",
-            show_default=True,
             help="What a line is; auto: a log whose first lines tell it.",
         ),
         option(
             "--log-format",
             type=TEXT,
-            metavar="TEXT",
             default="",
             help="What a line is, in the server's words: Apache's '%h %l %u %t \"%r\" %>s %b', or"
             " nginx's '$remote_addr - $remote_user [$time_local] …'.",
@@ -104,7 +102,6 @@ def decorators(
         option(
             "--time-zone",
             type=ZONE,
-            metavar="ZONE",
             help="Of times that come without one: an IANA name. Without it they are rejected.",
         ),
     )

@@ -113,7 +113,7 @@ def next_command(
 
 @command.command("peek", cls=settings.Command)
 @click.argument("name", type=NAME)
-@settings.one_off("--period", metavar="DAY", type=DAY, help="Of the period in which this day lies.")
+@settings.one_off("--period", type=DAY, help="Of the period in which this day lies.")
 @settings.of_mysql("text", "json")
 def peek_command(name: str, period: date | None, format: str, mysql_url: str | None) -> None:
     """Print the last value that was handed out, without taking one."""
@@ -207,9 +207,7 @@ def list_command(prefix: str, format: str, mysql_url: str | None) -> None:
     type=click.Choice(PERIODS),
     help="Begin again with each of these; none: never, as at first.",
 )
-@settings.one_off(
-    "--time-zone", metavar="ZONE", type=ZONE, help="Whose midnights begin a period; at first UTC."
-)
+@settings.one_off("--time-zone", type=ZONE, help="Whose midnights begin a period; at first UTC.")
 @settings.of_mysql("table", "json")
 def configure_command(
     name: str,

@@ -46,28 +46,22 @@ def _mode(text: str) -> int:
 
 
 @click.command("statsd", cls=settings.Command)
-@settings.setting(
-    "--host", default=_DEFAULTS.host, show_default=True, help="Address to listen at: UDP and TCP."
-)
+@settings.setting("--host", default=_DEFAULTS.host, help="Address to listen at: UDP and TCP.")
 @settings.setting(
     "--port",
     type=click.IntRange(0, 65_535),
     default=_DEFAULTS.port,
-    show_default=True,
     metavar="N",
     help="Port of both; 0 for any free one.",
 )
-@settings.setting("--udp/--no-udp", default=_DEFAULTS.udp, show_default=True, help="UDP.")
-@settings.setting(
-    "--tcp/--no-tcp", default=_DEFAULTS.tcp, show_default=True, help="TCP, lines of text."
-)
+@settings.setting("--udp/--no-udp", default=_DEFAULTS.udp, help="UDP.")
+@settings.setting("--tcp/--no-tcp", default=_DEFAULTS.tcp, help="TCP, lines of text.")
 @settings.setting("--socket", metavar="PATH", help="A unix datagram socket, as DogStatsD has it.")
 @settings.setting("--stream-socket", metavar="PATH", help="A unix stream socket, lines of text.")
 @settings.setting(
     "--socket-mode",
     type=Checked("octal", _mode),
     default=f"{_DEFAULTS.socket_mode:o}",
-    show_default=True,
     metavar="OCTAL",
     help="Permissions of the unix sockets.",
 )

@@ -34,7 +34,6 @@ from countersink.producers.access_log.sender import LogSender
 from countersink.producers.access_log.tail import FileTail, tail_pipe
 from countersink.producers.access_log.template import Condition, canonical
 from countersink.producers.errors import LogError, PositionError, TailError, UnknownFormat
-from countersink.runtime.process import Stop
 from countersink.stream.connection import connect, mapped
 
 DEFAULT_MAX_STREAM_LENGTH: Final = 10_000
@@ -108,7 +107,6 @@ class _Report(Reporter):
     type=TEXT,
     metavar="TEMPLATE",
     default="path",
-    show_default=True,
     help="What each line is counted under: a field, such as path (without its query string),"
     " target, host (the client), status, or several as in '{vhost}{path}'.",
 )
@@ -147,7 +145,6 @@ class _Report(Reporter):
     "--max-stream-length",
     type=click.IntRange(1),
     default=DEFAULT_MAX_STREAM_LENGTH,
-    show_default=True,
     metavar="N",
     help="Entries in the queue from which on to wait for the workers.",
 )
@@ -155,7 +152,6 @@ class _Report(Reporter):
     "--rotate-wait",
     type=click.FloatRange(0),
     default=5.0,
-    show_default=True,
     metavar="SECONDS",
     help="How long a rotated log must not have grown before it is left.",
 )
@@ -163,7 +159,6 @@ class _Report(Reporter):
     "--show-rejected",
     type=click.IntRange(0),
     default=20,
-    show_default=True,
     metavar="N",
     help="Rejected lines to show; all are counted.",
 )
@@ -213,13 +208,12 @@ def command(
     report = _Report(show_rejected)
     parser = _parser(key, where, **{name: text or "" for name, text in formats.items()})
     summary = Summary()
-    stop = Stop()
     with ExitStack() as closing:
-        asked = closing.enter_context(stopped_by_signals(stop.request))
+        asked = closing.enter_context(stopped_by_signals())
         url = settings.needed(redis_url, "redis")
         client = connect(url, client_name="countersink-tail")
         sender = LogSender(
-            client, counter=counter, full=max_stream_length, notice=report.notice, stop=stop
+            client, counter=counter, full=max_stream_length, notice=report.notice, stop=asked
         )
         told = partial(_health, url, sender, summary)
         closing.enter_context(metrics.served(metrics_host, metrics_port, told, report.served))

@@ -20,7 +20,6 @@ from countersink.store.tracked.definitions import in_words
 @click.argument("table", required=False)
 @settings.one_off(
     "--counter",
-    metavar="COUNTER",
     type=COUNTER,
     help="The counter to count in, which nobody has used.  [default: the table's name]",
 )
@@ -37,7 +36,6 @@ from countersink.store.tracked.definitions import in_words
     "--slots",
     type=click.IntRange(1, MAX_APP_SLOTS),
     default=DEFAULT_APP_SLOTS,
-    show_default=True,
     help="Over how many slots writers spread: about as many as write at once.",
 )
 @settings.one_off(
@@ -90,9 +88,7 @@ def track_command(
 
 @click.command("untrack", cls=settings.Command)
 @click.argument("table_or_counter", metavar="[TABLE|COUNTER]", required=False)
-@settings.one_off(
-    "--counter", metavar="COUNTER", type=COUNTER, help="This counter, whatever tables are called."
-)
+@settings.one_off("--counter", type=COUNTER, help="This counter, whatever tables are called.")
 @settings.of_mysql("text", "json")
 def untrack_command(
     table_or_counter: str | None, counter: str | None, format: str, mysql_url: str | None

@@ -151,7 +151,6 @@ def link_group() -> None:
     "--url",
     type=TEXT,
     default="http://127.0.0.1:8321",
-    show_default=True,
     help="Where people reach `countersink web`.",
 )
 @settings.of_mysql("text", "json")

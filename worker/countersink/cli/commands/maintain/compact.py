@@ -21,18 +21,16 @@ _DEFAULT: Final = CompactOptions()
 
 
 @click.command("compact", cls=settings.Command)
-@settings.one_off("--counter", metavar="COUNTER", type=COUNTER, help="Only this one.")
+@settings.one_off("--counter", type=COUNTER, help="Only this one.")
 @settings.one_off(
     "--before",
     type=DAY,
-    metavar="DAY",
     help="Only days before this one, over or not.  [default: what is over, and crowded keys]",
 )
 @settings.one_off(
     "--grace",
     type=click.FloatRange(0),
     default=_DEFAULT.grace_s,
-    show_default=True,
     metavar="SECONDS",
     help="How long a day (hour, quarter) has been over before it is compacted whole.",
 )
@@ -40,7 +38,6 @@ _DEFAULT: Final = CompactOptions()
     "--threshold",
     type=click.IntRange(1),
     default=_DEFAULT.threshold,
-    show_default=True,
     metavar="ROWS",
     help="Until then only keys with more rows than this are compacted.",
 )
@@ -48,7 +45,6 @@ _DEFAULT: Final = CompactOptions()
     "--share",
     type=click.FloatRange(0, 1, min_open=True),
     default=_DEFAULT.share,
-    show_default=True,
     help="Share of the time spent working; the rest is pause, for the sake of writers.",
 )
 @settings.of_mysql("table", "json")

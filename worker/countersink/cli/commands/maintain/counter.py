@@ -104,9 +104,7 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
 
 @command.command("set", cls=settings.Command)
 @click.argument("name", type=COUNTER)
-@settings.one_off(
-    "--time-zone", metavar="ZONE", type=ZONE, help="Whose midnights begin its days; at first UTC."
-)
+@settings.one_off("--time-zone", type=ZONE, help="Whose midnights begin its days; at first UTC.")
 @settings.one_off(
     "--resolution",
     type=click.Choice(RESOLUTIONS),

@@ -3,7 +3,6 @@ scheduled jobs is in ``job_runs.py``."""
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,8 +16,7 @@ from countersink.cli import output, settings
 from countersink.cli.commands.maintain import job_runs
 from countersink.cli.errors import Misuse
 from countersink.store.apply import dead, key_caps
-from countersink.store.errors import StoreError
-from countersink.store.sessions import open_tables
+from countersink.store.connection import Session
 from countersink.stream.connection import connect, mapped
 from countersink.stream.entry import ends
 from countersink.stream.errors import StreamUnavailable
@@ -33,72 +31,12 @@ _NUMBERS: Final = frozenset(
 _TIMES: Final = frozenset(("started", "updated", "last_batch", "last_error_at"))
 
 
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """Entries, pending entries, oldest entry and bytes of one stream.
-
-    Attributes:
-        stream: its key.
-        entries: in it; an applied entry is removed, so all of them wait.
-        pending: of those, delivered to a worker.
-        oldest: Unix ms at which the oldest entry arrived; None when empty.
-        bytes: of memory; None where Redis does not tell.
-    """
-
-    stream: str
-    entries: int
-    pending: int
-    oldest: int | None
-    bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueState:
-    """The streams and the workers at a moment.
-
-    Attributes:
-        now: Unix ms, Redis's clock.
-        streams: one for each partition that was ever used.
-        workers: what each worker published, by consumer name; see ``countersink.stream.heartbeat``.
-    """
-
-    now: int
-    streams: list[StreamState]
-    workers: dict[str, dict[str, str]]
-
-    @property
-    def backlog(self) -> int:
-        """Entries that wait, in all streams."""
-        return sum(stream.entries for stream in self.streams)
-
-    @property
-    def pending(self) -> int:
-        """Entries that were delivered and not yet acknowledged."""
-        return sum(stream.pending for stream in self.streams)
-
-    @property
-    def oldest(self) -> int | None:
-        """Unix ms at which the oldest waiting entry arrived; None when nothing waits."""
-        return min((s.oldest for s in self.streams if s.oldest is not None), default=None)
-
-    @property
-    def lag_ms(self) -> int:
-        """For how long the oldest waiting entry has waited."""
-        return 0 if self.oldest is None else max(0, self.now - self.oldest)
-
-    @property
-    def rate(self) -> float:
-        """Rows per second, of all workers together, over about the last ten seconds."""
-        return round(sum(_number(worker.get("rate", "0")) for worker in self.workers.values()), 1)
-
-
 @click.command("info", cls=settings.Command)
 @settings.one_off("--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
 @settings.setting(
     "--every",
     type=click.FloatRange(0.1),
     default=2.0,
-    show_default=True,
     metavar="SECONDS",
     help="How often, with --watch.",
 )
@@ -120,10 +58,7 @@ def command(
         _watch(lambda: render(found(client, mysql_url)), every)
         return
     state = found(client, mysql_url)
-    if format == "json":
-        output.write_json(state)
-    else:
-        output.console().print(render(state))
+    output.write_result(format, state, lambda: output.console().print(render(state)))
 
 
 def found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
@@ -132,68 +67,31 @@ def found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
     Raises:
         StreamError: Redis did not do its part. Without MySQL the rest is there all the same.
     """
-    state = look_at_queue(client)
-    return {
-        "at": output.iso_ms(state.now),
-        "backlog": state.backlog,
-        "pending": state.pending,
-        "oldest": _iso(state.oldest),
-        "lag_ms": state.lag_ms,
-        "rows_per_second": state.rate,
-        **_set_aside(mysql_url),
-        "streams": [
-            {
-                "stream": stream.stream,
-                "entries": stream.entries,
-                "pending": stream.pending,
-                "oldest": _iso(stream.oldest),
-                "bytes": stream.bytes,
-            }
-            for stream in state.streams
-        ],
-        "workers": [{"worker": name, **_typed(f)} for name, f in state.workers.items()],
-        "schedules": job_runs.look(mysql_url),
-    }
+    names = ("dead", "dead_by_reason", "overflown")
+    set_aside = job_runs.known(mysql_url, _set_aside, names, "dead_unknown")
+    return {**queue(client), **set_aside, "schedules": job_runs.look(mysql_url)}
 
 
-def _iso(ms: int | None) -> str | None:
-    return None if ms is None else output.iso_ms(ms)
-
-
-def _set_aside(mysql_url: str | None) -> dict[str, Any]:
-    """Dead rows, and those of yesterday and today (UTC) that went to ``__overflow__``; without
-    MySQL, why they are not known. No counter is named: whoever may see this may not see all of
-    them.
+def _set_aside(session: Session) -> dict[str, Any]:
+    """Dead rows, and those of yesterday and today (UTC) that went to ``__overflow__``. No counter
+    is named: whoever may see this may not see all of them.
     """
-    unknown: dict[str, Any] = {
-        "dead": None,
-        "dead_by_reason": None,
-        "dead_unknown": "no MySQL URL is configured",
-        "overflown": None,
-    }
-    if not mysql_url:
-        return unknown
-    try:
-        with open_tables(mysql_url) as session:
-            by_reason, by_counter = dead.count(session), key_caps.overflown_by_counter(session)
-    except StoreError as error:
-        return unknown | {"dead_unknown": str(error)}
+    by_reason, by_counter = dead.count(session), key_caps.overflown_by_counter(session)
     return {
         "dead": sum(by_reason.values()),
         "dead_by_reason": by_reason,
-        "dead_unknown": None,
         "overflown": {"rows": sum(by_counter.values()), "counters": len(by_counter)},
     }
 
 
-def _typed(fields: dict[str, str]) -> dict[str, object]:
-    typed: dict[str, object] = {}
+def _typed(fields: dict[str, str]) -> dict[str, Any]:
+    typed: dict[str, Any] = {}
     for name, text in sorted(fields.items()):
-        if name in _NUMBERS or name in _TIMES:
-            number = int(text) if text.isdecimal() else None
-            typed[name] = output.iso_ms(number) if number and name in _TIMES else number or None
-            if name in _NUMBERS:
-                typed[name] = number
+        number = int(text) if text.isdecimal() else None
+        if name in _NUMBERS:
+            typed[name] = number
+        elif name in _TIMES:
+            typed[name] = output.iso_ms(number) if number else None
         elif name == "rate":
             typed["rows_per_second"] = float(text) if text.replace(".", "", 1).isdecimal() else None
         else:
@@ -292,51 +190,66 @@ def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
-def look_at_queue(client: redis.Redis) -> QueueState:
-    """Ask Redis.
+def queue(client: redis.Redis) -> dict[str, Any]:
+    """Ask Redis; what ``--format json`` prints of the queue.
 
     Raises:
         StreamError: it did not do its part.
     """
     with mapped():
         seconds, microseconds = client.time()
+    now = seconds * 1000 + microseconds // 1000
     streams = [_stream(client, key) for key in stream_keys(client)]
-    return QueueState(seconds * 1000 + microseconds // 1000, streams, _published(client))
+    workers = [{"worker": name, **_typed(f)} for name, f in _published(client).items()]
+    oldest = min((first for _, first in streams if first is not None), default=None)
+    return {
+        "at": output.iso_ms(now),
+        "backlog": sum(stream["entries"] for stream, _ in streams),
+        "pending": sum(stream["pending"] for stream, _ in streams),
+        "oldest": _iso(oldest),
+        "lag_ms": 0 if oldest is None else max(0, now - oldest),
+        "rows_per_second": round(sum(one.get("rows_per_second") or 0.0 for one in workers), 1),
+        "streams": [stream for stream, _ in streams],
+        "workers": workers,
+    }
 
 
-def _stream(client: redis.Redis, key: str) -> StreamState:
+def _stream(client: redis.Redis, key: str) -> tuple[dict[str, Any], int | None]:
+    """A stream, and Unix ms at which its oldest entry arrived. An applied entry is removed, so all
+    wait; those pending were delivered to a worker.
+    """
     with mapped():
         entries = int(client.xlen(key))
         groups: Any = client.xinfo_groups(key) if client.exists(key) else []
         size: Any = client.memory_usage(key)
-    ours = next((g for g in groups if _as_text(g["name"]) == GROUP), None)
+    ours = next((g for g in groups if as_text(g["name"]) == GROUP), None)
     found = ends(client, key)
-    return StreamState(
-        stream=key,
-        entries=entries,
-        pending=int(ours["pending"]) if ours else 0,
-        oldest=int(found[0].partition("-")[0]) if found else None,
-        bytes=None if size is None else int(size),
-    )
+    oldest = int(found[0].partition("-")[0]) if found else None
+    return {
+        "stream": key,
+        "entries": entries,
+        "pending": int(ours["pending"]) if ours else 0,
+        "oldest": _iso(oldest),
+        "bytes": None if size is None else int(size),
+    }, oldest
+
+
+def _iso(ms: int | None) -> str | None:
+    return None if ms is None else output.iso_ms(ms)
 
 
 def _published(client: redis.Redis) -> dict[str, dict[str, str]]:
+    """What each worker published, by consumer name; see ``countersink.stream.heartbeat``."""
     workers: dict[str, dict[str, str]] = {}
     with mapped():
         for key in sorted(client.scan_iter(match=f"{WORKER_KEY_PREFIX}*", count=1000)):
             fields: Any = client.hgetall(key)
             if fields:  # it may have expired since
-                name = _as_text(key).removeprefix(WORKER_KEY_PREFIX)
-                workers[name] = {_as_text(k): _as_text(v) for k, v in fields.items()}
+                name = as_text(key).removeprefix(WORKER_KEY_PREFIX)
+                workers[name] = {as_text(k): as_text(v) for k, v in fields.items()}
     return workers
 
 
-def _as_text(value: bytes | str) -> str:
+def as_text(value: bytes | str) -> str:
+    """A reply of Redis as text."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0

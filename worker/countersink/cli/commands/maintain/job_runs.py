@@ -1,7 +1,7 @@
 """``countersink runs``: columns and flags; and the part about scheduled jobs in ``countersink
 info``: failing jobs, overdue runs (``OVERDUE_MINUTES``), no leader."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -24,6 +24,7 @@ from countersink.schedules.history import (
     tally,
 )
 from countersink.schedules.jobs import JOBS
+from countersink.store.connection import Session
 from countersink.store.errors import StoreError
 from countersink.store.sessions import open_tables
 
@@ -40,7 +41,6 @@ _NUMBERS: Final = ("attempts", "rows")
     "--limit",
     type=click.IntRange(1, 100_000),
     default=20,
-    show_default=True,
     metavar="N",
     help="How many of the last runs.",
 )
@@ -100,36 +100,45 @@ def look(mysql_url: str | None) -> dict[str, Any]:
     as ``--format json`` prints it; without MySQL, why nothing of it is known.
     """
     names = ("scheduler", "failing", "last_compaction", "next", "overdue", "jobs")
-    unknown: dict[str, Any] = dict.fromkeys(names)
-    if not mysql_url:
-        return unknown | {"unknown": "no MySQL URL is configured"}
-    try:
-        with open_tables(mysql_url) as session:
-            leader = in_charge(session)
-            bad = failing(session)
-            compacted = last_done(session, COMPACT)
-            upcoming = next_runs(session)
-            late = overdue(session, OVERDUE_MINUTES)
-            tallies = tally(session)
-    except StoreError as error:
-        return unknown | {"unknown": str(error)}
+    return known(mysql_url, _look, names, "unknown")
+
+
+def known(
+    mysql_url: str | None,
+    ask: Callable[[Session], dict[str, Any]],
+    names: Sequence[str],
+    unknown: str,
+) -> dict[str, Any]:
+    """What MySQL tells, the members ``names`` of a document, and in ``unknown`` why it does not."""
+    reason = "no MySQL URL is configured"
+    if mysql_url:
+        try:
+            with open_tables(mysql_url) as session:
+                return ask(session) | {unknown: None}
+        except StoreError as error:
+            reason = str(error)
+    return dict.fromkeys(names) | {unknown: reason}
+
+
+def _look(session: Session) -> dict[str, Any]:
+    leader = in_charge(session)
+    compacted = last_done(session, COMPACT)
     return {
         "scheduler": None if leader is None else leader.scheduler,
         "failing": [
             output.document(one, ("job", "times", "since", "error"), since=_second(one.since))
-            for one in bad
+            for one in failing(session)
         ],
         "last_compaction": None if compacted is None else _row(compacted),
-        "next": list(map(_next, upcoming)),
-        "overdue": list(map(_row, late)),
+        "next": list(map(_next, next_runs(session))),
+        "overdue": list(map(_row, overdue(session, OVERDUE_MINUTES))),
         "jobs": {
             job: {
                 "last_success": None if one.last_success is None else _second(one.last_success),
                 "runs": one.runs,
             }
-            for job, one in sorted(tallies.items())
+            for job, one in sorted(tally(session).items())
         },
-        "unknown": None,
     }
 
 

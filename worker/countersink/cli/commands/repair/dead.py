@@ -60,9 +60,7 @@ def _selected(
 @command.command("list", cls=settings.Command)
 @click.argument("refs", nargs=-1, type=REF, metavar="[REF]...")
 @settings.one_off("--reason", metavar="CODE", help="Only those with this reason.")
-@settings.one_off(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many."
-)
+@settings.one_off("--limit", type=click.IntRange(1), default=100, help="At most so many.")
 @settings.of_mysql("table", "json", "csv")
 def list_command(
     refs: Sequence[str], reason: str | None, limit: int, format: str, mysql_url: str | None

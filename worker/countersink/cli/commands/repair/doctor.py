@@ -3,6 +3,7 @@ in ``doctor_mysql.py`` and ``doctor_redis.py``."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal
 
 import click
@@ -32,13 +33,24 @@ class Finding:
     found: str
     advice: str = ""
 
-    def __post_init__(self) -> None:
-        """Every finding that is not ok says what to do."""
-        assert self.status == "ok" or self.advice
 
-    def as_json(self) -> dict[str, str]:
-        """For ``--format json``."""
-        return asdict(self)
+@dataclass(frozen=True, slots=True)
+class DoctorCheck:
+    """Makes the findings of one check; what is not ok comes with what to do."""
+
+    name: str
+
+    def ok(self, found: str) -> Finding:
+        """It is as it should be."""
+        return Finding("ok", self.name, found)
+
+    def warn(self, found: str, advice: str) -> Finding:
+        """It works, and something can be lost or will get slow."""
+        return Finding("warn", self.name, found, advice)
+
+    def fail(self, found: str, advice: str) -> Finding:
+        """It does not work, or counts would be wrong."""
+        return Finding("fail", self.name, found, advice)
 
 
 @click.command("doctor", cls=settings.Command)
@@ -52,10 +64,7 @@ def command(format: str, redis_url: str | None, mysql_url: str | None) -> int:
     a line fails. Nothing is written to either server.
     """
     lines = list(_lines(redis_url, mysql_url))
-    if format == "json":
-        output.write_json({"lines": [line.as_json() for line in lines]})
-    else:
-        _print(lines)
+    output.write_result(format, {"lines": list(map(asdict, lines))}, partial(_print, lines))
     return Exit.FAILED if any(line.status == "fail" for line in lines) else Exit.DONE
 
 
@@ -70,11 +79,11 @@ def _lines(redis_url: str | None, mysql_url: str | None) -> Iterator[Finding]:
             yield from doctor_redis.lines(client)
             redis_ahead = doctor_redis.ahead_ms(client)
         except StreamError as error:
-            yield Finding("fail", "redis", str(error), "correct COUNTERSINK_REDIS_URL")
+            yield DoctorCheck("redis").fail(str(error), "correct COUNTERSINK_REDIS_URL")
     else:
-        yield _not_configured("redis", "redis://localhost:6379/0")
+        yield _not_configured("redis")
     if not mysql_url:
-        yield _not_configured("mysql", "mysql://user:password@localhost:3306/countersink")
+        yield _not_configured("mysql")
         return
     yield from doctor_mysql.lines(mysql_url)
     mysql_ahead = doctor_mysql.ahead_ms(mysql_url)
@@ -84,13 +93,9 @@ def _lines(redis_url: str | None, mysql_url: str | None) -> Iterator[Finding]:
         )
 
 
-def _not_configured(server: str, example: str) -> Finding:
-    return Finding(
-        "fail",
-        server,
-        "no URL is configured",
-        f"set COUNTERSINK_{server.upper()}_URL, such as {example}",
-    )
+def _not_configured(server: str) -> Finding:
+    advice = f"set COUNTERSINK_{server.upper()}_URL, such as {settings.EXAMPLES[server]}"
+    return DoctorCheck(server).fail("no URL is configured", advice)
 
 
 def _print(lines: list[Finding]) -> None:

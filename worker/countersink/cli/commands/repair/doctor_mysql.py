@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from countersink.cli.commands.repair.doctor import Finding
+from countersink.cli.commands.repair.doctor import DoctorCheck, Finding
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch, StoreError
@@ -56,18 +56,16 @@ def lines(url: str) -> Iterator[Finding]:
     try:
         session = connect(url)
     except SchemaMismatch as error:
-        yield Finding("fail", "schema", str(error), "run countersink migrate, which creates it")
+        yield DoctorCheck("schema").fail(str(error), "run countersink migrate, which creates it")
         return
     except StoreError as error:
-        yield Finding(
-            "fail",
-            "mysql",
+        yield DoctorCheck("mysql").fail(
             str(error),
             "start the server, or correct COUNTERSINK_MYSQL_URL (host, port, user, password, TLS)",
         )
         return
     with session:
-        yield Finding("ok", "mysql", str(session.dialect))
+        yield DoctorCheck("mysql").ok(str(session.dialect))
         variables = _variables(session)
         yield _writable(variables)
         yield _tls(session)
@@ -100,13 +98,11 @@ def _writable(variables: dict[str, str]) -> Finding:
     for name in ("super_read_only", "read_only"):
         # NO_LOCK and NO_LOCK_NO_ADMIN are MariaDB 12's further ways to say ON.
         if variables.get(name, "OFF").upper() not in ("OFF", "0"):
-            return Finding(
-                "fail",
-                "mysql writable",
+            return DoctorCheck("mysql writable").fail(
                 f"{name} is {variables[name]}: a replica?",
                 "point COUNTERSINK_MYSQL_URL at the primary",
             )
-    return Finding("ok", "mysql writable", "read_only OFF")
+    return DoctorCheck("mysql writable").ok("read_only OFF")
 
 
 def _tls(session: Session) -> Finding:
@@ -114,66 +110,55 @@ def _tls(session: Session) -> Finding:
     cipher = rows[0][1] if rows else ""
     found = f"encrypted with {cipher}" if cipher else "not encrypted"
     # Whether that matters depends on the network: a socket or localhost needs none.
-    return Finding("ok", "mysql encryption", found)
+    return DoctorCheck("mysql encryption").ok(found)
 
 
 def _durability(variables: dict[str, str]) -> Iterator[Finding]:
+    check = DoctorCheck("mysql durability")
     flush = variables.get("innodb_flush_log_at_trx_commit")
     if flush == "1":
-        yield Finding("ok", "mysql durability", "innodb_flush_log_at_trx_commit 1")
+        yield check.ok("innodb_flush_log_at_trx_commit 1")
     else:
-        yield Finding(
-            "warn",
-            "mysql durability",
+        yield check.warn(
             f"innodb_flush_log_at_trx_commit {flush}: a crash loses about a second of counts "
             "that are no longer in Redis",
             "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in my.cnf",
         )
     if variables.get("innodb_doublewrite", "ON").upper() in ("OFF", "0"):
-        yield Finding(
-            "warn",
-            "mysql durability",
+        yield check.warn(
             "innodb_doublewrite OFF: a crash can tear pages",
             "set innodb_doublewrite = ON in my.cnf, unless the file system writes pages atomically",
         )
     if variables.get("log_bin") == "ON" and variables.get("sync_binlog") != "1":
-        yield Finding(
-            "warn",
-            "mysql durability",
+        yield check.warn(
             f"sync_binlog {variables.get('sync_binlog')}: a crash can make replicas differ",
             "SET GLOBAL sync_binlog = 1, and in my.cnf",
         )
     if variables.get("wsrep_on") == "ON":
-        yield Finding(
-            "warn",
-            "mysql durability",
+        yield check.warn(
             "a Galera cluster",
             "let all workers write to one node: lost races are rerun, and cost time",
         )
 
 
 def _binlog(variables: dict[str, str]) -> Finding:
-    check = "mysql binary log"
+    check = DoctorCheck("mysql binary log")
     if variables.get("log_bin") != "ON":
-        return Finding("ok", check, "off")
+        return check.ok("off")
     style = variables.get("binlog_format", "ROW")  # gone from MySQL: always ROW
     if style == "STATEMENT":
-        return Finding(
-            "fail",
-            check,
+        return check.fail(
             "binlog_format STATEMENT: READ COMMITTED cannot be logged so, and every batch fails",
             "SET GLOBAL binlog_format = 'ROW', and in my.cnf",
         )
-    return Finding("ok", check, f"binlog_format {style}")
+    return check.ok(f"binlog_format {style}")
 
 
 def _sql_mode(variables: dict[str, str]) -> Finding:
     mode = variables.get("sql_mode", "")
     if "STRICT_" in mode or "TRADITIONAL" in mode:
-        return Finding("ok", "mysql sql_mode", "strict")
-    return Finding(
-        "warn",
-        "mysql sql_mode",
+        return DoctorCheck("mysql sql_mode").ok("strict")
+    return DoctorCheck("mysql sql_mode").warn(
         "not strict: sums beyond 64 bits are clipped in silence. Countersink's own connections are "
         "strict; an app that counts in its own transactions is not",
         "SET GLOBAL sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), and in my.cnf",
@@ -186,32 +171,25 @@ def _isolation(session: Session, variables: dict[str, str]) -> Finding:
     server = variables.get(name, "")
     found = f"{ours} on countersink's connections, {server} by default"
     if ours.upper() != "READ-COMMITTED":
-        return Finding(
-            "fail",
-            "mysql isolation",
-            found,
-            "let the proxy in between pass SET SESSION on (no multiplexing of our sessions)",
+        return DoctorCheck("mysql isolation").fail(
+            found, "let the proxy in between pass SET SESSION on (no multiplexing of our sessions)"
         )
     if server.upper() == "READ-UNCOMMITTED":
-        return Finding(
-            "warn",
-            "mysql isolation",
+        return DoctorCheck("mysql isolation").warn(
             f"{found}: who reads with SQL sees totals that are wrong for moments",
             "SET GLOBAL transaction_isolation = 'READ-COMMITTED', and in my.cnf",
         )
-    return Finding("ok", "mysql isolation", found)
+    return DoctorCheck("mysql isolation").ok(found)
 
 
 def _packet(session: Session) -> Finding:
     size = session.max_allowed_packet
     if size < _SMALL_PACKET:
-        return Finding(
-            "warn",
-            "mysql max_allowed_packet",
+        return DoctorCheck("mysql max_allowed_packet").warn(
             f"{size:,} bytes: batches are cut into small statements",
             "SET GLOBAL max_allowed_packet = 16777216, and in my.cnf",
         )
-    return Finding("ok", "mysql max_allowed_packet", f"{size:,} bytes")
+    return DoctorCheck("mysql max_allowed_packet").ok(f"{size:,} bytes")
 
 
 def _schema(session: Session) -> Iterator[Finding]:
@@ -221,12 +199,12 @@ def _schema(session: Session) -> Iterator[Finding]:
     except SchemaMismatch as error:
         newer = found > known_version()
         advice = "upgrade countersink" if newer else "run countersink migrate"
-        yield Finding("fail", "schema", str(error), advice)
+        yield DoctorCheck("schema").fail(str(error), advice)
         return
     except StoreError as error:
-        yield Finding("fail", "mysql rights", str(error), _grant(session))
+        yield DoctorCheck("mysql rights").fail(str(error), _grant(session))
         return
-    yield Finding("ok", "schema", f"version {found}")
+    yield DoctorCheck("schema").ok(f"version {found}")
     yield _engines(session)
     yield _rights(session)
     yield _dead(session)
@@ -240,13 +218,11 @@ def _engines(session: Session) -> Finding:
     )
     if rows:
         name, engine = rows[0]
-        return Finding(
-            "fail",
-            "mysql tables",
+        return DoctorCheck("mysql tables").fail(
             f"{name} is {engine}: nothing is undone when a batch fails",
             f"ALTER TABLE {name} ENGINE = InnoDB",
         )
-    return Finding("ok", "mysql tables", "all InnoDB")
+    return DoctorCheck("mysql tables").ok("all InnoDB")
 
 
 def _rights(session: Session) -> Finding:
@@ -257,8 +233,8 @@ def _rights(session: Session) -> Finding:
             with session.transaction():
                 session.execute(statement)
         except StoreError as error:
-            return Finding("fail", "mysql rights", str(error), _grant(session))
-    return Finding("ok", "mysql rights", "SELECT, INSERT, UPDATE, DELETE on the tables")
+            return DoctorCheck("mysql rights").fail(str(error), _grant(session))
+    return DoctorCheck("mysql rights").ok("SELECT, INSERT, UPDATE, DELETE on the tables")
 
 
 def _grant(session: Session) -> str:
@@ -270,23 +246,19 @@ def _grant(session: Session) -> str:
 def _dead(session: Session) -> Finding:
     number = sum(dead.count(session).values())
     if number:
-        return Finding(
-            "warn",
-            "dead rows",
+        return DoctorCheck("dead rows").warn(
             f"{number:,} rows could not be counted",
             "see countersink dead list, then retry or drop them",
         )
-    return Finding("ok", "dead rows", "none")
+    return DoctorCheck("dead rows").ok("none")
 
 
 def _overflow(session: Session) -> Finding:
     found = key_caps.overflown_by_counter(session)
     if found:
         named = ", ".join(list(found)[:_NAMED]) + (", …" if len(found) > _NAMED else "")
-        return Finding(
-            "warn",
-            "keys per day",
+        return DoctorCheck("keys per day").warn(
             f"{sum(found.values()):,} rows of {named} went to {key_caps.OVERFLOW} since yesterday",
             "see what makes so many keys, or countersink counter set NAME --max-keys N",
         )
-    return Finding("ok", "keys per day", "within the caps of all counters")
+    return DoctorCheck("keys per day").ok("within the caps of all counters")

@@ -8,8 +8,8 @@ from typing import Any, Final
 import redis
 
 from countersink.cli import output
-from countersink.cli.commands.maintain.info import look_at_queue
-from countersink.cli.commands.repair.doctor import Finding
+from countersink.cli.commands.maintain.info import as_text, queue
+from countersink.cli.commands.repair.doctor import DoctorCheck, Finding
 from countersink.stream.clock import offset_ms
 from countersink.stream.connection import command, mapped
 from countersink.stream.errors import StreamError
@@ -54,9 +54,7 @@ def lines(client: redis.Redis) -> Iterator[Finding]:
         with mapped():
             info: dict[str, Any] = client.info()
     except StreamError as error:
-        yield Finding(
-            "fail",
-            "redis",
+        yield DoctorCheck("redis").fail(
             str(error),
             "start Redis, or correct COUNTERSINK_REDIS_URL (host, port, user, password, TLS)",
         )
@@ -67,18 +65,19 @@ def lines(client: redis.Redis) -> Iterator[Finding]:
     yield from _memory(info)
     yield from _persistence(client, info)
     yield _rights(client)
-    yield from _queue(client)
+    yield _queue(client)
 
 
-def clock(check: str, one: str, other: str, difference_ms: int) -> Finding:
+def clock(name: str, one: str, other: str, difference_ms: int) -> Finding:
     """The line about two clocks, the first ahead by ``difference_ms``."""
+    check = DoctorCheck(name)
     apart = abs(difference_ms)
     relation = "ahead of" if difference_ms > 0 else "behind"
     found = f"{one} is {output.ago(apart / 1000)} {relation} {other}"
     if apart < CLOCK_WARN_MS:
-        return Finding("ok", check, found)
+        return check.ok(found)
     advice = "let NTP set the clocks: increments without a time of their own count on Redis's clock"
-    return Finding("fail" if apart >= CLOCK_FAIL_MS else "warn", check, found, advice)
+    return (check.fail if apart >= CLOCK_FAIL_MS else check.warn)(found, advice)
 
 
 def _version(info: Mapping[str, Any]) -> Finding:
@@ -86,144 +85,118 @@ def _version(info: Mapping[str, Any]) -> Finding:
     numbers = tuple(int(n) for n in re.findall(r"\d+", text)[:2])
     found = f"Redis {text}"
     if info.get("redis_mode") == "cluster":
-        return Finding("fail", "redis", f"{found}, a cluster", "use a single Redis (with replicas)")
+        return DoctorCheck("redis").fail(
+            f"{found}, a cluster", "use a single Redis (with replicas)"
+        )
     if numbers < MINIMUM:
         least = ".".join(map(str, MINIMUM))
-        return Finding(
-            "fail", "redis", found, f"upgrade to Redis {least} or newer (XPENDING … IDLE)"
+        return DoctorCheck("redis").fail(
+            found, f"upgrade to Redis {least} or newer (XPENDING … IDLE)"
         )
-    return Finding("ok", "redis", found)
+    return DoctorCheck("redis").ok(found)
 
 
 def _role(info: Mapping[str, Any]) -> Finding:
     role = info.get("role")
     replicas = int(info.get("connected_slaves", 0))
     if role != "master":
-        return Finding(
-            "fail",
-            "redis role",
+        return DoctorCheck("redis role").fail(
             f"a replica of {info.get('master_host')}",
             "point COUNTERSINK_REDIS_URL at the primary: a replica takes no writes",
         )
     if replicas:
-        return Finding(
-            "warn",
-            "redis role",
+        return DoctorCheck("redis role").warn(
             f"a primary with {replicas} asynchronous replica{'s' if replicas > 1 else ''}",
             "a failover can lose what the replica had not received: set min-replicas-to-write, "
             "or accept it (what is lost is never counted twice)",
         )
-    return Finding("ok", "redis role", "a primary")
+    return DoctorCheck("redis role").ok("a primary")
 
 
 def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:
     policy, limit = str(info.get("maxmemory_policy")), int(info.get("maxmemory", 0))
     if policy == "noeviction":
-        yield Finding("ok", "redis eviction", "maxmemory-policy noeviction")
+        yield DoctorCheck("redis eviction").ok("maxmemory-policy noeviction")
     elif limit:
-        yield Finding(
-            "fail",
-            "redis eviction",
+        yield DoctorCheck("redis eviction").fail(
             f"maxmemory-policy {policy}: Redis deletes whole streams when it is full",
             "CONFIG SET maxmemory-policy noeviction, and in redis.conf",
         )
     else:
-        yield Finding(
-            "warn",
-            "redis eviction",
+        yield DoctorCheck("redis eviction").warn(
             f"maxmemory-policy {policy}, without effect as long as maxmemory is not set",
             "CONFIG SET maxmemory-policy noeviction, and in redis.conf, before somebody sets it",
         )
     used = int(info.get("used_memory", 0))
     if limit and used > _FULL * limit:
-        yield Finding(
-            "warn",
-            "redis memory",
+        yield DoctorCheck("redis memory").warn(
             f"{used:,} of {limit:,} bytes used",
             "start more workers if there is a backlog, or raise maxmemory",
         )
     else:
         of = f" of {limit:,}" if limit else ""
-        yield Finding("ok", "redis memory", f"{used:,}{of} bytes used")
+        yield DoctorCheck("redis memory").ok(f"{used:,}{of} bytes used")
 
 
 def _persistence(client: redis.Redis, info: Mapping[str, Any]) -> Iterator[Finding]:
-    check = "redis persistence"
+    check = DoctorCheck("redis persistence")
     for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):
         if str(info.get(name, "ok")) != "ok":
-            yield Finding(
-                "fail", check, f"{name} is {info[name]}", "look at Redis's log: disk full?"
-            )
+            yield check.fail(f"{name} is {info[name]}", "look at Redis's log: disk full?")
     if not int(info.get("aof_enabled", 0)):
-        yield Finding(
-            "warn",
-            check,
+        yield check.warn(
             "no append-only file: a crash loses the whole backlog, or all since the last snapshot",
             "CONFIG SET appendonly yes, and in redis.conf",
         )
         return
     fsync = _config(client, "appendfsync")
     if fsync == "always":
-        yield Finding("ok", check, "appendonly yes, appendfsync always")
+        yield check.ok("appendonly yes, appendfsync always")
     elif fsync is None:
-        yield Finding(
-            "warn",
-            check,
+        yield check.warn(
             "appendonly yes, appendfsync not known: CONFIG GET is forbidden",
             "ask who runs it: everysec can lose the last second, always loses nothing",
         )
     else:
         lost = "the last second" if fsync == "everysec" else "what the system had not written"
-        yield Finding(
-            "warn",
-            check,
+        yield check.warn(
             f"appendonly yes, appendfsync {fsync}: a crash of the machine can lose {lost}",
             "accept it, or CONFIG SET appendfsync always (slower)",
         )
 
 
 def _rights(client: redis.Redis) -> Finding:
-    check = "redis rights"
+    check = DoctorCheck("redis rights")
     try:
-        user = _text(command(client, "ACL", "WHOAMI"))
-        replies = [_text(command(client, "ACL", "DRYRUN", user, *needed)) for needed in _NEEDED]
+        user = as_text(command(client, "ACL", "WHOAMI"))
+        replies = [as_text(command(client, "ACL", "DRYRUN", user, *needed)) for needed in _NEEDED]
     except StreamError:
         # Redis before 7 has no DRYRUN, and a careful administrator forbids ACL.
-        return Finding("ok", check, "not checked: ACL DRYRUN is not there, or not allowed")
+        return check.ok("not checked: ACL DRYRUN is not there, or not allowed")
     refused = [reply for reply in replies if reply != "OK"]
     if refused:
-        return Finding(
-            "fail",
-            check,
+        return check.fail(
             f"{len(refused)} of {len(_NEEDED)} commands are refused: {refused[0]}",
             f"ACL SETUSER {user} ~*countersink:* +@all -@dangerous +info",
         )
-    return Finding("ok", check, f"user {user} may do what is needed")
+    return check.ok(f"user {user} may do what is needed")
 
 
-def _queue(client: redis.Redis) -> Iterator[Finding]:
+def _queue(client: redis.Redis) -> Finding:
     try:
-        state = look_at_queue(client)
+        state = queue(client)
     except StreamError as error:
-        yield Finding("fail", "queue", str(error), "set it right as the message says")
-        return
-    workers = len(state.workers)
-    if state.backlog and not workers:
-        yield Finding(
-            "warn",
-            "queue",
-            f"{state.backlog:,} entries wait, and no worker runs",
-            "start one: countersink worker",
-        )
-    elif state.lag_ms > _LAG_WARN_MS:
-        yield Finding(
-            "warn",
-            "queue",
-            f"{state.backlog:,} entries wait, the oldest for {output.ago(state.lag_ms / 1000)}",
-            "see countersink info; start another worker, one per core",
-        )
-    else:
-        yield Finding("ok", "queue", f"{state.backlog:,} entries wait, {workers} workers run")
+        return DoctorCheck("queue").fail(str(error), "set it right as the message says")
+    workers, lag_ms = len(state["workers"]), state["lag_ms"]
+    wait = f"{state['backlog']:,} entries wait"
+    if state["backlog"] and not workers:
+        found = f"{wait}, and no worker runs"
+        return DoctorCheck("queue").warn(found, "start one: countersink worker")
+    if lag_ms > _LAG_WARN_MS:
+        found = f"{wait}, the oldest for {output.ago(lag_ms / 1000)}"
+        advice = "see countersink info; start another worker, one per core"
+        return DoctorCheck("queue").warn(found, advice)
+    return DoctorCheck("queue").ok(f"{wait}, {workers} workers run")
 
 
 def _config(client: redis.Redis, name: str) -> str | None:
@@ -232,7 +205,7 @@ def _config(client: redis.Redis, name: str) -> str | None:
     except StreamError:
         return None
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return next((_text(value) for key, value in pairs if _text(key) == name), None)
+    return next((as_text(value) for key, value in pairs if as_text(key) == name), None)
 
 
 def ahead_ms(client: redis.Redis) -> int | None:
@@ -241,7 +214,3 @@ def ahead_ms(client: redis.Redis) -> int | None:
         return offset_ms(client)
     except StreamError:
         return None
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -34,7 +34,7 @@ class Mending:
 
 @click.command("verify", cls=settings.Command)
 @click.argument("table", required=False)
-@settings.one_off("--counter", metavar="COUNTER", type=COUNTER, help="Only this counter.")
+@settings.one_off("--counter", type=COUNTER, help="Only this counter.")
 @settings.one_off(
     "--repair", is_flag=True, help="Mend what is wrong with tracked tables, beside live writes."
 )

@@ -26,7 +26,6 @@ def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
         yield settings.setting(
             f"--{name}-cron",
             default=kind.cron,
-            show_default=True,
             metavar="CRON",
             help=f"When {name} runs: it {kind.does}.",
         )
@@ -34,7 +33,6 @@ def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
             f"--{name}-limit-s",
             type=click.IntRange(1, 7 * 86_400),
             default=kind.limit_s,
-            show_default=True,
             metavar="SECONDS",
             help=f"How long a run of {name} may take.",
         )
@@ -45,7 +43,6 @@ def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
 @settings.setting(
     "--time-zone",
     default="UTC",
-    show_default=True,
     metavar="ZONE",
     help="Time zone of the cron expressions: an IANA name.",
 )

@@ -25,7 +25,7 @@ from countersink.cli.servers.base import (
     LOOPBACK,
     PrivateServer,
     free_port,
-    usual_or_free,
+    is_free,
     write_private,
 )
 from countersink.cli.servers.process import ChildProcess
@@ -65,7 +65,6 @@ def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Deco
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("countersink-data"),
-    show_default=True,
     metavar="DIR",
     help="Where the private servers keep their data, between runs too.",
 )
@@ -268,10 +267,6 @@ class Ports:
             statsd=_chosen_port(statsd, STATSD_PORT),
         )
 
-    def arguments(self) -> dict[str, list[str]]:
-        """What the commands are told, by name."""
-        return {"web": ["--port", str(self.web)], "statsd": ["--port", str(self.statsd)]}
-
     def open(self) -> bool:
         """Whether the page can be had: what is printed of it shall be true at once."""
         if self.web is None:
@@ -304,10 +299,6 @@ class CommandProcess:
     def running(self) -> bool:
         return self._process is not None and self._process.alive()
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
-
     def how_it_ended(self) -> str:
         """For people: how the last process ended."""
         return self._process.how_it_ended() if self._process is not None else "was stopped"
@@ -331,7 +322,7 @@ class CommandProcess:
 
 def children(urls: Mapping[str, str], ports: Ports) -> list[CommandProcess]:
     """The processes, in the order of starting; none of them is started."""
-    arguments = ports.arguments()
+    arguments = {"web": ["--port", str(ports.web)], "statsd": ["--port", str(ports.statsd)]}
     return [
         CommandProcess(name, urls, arguments.get(name, ()))
         for name in COMMANDS
@@ -340,7 +331,9 @@ def children(urls: Mapping[str, str], ports: Ports) -> list[CommandProcess]:
 
 
 def _chosen_port(asked: int | None, usual: int) -> int:
-    return usual_or_free(usual) if asked is None else asked or free_port()
+    if asked is None and is_free(usual):
+        return usual
+    return asked or free_port()
 
 
 FIRST_PAUSE = 1.0

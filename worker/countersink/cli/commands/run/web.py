@@ -27,7 +27,7 @@ def _several(
 
 
 @click.command("web", cls=settings.Command)
-@settings.setting("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@settings.setting("--host", default="127.0.0.1", help="Address to listen at.")
 @settings.numbers(
     WebOptions,
     port="Port to listen at; 0 for any free one.",
