@@ -144,7 +144,6 @@ def sentence_of(error: BaseException) -> str | None:
         | producers.LogError
         | producers.PositionError
         | producers.TailError
-        | producers.UnknownFormat
         | producers.CannotListen
         | stream.StreamError
         | store.NoSuchKey

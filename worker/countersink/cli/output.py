@@ -63,7 +63,7 @@ def document(record: object, names: Iterable[str], **others: object) -> dict[str
     ``record``; times are ISO 8601 in UTC.
     """
     return {
-        name: others[name] if name in others else _plain(getattr(record, name)) for name in names
+        name: _plain(others[name] if name in others else getattr(record, name)) for name in names
     }
 
 

@@ -9,8 +9,8 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO
 
 from countersink.cli.errors import ServerFailed
 
@@ -32,21 +32,6 @@ _make_launcher()
 os.register_at_fork(after_in_child=_make_launcher)  # a fork does not copy threads
 
 
-def _launch(
-    command: list[str], log: BinaryIO | None, environment: Mapping[str, str] | None
-) -> subprocess.Popen[bytes]:
-    return _launcher.submit(
-        subprocess.Popen[bytes],
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env=environment,
-        # its own session: Ctrl-C in the terminal is for us alone to pass on
-        start_new_session=True,
-    ).result()
-
-
 class ChildProcess:
     """One run of a program; its output goes to the file ``log``, or where ours goes.
 
@@ -65,13 +50,18 @@ class ChildProcess:
         wrapper: list[str] = []
         if setpriv := shutil.which("setpriv"):
             wrapper = [setpriv, "--pdeathsig", death_signal.name.removeprefix("SIG"), "--"]
-        full = [*wrapper, *command]
-        if log is None:
-            self._popen = _launch(full, None, environment)
-        else:
-            self._log_start = log.stat().st_size if log.exists() else 0
-            with log.open("ab") as output:
-                self._popen = _launch(full, output, environment)
+        self._log_start = log.stat().st_size if log is not None and log.exists() else 0
+        with nullcontext() if log is None else log.open("ab") as output:
+            self._popen = _launcher.submit(
+                subprocess.Popen[bytes],
+                [*wrapper, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                # its own session: Ctrl-C in the terminal is for us alone to pass on
+                start_new_session=True,
+            ).result()
 
     @property
     def pid(self) -> int:

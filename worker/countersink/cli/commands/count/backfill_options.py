@@ -1,6 +1,7 @@
 """The flags of ``countersink backfill`` with their help, and the errors for those that exclude each
 other."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -48,14 +49,17 @@ _COLUMNS: Final = Checked("columns", _columns)
 _DELIMITER: Final = Checked("character", _delimiter)
 _SOURCE_NAME: Final = Checked("name", _source_name)
 
+
+def _text(flag: str, metavar: str, help: str) -> Callable[[settings.Decorated], settings.Decorated]:
+    return settings.one_off(flag, type=TEXT, metavar=metavar, default="", help=help)
+
+
 _WHAT: Final = (
     settings.one_off("--counter", type=COUNTER, help="The counter to add to, or to correct."),
-    settings.one_off(
+    _text(
         "--counter-column",
-        type=TEXT,
-        metavar="COLUMN",
-        default="",
-        help="csv and ndjson: where each line's counter is, instead of --counter; a run for each.",
+        "COLUMN",
+        "csv and ndjson: where each line's counter is, instead of --counter; a run for each.",
     ),
     settings.one_off(
         "--mode",
@@ -69,19 +73,15 @@ _WHAT: Final = (
 )
 _READING: Final = (
     *log_options.decorators(INPUT_FORMATS, settings.one_off),
-    settings.one_off(
+    _text(
         "--key",
-        type=TEXT,
-        metavar="TEMPLATE",
-        default="",
-        help="The key, with {field} for fields, as in '{host}{path}'.  [default: {path}, of logs]",
+        "TEMPLATE",
+        "The key, with {field} for fields, as in '{host}{path}'.  [default: {path}, of logs]",
     ),
-    settings.one_off(
+    _text(
         "--key-column",
-        type=TEXT,
-        metavar="COLUMN",
-        default="",
-        help="Where the key is, of csv and JSON: a column, or a path as a.b.0 or /a/b/0.",
+        "COLUMN",
+        "Where the key is, of csv and JSON: a column, or a path as a.b.0 or /a/b/0.",
     ),
     settings.one_off(
         "--time-column",
@@ -91,12 +91,10 @@ _READING: Final = (
         help="The same for the time; JSON logs find it by themselves. Repeatable, as for a date and"
         " a time of day: the texts are joined with a space.",
     ),
-    settings.one_off(
+    _text(
         "--amount-column",
-        type=TEXT,
-        metavar="COLUMN",
-        default="",
-        help="The same for the amount; without it each line counts 1.",
+        "COLUMN",
+        "The same for the amount; without it each line counts 1.",
     ),
     settings.one_off(
         "--delimiter",
@@ -111,11 +109,10 @@ _READING: Final = (
         metavar="NAME,…",
         help="csv: the names of the columns of a file without a header.",
     ),
-    settings.one_off(
+    _text(
         "--comment",
-        type=TEXT,
-        default="",
-        help="csv: how lines begin that are comments, such as #.",
+        "TEXT",
+        "csv: how lines begin that are comments, such as #.",
     ),
     settings.one_off(
         "--time-format",

@@ -4,8 +4,6 @@ logs progress and loss, and its exit status."""
 import logging
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
@@ -13,19 +11,13 @@ from typing import Any, Final
 import click
 
 from countersink.cli import metrics, settings
-from countersink.cli.errors import Exit, Failure, Misuse, values_checked
+from countersink.cli.errors import Exit, Misuse, values_checked
 from countersink.cli.settings import Checked
 from countersink.metrics.health import Health, probes
 from countersink.metrics.samples import producer_samples
 from countersink.metrics.table import Sample, Samples
 from countersink.producers import Producer
-from countersink.producers.statsd import (
-    CannotListen,
-    MapError,
-    NotLoopback,
-    Server,
-    StatsdOptions,
-)
+from countersink.producers.statsd import MapError, NotLoopback, Server, StatsdOptions
 from countersink.producers.statsd.tally import StatsdAction
 from countersink.runtime.process import SignalQueue, signal_queue
 
@@ -107,32 +99,25 @@ def command(
         options = StatsdOptions(**given)
         producer = Producer(url, **asdict(settings.producer_options(url)))
 
-    def watched(server: Server) -> AbstractContextManager[None]:
-        return metrics.served(metrics_host, metrics_port, partial(_health, url, server, producer))
-
     switch_before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     with metrics.logged(log_format):
         try:
             with signal_queue((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as came:
-                return _run(options, producer, came, watched)
+                with Server(options, producer) as server:
+                    health = partial(_health, url, server, producer)
+                    with metrics.served(metrics_host, metrics_port, health):
+                        _until_stopped(server, producer, came)
+                return _stop(server, producer)
         except (MapError, NotLoopback) as error:
             raise Misuse(str(error)) from error
-        except CannotListen as error:
-            raise Failure(str(error)) from error
         finally:
             sys.setswitchinterval(switch_before)
             producer.close(0)  # closed already, unless something failed
 
 
-def _run(
-    options: StatsdOptions,
-    producer: Producer,
-    came: SignalQueue,
-    watched: Callable[[Server], AbstractContextManager[None]],
-) -> int:
-    with Server(options, producer) as server, watched(server):
-        _until_stopped(server, producer, came)
+def _stop(server: Server, producer: Producer) -> int:
+    """Store what has arrived; the exit status."""
     complete = producer.close(producer.exit_timeout)
     stats = producer.stats()
     server.log(

@@ -5,21 +5,16 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from countersink.cli import output, progress, settings
-from countersink.cli.errors import Exit, Failure
+from countersink.cli.errors import Exit
 from countersink.cli.progress import stopped_by_signals
-from countersink.producers.spool import (
-    Replayed,
-    SegmentInfo,
-    SpoolError,
-    list_segments,
-    replay,
-)
+from countersink.producers.spool import Replayed, SegmentInfo, list_segments, replay
 from countersink.stream.connection import connect
 
 COLUMNS: Final = ("segment", "state", "since", ">bytes", ">entries", ">increments", "what")
@@ -47,14 +42,9 @@ def list_command(directory: Path, format: str) -> int:
     damaged (replayed, and kept because some of its records were corrupt) or unreadable. The status
     is 3 when one is damaged or unreadable.
     """
-    try:
-        segments = list_segments(directory)
-    except SpoolError as error:
-        raise Failure(str(error)) from error
-    if format == "json":
-        output.write_json({"directory": str(directory), "segments": _documents(segments)})
-    else:
-        _show(segments)
+    segments = list_segments(directory)
+    found = {"directory": str(directory), "segments": list(map(_document, segments))}
+    output.write_result(format, found, partial(_show, segments))
     well = all(one.state in ("held", "waiting") and not one.damaged_bytes for one in segments)
     return Exit.DONE if well else Exit.DIFFERS
 
@@ -77,21 +67,14 @@ def replay_command(directory: Path, format: str, redis_url: str | None) -> int:
         progress.looking("spool replay", "replaying:") as looking,
         _said(),
     ):
-        try:
-            done = replay(
-                directory,
-                client,
-                on_progress=lambda so_far: looking(f"{so_far.increments:,} increments"),
-                stop=asked,
-            )
-        except SpoolError as error:
-            raise Failure(str(error)) from error
-    if format == "json":
-        output.write_json(
-            {"directory": str(directory), **asdict(done), "kept": [str(one) for one in done.kept]}
+        done = replay(
+            directory,
+            client,
+            on_progress=lambda so_far: looking(f"{so_far.increments:,} increments"),
+            stop=asked,
         )
-    else:
-        _tell(done)
+    document = {"directory": str(directory), **asdict(done), "kept": list(map(str, done.kept))}
+    output.write_result(format, document, partial(_tell, done))
     if done.stopped:
         return asked.status or Exit.DONE
     well = not (done.damaged_bytes or done.kept or done.unreadable)
@@ -114,20 +97,15 @@ def _said() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def _documents(segments: Sequence[SegmentInfo]) -> list[dict[str, Any]]:
-    return [
-        {
-            "segment": str(one.path),
-            "state": one.state,
-            "since": None if one.made_ms is None else output.iso_ms(one.made_ms),
-            "bytes": one.bytes,
-            "entries": one.entries,
-            "increments": one.increments,
-            "damaged_bytes": one.damaged_bytes,
-            "detail": one.unreadable,
-        }
-        for one in segments
-    ]
+_MEMBERS: Final = (
+    *("segment", "state", "since", "bytes", "entries", "increments", "damaged_bytes", "detail"),
+)
+
+
+def _document(one: SegmentInfo) -> dict[str, Any]:
+    since = None if one.made_ms is None else output.iso_ms(one.made_ms)
+    path = str(one.path)
+    return output.document(one, _MEMBERS, segment=path, since=since, detail=one.unreadable)
 
 
 def _show(segments: Sequence[SegmentInfo]) -> None:
@@ -135,8 +113,8 @@ def _show(segments: Sequence[SegmentInfo]) -> None:
         click.echo("There is nothing in this spool.")
         return
     rows = []
-    for one, document in zip(segments, _documents(segments), strict=True):
-        row = {**document, "segment": one.path.name, "what": _what(one)}
+    for one in segments:
+        row = {**_document(one), "segment": one.path.name, "what": _what(one)}
         if one.state in ("damaged", "unreadable"):
             row |= {"entries": None, "increments": None}
         rows.append(row)

@@ -93,10 +93,7 @@ def command(
         _locked(data) if private else nullcontext(),
         ExitStack() as stack,  # stops everything in the opposite order of starting
     ):
-        try:
-            _run(data, redis_url, mysql_url, ports, stop, stack)
-        except ServerError as failure:
-            raise Failure(str(failure)) from failure
+        _run(data, redis_url, mysql_url, ports, stop, stack)
 
 
 def _run(
