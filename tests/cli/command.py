@@ -6,14 +6,16 @@ import io
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from countersink.cli.app import run
-from tests.support.processes import COUNTERSINK, PROJECT, child_environment
+from tests.support.processes import COUNTERSINK, PROJECT, Child, child_environment
+
+Start = Callable[..., Child]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,10 @@ class Servers:
         assert done.status == 0, done.err
 
 
-def one_sentence(result: Result) -> str:
-    """What the command said on stderr: one line, no traceback, nothing on stdout."""
+def one_sentence(result: Result, status: int | None = None) -> str:
+    """What the command said on stderr: one line, no traceback, nothing on stdout. It ended with
+    this status."""
+    assert status in (None, result.status)
     assert result.out == ""
     assert "Traceback" not in result.err
     lines = result.err.splitlines()

@@ -12,7 +12,7 @@ import pytest
 
 from countersink.store.connection import connect
 from countersink.store.settings import Settings
-from tests.cli.command import Result, Servers, call, environment, one_sentence
+from tests.cli.command import Result, Servers, Start, call, environment, one_sentence
 from tests.producers.tailing import append, line, write
 from tests.support.processes import COUNTERSINK, Children
 from tests.support.waiting import eventually
@@ -183,9 +183,7 @@ def test_a_rejects_file_that_must_not_be_written_is_wrong_usage(
         (link, "is one of the sources"),
         (pipe, "is no regular file"),
     ):
-        done = backfill(servers, str(log), "--rejects", str(rejects))
-        assert done.status == 2
-        assert said in one_sentence(done)
+        assert said in one_sentence(backfill(servers, str(log), "--rejects", str(rejects)), 2)
     with log.open("rb") as stdin:
         piped = subprocess.run(
             [*COUNTERSINK, "backfill", "-", "--counter", COUNTER, "--rejects", str(log)],
@@ -232,19 +230,15 @@ def test_standard_input(servers: Servers, log: Path) -> None:
 
 
 def test_sigterm_ends_it_after_a_chunk_and_it_goes_on_later(
-    servers: Servers, tmp_path: Path
+    servers: Servers, tmp_path: Path, start: Start
 ) -> None:
     log = tmp_path / "access.log"
     write(log, *(f"/{number % 7}" for number in range(20_000)))
-    with Children() as children:
-        one = children.countersink(
-            *("backfill", str(log), "--counter", COUNTER, "--rate", "2000", "--format", "json"),
-            environment=servers.variables(),
-        )
-        eventually(lambda: totals(servers), message=one.output)
-        one.terminate()
-        assert one.wait() == 143, one.output()
-        assert "run it again" in one.output()
+    one = start("backfill", str(log), "--counter", COUNTER, "--rate", "2000", "--format", "json")
+    eventually(lambda: totals(servers), message=one.output)
+    one.terminate()
+    assert one.wait() == 143, one.output()
+    assert "run it again" in one.output()
     assert 0 < sum(totals(servers).values()) < 20_000
     rest = backfill(servers, str(log), "--format", "json").json
     assert rest["lines"] + rest["known_lines"] == 20_000
@@ -413,9 +407,7 @@ def test_corrections_of_quarters_tell_which(servers: Servers, log: Path) -> None
 )
 def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
     source = () if arguments[:1] in ((), ("-",)) else ("access.log",)
-    done = call("backfill", *source, "--counter", COUNTER, *arguments)
-    assert done.status == 2
-    assert said in one_sentence(done)
+    assert said in one_sentence(call("backfill", *source, "--counter", COUNTER, *arguments), 2)
 
 
 def test_the_first_screen_of_the_help_explains_both_modes() -> None:
@@ -429,7 +421,9 @@ def test_the_first_screen_of_the_help_explains_both_modes() -> None:
     assert "reconcile only: how long to wait" in rest
 
 
-def test_directories_pipes_and_odd_bytes(servers: Servers, log: Path, tmp_path: Path) -> None:
+def test_directories_pipes_and_odd_bytes(
+    servers: Servers, log: Path, tmp_path: Path, children: Children
+) -> None:
     directory = tmp_path / "logs"
     (directory / "older").mkdir(parents=True)
     write(directory / "one.log", "/1")
@@ -438,9 +432,8 @@ def test_directories_pipes_and_odd_bytes(servers: Servers, log: Path, tmp_path: 
     append(directory / "odd.log", bytes(3) + line("/3\\xff") + b"\n\xff\xfe\n")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with Children() as children:
-        children.start(["cp", str(log), str(pipe)])
-        done = backfill(servers, str(directory), str(pipe), "--rejects", "/dev/null")
+    children.start(["cp", str(log), str(pipe)])
+    done = backfill(servers, str(directory), str(pipe), "--rejects", "/dev/null")
     assert done.status == 3
     assert [row.split()[1] for row in done.out.splitlines()[1:6]] == [
         *("empty", "counted", "counted", "counted", "counted")
@@ -450,14 +443,12 @@ def test_directories_pipes_and_odd_bytes(servers: Servers, log: Path, tmp_path: 
 
 def test_urls_are_asked_for(log: Path) -> None:
     add = call("backfill", str(log), "--counter", COUNTER)
-    assert add.status == 2
-    assert "COUNTERSINK_MYSQL_URL" in one_sentence(add)
+    assert "COUNTERSINK_MYSQL_URL" in one_sentence(add, 2)
     reconcile = call(
         *("backfill", str(log), "--counter", COUNTER, "--mode", "reconcile"),
         COUNTERSINK_MYSQL_URL="mysql://nobody@127.0.0.1:1/x",
     )
-    assert reconcile.status == 2
-    assert "COUNTERSINK_REDIS_URL" in one_sentence(reconcile)
+    assert "COUNTERSINK_REDIS_URL" in one_sentence(reconcile, 2)
 
 
 def test_a_database_that_is_away(log: Path) -> None:
@@ -465,8 +456,7 @@ def test_a_database_that_is_away(log: Path) -> None:
         *("backfill", str(log), "--counter", COUNTER),
         COUNTERSINK_MYSQL_URL="mysql://nobody:geheim@127.0.0.1:1/x",
     )
-    assert done.status == 1
-    assert "COUNTERSINK_MYSQL_URL" in one_sentence(done)
+    assert "COUNTERSINK_MYSQL_URL" in one_sentence(done, 1)
     assert "geheim" not in done.err
 
 

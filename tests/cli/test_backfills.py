@@ -93,9 +93,7 @@ def test_undo_takes_exactly_that_run_back(servers: Servers, log: Path) -> None:
     assert done.out.startswith(f"run {run} is taken back: page_views changed by -3,")
     assert totals(servers) == {"/a": 10, "/b": 0}
     assert servers.call("verify").status == 0
-    again = servers.call("backfills", "undo", run)
-    assert again.status == 1
-    assert "was undone already, at" in one_sentence(again)
+    assert "was undone already, at" in one_sentence(servers.call("backfills", "undo", run), 1)
     assert backfill(servers, str(log), "--format", "json").json["amount"] == 3
     assert totals(servers) == {"/a": 11, "/b": 2}
 
@@ -145,5 +143,4 @@ def test_what_is_refused(
 def test_only_reconciling_has_drift(servers: Servers, log: Path) -> None:
     run = str(backfill(servers, str(log), "--format", "json").json["run"])
     done = servers.call("backfills", "show", run, "--drift")
-    assert done.status == 1
-    assert "only reconciling corrects" in one_sentence(done)
+    assert "only reconciling corrects" in one_sentence(done, 1)

@@ -137,9 +137,7 @@ def test_dropping_is_for_good(servers: Servers, dead: dict[str, str]) -> None:
 def test_a_wrong_selection_touches_nothing(
     servers: Servers, dead: dict[str, str], command: str, arguments: list[str], said: str
 ) -> None:
-    refused = servers.call("dead", command, *arguments)
-    assert refused.status == 2
-    assert said in one_sentence(refused)
+    assert said in one_sentence(servers.call("dead", command, *arguments), 2)
     assert len(listed(servers)) == 3
 
 
@@ -149,6 +147,4 @@ def test_a_schema_of_another_version_is_refused(servers: Servers) -> None:
             "INSERT INTO schema_version (version, name, applied_at) VALUES (999, 'x', NOW())"
         )
     for arguments in (["dead", "list"], ["totals", "c"], ["migrate"]):
-        failed = servers.call(*arguments)
-        assert failed.status == 1
-        assert "upgrade countersink" in one_sentence(failed)
+        assert "upgrade countersink" in one_sentence(servers.call(*arguments), 1)

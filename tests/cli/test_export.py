@@ -112,8 +112,7 @@ def test_days_of_another_time_zone_come_exactly(servers: Servers) -> None:
         "2026-11-19T00:00+01:00",
     ]
     refused = servers.call("export", "views", "--time-zone", "Asia/Kolkata")
-    assert refused.status == 1
-    assert "Asia/Kolkata" in one_sentence(refused)
+    assert "Asia/Kolkata" in one_sentence(refused, 1)
 
 
 def test_ndjson_keeps_keys_as_they_are(servers: Servers) -> None:
@@ -151,8 +150,7 @@ def test_parquet_says_which_total_it_cannot_hold(servers: Servers, tmp_path: Pat
         )
     file = tmp_path / "views.parquet"
     done = servers.call("export", "views", "--format", "parquet", "--output", str(file))
-    assert done.status == 1
-    assert "64 bits" in one_sentence(done)
+    assert "64 bits" in one_sentence(done, 1)
     assert list(tmp_path.iterdir()) == []
     assert lines(servers.call("export", "views"))[1][3] == str(2 * (2**63 - 1))
 
@@ -162,8 +160,7 @@ def test_a_file_is_there_as_a_whole_or_not_at_all(filled: Servers, tmp_path: Pat
     file.write_text("before")
     file.chmod(0o600)
     done = filled.call("export", "views", "nothing", "--output", str(file))
-    assert done.status == 1
-    assert "nothing was ever counted as 'nothing'" in one_sentence(done)
+    assert "nothing was ever counted as 'nothing'" in one_sentence(done, 1)
     assert file.read_text() == "before"
     assert filled.call("export", "views", "--output", str(file)).status == 0
     assert file.read_text("utf-8").splitlines()[1] == "views,2026-10-31,/a,5"
@@ -216,8 +213,7 @@ def test_days_in_months_are_told(filled: Servers) -> None:
     months = lines(filled.call("export", "views", "--by", "key-month"))[1:]
     assert months[0] == ["views", "2026-10", "/a", "5"]
     refused = filled.call("export", "views", "--from", "2026-10-20")
-    assert refused.status == 1
-    assert "--by key-month" in one_sentence(refused)
+    assert "--by key-month" in one_sentence(refused, 1)
 
 
 def test_frames_for_pandas(filled: Servers) -> None:

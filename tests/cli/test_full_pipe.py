@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import redis
@@ -12,12 +12,11 @@ import requests
 
 from countersink.store import Store
 from countersink.store.connection import connect
+from tests.cli.command import Servers, Start
 from tests.producers.helpers import STREAM, total
 from tests.support.processes import Child, Children
 from tests.support.traffic import add
 from tests.support.waiting import eventually
-
-Start = Callable[..., Child]
 
 
 @pytest.fixture
@@ -37,17 +36,14 @@ def full_pipe() -> Iterator[tuple[int, int]]:
 
 
 @pytest.fixture
-def start(redis_url: str, mysql_url: str, full_pipe: tuple[int, int]) -> Iterator[Start]:
+def start(servers: Servers, children: Children, full_pipe: tuple[int, int]) -> Start:
     """Starts the command with such a stderr."""
-    urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
-    with Children() as children:
 
-        def start(*arguments: str, **variables: str) -> Child:
-            return children.countersink(
-                *arguments, environment={**urls, **variables}, stderr=full_pipe[1]
-            )
+    def start(*arguments: str, **variables: str) -> Child:
+        environment = servers.variables(**variables)
+        return children.countersink(*arguments, environment=environment, stderr=full_pipe[1])
 
-        yield start
+    return start
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> str:

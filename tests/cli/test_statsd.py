@@ -131,8 +131,7 @@ def test_only_loopback_unless_told_so() -> None:
     refused = call(
         "statsd", "--host", "0.0.0.0", COUNTERSINK_REDIS_URL=NO_REDIS
     )  # fmt: skip
-    assert refused.status == 2
-    assert "say --anyone" in one_sentence(refused)
+    assert "say --anyone" in one_sentence(refused, 2)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +158,7 @@ def test_settings_of_the_producer_are_checked() -> None:
         COUNTERSINK_REDIS_URL=NO_REDIS,
         COUNTERSINK_PRODUCER_FLUSH_INTERVAL="never",
     )
-    assert refused.status == 2
-    assert "COUNTERSINK_PRODUCER_FLUSH_INTERVAL" in one_sentence(refused)
+    assert "COUNTERSINK_PRODUCER_FLUSH_INTERVAL" in one_sentence(refused, 2)
 
 
 def test_without_a_redis_url_it_is_wrong_usage() -> None:
