@@ -28,6 +28,7 @@ from countersink.cli.servers import (
 )
 from countersink.cli.servers.base import free_port
 from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.processes import is_running
 from tests.support.templates import template
 from tests.support.waiting import eventually
 
@@ -49,15 +50,6 @@ def sql(server: MySQLServer, statement: str) -> list[tuple[object, ...]]:
             return list(cursor.fetchall())
     finally:
         connection.close()
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process exists and is more than a zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def test_redis_keeps_its_data_and_port_through_a_clean_restart(

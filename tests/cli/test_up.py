@@ -22,29 +22,14 @@ import redis
 from countersink.cli.commands.run.up import STOP_SIGNALS, Restarter
 from countersink.runtime.process import signal_queue
 from countersink.schedules.jobs import JOBS
+from tests.cli.command import countersink, environment
 from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.processes import is_running
 from tests.support.waiting import eventually
 
 MARIADB_ONLY = pytest.mark.skipif(
     os.environ.get("COUNTERSINK_TEST_SERVER") == "mysql", reason="`up` starts MariaDB"
 )
-
-
-def environment(**variables: str) -> dict[str, str]:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("COUNTERSINK_")}
-    return {**inherited, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
-
-
-def countersink(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "countersink.cli.entry", *arguments],
-        env=environment(**variables),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 LISTENERS = ("web", "statsd")
@@ -67,13 +52,6 @@ def process_of(parent: int, name: str) -> int | None:
         if own and name.encode() in words:
             return int(entry.name)
     return None
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or since
-        return False
 
 
 class Up:
@@ -147,14 +125,14 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     first = start_up()
     first.wait_for(r"countersink is up\.")
     urls = first.urls()
-    assert countersink("increment", "page_views", "/home", **urls).returncode == 0
+    assert countersink("increment", "page_views", "/home", **urls).status == 0
     pids = first.server_pids()
     assert len(pids) == 2
     eventually(lambda: total(urls) == 1)
     eventually(lambda: planned_jobs(urls) == set(JOBS))
     front_doors_count(first, urls)
     assert first.stop() == 0
-    assert not any(map(alive, pids))
+    assert not any(map(is_running, pids))
     ended = re.findall(r"(a (?:worker|job process|scheduler) ends)", first.output())
     assert ended == [
         "a scheduler ends",
@@ -169,16 +147,16 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     assert total(urls) == 3
     another_is_refused(second)
     assert second.stop(signal.SIGINT) == 0
-    assert not any(map(alive, second.server_pids()))
+    assert not any(map(is_running, second.server_pids()))
     passwords_are_kept(second, urls)
 
 
 def another_is_refused(up: Up) -> None:
     """A second one on the same data ends, and the first goes on."""
     second = countersink("up", "--data", str(up.data))
-    assert second.returncode == 1
-    assert f"process {up.process.pid}) is using {up.data}" in second.stderr
-    assert all(map(alive, up.server_pids()))
+    assert second.status == 1
+    assert f"process {up.process.pid}) is using {up.data}" in second.err
+    assert all(map(is_running, up.server_pids()))
 
 
 def passwords_are_kept(up: Up, urls: dict[str, str]) -> None:
@@ -210,14 +188,14 @@ def front_doors_count(up: Up, urls: dict[str, str]) -> None:
 
 def planned_jobs(urls: dict[str, str]) -> set[str]:
     done = countersink("runs", "--format", "json", **urls)
-    return {run["job"] for run in json.loads(done.stdout)["next"]}
+    return {run["job"] for run in done.json["next"]}
 
 
 def total(urls: dict[str, str]) -> int | None:
     done = countersink("totals", "page_views", "--by", "total", "--format", "json", **urls)
-    if done.returncode != 0:
+    if done.status != 0:
         return None  # an unknown counter, so far
-    return int(json.loads(done.stdout)["rows"][0]["total"])
+    return int(done.json["rows"][0]["total"])
 
 
 @MARIADB_ONLY
@@ -243,10 +221,10 @@ def test_what_dies_is_started_again_and_all_end_when_it_is_killed(start_up: Star
     listeners = [process_of(up.process.pid, name) for name in LISTENERS]
     pids = [*up.server_pids(), *again, *(pid for pid in listeners if pid is not None)]
     assert len(pids) == 2 + len(STARTS) + len(LISTENERS)
-    assert all(map(alive, pids))
+    assert all(map(is_running, pids))
     up.process.kill()
     up.process.wait()
-    eventually(lambda: not any(map(alive, pids)))
+    eventually(lambda: not any(map(is_running, pids)))
 
 
 def test_configured_servers_are_used_and_never_stopped(
@@ -259,7 +237,7 @@ def test_configured_servers_are_used_and_never_stopped(
     }
     up = start_up(**urls)
     up.wait_for(r"countersink is up\.")
-    assert countersink("increment", "page_views", **urls).returncode == 0
+    assert countersink("increment", "page_views", **urls).status == 0
     eventually(lambda: total(urls) == 1)
     assert up.stop() == 0
     assert not up.data.exists()

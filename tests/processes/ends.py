@@ -44,14 +44,6 @@ class Count:
     output: str
 
 
-def running(pid: int) -> bool:
-    """Whether the process runs, and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @contextlib.contextmanager
 def none_left(load: Load) -> Iterator[None]:
     """Kill the processes that have answered, should they be left at the end of the block."""

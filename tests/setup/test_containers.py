@@ -17,22 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 TOP_LEVEL = {"name", "services", "volumes", "networks", "secrets", "configs"}
 SERVICE = {
     *("build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init"),
-    *(
-        "ports",
-        "read_only",
-        "restart",
-        "scale",
-        "security_opt",
-        "stop_grace_period",
-        "tmpfs",
-        "user",
-    ),
-    "volumes",
+    *("ports", "read_only", "restart", "scale", "security_opt", "stop_grace_period", "tmpfs"),
+    *("user", "volumes"),
 }
 """The keys of the compose specification that are in use here: a misspelt one is none of them."""
 HEALTHCHECK = {"test", "interval", "timeout", "start_period", "retries"}
 CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
 DURATION = re.compile(r"(\d+(h|m|s|ms|us))+")
+Services = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +35,13 @@ def compose() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = compose["services"]
+def services(compose: dict[str, Any]) -> Services:
+    found: Services = compose["services"]
     return found
 
 
 def test_only_keys_of_the_compose_specification_are_used(
-    compose: dict[str, Any], services: dict[str, dict[str, Any]]
+    compose: dict[str, Any], services: Services
 ) -> None:
     assert {key for key in compose if not key.startswith("x-")} <= TOP_LEVEL
     for service in services.values():
@@ -70,22 +62,18 @@ def test_only_keys_of_the_compose_specification_are_used(
                 assert "healthcheck" in services[name]
 
 
-def test_the_servers_are_of_the_promised_versions(services: dict[str, dict[str, Any]]) -> None:
+def test_the_servers_are_of_the_promised_versions(services: Services) -> None:
     assert services["mysql"]["image"] == "mysql:8.4"
     assert services["redis"]["image"] == "redis:7"
 
 
-def test_redis_writes_an_append_only_file_and_never_evicts(
-    services: dict[str, dict[str, Any]],
-) -> None:
+def test_redis_writes_an_append_only_file_and_never_evicts(services: Services) -> None:
     command = " ".join(services["redis"]["command"])
     assert "--appendonly yes" in command
     assert "--maxmemory-policy noeviction" in command
 
 
-def test_every_container_is_unprivileged_and_writes_only_where_it_must(
-    services: dict[str, dict[str, Any]],
-) -> None:
+def test_every_container_is_unprivileged_and_writes_only_where_it_must(services: Services) -> None:
     for service in services.values():
         assert service["user"] not in {"root", "0", "0:0"}
         assert service["read_only"] is True
@@ -93,30 +81,26 @@ def test_every_container_is_unprivileged_and_writes_only_where_it_must(
         assert service["security_opt"] == ["no-new-privileges:true"]
 
 
-def test_everything_that_up_runs_is_a_service(services: dict[str, dict[str, Any]]) -> None:
+def test_everything_that_up_runs_is_a_service(services: Services) -> None:
     assert set(COMMANDS) | {"migrate", "redis", "mysql"} == set(services)
     for name in COMMANDS:
         assert services[name]["command"][0] == name
 
 
-def test_ports_are_on_loopback_only(services: dict[str, dict[str, Any]]) -> None:
+def test_ports_are_on_loopback_only(services: Services) -> None:
     ports = [port for service in services.values() for port in service.get("ports", [])]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_whatever_runs_for_long_has_a_health_check_and_comes_back(
-    services: dict[str, dict[str, Any]],
-) -> None:
+def test_whatever_runs_for_long_has_a_health_check_and_comes_back(services: Services) -> None:
     for name, service in services.items():
         if name != "migrate":
             assert "healthcheck" in service
             assert service["restart"] == "unless-stopped"
 
 
-def test_a_long_run_of_a_job_leaves_a_process_for_the_others(
-    services: dict[str, dict[str, Any]],
-) -> None:
+def test_a_long_run_of_a_job_leaves_a_process_for_the_others(services: Services) -> None:
     assert services["jobs"]["scale"] == 2
     assert COMMANDS.count("jobs") == 2
 

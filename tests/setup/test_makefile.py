@@ -52,47 +52,38 @@ def test_continuous_integration_runs_make_test() -> None:
     assert "make test" in (ROOT / ".ci/run").read_text()
 
 
-def test_a_machine_without_apt_is_told_what_to_install(tmp_path: Path) -> None:
-    for tool in ("sh", "dirname", "id", "mktemp", "rm", "env"):
+def without_apt(directory: Path, script: str, *more: str, **environment: str) -> tuple[int, str]:
+    """Status, and the one line on stderr, of a script that finds few tools, and none to install
+    with."""
+    for tool in ("sh", "dirname", *more):
         found = shutil.which(tool)
         assert found is not None
-        (tmp_path / tool).symlink_to(found)
+        (directory / tool).symlink_to(found)
     # `have` looks into the system's sbin directories, too: a copy that does not
     library = (ROOT / "scripts/lib.sh").read_text()
-    scripts = tmp_path / "scripts"
+    scripts = directory / "scripts"
     scripts.mkdir()
     (scripts / "lib.sh").write_text(library.replace(":/usr/local/sbin:/usr/sbin:/sbin", ""))
-    shutil.copy(ROOT / "scripts/servers.sh", scripts)
+    shutil.copy(ROOT / "scripts" / script, scripts)
     done = subprocess.run(
-        ["sh", str(scripts / "servers.sh")],
-        env={"PATH": str(tmp_path)},
+        ["sh", str(scripts / script)],
+        env={"PATH": str(directory), **environment},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
     [line] = done.stderr.splitlines()
+    return done.returncode, line
+
+
+def test_a_machine_without_apt_is_told_what_to_install(tmp_path: Path) -> None:
+    status, line = without_apt(tmp_path, "servers.sh", "id", "mktemp", "rm", "env")
+    assert status == 1
     assert "redis-server mariadb-server-core mariadb-client-core" in line
     assert "install: apt-get install" in line
 
 
 def test_a_mysql_that_cannot_be_had_is_said_in_one_line(tmp_path: Path) -> None:
-    for tool in ("sh", "dirname"):
-        found = shutil.which(tool)
-        assert found is not None
-        (tmp_path / tool).symlink_to(found)
-    scripts = tmp_path / "scripts"
-    scripts.mkdir()
-    library = (ROOT / "scripts/lib.sh").read_text()
-    (scripts / "lib.sh").write_text(library.replace(":/usr/local/sbin:/usr/sbin:/sbin", ""))
-    shutil.copy(ROOT / "scripts/mysql-tree.sh", scripts)
-    done = subprocess.run(
-        ["sh", str(scripts / "mysql-tree.sh")],
-        env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 3
-    [line] = done.stderr.splitlines()
+    status, line = without_apt(tmp_path, "mysql-tree.sh", HOME=str(tmp_path))
+    assert status == 3
     assert line.startswith("MySQL 9 could not be set up: apt-get is missing")

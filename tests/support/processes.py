@@ -23,6 +23,14 @@ COUNTERSINK = (
 """The `countersink` command, without the console script: works in a bare checkout too."""
 
 
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is more than a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # gone before it was opened, or since
+        return False
+
+
 class Child:
     """One subprocess with its output in a file; to be started from the main thread."""
 
