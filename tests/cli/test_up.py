@@ -125,7 +125,7 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     first = start_up()
     first.wait_for(r"countersink is up\.")
     urls = first.urls()
-    assert countersink("increment", "page_views", "/home", **urls).status == 0
+    assert countersink("increment", "page_views", "/home", variables=urls).status == 0
     pids = first.server_pids()
     assert len(pids) == 2
     eventually(lambda: total(urls) == 1)
@@ -187,12 +187,12 @@ def front_doors_count(up: Up, urls: dict[str, str]) -> None:
 
 
 def planned_jobs(urls: dict[str, str]) -> set[str]:
-    done = countersink("runs", "--format", "json", **urls)
+    done = countersink("runs", "--format", "json", variables=urls)
     return {run["job"] for run in done.json["next"]}
 
 
 def total(urls: dict[str, str]) -> int | None:
-    done = countersink("totals", "page_views", "--by", "total", "--format", "json", **urls)
+    done = countersink("totals", "page_views", "--by", "total", "--format", "json", variables=urls)
     if done.status != 0:
         return None  # an unknown counter, so far
     return int(done.json["rows"][0]["total"])
@@ -237,7 +237,7 @@ def test_configured_servers_are_used_and_never_stopped(
     }
     up = start_up(**urls)
     up.wait_for(r"countersink is up\.")
-    assert countersink("increment", "page_views", **urls).status == 0
+    assert countersink("increment", "page_views", variables=urls).status == 0
     eventually(lambda: total(urls) == 1)
     assert up.stop() == 0
     assert not up.data.exists()

@@ -16,7 +16,7 @@ from countersink.cli.servers.base import free_port
 from tests.processes.load import Load
 from tests.processes.servers import GOES_ON, INTERVAL, ORPHANS, RELOADS, Server
 from tests.producers.helpers import total
-from tests.support.processes import Child, Children, child_environment
+from tests.support.processes import Child, Children, child_environment, is_running
 from tests.support.waiting import eventually
 
 APP = Path(__file__).with_name("app.py")
@@ -50,7 +50,7 @@ def none_left(load: Load) -> Iterator[None]:
     try:
         yield
     finally:
-        for pid in filter(running, load.answered):
+        for pid in filter(is_running, load.answered):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -105,7 +105,7 @@ def _wait(end: str, expected: str, child: Child, load: Load, first: set[int]) ->
     seen = load.answered.total()
 
     def replaced() -> bool:
-        return bool(set(load.answered) - first) and not any(map(running, first))
+        return bool(set(load.answered) - first) and not any(map(is_running, first))
 
     def more() -> bool:
         return load.answered.total() >= seen + FEW
@@ -121,14 +121,14 @@ def _wait(end: str, expected: str, child: Child, load: Load, first: set[int]) ->
     else:
         child.wait(SECONDS)
         if expected == ORPHANS:
-            assert any(map(running, load.answered)), "there are none"
+            assert any(map(is_running, load.answered)), "there are none"
 
 
 def _stop(server: Server, child: Child, load: Load) -> None:
     """End what still runs, without any load."""
     if child.running and server.idle:  # it may be in the midst of a request that is answered
         child.send(signal.Signals[server.idle])
-        eventually(lambda: not any(map(running, load.answered)), timeout=SECONDS)
+        eventually(lambda: not any(map(is_running, load.answered)), timeout=SECONDS)
     if server.kills:
         _terminate(load)
     if child.running:
@@ -139,7 +139,7 @@ def _stop(server: Server, child: Child, load: Load) -> None:
 
 def _terminate(load: Load) -> None:
     """End the processes that have answered, as far as they are left."""
-    for pid in filter(running, load.answered):
+    for pid in filter(is_running, load.answered):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    eventually(lambda: not any(map(running, load.answered)), timeout=SECONDS)
+    eventually(lambda: not any(map(is_running, load.answered)), timeout=SECONDS)
