@@ -118,10 +118,6 @@ class LogFile:
         except (EOFError, zlib.error, OSError) as error:
             raise LogError(f"{self.path} is damaged or not complete: {error}") from error
 
-    def head(self, size: int) -> bytes:
-        """Up to ``size`` of the first bytes, as they are now."""
-        return self.read(size, 0)
-
     def holds(self, offset: int) -> bool:
         """Whether it is at least ``offset`` bytes long."""
         if self._unpacked is None:

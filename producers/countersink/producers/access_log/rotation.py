@@ -165,7 +165,7 @@ def begins_as(file: LogFile, position: Position) -> bool:
     Raises:
         LogError: the file cannot be read.
     """
-    return prefix_of(file.head(position.prefix_bytes)) == position.prefix
+    return prefix_of(file.read(position.prefix_bytes, 0)) == position.prefix
 
 
 def older(path: str, file: LogFile | None) -> tuple[str, int]:
@@ -179,7 +179,7 @@ def older(path: str, file: LogFile | None) -> tuple[str, int]:
         try:
             with LogFile(each.path) as other:
                 changed = max(changed, other.changed_ns())
-                head = other.head(PREFIX_BYTES)
+                head = other.read(PREFIX_BYTES, 0)
         except LogError:
             continue
         if head:
@@ -234,7 +234,7 @@ def _newer(path: str, position: Position, *, empty: bool = False) -> list[str]:
 def _head(path: str) -> bytes:
     try:
         with LogFile(path) as file:
-            return file.head(PREFIX_BYTES)
+            return file.read(PREFIX_BYTES, 0)
     except LogError:
         return b""
 
@@ -307,7 +307,7 @@ def _copy_of(file: LogFile, rotated: list[Rotated]) -> int | None:
     """The index of the newest of ``rotated`` that begins as ``file``, which was compressed or
     copied and deleted while it was open; None if there is none.
     """
-    head = file.head(PREFIX_BYTES)
+    head = file.read(PREFIX_BYTES, 0)
     if not head:
         return None
     copies = (i for i, each in enumerate(rotated) if _head(each.path).startswith(head))

@@ -111,7 +111,7 @@ class FileTail:
         self._cutter = Cutter(cutter.offset, cutter.line)
         self._place = (cutter.offset, cutter.line, False)
         self.hits.parser.begin(file, cutter.offset)
-        self._head = file.head(min(PREFIX_BYTES, cutter.offset))
+        self._head = file.read(min(PREFIX_BYTES, cutter.offset), 0)
 
     def _enter(self, file: LogFile) -> None:
         if not self._position.older:
@@ -130,7 +130,7 @@ class FileTail:
         self._cutter = Cutter(position.offset, position.line, counted=position.unterminated)
         self._place = (position.offset, position.line, position.unterminated)
         self.hits.held.clear()  # read again, from the position on
-        self._head = file.head(min(PREFIX_BYTES, position.offset))
+        self._head = file.read(min(PREFIX_BYTES, position.offset), 0)
         self._changed = 0
         self._grown_at = time.monotonic()
 
@@ -173,7 +173,7 @@ class FileTail:
         if self._position.prefix_bytes == 0 and not head and file.path == self.path:
             self._check_copies()
         if not file.compressed and not (
-            file.holds(self._cutter.reach) and file.head(len(head)) == head
+            file.holds(self._cutter.reach) and file.read(len(head), 0) == head
         ):
             raise _Replaced
 

@@ -119,16 +119,14 @@ class CsvRecords(Independent):
         for number, line, row in zip(window.numbers, window.lines, rows, strict=True):
             if number == self._header_at or self._is_comment(line):
                 continue
-            if row is not None:
+            if row is not None or b"\n" not in line or self._is_one(line):
                 self._count(row, number, line, tally)
-            elif b"\n" not in line or self._is_one(line):
-                self._count_line(number, line, tally)
             else:
                 pieces = line.split(b"\n")
                 tally.lines += len(pieces) - 1
                 for further, piece in enumerate(pieces):
                     if not self._is_comment(piece):
-                        self._count_line(number + further, piece, tally)
+                        self._count(None, number + further, piece, tally)
 
     def _is_comment(self, line: bytes) -> bool:
         return bool(self._comment) and line.startswith(self._comment)
@@ -154,17 +152,15 @@ class CsvRecords(Independent):
         """Whether nothing is wrong with its quotes: what spoils it is a carriage return."""
         return self._row(line.decode("utf-8", PERCENT).replace("\r", " ")) is not None
 
-    def _count_line(self, number: int, line: bytes, tally: RecordTally) -> None:
-        """Count a record that stood in a window of which not all were."""
-        try:
-            text = line.decode("utf-8", PERCENT)
-            row = next(csv.reader((text,), delimiter=self._delimiter, strict=True))
-        except csv.Error as error:
-            self._no_record(number, f"it is no CSV: {error}", line, tally)
-        else:
-            self._count(row, number, line, tally)
-
-    def _count(self, row: Row, number: int, line: bytes, tally: RecordTally) -> None:
+    def _count(self, row: Row | None, number: int, line: bytes, tally: RecordTally) -> None:
+        """Count a record; one without its fields stood in a window of which not all were."""
+        if row is None:
+            try:
+                text = line.decode("utf-8", PERCENT)
+                row = next(csv.reader((text,), delimiter=self._delimiter, strict=True))
+            except csv.Error as error:
+                self._no_record(number, f"it is no CSV: {error}", line, tally)
+                return
         if len(row) <= 1 and not line.strip(BLANK):
             return
         if self._rule is None:
