@@ -15,9 +15,9 @@ from countersink.schedules.runner.attempts import (
     begin,
     finish,
     put_back,
-    renew,
     skip,
 )
+from countersink.store import lease
 from countersink.store.connection import Session, connect
 from tests.schedules.scheduling import run_row
 
@@ -119,7 +119,7 @@ def test_a_run_left_behind_is_taken_over_by_the_next_attempt(session: Session) -
     assert begin(session, heir, LEASE_S) is Begun.STARTED
     assert run_row(session, "j", NINE)["attempts"] == 2
     # the first one was frozen, not dead: it has nothing more to say
-    assert not renew(session, dead, LEASE_S)
+    assert not lease.renew(session, dead.lease, dead.holder, LEASE_S)
     assert not finish(session, dead, rows=1, detail="too late")
     assert run_row(session, "j", NINE)["state"] == "running"
     assert finish(session, heir, rows=2, detail="right")
@@ -226,4 +226,4 @@ def test_a_run_whose_lease_was_lost_is_put_back_unless_another_has_taken_it_over
     assert not put_back(session, two)
     row = run_row(session, "j", NINE)
     assert (row["state"], row["attempts"], row["holder"]) == ("running", 2, "heir")
-    assert renew(session, attempt(2, holder="heir"), LEASE_S)
+    assert lease.renew(session, attempt().lease, "heir", LEASE_S)

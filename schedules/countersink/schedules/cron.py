@@ -45,11 +45,8 @@ _FIELDS: Final = {
     "month": (1, 12),
     "day of week": (0, 7),
 }
-_WINDOWS: Final = tuple(
-    timedelta(seconds=seconds)
-    for seconds in (60, 3600, 86_400, 32 * 86_400, 366 * 86_400, 9 * 366 * 86_400)
-)
-"""How far back to look: the last one spans 29 February across a year such as 2100."""
+_WINDOWS: Final = (60, 3600, 86_400, 32 * 86_400, 366 * 86_400, 9 * 366 * 86_400)
+"""Seconds: how far back to look: the last one spans 29 February across a year such as 2100."""
 _SECOND: Final = timedelta(seconds=1)
 _CENTURIES: Final = 400
 """Years after which the calendar repeats itself: what does not come in them never comes."""
@@ -105,25 +102,16 @@ class Cron:
 
     def last(self, moment: datetime) -> datetime | None:
         """The latest time up to and including ``moment``; None if there was none in nine years."""
-        for window in _WINDOWS:
-            found = self.after(moment - window)
-            if found is not None and found <= moment:
-                return self._latest(found, moment)
-        return None
 
-    def _latest(self, low: datetime, moment: datetime) -> datetime:
-        """The latest time up to ``moment``, given one: by halves, since there may be millions."""
-        high = moment + _SECOND
-        while high - low > _SECOND:
-            middle = low + (high - low) / 2
-            found = self.after(middle)
-            if found is not None and found <= moment:
-                low = found
-            else:
-                high = middle
-        # What is left is less than a second wide, but its end counts.
-        found = self.after(low)
-        return found if found is not None and found <= moment else low
+        def is_within(seconds: int) -> bool:
+            found = self.after(moment - timedelta(seconds=seconds))
+            return found is not None and found <= moment
+
+        for window in _WINDOWS:
+            if is_within(window):
+                # By halves, since there may be millions.
+                return self.after(moment - timedelta(seconds=_lowest(window, is_within)))
+        return None
 
     def _offset(self, local: datetime, *, fold: int) -> timedelta:
         offset = local.replace(tzinfo=self._zone, fold=fold).utcoffset()
@@ -142,11 +130,11 @@ class Cron:
             moment = last + timedelta(seconds=seconds)
             return moment.astimezone(self._zone).utcoffset() != before
 
-        return last + timedelta(seconds=_lowest(_seconds(after - before), is_over))
+        return last + timedelta(seconds=_lowest((after - before) // _SECOND, is_over))
 
     def _repeated(self, local: datetime) -> tuple[datetime, datetime] | None:
         """Begin and end of the time around ``local`` that the clock shows twice, if it does."""
-        width = _seconds(self._offset(local, fold=0) - self._offset(local, fold=1))
+        width = (self._offset(local, fold=0) - self._offset(local, fold=1)) // _SECOND
         if width <= 0:
             return None
 
@@ -265,20 +253,9 @@ def _instant(local: datetime, offset: timedelta) -> datetime:
     return (local - offset).replace(tzinfo=UTC)
 
 
-def _seconds(delta: timedelta) -> int:
-    return delta // _SECOND
-
-
 def _lowest(high: int, reached: Callable[[int], bool]) -> int:
     """The lowest of 1 to ``high`` for which ``reached``, given that it is for ``high``."""
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        if reached(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    return 1 + bisect_left(range(1, high), True, key=reached)
 
 
 def _values(text: str, name: str, field: str) -> set[int]:

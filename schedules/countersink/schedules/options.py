@@ -61,15 +61,13 @@ class SchedulerOptions:
 
     def __post_init__(self) -> None:
         """Refuse what no scheduler could run with."""
-        _positive(self)
+        _check(self)
         for name in self.jobs:
             # RQ's rule for ids; and the name of the job's lease has 64 characters at most.
             if re.fullmatch(r"[A-Za-z0-9_-]{1,60}", name) is None:
                 raise ValueError(f"{name!r} cannot be a job: 1 to 60 letters, digits, _ and -")
         if self.attempts < 1:
             raise ValueError(f"attempts is {self.attempts}: at least 1 is needed")
-        if self.lease_s < 2 * self.renew_every_s:
-            raise ValueError("lease_s is less than twice renew_every_s: it would run out by itself")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,13 +143,13 @@ class JobsOptions:
 
     def __post_init__(self) -> None:
         """Refuse what no job process could run with."""
-        _positive(self)
-        if self.lease_s < 2 * self.renew_every_s:
-            raise ValueError("lease_s is less than twice renew_every_s: it would run out by itself")
+        _check(self)
 
 
-def _positive(options: SchedulerOptions | JobsOptions) -> None:
+def _check(options: SchedulerOptions | JobsOptions) -> None:
     for one in fields(options):
         value = getattr(options, one.name)
         if one.name.endswith("_s") and not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{one.name} is {value}: seconds above 0")
+    if options.lease_s < 2 * options.renew_every_s:
+        raise ValueError("lease_s is less than twice renew_every_s: it would run out by itself")

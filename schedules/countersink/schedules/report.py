@@ -57,13 +57,13 @@ class ProcessHeartbeat:
         client: with a short time-out, see :data:`countersink.stream.heartbeat.TIMEOUT_S`.
         kind: ``scheduler`` or ``jobs``.
         name: of the process.
-        vitals: told every time, for who watches the process itself.
+        vitals: told every time, for who watches the process itself; an attribute, too.
     """
 
     def __init__(
         self, client: redis.Redis, kind: str, name: str, vitals: ProcessVitals | None = None
     ) -> None:
-        self._vitals = vitals or ProcessVitals()
+        self.vitals = vitals or ProcessVitals()
         self._started = now_ms()
         self._state = ""
         self._hash = Heartbeat(client, process_key(kind, name), self._fields, EVERY_S)
@@ -76,7 +76,7 @@ class ProcessHeartbeat:
             looked: when it last did what it is there for, on :func:`time.time`; None: there is
                 nothing that it has to do again and again.
         """
-        self._vitals.step(state, looked)
+        self.vitals.step(state, looked)
         changed, self._state = state != self._state, state
         self._hash.publish(now=changed)
 
@@ -85,7 +85,7 @@ class ProcessHeartbeat:
         self._hash.withdraw()
 
     def _fields(self) -> dict[str, str | int | float | None]:
-        looked = self._vitals.looked
+        looked = self.vitals.looked
         return {
             "state": self._state,
             "started": self._started,

@@ -15,9 +15,10 @@ from datetime import datetime
 from enum import Enum
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Final, Self
 
 from countersink.schedules.history import TEXT
+from countersink.schedules.options import JobsOptions
 from countersink.store import lease
 from countersink.store.connection import Session, rerun
 from countersink.store.errors import StoreError
@@ -85,15 +86,6 @@ def begin(session: Session, attempt: Attempt, lease_s: float) -> Begun:
     return begun
 
 
-def renew(session: Session, attempt: Attempt, lease_s: float) -> bool:
-    """Go on holding the lease; False if it was lost.
-
-    Raises:
-        StoreError: unknown.
-    """
-    return lease.renew(session, attempt.lease, attempt.holder, lease_s)
-
-
 def finish(
     session: Session,
     attempt: Attempt,
@@ -108,9 +100,29 @@ def finish(
         False if it was taken over, or ended, by another: nothing was written.
 
     Raises:
+        Conflict: another was in the way. Call again.
         StoreError: unknown. Call again.
     """
-    return rerun(partial(_finish, session, attempt, rows, detail, error))
+    with session.transaction():
+        if not _holds(session, attempt):
+            return False
+        # The error of an earlier attempt stays where this one went well: it is part of the story.
+        changed = session.execute(
+            "UPDATE job_run SET state = %s, ended_at = UTC_TIMESTAMP(3), row_count = %s,"
+            " detail = %s, error = COALESCE(%s, error)"
+            " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s",
+            (
+                "done" if error is None else "failed",
+                None if rows is None else max(-MAX_ROWS, min(rows, MAX_ROWS)),
+                _stored(detail),
+                _stored(error),
+                attempt.job,
+                attempt.planned_at,
+                attempt.holder,
+            ),
+        )
+        lease.release(session, attempt.lease, attempt.holder)
+    return changed == 1
 
 
 def put_back(session: Session, attempt: Attempt, detail: str | None = None) -> bool:
@@ -128,9 +140,24 @@ def put_back(session: Session, attempt: Attempt, detail: str | None = None) -> b
         False if it was taken over, or ended, by another: nothing was written.
 
     Raises:
+        Conflict: another was in the way. Call again.
         StoreError: unknown. Call again.
     """
-    return rerun(partial(_put_back, session, attempt, detail))
+    with session.transaction():
+        lease.release(session, attempt.lease, attempt.holder)
+        changed = session.execute(
+            "UPDATE job_run SET state = 'planned', attempts = %s, holder = NULL,"
+            " started_at = NULL, detail = %s"
+            " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s",
+            (
+                attempt.number - 1,
+                _stored(detail),
+                attempt.job,
+                attempt.planned_at,
+                attempt.holder,
+            ),
+        )
+    return changed == 1
 
 
 def skip(session: Session, attempt: Attempt, waited_s: float) -> str | None:
@@ -139,9 +166,30 @@ def skip(session: Session, attempt: Attempt, waited_s: float) -> str | None:
     A run whose process died, and that could not be taken over for the same reason, ends as failed.
 
     Raises:
+        Conflict: another was in the way. Call again.
         StoreError: unknown. Call again.
     """
-    return rerun(partial(_skip, session, attempt, waited_s))
+    with session.transaction():
+        rows = session.query(
+            "SELECT state FROM job_run WHERE job = %s AND planned_at = %s"
+            " AND attempts = %s FOR UPDATE",
+            (attempt.job, attempt.planned_at, attempt.number - 1),
+        )
+        if not rows or rows[0][0] not in ("planned", "running"):
+            return None
+        going = session.query(
+            "SELECT planned_at FROM job_run WHERE job = %s AND state = 'running'"
+            " AND planned_at <> %s ORDER BY planned_at DESC LIMIT 1",
+            (attempt.job, attempt.planned_at),
+        )
+        which = f"the run planned at {going[0][0]} UTC" if going else "another run of this job"
+        if rows[0][0] == "running":
+            reason = f"its process ended in the midst of it, and {which} was going instead"
+            _end(session, attempt, "failed", reason)
+        else:
+            reason = f"{which} was still going after {waited_s:g} s"
+            _end(session, attempt, "skipped", reason)
+    return reason
 
 
 def _is_due(session: Session, attempt: Attempt, lock: str = "") -> bool:
@@ -201,73 +249,6 @@ def _end(session: Session, attempt: Attempt, state: str, detail: str) -> None:
     )
 
 
-def _finish(
-    session: Session, attempt: Attempt, rows: int | None, detail: str | None, error: str | None
-) -> bool:
-    with session.transaction():
-        if not _holds(session, attempt):
-            return False
-        # The error of an earlier attempt stays where this one went well: it is part of the story.
-        changed = session.execute(
-            "UPDATE job_run SET state = %s, ended_at = UTC_TIMESTAMP(3), row_count = %s,"
-            " detail = %s, error = COALESCE(%s, error)"
-            " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s",
-            (
-                "done" if error is None else "failed",
-                None if rows is None else max(-MAX_ROWS, min(rows, MAX_ROWS)),
-                _stored(detail),
-                _stored(error),
-                attempt.job,
-                attempt.planned_at,
-                attempt.holder,
-            ),
-        )
-        lease.release(session, attempt.lease, attempt.holder)
-    return changed == 1
-
-
-def _put_back(session: Session, attempt: Attempt, detail: str | None) -> bool:
-    with session.transaction():
-        lease.release(session, attempt.lease, attempt.holder)
-        changed = session.execute(
-            "UPDATE job_run SET state = 'planned', attempts = %s, holder = NULL,"
-            " started_at = NULL, detail = %s"
-            " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s",
-            (
-                attempt.number - 1,
-                _stored(detail),
-                attempt.job,
-                attempt.planned_at,
-                attempt.holder,
-            ),
-        )
-    return changed == 1
-
-
-def _skip(session: Session, attempt: Attempt, waited_s: float) -> str | None:
-    with session.transaction():
-        rows = session.query(
-            "SELECT state FROM job_run WHERE job = %s AND planned_at = %s"
-            " AND attempts = %s FOR UPDATE",
-            (attempt.job, attempt.planned_at, attempt.number - 1),
-        )
-        if not rows or rows[0][0] not in ("planned", "running"):
-            return None
-        going = session.query(
-            "SELECT planned_at FROM job_run WHERE job = %s AND state = 'running'"
-            " AND planned_at <> %s ORDER BY planned_at DESC LIMIT 1",
-            (attempt.job, attempt.planned_at),
-        )
-        which = f"the run planned at {going[0][0]} UTC" if going else "another run of this job"
-        if rows[0][0] == "running":
-            reason = f"its process ended in the midst of it, and {which} was going instead"
-            _end(session, attempt, "failed", reason)
-        else:
-            reason = f"{which} was still going after {waited_s:g} s"
-            _end(session, attempt, "skipped", reason)
-    return reason
-
-
 def _stored(text: str | None) -> str | None:
     """``text`` as its column takes it: cut, and without what is no UTF-8."""
     if text is None:
@@ -276,79 +257,62 @@ def _stored(text: str | None) -> str | None:
     return clean if len(clean) <= TEXT else f"{clean[: TEXT - 1]}…"
 
 
-class LeaseUntil:
-    """Until when the lease of the current run is surely held; a process and those that it forks
-    afterwards see the same."""
-
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, ctypes.sizeof(ctypes.c_double))
-        self._until = ctypes.c_double.from_buffer(self._memory)
-        self._until.value = inf
-
-    @property
-    def until(self) -> float:
-        """On :func:`time.monotonic`, which is one clock for all processes of a host; infinite while
-        no run holds a lease.
-        """
-        return self._until.value
-
-    @until.setter
-    def until(self, moment: float) -> None:
-        self._until.value = moment
+def shared_moment() -> ctypes.c_double:
+    """A moment, at first infinite, that this process and those that it forks afterwards share."""
+    moment = ctypes.c_double.from_buffer(mmap.mmap(-1, ctypes.sizeof(ctypes.c_double)))
+    moment.value = inf
+    return moment
 
 
 class LeaseRenewal:
-    """Keeps the lease of an attempt that has begun.
+    """Keeps the lease of an attempt that has begun, inside a ``with`` block.
 
     Args:
-        held: where it tells the process that watches over the run until when the lease is held.
-        mysql_url: where; on a connection of its own.
+        held_until: where it tells the process that watches over the run until when the lease is
+            surely held, on :func:`time.monotonic`, which is one clock for all processes of a host;
+            infinite while no run holds a lease.
+        options: where, on a connection of its own, how long, and how often.
         attempt: whose lease.
-        lease_s: how long each renewal lasts.
-        every_s: seconds between two.
     """
 
-    def __init__(
-        self, held: LeaseUntil, mysql_url: str, attempt: Attempt, lease_s: float, every_s: float
-    ) -> None:
-        self._held = held
-        self._session = lease_session(mysql_url)
+    def __init__(self, held_until: ctypes.c_double, options: JobsOptions, attempt: Attempt) -> None:
+        self._held_until = held_until
+        self._options = options
         self._attempt = attempt
-        self._lease_s = lease_s
-        self._every_s = every_s
-        held.until = time.monotonic() + lease_s
         self._lost = False
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     @property
     def lost(self) -> bool:
         """Whether the lease was lost, or has surely run out: another may be at it."""
-        return self._lost or time.monotonic() >= self._held.until
+        return self._lost or time.monotonic() >= self._held_until.value
 
-    def start(self) -> "LeaseRenewal":
-        """Begin."""
+    def __enter__(self) -> Self:
+        self._held_until.value = time.monotonic() + self._options.lease_s
         self._thread.start()
         return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End; the lease is as it was left."""
         self._ended.set()
         # Joined for good order; a renewal that hangs ends with its short time-out.
-        self._thread.join(2 * self._every_s)
-        self._held.until = inf
+        self._thread.join(2 * self._options.renew_every_s)
+        self._held_until.value = inf
 
     def _run(self) -> None:
-        while not self._ended.wait(self._every_s):
+        kept, attempt = lease_session(self._options.mysql_url), self._attempt
+        lease_s = self._options.lease_s
+        while not self._ended.wait(self._options.renew_every_s):
             begun = time.monotonic()
             try:
-                if not renew(self._session(), self._attempt, self._lease_s):
+                if not lease.renew(kept(), attempt.lease, attempt.holder, lease_s):
                     self._lost = True
                     break
-                self._held.until = begun + self._lease_s
+                self._held_until.value = begun + lease_s
             except StoreError:
                 pass  # again soon; `lost` says when it is too late
-        self._session.close()
+        kept.close()
 
 
 def planned_time(text: str) -> datetime:

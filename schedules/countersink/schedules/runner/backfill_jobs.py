@@ -19,8 +19,6 @@ import redis
 
 from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import error_text
-from countersink.runtime.pace import pause
-from countersink.runtime.retry import Outage, retry
 from countersink.schedules.errors import RunFailed
 from countersink.schedules.report import EVERY_S, ScheduleAction
 from countersink.schedules.runner.rq import (
@@ -36,7 +34,6 @@ from countersink.schedules.runner.rq import (
     waits_or_works,
 )
 from countersink.store.errors import StoreError
-from countersink.store.sessions import passes
 from countersink.stream.connection import mapped
 from countersink.stream.heartbeat import TTL_S
 from countersink.stream.names import process_key
@@ -71,7 +68,6 @@ def perform(
     def enough() -> bool:
         return process.ending or time.monotonic() >= until
 
-    outage = Outage("MySQL", process.log)
     log(ScheduleAction.RUN_STARTED, "pieces of a backfill are counted")
     work = partial(
         load(),
@@ -83,14 +79,7 @@ def perform(
         count_repeats=count_repeats,
     )
     try:
-        said = retry(
-            work,
-            passes=passes,
-            enough=enough,
-            failed=outage.failed,
-            pause=lambda seconds: pause(seconds, lambda: process.ending),
-        )
-        outage.over()
+        said = process.retried(work, enough, lambda: process.ending)
     except (GivenUp, StoreError) as error:
         log(ScheduleAction.RUN_FAILED, "MySQL did not do its part", error=error_text(error))
         raise RunFailed(f"MySQL did not do its part: {error_text(error)}") from None

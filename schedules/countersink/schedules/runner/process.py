@@ -5,7 +5,6 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -71,26 +70,24 @@ def run(
     process = Process(options, registry, log, os.getpid())
     install(process)
     _preload(registry, log)
-    vitals = vitals or ProcessVitals()
-    figures = ProcessHeartbeat(hasty, "jobs", name, vitals)
-    keeper = _Keeper(name, log, stop, process, figures, vitals)
+    supervisor = _Supervisor(name, stop, process, ProcessHeartbeat(hasty, "jobs", name, vitals))
     try:
         with stop_by_signals(
             stop,
             log,
             options.stop_within_s,
             doing="ending in good order",
-            asked=keeper.tell,
-            forced=keeper.kill,
+            asked=supervisor.tell,
+            forced=supervisor.kill,
         ):
             log(ScheduleAction.STARTED, "a job process starts", pid=os.getpid())
             while not stop.requested:
-                keeper.work(client)
-            keeper.kill()
-            keeper.figures.withdraw()
+                supervisor.work(client)
+            supervisor.kill()
+            supervisor.figures.withdraw()
             log(ScheduleAction.STOPPED, "a job process ends")
     finally:
-        keeper.ended = True
+        supervisor.ended = True
         install(None)
         client.close()
         hasty.close()
@@ -99,10 +96,8 @@ def run(
 
 def _preload(registry: Registry, log: Log) -> None:
     """Import the jobs now, once, and not in every work horse."""
-    found: dict[str, Callable[[], object]] = {
-        name: partial(load, kind) for name, kind in registry.items()
-    }
-    for name, importing in (found | {"backfill": backfill_jobs.load}).items():
+    loaders = {name: partial(load, kind) for name, kind in registry.items()}
+    for name, importing in (loaders | {"backfill": partial(backfill_jobs.load)}).items():
         try:
             importing()
         except (ImportError, AttributeError) as error:
@@ -115,26 +110,17 @@ def _preload(registry: Registry, log: Log) -> None:
             )
 
 
-class _Keeper:
+class _Supervisor:
     """Keeps an RQ worker at work."""
 
-    def __init__(
-        self,
-        name: str,
-        log: Log,
-        stop: Stop,
-        process: Process,
-        figures: ProcessHeartbeat,
-        vitals: ProcessVitals,
-    ) -> None:
+    def __init__(self, name: str, stop: Stop, process: Process, figures: ProcessHeartbeat) -> None:
         self._name = name
-        self._log = log
+        self._log = process.log
         self._stop = stop
         self._process = process
         self.figures = figures
-        self._vitals = vitals
         self.ended = False
-        self._outage = Outage("Redis", log)
+        self._outage = Outage("Redis", process.log)
         self._worker: RunWorker | None = None
         self._ready = False
 
@@ -150,8 +136,7 @@ class _Keeper:
                     self._process,
                     self._stop,
                     self._outage,
-                    self.figures.publish,
-                    self._vitals,
+                    self.figures,
                 )
 
         try:

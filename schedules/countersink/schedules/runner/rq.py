@@ -13,10 +13,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from ctypes import c_double
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import redis
 from rq import Queue, Worker
@@ -27,16 +28,19 @@ from rq.timeouts import BaseTimeoutException
 from rq.utils import import_attribute
 
 from countersink.runtime.log import Log
+from countersink.runtime.pace import pause
 from countersink.runtime.process import SIGNALS, Stop
-from countersink.runtime.retry import Outage
+from countersink.runtime.retry import Outage, retry
 from countersink.schedules.errors import NotOurs, RunFailed
 from countersink.schedules.jobs import Registry
 from countersink.schedules.options import JobsOptions
-from countersink.schedules.report import ProcessVitals, ScheduleAction
-from countersink.schedules.runner.attempts import TIME_FORMAT, LeaseUntil
+from countersink.schedules.report import ProcessHeartbeat, ProcessVitals, ScheduleAction
+from countersink.schedules.runner.attempts import TIME_FORMAT, shared_moment
+from countersink.store.sessions import passes
 from countersink.stream.connection import connect, mapped
 from countersink.stream.errors import StreamMisconfigured
 
+Result = TypeVar("Result")
 QUEUE: Final = "countersink"
 FUNCTION: Final = "countersink.schedules.runner.run.perform"
 """What RQ calls, with the name of a job, the planned time, the attempt and the time limit."""
@@ -192,9 +196,7 @@ class RunQueue:
                     and found.args[2] >= attempt
                     and waits_or_works(found, waiting)
                 )
-            except DeserializationError:
-                return False
-            except (LookupError, TypeError, ValueError, AttributeError):
+            except (DeserializationError, LookupError, TypeError, ValueError, AttributeError):
                 return False  # not as we wrote it: enqueue it anew
 
 
@@ -242,7 +244,7 @@ class Process:
         log: where runs say what they do.
         pid: of the job process.
         told: set in a work horse that is to end in good order.
-        held: where a work horse tells until when its run's lease is held.
+        held_until: where a work horse tells until when its run's lease is held.
     """
 
     options: JobsOptions
@@ -250,12 +252,37 @@ class Process:
     log: Log
     pid: int
     told: bool = False
-    held: LeaseUntil = field(default_factory=LeaseUntil)
+    held_until: c_double = field(default_factory=shared_moment)
 
     @property
     def ending(self) -> bool:
         """Whether a work horse is to end; an orphan is, too."""
         return self.told or os.getppid() != self.pid
+
+    def retried(
+        self, work: Callable[[], Result], enough: Callable[[], bool], awake: Callable[[], bool]
+    ) -> Result:
+        """The result of ``work``, which needs MySQL and waits for it.
+
+        Args:
+            work: called until it succeeds.
+            enough: asked after each failure: whether to stop waiting.
+            awake: ends a pause between two tries.
+
+        Raises:
+            GivenUp: it is enough.
+            StoreError: an error that does not pass.
+        """
+        outage = Outage("MySQL", self.log)
+        result = retry(
+            work,
+            passes=passes,
+            enough=enough,
+            failed=outage.failed,
+            pause=lambda seconds: pause(seconds, awake),
+        )
+        outage.over()
+        return result
 
 
 _process: Process | None = None
@@ -294,8 +321,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         process: handed to the work horses.
         stop: when to end.
         outage: where a Redis that is away is announced.
-        beat: called with what the process does, every few seconds.
-        vitals: where started runs are counted.
+        figures: told what the process does, every few seconds, and of each run.
     """
 
     def __init__(
@@ -305,8 +331,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         process: Process,
         stop: Stop,
         outage: Outage,
-        beat: Callable[[str], None],
-        vitals: ProcessVitals,
+        figures: ProcessHeartbeat,
     ) -> None:
         super().__init__(
             [make_queue(client)],
@@ -321,8 +346,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         self._process = process
         self._asked = stop
         self._outage = outage
-        self._beat = beat
-        self._vitals = vitals
+        self._figures = figures
 
     def tell_horse(self) -> None:
         """Ask the work horse, if there is one, to end in good order; from any thread."""
@@ -347,7 +371,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
     ) -> Any:
         """The next job; in short reads, so that a stop is noticed."""
         while True:
-            self._beat("idle")
+            self._figures.publish("idle")
             if self._asked.requested:
                 raise StopRequested
             found = super().dequeue_job_and_maintain_ttl(IDLE_S, IDLE_S)
@@ -374,8 +398,8 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         killed once its run may have been taken over for long.
         """
         process = self._process
-        if time.monotonic() > process.held.until + process.options.lease_s:
-            process.held.until = inf  # once
+        if time.monotonic() > process.held_until.value + process.options.lease_s:
+            process.held_until.value = inf  # once
             process.log(
                 ScheduleAction.RUN_LOST,
                 "the run at hand has lost its lease and does not end: its process is killed",
@@ -384,14 +408,14 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             )
             self.end_horse()
             return
-        self._beat("running")
+        self._figures.publish("running")
         self._tolerant(lambda: super(RunWorker, self).maintain_heartbeats(job))
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
         """RQ's, with signals held back until the child has its own handlers."""
-        self._beat("running")
-        self._vitals.runs += 1
-        self._process.held.until = inf
+        self._figures.publish("running")
+        self._figures.vitals.runs += 1
+        self._process.held_until.value = inf
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             super().fork_work_horse(job, queue)

@@ -10,18 +10,17 @@ from typing import Final, TypeVar
 
 from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import MAX_ERROR, error_text
-from countersink.runtime.pace import pause
 from countersink.runtime.process import process_name
-from countersink.runtime.retry import Outage, retry
 from countersink.schedules.errors import JobFailed, RunFailed, RunStopped
 from countersink.schedules.history import failing
-from countersink.schedules.jobs import Context, JobOutcome, load
+from countersink.schedules.jobs import Context, load
 from countersink.schedules.report import FAILING_AFTER, ScheduleAction, say_failing
 from countersink.schedules.runner import attempts
 from countersink.schedules.runner.attempts import Attempt, Begun, LeaseRenewal, planned_time
 from countersink.schedules.runner.rq import Process, installed, is_timeout
+from countersink.store.connection import rerun
 from countersink.store.errors import StoreError
-from countersink.store.sessions import lease_session, passes
+from countersink.store.sessions import lease_session
 from countersink.stream.errors import StreamError
 
 FOUND: Final = "not tried again: what it found does not pass by itself"
@@ -50,19 +49,22 @@ def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reason:
-    """Why a run failed.
+class _Ended:
+    """How a run ended.
 
     Attributes:
-        stored: for its row.
-        said: for the log: without the text of an unexpected error, which may quote an event.
-        found: whether the job said so itself: trying again would find the same.
-        unfinished: whether it did, since it was to stop.
+        rows: for its row.
+        detail: for its row.
+        error: why it failed, for its row; None: it did not.
+        said: the same for the log: without the text of an unexpected error, which may quote an
+            event.
+        unfinished: it ended early, since it was to stop.
     """
 
-    stored: str
-    said: str
-    found: bool = False
+    rows: int | None = None
+    detail: str | None = None
+    error: str | None = None
+    said: str = ""
     unfinished: bool = False
 
 
@@ -74,7 +76,6 @@ class _Run:
         self._options = process.options
         self._attempt = attempt
         self._log = partial(process.log, job=attempt.job, at=attempt.planned_at)
-        self._outage = Outage("MySQL", process.log)
         self._session = lease_session(process.options.mysql_url)
         # A little earlier than RQ's own limit, which is an exception in the midst of something.
         self._deadline = time.monotonic() + limit_s - min(_LONGEST_MARGIN_S, _MARGIN * limit_s)
@@ -86,7 +87,9 @@ class _Run:
             return self._started()
         if begun is Begun.BUSY:
             reason = self._waited(
-                lambda: attempts.skip(self._session(), self._attempt, self._options.wait_s)
+                lambda: rerun(
+                    lambda: attempts.skip(self._session(), self._attempt, self._options.wait_s)
+                )
             )
             begun = Begun.NOTHING if reason is None else begun
         elif begun is Begun.STALE:
@@ -106,17 +109,14 @@ class _Run:
         """Close the connection."""
         self._session.close()
 
-    def _told(self) -> bool:
-        return self._process.ending
-
-    def _late(self) -> bool:
-        return time.monotonic() >= self._deadline
+    def _to_stop(self) -> bool:
+        return self._process.ending or time.monotonic() >= self._deadline
 
     def _begin(self) -> Begun:
         """Begin, once the run before it is over; BUSY if that takes too long."""
         patient_until = time.monotonic() + self._options.wait_s
         while True:
-            if self._told():
+            if self._process.ending:
                 raise RunFailed("the job process stops: the run begins elsewhere, or later")
             begun = self._waited(
                 lambda: attempts.begin(self._session(), self._attempt, self._options.lease_s)
@@ -126,79 +126,54 @@ class _Run:
             time.sleep(LOOK_EVERY_S)
 
     def _waited(self, work: Callable[[], Result]) -> Result:
+        process = self._process
         try:
-            return self._retried(work, lambda: self._told() or self._late(), self._told)
+            return process.retried(work, self._to_stop, lambda: process.ending)
         except (GivenUp, StoreError) as error:
             raise RunFailed(f"MySQL did not do its part: {error_text(error)}") from None
-
-    def _retried(
-        self, work: Callable[[], Result], enough: Callable[[], bool], awake: Callable[[], bool]
-    ) -> Result:
-        result = retry(
-            work,
-            passes=passes,
-            enough=enough,
-            failed=self._outage.failed,
-            pause=lambda seconds: pause(seconds, awake),
-        )
-        self._outage.over()
-        return result
 
     def _started(self) -> str:
         self._log(ScheduleAction.RUN_STARTED, "a run begins", attempt=self._attempt.number)
         begun = time.monotonic()
-        options = self._options
-        pulse = LeaseRenewal(
-            self._process.held,
-            options.mysql_url,
-            self._attempt,
-            options.lease_s,
-            options.renew_every_s,
-        ).start()
-        try:
-            outcome, error = self._work(pulse)
+        with LeaseRenewal(self._process.held_until, self._options, self._attempt) as renewal:
+            ended = self._work(renewal)
             took = round(time.monotonic() - begun, 3)
-            if self._is_cut_off(outcome, error) and (self._told() or pulse.lost):
-                return self._put_back(pulse, outcome, took)
-            self._finish(pulse, outcome, error)
-        finally:
-            pulse.stop()
-        if error is not None:
-            self._say_failed(error.said, took)
-            raise RunFailed(error.stored[:MAX_ERROR])
-        self._log(
-            ScheduleAction.RUN_DONE,
-            outcome.detail if outcome else "done",
-            took_s=took,
-            rows=outcome.rows if outcome else 0,
-        )
+            if ended.unfinished and (self._process.ending or renewal.lost):
+                return self._put_back(renewal, ended, took)
+            self._written(
+                renewal,
+                lambda: attempts.finish(
+                    self._session(),
+                    self._attempt,
+                    rows=ended.rows,
+                    detail=ended.detail,
+                    error=ended.error,
+                ),
+            )
+        if ended.error is not None:
+            self._say_failed(ended.said, took)
+            raise RunFailed(ended.error[:MAX_ERROR])
+        self._log(ScheduleAction.RUN_DONE, str(ended.detail), took_s=took, rows=ended.rows)
         return "done"
 
-    @staticmethod
-    def _is_cut_off(outcome: JobOutcome | None, error: _Reason | None) -> bool:
-        """Whether the run ended early because it was to stop."""
-        return (outcome is not None and not outcome.finished) or (
-            error is not None and error.unfinished
-        )
-
-    def _put_back(self, pulse: LeaseRenewal, outcome: JobOutcome | None, took: float) -> str:
+    def _put_back(self, renewal: LeaseRenewal, ended: _Ended, took: float) -> str:
         """Leave the rest to another process: neither done nor failed."""
-        detail = None if outcome is None else outcome.detail
-        self._written(pulse, lambda: attempts.put_back(self._session(), self._attempt, detail))
+        detail = ended.detail if ended.error is None else None
+        self._written(renewal, lambda: attempts.put_back(self._session(), self._attempt, detail))
         self._log(
             ScheduleAction.RUN_STOPPED,
             "the run was to stop before its work was done: it goes on elsewhere, or later",
             took_s=took,
-            rows=0 if outcome is None else outcome.rows,
+            rows=ended.rows or 0,
         )
         return "stopped"
 
-    def _work(self, pulse: LeaseRenewal) -> tuple[JobOutcome | None, _Reason | None]:
+    def _work(self, renewal: LeaseRenewal) -> _Ended:
         context = Context(
             mysql_url=self._options.mysql_url,
             redis_url=self._options.redis_url,
             options=self._options.jobs,
-            stop=lambda: self._told() or self._late() or pulse.lost,
+            stop=lambda: self._to_stop() or renewal.lost,
         )
         try:
             kind = self._process.registry.get(self._attempt.job)
@@ -207,44 +182,28 @@ class _Run:
                     f"this job process knows no job {self._attempt.job}: it is older, or newer,"
                     " than the scheduler"
                 )
-                return None, _Reason(text, text)
-            return load(kind)(context), None
+                return _Ended(error=text, said=text)
+            outcome = load(kind)(context)
+            return _Ended(outcome.rows, outcome.detail, unfinished=not outcome.finished)
         except BaseException as error:
-            return None, self._reason(error)
+            return self._failed(error)
 
-    def _reason(self, error: BaseException) -> _Reason:
+    def _failed(self, error: BaseException) -> _Ended:
         if is_timeout(error):
             text = f"it took longer than its limit of {self._limit_s} s"
-            return _Reason(text, text)
+            return _Ended(error=text, said=text)
         if isinstance(error, StoreError | StreamError | JobFailed):
             text = error_text(error)
-            found = isinstance(error, JobFailed)
-            return _Reason(text, text, found=found, unfinished=isinstance(error, RunStopped))
+            detail = FOUND if isinstance(error, JobFailed) else None
+            unfinished = isinstance(error, RunStopped)
+            return _Ended(detail=detail, error=text, said=text, unfinished=unfinished)
         self._log(
             ScheduleAction.CRASHED, "an unexpected error in a run", level=logging.ERROR, bug=error
         )
         name = type(error).__name__
-        return _Reason(f"{name}: {' '.join(str(error).split())}", name)
+        return _Ended(error=f"{name}: {' '.join(str(error).split())}", said=name)
 
-    def _finish(
-        self, pulse: LeaseRenewal, outcome: JobOutcome | None, error: _Reason | None
-    ) -> None:
-        detail = None if outcome is None else outcome.detail
-        if error is not None and error.found:
-            detail = FOUND
-
-        def write() -> bool:
-            return attempts.finish(
-                self._session(),
-                self._attempt,
-                rows=None if outcome is None else outcome.rows,
-                detail=detail,
-                error=None if error is None else error.stored,
-            )
-
-        self._written(pulse, write)
-
-    def _written(self, pulse: LeaseRenewal, write: Callable[[], bool]) -> None:
+    def _written(self, renewal: LeaseRenewal, write: Callable[[], bool]) -> None:
         """Write how the run ended.
 
         Raises:
@@ -252,7 +211,9 @@ class _Run:
         """
         try:
             # Until the lease has run out: from then on it is another's run.
-            written = self._retried(write, lambda: pulse.lost, lambda: False)
+            written = self._process.retried(
+                lambda: rerun(write), lambda: renewal.lost, lambda: False
+            )
         except (GivenUp, StoreError) as failure:
             self._log(
                 ScheduleAction.RUN_LOST,
