@@ -20,16 +20,12 @@ from countersink.runtime.process import process_name
 from countersink.schedules.jobs import Context, JobOutcome
 from countersink.schedules.jobs.move import Mover, open_tables
 from countersink.schedules.jobs.ranges import (
-    BUSY,
-    OVERFLOWING,
-    UNKNOWN,
     Bucket,
     BucketKey,
+    PassDone,
     bucket_labels,
     counters,
     first_beyond,
-    mention,
-    next_part,
     now_and_policies,
     now_and_version,
     require_counter,
@@ -87,27 +83,20 @@ class CompactOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
-    """What a pass did, so far or in all.
+class Compacted(PassDone):
+    """What a pass did, so far or in all, and what it left.
 
     Attributes:
         rows_before: rows of the keys that were compacted.
         rows_after: rows of the same keys that are there now.
         ranges: transactions that this took.
-        busy: keys that an open transaction held; the next pass comes back to them.
-        overflowing: keys whose sum does not fit 64 bits; their rows stay as they are.
-        unknown: buckets that no policy of their counter made; their rows stay as they are.
         seconds: how long it took.
-        finished: False if it was stopped.
         share_done: of the counters to look at, from 0 to 1.
     """
 
     rows_before: int = 0
     rows_after: int = 0
     ranges: int = 0
-    busy: tuple[BucketKey, ...] = ()
-    overflowing: tuple[BucketKey, ...] = ()
-    unknown: tuple[BucketKey, ...] = ()
     seconds: float = 0.0
     finished: bool = False
     share_done: float = 0.0
@@ -166,8 +155,9 @@ def job(context: Context) -> JobOutcome:
                 lease.renew(session, _ALL, holder, DAY_S)
             else:
                 lease.release(session, _ALL, holder)
-    moved = done.rows_before - done.rows_after
-    return JobOutcome(moved, _sentence(done, everything), finished=done.finished)
+    looked = "all buckets" if everything else f"buckets of the last {RECENT_DAYS} days"
+    said = done.sentence(f"{looked}: {done.rows_before:,} rows became {done.rows_after:,}")
+    return JobOutcome(done.rows_before - done.rows_after, said, finished=done.finished)
 
 
 class _Pass:
@@ -307,19 +297,9 @@ class _Pass:
     def _bucket(self, name: str, label: int, *, above: int) -> None:
         after: bytes | None = None
         while not self._pace.stopped:
-            look = partial(
-                next_part,
-                counter=name,
-                bucket=label,
-                after=after,
-                above=above,
-                rows=self._mover.size(disturbing=above > 0),
-            )
-            part = self._mover.run(look)
-            if part is None:
+            after = self._mover.move_next(name, label, after, above=above)
+            if after is None:
                 break
-            self._mover.move(part)
-            after = part.last
             self._tell()
         self._seen += 1
         self._rest()
@@ -361,14 +341,3 @@ def _window(places: list[Bucket], at: int, size: int) -> list[Bucket]:
     if begun or (following and following[0][0] == first):
         return [place for place in window if place[0] == first]
     return [place for place in window if not following or place[0] != following[0][0]]
-
-
-def _sentence(done: Compacted, everything: bool) -> str:
-    looked = "all buckets" if everything else f"buckets of the last {RECENT_DAYS} days"
-    said = (
-        f"{looked}: {done.rows_before:,} rows became {done.rows_after:,}"
-        + mention(done.busy, BUSY)
-        + mention(done.overflowing, OVERFLOWING)
-        + mention(done.unknown, UNKNOWN)
-    )
-    return said if done.finished else f"{said}; stopped early, the next run goes on"

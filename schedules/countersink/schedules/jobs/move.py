@@ -23,12 +23,19 @@ from typing import Final, TypeVar
 
 from countersink.runtime.pace import Pace
 from countersink.schedules.errors import Outdated
-from countersink.schedules.jobs.ranges import COMPACTED, BucketKey, BucketRange, Month, keys_of
+from countersink.schedules.jobs.ranges import (
+    COMPACTED,
+    BucketKey,
+    BucketRange,
+    Month,
+    keys_of,
+    next_part,
+)
 from countersink.store import sessions, sql
 from countersink.store.apply import key_caps
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session, rerun
-from countersink.store.errors import BadData, Conflict, StoreError, Unavailable
+from countersink.store.errors import BadData, Conflict, Unavailable
 from countersink.store.ledger.postings import BucketSums, post
 
 LOCK_WAIT_S: Final = 1
@@ -225,10 +232,9 @@ class Mover:
     def __init__(self, connect: Connect, pace: Pace, rows: int) -> None:
         if rows < 1:
             raise ValueError(f"{rows} rows per transaction: at least 1 is needed")
-        self._connect = connect
+        self._session = sessions.KeptSession(connect)
         self._pace = pace
         self._rows = self._size = rows
-        self._session: Session | None = None
         self.ranges = 0
         self.before = 0
         self.after = 0
@@ -249,13 +255,36 @@ class Mover:
         """
         return rerun(partial(self._on_session, work), pause=self._pace.pause)
 
-    def size(self, *, disturbing: bool) -> int:
-        """How many slot rows the next part should have.
+    def move_next(
+        self,
+        counter: str,
+        bucket: int,
+        after: bytes | None,
+        *,
+        above: int = 0,
+        month: Month | None = None,
+    ) -> bytes | None:
+        """Move the next part of a bucket, and return its last key; None if there is none.
 
-        More and more as long as nobody was in the way, and fewer where somebody was; never more
-        than at first where it would be ``disturbing`` to hold many for longer.
+        A part has more and more rows as long as nobody was in the way, and fewer where somebody
+        was; in an open bucket, where only keys with more rows than ``above`` move, never more than
+        at first: holding many for longer would disturb.
         """
-        return min(self._size, self._rows) if disturbing else self._size
+        rows = min(self._size, self._rows) if above else self._size
+        look = partial(
+            next_part,
+            counter=counter,
+            bucket=bucket,
+            after=after,
+            above=above,
+            rows=rows,
+            month=month,
+        )
+        part = self.run(look)
+        if part is None:
+            return None
+        self.move(part)
+        return part.last
 
     def move(self, part: BucketRange) -> None:
         """Move a part, and where that is refused its halves, down to single keys.
@@ -271,66 +300,41 @@ class Mover:
         while pending and not self._pace.stopped:
             one, keys = pending.pop()
             try:
-                self._note(self._on_session(partial(move, part=one)))
+                done = self._on_session(partial(move, part=one))
+                self.ranges += bool(done.moved)
+                self.before += done.before
+                self.after += done.after
+                self.moved += done.moved
             except (Conflict, BadData) as error:
                 refused = refused or isinstance(error, Conflict)
-                if keys is None:
-                    keys = self._keys(one)
                 if one.first == one.last:
-                    self._leave(one, error)
+                    left = self.overflowing if isinstance(error, BadData) else self.busy
+                    left.append(BucketKey(one.counter, one.bucket, one.first))
                 else:
-                    pending += [_between(one, half) for half in reversed(_halves(keys)) if half]
+                    if keys is None:
+                        keys = self.run(partial(keys_of, part=one))
+                    middle = (len(keys) + 1) // 2
+                    for half in (keys[middle:], keys[:middle]):
+                        if half:
+                            pending.append((replace(one, first=half[0], last=half[-1]), half))
             self._pace.rest()
         if refused:
             self._size = max(1, self._rows // _DISTURBED, self._size // 4)
         else:
             self._size = min(self._rows * UNDISTURBED, self._size * 2)
 
-    def close(self) -> None:
-        """Close the session. Never raises."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
     def __enter__(self) -> "Mover":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._session.close()
 
     def _on_session(self, work: Callable[[Session], Result]) -> Result:
         for attempt in range(_RECONNECTS):
             try:
-                return work(self._open())
+                return work(self._session())
             except Unavailable:
                 if self._pace.stopped:
                     raise
                 self._pace.pause(_RECONNECT_PAUSE_S * (attempt + 1))
-        return work(self._open())
-
-    def _open(self) -> Session:
-        if self._session is None or self._session.closed:
-            self._session = self._connect()
-        return self._session
-
-    def _note(self, done: Moved) -> None:
-        self.ranges += bool(done.moved)
-        self.before += done.before
-        self.after += done.after
-        self.moved += done.moved
-
-    def _keys(self, part: BucketRange) -> list[bytes]:
-        return self.run(partial(keys_of, part=part))
-
-    def _leave(self, part: BucketRange, error: StoreError) -> None:
-        left = self.overflowing if isinstance(error, BadData) else self.busy
-        left.append(BucketKey(part.counter, part.bucket, part.first))
-
-
-def _halves(keys: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    middle = (len(keys) + 1) // 2
-    return keys[:middle], keys[middle:]
-
-
-def _between(part: BucketRange, keys: list[bytes]) -> tuple[BucketRange, list[bytes]]:
-    return replace(part, first=keys[0], last=keys[-1]), keys
+        return work(self._session())

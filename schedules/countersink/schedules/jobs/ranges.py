@@ -24,10 +24,6 @@ Bucket = tuple[str, int]
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 COMPACTED: Final = 0
 """The slot that compaction moves into."""
-BUSY: Final = "keys left for the next run, as others held them"
-OVERFLOWING: Final = "keys left as they are, as their sum does not fit 64 bits"
-UNKNOWN: Final = "buckets left as they are, as no policy of their counter made them"
-ASTRIDE: Final = "buckets left as they are, as they lie in two months"
 _LONGEST: Final = 80
 """Characters of a key in a sentence."""
 
@@ -105,9 +101,40 @@ class BucketKey:
         return f"{bucket} '{shown if len(shown) <= _LONGEST else shown[:_LONGEST] + '…'}'"
 
 
-def mention(places: Sequence[BucketKey], what: str) -> str:
-    """What a sentence goes on with: how many and the first of them; empty where there are none."""
-    return f"; {what}: {len(places):,}, first {places[0]}" if places else ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassDone:
+    """What a pass left as it is.
+
+    Attributes:
+        busy: keys that an open transaction held; the next pass comes back to them.
+        overflowing: keys whose sum, or whose month, would not fit 64 bits.
+        astride: buckets that lie in two months.
+        unknown: buckets that no policy of their counter made.
+        finished: False if it was stopped.
+    """
+
+    busy: tuple[BucketKey, ...] = ()
+    overflowing: tuple[BucketKey, ...] = ()
+    astride: tuple[BucketKey, ...] = ()
+    unknown: tuple[BucketKey, ...] = ()
+    finished: bool = True
+
+    @property
+    def left(self) -> dict[str, tuple[BucketKey, ...]]:
+        """What was left, by why it was."""
+        every = {
+            "keys left for the next run, as others held them": self.busy,
+            "keys left as they are, as their sum does not fit 64 bits": self.overflowing,
+            "buckets left as they are, as they lie in two months": self.astride,
+            "buckets left as they are, as no policy of their counter made them": self.unknown,
+        }
+        return {why: places for why, places in every.items() if places}
+
+    def sentence(self, said: str) -> str:
+        """``said``, what was left, how many and the first of them, and whether the pass ended."""
+        for why, places in self.left.items():
+            said += f"; {why}: {len(places):,}, first {places[0]}"
+        return said if self.finished else f"{said}; stopped early, the next run goes on"
 
 
 def counters(session: Session) -> list[str]:

@@ -26,15 +26,10 @@ from countersink.schedules.errors import Outdated, RunStopped
 from countersink.schedules.jobs import Context, JobOutcome, move
 from countersink.schedules.jobs.move import Mover
 from countersink.schedules.jobs.ranges import (
-    ASTRIDE,
-    BUSY,
-    OVERFLOWING,
-    UNKNOWN,
     BucketKey,
     Month,
+    PassDone,
     bucket_labels,
-    mention,
-    next_part,
     now_and_policies,
 )
 from countersink.store.apply import guards, key_caps
@@ -56,26 +51,16 @@ _MOST_DAYS: Final = 36_500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionDone:
-    """What a pass did.
+class RetentionDone(PassDone):
+    """What a pass did, and what it left.
 
     Attributes:
         rows: slot rows that were added to months.
         counters: counters that keep their days for a while only.
-        busy: keys that an open transaction held; the next pass comes back to them.
-        overflowing: keys whose month would not fit 64 bits; their rows stay as they are.
-        astride: buckets that lie in two months; their rows stay as they are.
-        unknown: buckets that no policy of their counter made; their rows stay as they are.
-        finished: False if it was stopped.
     """
 
     rows: int
     counters: int
-    busy: tuple[BucketKey, ...] = ()
-    overflowing: tuple[BucketKey, ...] = ()
-    astride: tuple[BucketKey, ...] = ()
-    unknown: tuple[BucketKey, ...] = ()
-    finished: bool = True
 
 
 def roll_up(
@@ -111,7 +96,8 @@ def job(context: Context) -> JobOutcome:
         share=context.options.compact_share,
         stop=context.stop,
     )
-    return JobOutcome(done.rows, _sentence(done), finished=done.finished)
+    said = done.sentence(f"{done.rows:,} rows of {done.counters:,} counters rolled up into months")
+    return JobOutcome(done.rows, said, finished=done.finished)
 
 
 class _Pass:
@@ -181,7 +167,7 @@ class _Pass:
                     None if self._policies.cap(counter) is None else day,
                 )
                 try:
-                    after = self._next(counter, label, month, after)
+                    after = self._mover.move_next(counter, label, after, month=month)
                 except Outdated:
                     self._now, self._policies = self._mover.run(now_and_policies)
                     on_record = self._mover.run(partial(_on_record, counter=counter))
@@ -190,22 +176,6 @@ class _Pass:
                     continue  # it was another counter
                 if after is None:
                     break
-
-    def _next(self, counter: str, label: int, month: Month, after: bytes | None) -> bytes | None:
-        """Move the next part of a bucket, and return its last key; None if there is none."""
-        look = partial(
-            next_part,
-            counter=counter,
-            bucket=label,
-            after=after,
-            rows=self._mover.size(disturbing=False),
-            month=month,
-        )
-        part = self._mover.run(look)
-        if part is None:
-            return None
-        self._mover.move(part)
-        return part.last
 
     def _day(self, counter: str, label: int, rolled_up_to: date) -> date | None:
         """The day of a bucket that goes to its month; None if it stays."""
@@ -256,17 +226,6 @@ def _days(policy: Policy, label: int) -> tuple[date, date]:
         return first, first
     last_minute = (policy.ends_at(label) - 1) // 60 * 60
     return first, local_day(policy.time_zone, "hour", last_minute)
-
-
-def _sentence(done: RetentionDone) -> str:
-    said = (
-        f"{done.rows:,} rows of {done.counters:,} counters rolled up into months"
-        + mention(done.busy, BUSY)
-        + mention(done.overflowing, OVERFLOWING)
-        + mention(done.astride, ASTRIDE)
-        + mention(done.unknown, UNKNOWN)
-    )
-    return said if done.finished else f"{said}; stopped early, the next run goes on"
 
 
 def prune(context: Context) -> JobOutcome:

@@ -13,7 +13,7 @@ from countersink.cli.errors import Exit, Failure
 from countersink.cli.settings import COUNTER, DAY
 from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
-from countersink.schedules.jobs.ranges import BUSY, OVERFLOWING, UNKNOWN, BucketKey
+from countersink.schedules.jobs.ranges import BucketKey
 from countersink.store.errors import UnknownCounter
 from countersink.store.sql import label_text
 
@@ -110,16 +110,11 @@ def _show(done: Compacted) -> None:
         output.write_rows((">rows before", ">rows after", ">time"), [figures])
     elif not (done.busy or done.overflowing):
         click.echo(f"There was nothing to compact ({output.ago(done.seconds)}).")
-    for places, what in (
-        (done.busy, BUSY),
-        (done.overflowing, OVERFLOWING),
-        (done.unknown, UNKNOWN),
-    ):
-        if places:
-            click.echo(f"{what[0].upper()}{what[1:]}: {len(places):,}")
-            for place in places[:_NAMED]:
-                key = _key(place)
-                bucket = f"  {place.counter} {label_text(place.bucket)}"
-                click.echo(bucket if key is None else f"{bucket} '{output.printable(key)}'")
-            if len(places) > _NAMED:
-                click.echo(f"  and {len(places) - _NAMED:,} more: --format json names all")
+    for what, places in done.left.items():
+        click.echo(f"{what[0].upper()}{what[1:]}: {len(places):,}")
+        for place in places[:_NAMED]:
+            key = _key(place)
+            bucket = f"  {place.counter} {label_text(place.bucket)}"
+            click.echo(bucket if key is None else f"{bucket} '{output.printable(key)}'")
+        if len(places) > _NAMED:
+            click.echo(f"  and {len(places) - _NAMED:,} more: --format json names all")
