@@ -12,7 +12,7 @@ from typing import TextIO
 
 import pytest
 
-from countersink.runtime.log import KEPT_BYTES, LineHandler, set_up, take_down
+from countersink.runtime.log import KEPT_BYTES, LineHandler, logged
 from countersink.worker.report import LOGGER
 from tests.support.waiting import eventually
 
@@ -78,14 +78,13 @@ def test_beyond_a_bound_lines_are_dropped_and_counted(pipe: tuple[int, TextIO]) 
 
 def test_taking_it_down_waits_for_a_reader_that_comes_in_time(pipe: tuple[int, TextIO]) -> None:
     reader, stream = pipe
-    handler = set_up("text", stream)
-    for _ in range(200):
-        LOGGER.warning("x" * 999)
     found: list[str] = []
     reading = threading.Thread(target=lambda: found.extend(read_lines(reader, "the end")))
-    LOGGER.warning("the end")
-    reading.start()
-    take_down(handler)
+    with logged("text", stream):
+        for _ in range(200):
+            LOGGER.warning("x" * 999)
+        LOGGER.warning("the end")
+        reading.start()
     reading.join(20)
     assert len(found) == 201
 
@@ -158,11 +157,10 @@ def test_a_child_leaves_what_is_kept_to_its_parent(pipe: tuple[int, TextIO]) -> 
 def test_warnings_that_no_handler_takes_go_the_same_way(pipe: tuple[int, TextIO]) -> None:
     reader, stream = pipe
     before = logging.lastResort
-    handler = set_up("text", stream)
-    last = logging.lastResort
-    assert last is not None
-    assert last is not before
-    last.handle(logging.LogRecord("a.library", logging.WARNING, "", 0, "careful", None, None))
-    take_down(handler)
+    with logged("text", stream):
+        last = logging.lastResort
+        assert last is not None
+        assert last is not before
+        last.handle(logging.LogRecord("a.library", logging.WARNING, "", 0, "careful", None, None))
     eventually(lambda: b"careful" in os.read(reader, 1_000))
     assert logging.lastResort is before

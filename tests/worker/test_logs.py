@@ -9,7 +9,7 @@ import logging
 import pytest
 import redis
 
-from countersink.runtime.log import Log, code_lines, set_up, take_down
+from countersink.runtime.log import Log, code_lines, logged
 from countersink.stream.entry import encode_rows
 from countersink.worker.report import LOGGER, WorkerAction
 from tests.support.traffic import FIRST_MINUTE, Traffic, add, now_ms, send
@@ -48,14 +48,11 @@ def stream() -> io.StringIO:
 
 
 def test_json_has_one_object_per_line(stream: io.StringIO) -> None:
-    handler = set_up("json", stream)
-    try:
+    with logged("json", stream):
         Log(LOGGER, consumer="host-1-ab")(
             WorkerAction.WAITING, "MySQL does not serve", for_s=31, error='a "b"\nc'
         )
         LOGGER.warning("from elsewhere")
-    finally:
-        take_down(handler)
     first, second = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert first.pop("time").endswith("Z")
     assert first == {
@@ -70,13 +67,10 @@ def test_json_has_one_object_per_line(stream: io.StringIO) -> None:
 
 
 def test_text_has_one_line_per_record(stream: io.StringIO) -> None:
-    handler = set_up("text", stream)
-    try:
+    with logged("text", stream):
         Log(LOGGER, consumer="host-1-ab")(
             WorkerAction.SLOT, "lost", level=logging.WARNING, slot=7, error="two words"
         )
-    finally:
-        take_down(handler)
     (line,) = stream.getvalue().splitlines()
     assert line.split(" ", 1)[1] == (
         'warning slot             lost consumer=host-1-ab slot=7 error="two words"'
@@ -92,8 +86,7 @@ def test_a_bug_is_shown_by_its_lines_of_code_without_its_text(
     def inner() -> None:
         raise ValueError(secret)
 
-    handler = set_up(log_format, stream)
-    try:
+    with logged(log_format, stream):
         try:
             try:
                 inner()
@@ -102,8 +95,6 @@ def test_a_bug_is_shown_by_its_lines_of_code_without_its_text(
         except KeyError as error:
             Log(LOGGER, consumer="c")(WorkerAction.ENTRY_FAILED, "failed", bug=error)
             LOGGER.exception("elsewhere")
-    finally:
-        take_down(handler)
     said = stream.getvalue()
     assert secret not in said
     assert said.count("in inner") == 2

@@ -11,7 +11,7 @@ from countersink.runtime.log import Log
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch
 from countersink.store.lease import acquire
-from countersink.worker import process
+from countersink.worker import loop
 from countersink.worker.loop import Slot
 from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
@@ -86,7 +86,7 @@ def test_a_released_slot_is_free(mysql_url: str) -> None:
 def test_a_worker_that_loses_its_slot_goes_on_in_another(
     redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "Slot", partial(Slot, renew_every_s=0.05))
+    monkeypatch.setattr(loop, "Slot", partial(Slot, renew_every_s=0.05))
     traffic = Traffic(70)
     with (
         Records() as records,

@@ -353,12 +353,17 @@ def set_up(log_format: str, stream: TextIO | None = None) -> LineHandler:
     return handler
 
 
-def take_down(handler: LineHandler) -> None:
-    """Undo :func:`set_up`; what is not written yet has a second to be."""
-    logging.getLogger(_ROOT).removeHandler(handler)
-    if isinstance(logging.lastResort, _LastResort) and logging.lastResort.handler is handler:
-        logging.lastResort = logging.lastResort.before
-    handler.close()
+@contextlib.contextmanager
+def logged(log_format: str, stream: TextIO | None = None) -> Iterator[LineHandler]:
+    """:func:`set_up` inside the block; what is not written at its end has a second to be."""
+    handler = set_up(log_format, stream)
+    try:
+        yield handler
+    finally:
+        logging.getLogger(_ROOT).removeHandler(handler)
+        if isinstance(logging.lastResort, _LastResort) and logging.lastResort.handler is handler:
+            logging.lastResort = logging.lastResort.before
+        handler.close()
 
 
 class _LastResort(logging.Handler):

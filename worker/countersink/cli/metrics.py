@@ -12,7 +12,7 @@ from countersink.cli import settings
 from countersink.cli.errors import Failure
 from countersink.metrics.endpoint import Endpoint
 from countersink.metrics.health import Health
-from countersink.runtime.log import LineHandler, set_up, take_down
+from countersink.runtime.log import logged
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -50,16 +50,6 @@ def log_as(log_format: str) -> Callable[[str], None]:
             log(url)
 
     return say
-
-
-@contextmanager
-def logged(log_format: str) -> Iterator[LineHandler]:
-    """Log inside the block, on stderr."""
-    handler = set_up(log_format)
-    try:
-        yield handler
-    finally:
-        take_down(handler)
 
 
 @contextmanager

@@ -2,14 +2,18 @@
 the lease of the worker's slot (``LEASE_S``)."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Final
 
+import redis
+
 from countersink.runtime.errors import GivenUp
-from countersink.runtime.log import Log
+from countersink.runtime.log import Log, error_text
 from countersink.runtime.process import Stop
 from countersink.runtime.retry import Patience
 from countersink.store.apply.amounts import Incoming
@@ -18,62 +22,108 @@ from countersink.store.connection import Session
 from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.lease import lease_worker_slot, release_worker_slot, renew_worker_slot
 from countersink.store.migrate import require_schema
+from countersink.store.sessions import LEASE_READ_TIMEOUT_S, open_tables, passes
+from countersink.store.settings import Settings
+from countersink.stream.errors import StreamError
 from countersink.stream.group import Group
-from countersink.stream.heartbeat import Heartbeat
+from countersink.stream.names import stream_keys
 from countersink.worker.intake import Intake, ReadBatch, buried
-from countersink.worker.report import BatchReport, WorkerAction, WorkerFigures
+from countersink.worker.options import WorkerOptions
+from countersink.worker.report import BatchReport, Vitals, WorkerAction, heartbeat
 
 TRIES: Final = 3
 """How often an entry may fail in an unforeseen way before it is buried."""
 LEASE_S: Final = 60.0
 RENEW_EVERY_S: Final = 15.0
 """Between two renewals; also keeps the server from ending the session as idle."""
+DONE: Final = 0
+FAILED: Final = 1
+_FAREWELL_S: Final = 1.0
+"""Seconds that each server has for a farewell."""
 
 
+@dataclass(repr=False, eq=False)
 class Loop:
-    """Moves entries until stopped or drained. For one thread; every part is handed in.
+    """A worker: moves entries until stopped or drained. For one thread.
 
-    Args:
-        intake: where batches come from.
-        applier: where they go.
-        group: for acknowledging.
-        patience: waits for Redis.
-        slot: kept leased.
-        stop: asked between batches.
-        figures, heartbeat, reporter: what is told about it.
-        reached: called with ``read`` and ``acknowledged``; for tests that kill the process there.
-        step: called between batches: it moves.
+    The fields are those of :func:`countersink.worker.process.run`, and the clients of Redis: one
+    that waits, and a hasty one.
     """
 
-    def __init__(
-        self,
-        *,
-        intake: Intake,
-        applier: "BatchApplier",
-        group: Group,
-        patience: Patience,
-        slot: "Slot",
-        stop: Stop,
-        figures: WorkerFigures,
-        heartbeat: Heartbeat,
-        reporter: BatchReport,
-        reached: Callable[[str], object],
-        step: Callable[[], None],
-    ) -> None:
-        self._intake = intake
-        self._applier = applier
-        self._group = group
-        self._batch = ReadBatch()
-        self._patience = patience
-        self._slot = slot
-        self._stop = stop
-        self._figures = figures
-        self._heartbeat = heartbeat
-        self._reporter = reporter
-        self._reached = reached
-        self._step = step
+    _options: WorkerOptions
+    _settings: Settings
+    _client: redis.Redis
+    _hasty: redis.Redis
+    _consumer: str
+    _stop: Stop
+    _log: Log
+    _tell: Callable[[str], object]
+    _vitals: Vitals
 
-    def run(self) -> bool:
+    def __post_init__(self) -> None:
+        self._figures = self._vitals.figures
+        self._heartbeat = heartbeat(self._hasty, self._consumer, self._figures)
+        self._report = BatchReport(self._figures, self._log)
+        self._redis = Patience("Redis", _is_stream_error, self._stop, self._log, self._note)
+        self._mysql = Patience("MySQL", passes, self._stop, self._log, self._note_and_publish)
+        # With a short time-out: renewing a lease is not worth waiting for a frozen MySQL.
+        brief = partial(open_tables, self._settings, read_timeout=LEASE_READ_TIMEOUT_S)
+        self._slot = Slot(brief, self._consumer, self._log)
+        self._group = Group(self._client, [], self._consumer)
+        self._intake = Intake(self._group, self._options, self._log)
+        self._batch = ReadBatch()
+
+    def run(self) -> int:
+        """Consume, then leave nothing behind that need not stay; the exit status."""
+        self._log(
+            WorkerAction.STARTED, "a worker starts", pid=os.getpid(), drain=self._options.drain
+        )
+        status = DONE
+        try:
+            if self._consume():
+                self._log(WorkerAction.DRAINED, "the streams are empty and nothing is pending")
+        except SchemaMismatch as error:
+            self._log(WorkerAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
+            status = FAILED
+        except GivenUp:
+            status = FAILED if self._in_hand else DONE
+        except Exception as error:
+            self._log(
+                WorkerAction.CRASHED,
+                "an unexpected error outside of any entry ends the worker",
+                level=logging.CRITICAL,
+                bug=error,
+            )
+            status = FAILED
+        self._leave()
+        pending = self._in_hand
+        left = "what it leaves pending is redelivered" if pending else "it leaves nothing pending"
+        self._log(
+            WorkerAction.STOPPED,
+            f"a worker ends; {left}",
+            level=logging.WARNING if pending else logging.INFO,
+            pending=pending,
+            entries=self._figures.entries,
+            rows=self._figures.rows,
+        )
+        return status
+
+    def _consume(self) -> bool:
+        # MySQL first: nothing is read, and so nothing made to wait, before it could be applied.
+        slot = self._mysql.call(self._slot.take)
+        self._figures.slot = slot
+        # No group is made here: reading does that where one is missing. A full Redis refuses to
+        # make groups, be they there or not, and could never be emptied.
+        streams = self._group.streams = self._redis.call(lambda: stream_keys(self._client))
+        self._log(WorkerAction.READY, "reading", slot=slot, streams=len(streams))
+        connect = partial(open_tables, self._settings)
+        applier = BatchApplier(connect, slot, self._mysql, self._log, self._reached)
+        try:
+            return self._move(applier)
+        finally:
+            applier.close()
+
+    def _move(self, applier: "BatchApplier") -> bool:
         """Go on until a stop is requested and all that was read is acknowledged, or, when draining,
         until nothing is left; whether it is the latter.
 
@@ -83,18 +133,23 @@ class Loop:
         """
         while True:
             stopping = self._stop.requested
-            self._batch = self._patience.call(self._next)
+            self._batch = self._redis.call(self._next)
             if self._batch.deliveries:
-                self._settle(self._batch)
+                self._settle(applier, self._batch)
                 self._batch = ReadBatch()
             elif stopping or self._batch.drained:
                 return self._batch.drained
             else:
                 self._figures.state = "idle"
-            self._between()
+            self._vitals.step()
+            self._figures.slot = self._slot.keep()
+            applier.use_slot(self._figures.slot)
+            self._report.progress()
+            if not self._stop.requested:
+                self._heartbeat.publish()
 
     @property
-    def in_hand(self) -> int:
+    def _in_hand(self) -> int:
         """Deliveries that were read and are not acknowledged."""
         return len(self._batch.deliveries) + self._intake.waiting
 
@@ -102,24 +157,48 @@ class Loop:
         # Asked at each try: what was read already is handed out whatever Redis does.
         return self._intake.next(fresh=not self._stop.requested)
 
-    def _settle(self, batch: ReadBatch) -> None:
+    def _settle(self, applier: "BatchApplier", batch: ReadBatch) -> None:
         self._figures.state = "applying"
         self._reached("read")
         begun = time.monotonic()
-        applied = self._applier.apply(batch)
+        applied = applier.apply(batch)
         took = time.monotonic() - begun
-        self._patience.call(lambda: self._group.acknowledge(batch.deliveries))
+        self._redis.call(lambda: self._group.acknowledge(batch.deliveries))
         self._reached("acknowledged")
         self._figures.lost = self._intake.lost
-        self._reporter.batch(applied, batch.repeats, took)
+        self._report.batch(applied, batch.repeats, took)
 
-    def _between(self) -> None:
-        self._step()
-        self._figures.slot = self._slot.keep()
-        self._applier.use_slot(self._figures.slot)
-        self._reporter.progress()
-        if not self._stop.requested:
-            self._heartbeat.publish()
+    def _leave(self) -> None:
+        self._figures.state = "stopping"
+        self._slot.release(within_s=_FAREWELL_S)
+        client = self._hasty
+        try:
+            Group(client, stream_keys(client), self._consumer).delete_consumer()
+            self._heartbeat.withdraw()
+        except StreamError as error:
+            # With nothing pending any other worker forgets it later; with something pending it has
+            # to stay.
+            self._log(
+                WorkerAction.LEFT_CONSUMER,
+                "the consumer stays: Redis does not serve",
+                error=error_text(error),
+            )
+
+    def _reached(self, point: str) -> None:
+        self._vitals.reached(point)
+        self._tell(point)
+
+    def _note(self, error: Exception) -> None:
+        self._vitals.step()
+        self._figures.failed(error_text(error))
+
+    def _note_and_publish(self, error: Exception) -> None:
+        self._note(error)
+        self._heartbeat.publish()
+
+
+def _is_stream_error(error: Exception) -> bool:
+    return isinstance(error, StreamError)
 
 
 class BatchApplier:

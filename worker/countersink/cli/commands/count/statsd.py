@@ -19,6 +19,7 @@ from countersink.metrics.table import Sample, Samples
 from countersink.producers import Producer
 from countersink.producers.statsd import MapError, NotLoopback, Server, StatsdOptions
 from countersink.producers.statsd.tally import StatsdAction
+from countersink.runtime.log import logged
 from countersink.runtime.process import SignalQueue, signal_queue
 
 _DEFAULTS: Final = StatsdOptions()
@@ -101,7 +102,7 @@ def command(
 
     switch_before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
-    with metrics.logged(log_format):
+    with logged(log_format):
         try:
             with signal_queue((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as came:
                 with Server(options, producer) as server:

@@ -12,6 +12,7 @@ from countersink.cli import metrics, settings
 from countersink.cli.errors import values_checked
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import JOBS_STATES, SCHEDULER_STATES, Sample, Samples, one_of
+from countersink.runtime.log import logged
 from countersink.schedules.cron import parse
 from countersink.schedules.jobs import JOBS
 from countersink.schedules.options import JobOptions, JobsOptions, SchedulerOptions, Times
@@ -90,7 +91,7 @@ def scheduler_command(
         chosen = SchedulerOptions(mysql_url=mysql_url, redis_url=queue_url, jobs=jobs, **options)
     vitals = ProcessVitals()
     health = partial(_health, "scheduler", _scheduler_samples, vitals, queue_url, mysql_url)
-    with metrics.logged(log_format), metrics.served(metrics_host, metrics_port, health):
+    with logged(log_format), metrics.served(metrics_host, metrics_port, health):
         return run_scheduler(chosen, vitals=vitals)
 
 
@@ -145,7 +146,7 @@ def jobs_command(
         )
     vitals = ProcessVitals()
     health = partial(_health, "jobs", _jobs_samples, vitals, queue_url, mysql_url)
-    with metrics.logged(log_format), metrics.served(metrics_host, metrics_port, health):
+    with logged(log_format), metrics.served(metrics_host, metrics_port, health):
         return run_jobs(chosen, vitals=vitals)
 
 

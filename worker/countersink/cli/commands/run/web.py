@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import metrics, settings
+from countersink.cli import settings
 from countersink.cli.commands.maintain.info import found
 from countersink.cli.errors import Failure, values_checked
 from countersink.producers import Producer
+from countersink.runtime.log import logged
 from countersink.stream.connection import connect
 from countersink.web.options import WebOptions
 
@@ -97,7 +98,7 @@ def command(redis_url: str | None, mysql_url: str | None, log_format: str, **opt
         producing = settings.producer_options(redis_url)
     try:
         with (
-            metrics.logged(log_format) as handler,
+            logged(log_format) as handler,
             connect(redis_url, client_name="countersink-web-info") as client,
         ):
             return run(
