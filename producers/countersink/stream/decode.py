@@ -86,7 +86,7 @@ def decode(delivery: Delivery) -> Decoded:
 
 def entry_id_of(delivery: Delivery) -> str:
     """The entry's own id if it has a good one, whatever else is wrong with it; else its hash."""
-    own = next((value for name, value in delivery.fields if name == b"id"), None)
+    own = delivery.first(b"id")
     if own is not None:
         try:
             return _read_id(own)

@@ -131,6 +131,10 @@ class Delivery:
     fields: tuple[tuple[bytes, bytes], ...]
     derived: str | None = None
 
+    def first(self, field: bytes) -> bytes | None:
+        """The value of a field, the first one of a repeated field; None: it has no such field."""
+        return next((value for name, value in self.fields if name == field), None)
+
 
 @cache
 def script(name: str) -> str:

@@ -82,22 +82,26 @@ class Intake:
         group: the consumer's own; its streams are kept up to date.
         options: the worker's.
         log: the worker's.
+
+    Attributes:
+        lost: entries that were trimmed before anyone applied them, as far as this worker found out.
     """
 
     def __init__(self, group: Group, options: WorkerOptions, log: Log) -> None:
         self._group = group
         self._options = options
         self._log = log
+        self._raw: deque[Delivery] = deque()
         every = options.claim_every_s
         if options.drain:
             every = min(every, _DRAIN_CLAIM_EVERY_S)
-        self._recovery = Recovery(group, options, every, log)
-        self._raw: deque[Delivery] = deque()
-
-    @property
-    def lost(self) -> int:
-        """Entries that were trimmed before anyone applied them, as far as this worker found out."""
-        return self._recovery.lost
+        self._partitions = _Every(PARTITIONS_EVERY_S)
+        self._claims = _Every(every)
+        self._orphans = _Every(every)
+        self._consumers = _Every(CONSUMERS_EVERY_S)
+        self._say_next: dict[str, float] = {}
+        self._count = min(RECOVER_COUNT, options.batch_entries)
+        self.lost = 0
 
     @property
     def waiting(self) -> int:
@@ -115,7 +119,7 @@ class Intake:
             hands it out.
         """
         if fresh and not self._raw:
-            self._recovery.run(self._raw)
+            self._recover()
             if not self._raw:
                 self._read()
         batch = self._decode()
@@ -137,90 +141,14 @@ class Intake:
             batch.add(held, entry)
         return batch
 
-
-def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
-    """The entry's id (32 hex digits), and the entry for the store.
-
-    Where decoding itself fails, which is a bug, all of it is a dead letter, and the log says so.
-    """
-    payload = _first(delivery, b"rows")
-    try:
-        entry = decode(delivery)
-    except Exception as error:
-        log(
-            WorkerAction.ENTRY_FAILED,
-            "an entry cannot be decoded: it goes to the dead letters",
-            level=logging.ERROR,
-            bug=error,
-            stream=delivery.stream,
-            stream_id=delivery.stream_id,
-        )
-        entry_id = entry_id_of(delivery)
-        at = int(delivery.stream_id.partition("-")[0])
-        return entry_id, buried(
-            Incoming(bytes.fromhex(entry_id), at, (), (), delivery.stream, payload)
-        )
-    name = bytes.fromhex(entry.id)
-    dead = [
-        DeadRow(name, bad.position, delivery.stream, entry.at, bad.reason, bad.detail, bad.payload)
-        for bad in entry.bad
-    ]
-    return entry.id, Incoming(name, entry.at, entry.rows, dead, delivery.stream, payload)
-
-
-def buried(entry: Incoming) -> Incoming:
-    """``entry`` with nothing to count: as a whole among the dead letters, as ``internal_error``."""
-    grave = DeadRow(
-        entry.id,
-        WHOLE_ENTRY,
-        entry.stream,
-        entry.at,
-        DeadReason.INTERNAL_ERROR,
-        INTERNAL_DETAIL,
-        entry.payload or b"",
-    )
-    return Incoming(entry.id, entry.at, (), (grave,), entry.stream, entry.payload)
-
-
-def _first(delivery: Delivery, field: bytes) -> bytes | None:
-    return next((value for name, value in delivery.fields if name == field), None)
-
-
-class Recovery:
-    """What a worker does for the queue besides reading it, every few seconds, between batches:
-    keeps the list of streams current, and finds what other workers left behind. For one thread.
-
-    Args:
-        group: its ``streams`` are replaced when the number of partitions changes.
-        options: the worker's.
-        claim_every_s: seconds between two looks for entries left behind.
-        log: the worker's.
-    """
-
-    def __init__(
-        self, group: Group, options: WorkerOptions, claim_every_s: float, log: Log
-    ) -> None:
-        self._group = group
-        self._options = options
-        self._log = log
-        self._partitions = _Every(PARTITIONS_EVERY_S)
-        self._claims = _Every(claim_every_s)
-        self._orphans = _Every(claim_every_s)
-        self._consumers = _Every(CONSUMERS_EVERY_S)
-        self._found: deque[Delivery] = deque()
-        self._say_next: dict[str, float] = {}
-        self._count = min(RECOVER_COUNT, options.batch_entries)
-        self.lost = 0
-
-    def run(self, found: deque[Delivery]) -> None:
-        """Do the chores that are due; entries to apply that others left behind are appended to
-        ``found``.
+    def _recover(self) -> None:
+        """Do the chores that are due: keep the list of streams current, and take in entries that
+        other workers left behind.
 
         Raises:
             StreamUnavailable: what was due is done at the next call.
         """
         self._do(self._partitions, self._follow_partitions)
-        self._found = found
         self._do(self._claims, self._claim)
         self._do(self._orphans, self._sweep)
         self._do(self._consumers, self._forget_consumers)
@@ -280,7 +208,7 @@ class Recovery:
             )
             self._claims.at_once()
         if claimed.deliveries:
-            self._found.extend(claimed.deliveries)
+            self._raw.extend(claimed.deliveries)
             self._claims.at_once()  # there may be more
             self._log(
                 WorkerAction.CLAIMED,
@@ -291,7 +219,7 @@ class Recovery:
     def _sweep(self) -> None:
         orphans = self._group.orphans(self._options.claim_idle_ms, self._count)
         if orphans:
-            self._found.extend(orphans)
+            self._raw.extend(orphans)
             if len(orphans) >= self._count:
                 self._orphans.at_once()  # there may be more; these are settled before that look
             self._log(
@@ -307,6 +235,50 @@ class Recovery:
             # when it reads.
             if self._group.delete_consumer(name):
                 self._log(WorkerAction.CONSUMER_REMOVED, "forgot an idle consumer", removed=name)
+
+
+def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
+    """The entry's id (32 hex digits), and the entry for the store.
+
+    Where decoding itself fails, which is a bug, all of it is a dead letter, and the log says so.
+    """
+    payload = delivery.first(b"rows")
+    try:
+        entry = decode(delivery)
+    except Exception as error:
+        log(
+            WorkerAction.ENTRY_FAILED,
+            "an entry cannot be decoded: it goes to the dead letters",
+            level=logging.ERROR,
+            bug=error,
+            stream=delivery.stream,
+            stream_id=delivery.stream_id,
+        )
+        entry_id = entry_id_of(delivery)
+        at = int(delivery.stream_id.partition("-")[0])
+        return entry_id, buried(
+            Incoming(bytes.fromhex(entry_id), at, (), (), delivery.stream, payload)
+        )
+    name = bytes.fromhex(entry.id)
+    dead = [
+        DeadRow(name, bad.position, delivery.stream, entry.at, bad.reason, bad.detail, bad.payload)
+        for bad in entry.bad
+    ]
+    return entry.id, Incoming(name, entry.at, entry.rows, dead, delivery.stream, payload)
+
+
+def buried(entry: Incoming) -> Incoming:
+    """``entry`` with nothing to count: as a whole among the dead letters, as ``internal_error``."""
+    grave = DeadRow(
+        entry.id,
+        WHOLE_ENTRY,
+        entry.stream,
+        entry.at,
+        DeadReason.INTERNAL_ERROR,
+        INTERNAL_DETAIL,
+        entry.payload or b"",
+    )
+    return Incoming(entry.id, entry.at, (), (grave,), entry.stream, entry.payload)
 
 
 class _Every:

@@ -201,6 +201,7 @@ def _is_stream_error(error: Exception) -> bool:
     return isinstance(error, StreamError)
 
 
+@dataclass(repr=False, eq=False)
 class BatchApplier:
     """Applies batches through one connection: as a whole, or entry by entry where something
     unforeseen goes wrong. For one thread.
@@ -213,20 +214,14 @@ class BatchApplier:
         reached: called with each of :data:`countersink.store.apply.apply.POINTS`.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], Session],
-        slot: int,
-        patience: Patience,
-        log: Log,
-        reached: Callable[[str], object] = lambda point: None,
-    ) -> None:
-        self._connect = connect
-        self._slot = slot
-        self._patience = patience
-        self._log = log
-        self._reached = reached
-        self._applier = Applier(connect, slot, reached=reached)
+    _connect: Callable[[], Session]
+    _slot: int
+    _patience: Patience
+    _log: Log
+    _reached: Callable[[str], object] = lambda point: None
+
+    def __post_init__(self) -> None:
+        self._applier = Applier(self._connect, self._slot, reached=self._reached)
 
     def use_slot(self, slot: int) -> None:
         """Count into another slot from the next batch on."""
@@ -284,7 +279,7 @@ class BatchApplier:
         return self._try([buried(entry)])
 
     def _renew(self) -> None:
-        self._applier.close()
+        self.close()
         self._applier = Applier(self._connect, self._slot, reached=self._reached)
 
 
