@@ -24,7 +24,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -174,18 +175,14 @@ def _flush(everyone: list["Producer"]) -> float:
     deadline = time.monotonic() + _longest_timeout(everyone)
     waiting = []
     for producer in everyone:
-        try:
+        with _complaining():
             waiting.append(producer.begin_flush(deadline))
-        except Exception:
-            _complain()
     while waiting:
         left = []
         for over in waiting:
-            try:
+            with _complaining():
                 if not over():
                     left.append(over)
-            except Exception:
-                _complain()
         waiting = left
         if waiting:
             sleep(POLL_SECONDS)
@@ -200,15 +197,18 @@ def _close(everyone: list["Producer"]) -> None:
         producer.stop_counting()
     deadline = _flush(everyone)
     for producer in everyone:
-        try:
+        with _complaining():
             producer.close_at_exit(deadline)
-        except Exception:
-            _complain()
     _end.until = time.monotonic() + GRACE_SECONDS
 
 
-def _complain() -> None:
-    _log("internal_error", "at the end of the process:", level=logging.ERROR, bug=sys.exception())
+@contextmanager
+def _complaining() -> Iterator[None]:
+    """Log an exception of the block instead of raising it."""
+    try:
+        yield
+    except Exception as error:
+        _log("internal_error", "at the end of the process:", level=logging.ERROR, bug=error)
 
 
 # --- signals ---------------------------------------------------------------------------------
@@ -336,10 +336,8 @@ class _Hook:
 
         @wraps(original)
         def hooked(*args: Any, **named: Any) -> Any:
-            try:
+            with _complaining():
                 before(*args, **named)
-            except Exception:
-                _complain()
             return original(*args, **named)
 
         hooked.__module__ = self._module.__name__  # where pickle finds it, as it does the original

@@ -52,31 +52,26 @@ class Options:
     handle_os_exit: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("flush_interval", "socket_timeout", "exit_timeout"):
-            _check_seconds(name, getattr(self, name))
-        for name in (
-            "max_rows",
-            "max_bytes_in_memory",
-            "max_rows_in_memory",
-            "max_stream_length",
-            "spool_max_bytes",
-        ):
-            value = getattr(self, name)
-            if value is None and name == "max_rows_in_memory":
-                continue
-            if type(value) is not int:
-                raise TypeError(f"{name} is an int, not {type(value).__name__}")
-            if value < 1:
-                raise ValueError(f"{name} is at least 1, not {value}")
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if isinstance(field.default, float):
+                _check_seconds(name, value)
+            elif isinstance(field.default, bool):
+                if type(value) is not bool:
+                    raise TypeError(f"{name} is True or False")
+            elif isinstance(field.default, int) or (
+                name == "max_rows_in_memory" and value is not None
+            ):
+                if type(value) is not int:
+                    raise TypeError(f"{name} is an int, not {type(value).__name__}")
+                if value < 1:
+                    raise ValueError(f"{name} is at least 1, not {value}")
         if self.spool is not None and not isinstance(self.spool, str):
             raise TypeError(f"spool is a directory's path, not {type(self.spool).__name__}")
         if self.spool == "":
             raise ValueError("spool is a directory's path, not empty; leave it out for no spool")
         if type(self.id_scope) is not str or len(self.id_scope) > MAX_COUNTER_LENGTH:
             raise ValueError(f"id_scope is a str of at most {MAX_COUNTER_LENGTH} characters")
-        for name in ("handle_sigterm", "handle_os_exit"):
-            if type(getattr(self, name)) is not bool:
-                raise TypeError(f"{name} is True or False")
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> tuple[str, Options]:

@@ -13,6 +13,7 @@ import redis
 from countersink.producers.options import Options
 from countersink.producers.outbox import Parcel
 from countersink.runtime.log import Log
+from countersink.runtime.retry import Backoff
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import connect, mapped
 from countersink.stream.errors import StreamError, StreamMisconfigured, translate
@@ -52,7 +53,7 @@ class RedisLink:
         self._client: redis.Redis | None = None
         self._partition = 0
         self._share = random.SystemRandom().random()  # which partition: the same all life long
-        self._backoff = FIRST_BACKOFF_SECONDS
+        self._backoff = Backoff(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         self._not_before = 0.0
         self._aborted = False
 
@@ -96,7 +97,7 @@ class RedisLink:
         if client is None:
             return []
         try:
-            delivery: SendResult = deliver(client, self._partition, parcels)
+            delivery = deliver(client, self._partition, parcels)
         except StreamError as error:
             for parcel in parcels:
                 parcel.in_doubt = True
@@ -137,7 +138,7 @@ class RedisLink:
         self._partition = choose_partition(client, self._share)
         self.trail.follow(client, self._stream)
         self.connected = True
-        self._backoff = FIRST_BACKOFF_SECONDS
+        self._backoff = Backoff(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         if self.failures:
             self._log("connected", "Redis answers again")
         with mapped():
@@ -158,8 +159,7 @@ class RedisLink:
     def _fail(self, error: StreamError) -> None:
         self.failures += 1
         self.last_error = str(error)
-        self._not_before = time.monotonic() + self._backoff * random.uniform(0.5, 1.0)
-        self._backoff = min(MAX_BACKOFF_SECONDS, self._backoff * 2)
+        self._not_before = time.monotonic() + self._backoff.pause_s()
         if not self._aborted:
             self._log.seldom("unavailable", f"{error}; rows wait in memory")
         self.close()

@@ -3,6 +3,7 @@ increments were dropped and why; how often it is logged: ``QUIET_S`` in ``runtim
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from countersink.producers.buffer.events import EventBuffer
@@ -21,29 +22,21 @@ ADOPT_SECONDS: Final = 10.0
 """Between two looks for segments of dead processes."""
 
 
+@dataclass(repr=False, eq=False)
 class SendThread(WorkThread):
     """Flushes at intervals, early when many rows wait, and at once when asked to."""
 
-    def __init__(
-        self,
-        link: RedisLink,
-        outbox: Outbox,
-        events: EventBuffer,
-        clock: RedisClock,
-        log: Log,
-        spool: Spool | None,
-        options: Options,
-    ) -> None:
+    _link: RedisLink
+    _outbox: Outbox
+    _events: EventBuffer
+    _clock: RedisClock
+    _log: Log
+    _spool: Spool | None
+    _options: Options
+
+    def __post_init__(self) -> None:
         super().__init__("countersink-sender")
-        self._link = link
-        self._outbox = outbox
-        self._events = events
-        self._buffer = events.buffer
-        self._clock = clock
-        self._log = log
-        self._spool = spool
-        self._interval = options.flush_interval
-        self._max_rows = options.max_rows
+        self._buffer = self._events.buffer
         self._urgent = False
         self._idle = False
         self._next_flush = 0.0
@@ -59,7 +52,7 @@ class SendThread(WorkThread):
         """There are rows: flush now if there are many, or if none were sent for an interval, so
         that a short-lived process has sent the first ones before it ends; else when it is time.
         """
-        if self._buffer.growing >= self._max_rows:
+        if self._buffer.growing >= self._options.max_rows:
             self.flush_now()
         elif self._idle:
             self._idle = False
@@ -82,13 +75,13 @@ class SendThread(WorkThread):
                 self._log.bug("the sender")
                 self._link.close()  # whatever has gone wrong there, begin anew
                 self._next_flush = 0.0
-                sleep(min(self._interval, AFTER_BUG_SECONDS))
+                sleep(min(self._options.flush_interval, AFTER_BUG_SECONDS))
         self._link.close()
 
     def work_once(self) -> None:
         """Send everything that is there now, as far as Redis takes it."""
         self._urgent = False
-        self._next_flush = time.monotonic() + self._interval
+        self._next_flush = time.monotonic() + self._options.flush_interval
         upto = self._buffer.generation
         if not (self._link.ready() and self._replay() and self._send(upto)):
             # What is not sealed goes on coalescing, which bounds memory by distinct rows.
@@ -191,6 +184,7 @@ class SendThread(WorkThread):
 POLL_SECONDS: Final = 0.02
 
 
+@dataclass(repr=False, eq=False)
 class Flush:
     """Has the send thread send, and the spool thread write what Redis does not take in time.
 
@@ -199,30 +193,23 @@ class Flush:
     Attributes:
         generation: what is to be stored, from :meth:`Outbox.mark`.
 
-    Args:
-        deadline: the monotonic time at which it is no longer waited for.
+    The last field is the monotonic time at which it is no longer waited for.
     """
 
-    def __init__(
-        self,
-        link: RedisLink,
-        outbox: Outbox,
-        sender: SendThread,
-        spool_thread: SpoolThread | None,
-        generation: int,
-        deadline: float,
-    ) -> None:
-        self._link = link
-        self._outbox = outbox
-        self._spool_thread = spool_thread
-        self.generation = generation
-        self._deadline = deadline
-        self._failures = link.failures
-        self._spool_at = (time.monotonic() + deadline) / 2
+    _link: RedisLink
+    _outbox: Outbox
+    _sender: SendThread
+    _spool_thread: SpoolThread | None
+    generation: int
+    _deadline: float
+
+    def __post_init__(self) -> None:
+        self._failures = self._link.failures
+        self._spool_at = (time.monotonic() + self._deadline) / 2
         self._spooling = False
         if not self.stored():
-            link.try_now()
-            sender.flush_now()
+            self._link.try_now()
+            self._sender.flush_now()
 
     def stored(self) -> bool:
         """Whether everything is stored."""

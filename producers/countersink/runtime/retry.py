@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from countersink.runtime.errors import GivenUp
@@ -142,6 +143,7 @@ def retry(
             pause(backoff.pause_s())
 
 
+@dataclass(repr=False, eq=False)
 class Patience:
     """Repeats what fails for want of one server until it succeeds or a stop is requested. For one
     thread.
@@ -155,18 +157,14 @@ class Patience:
         waiting: called before each pause, with the error.
     """
 
-    def __init__(
-        self,
-        service: str,
-        passes: Callable[[Exception], bool],
-        stop: Stop,
-        log: Log,
-        waiting: Callable[[Exception], None] = lambda error: None,
-    ) -> None:
-        self._outage = Outage(service, log, tolerated=1, comfort=", nothing is lost")
-        self._passes = passes
-        self._stop = stop
-        self._waiting = waiting
+    _service: str
+    _passes: Callable[[Exception], bool]
+    _stop: Stop
+    _log: Log
+    _waiting: Callable[[Exception], None] = lambda error: None
+
+    def __post_init__(self) -> None:
+        self._outage = Outage(self._service, self._log, tolerated=1, comfort=", nothing is lost")
 
     def call(self, work: Callable[[], Result]) -> Result:
         """The result of ``work``, which is called until it succeeds.

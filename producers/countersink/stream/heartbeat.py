@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import redis
@@ -18,6 +19,7 @@ TIMEOUT_S: Final = 1.0
 """Seconds that Redis has for it: it is not worth waiting for."""
 
 
+@dataclass(repr=False, eq=False)
 class Heartbeat:
     """Writes the hash at most every ``every_s`` seconds; never raises, never repeats.
 
@@ -30,17 +32,12 @@ class Heartbeat:
         every_s: seconds between two.
     """
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        key: str,
-        fields: Callable[[], Mapping[str, str | int | float | None]],
-        every_s: float,
-    ) -> None:
-        self._client = client
-        self._key = key
-        self._fields = fields
-        self._every_s = every_s
+    _client: redis.Redis
+    _key: str
+    _fields: Callable[[], Mapping[str, str | int | float | None]]
+    _every_s: float
+
+    def __post_init__(self) -> None:
         self._fixed: dict[str, str | int] = {"pid": os.getpid(), "host": socket.gethostname()}
         self._next = 0.0
 

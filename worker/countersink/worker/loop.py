@@ -288,6 +288,7 @@ def total(parts: Sequence[Applied]) -> Applied:
     return Applied(*(sum(figures) for figures in zip(*map(astuple, parts), strict=True)))
 
 
+@dataclass(repr=False, eq=False)
 class Slot:
     """The worker's slot: a lease on one of 1 to 255, so that two workers never wait for each
     other's rows. For one thread.
@@ -303,18 +304,12 @@ class Slot:
         renew_every_s: seconds between two renewals.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], Session],
-        holder: str,
-        log: Log,
-        *,
-        renew_every_s: float = RENEW_EVERY_S,
-    ) -> None:
-        self._connect = connect
-        self._holder = holder
-        self._log = log
-        self._every = renew_every_s
+    _connect: Callable[[], Session]
+    _holder: str
+    _log: Log
+    renew_every_s: float = RENEW_EVERY_S
+
+    def __post_init__(self) -> None:
         self._session: Session | None = None
         self._next = 0.0
         self._number: int | None = None
@@ -326,7 +321,7 @@ class Slot:
             StoreError: call again; SchemaMismatch: or do not.
         """
         self._number = lease_worker_slot(self._open(), self._holder, LEASE_S)
-        self._next = time.monotonic() + self._every
+        self._next = time.monotonic() + self.renew_every_s
         return self._number
 
     def keep(self) -> int:
@@ -342,7 +337,7 @@ class Slot:
         if self._number is None:
             raise RuntimeError("take() comes first")
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._every
+            self._next = time.monotonic() + self.renew_every_s
             try:
                 self._renew(self._number)
             except StoreError as error:

@@ -8,6 +8,7 @@ in no other.
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from countersink.producers.buffer.events import ALL_CHUNK, CHUNK, MAX_RAW, EventBuffer, Mode
@@ -36,6 +37,7 @@ ALIVE_SECONDS: Final = 0.1
 Answer = TypeVar("Answer")
 
 
+@dataclass(repr=False, eq=False)
 class FoldThread(Thread):
     """Folds every 50 ms while there are events, and right at each minute's end.
 
@@ -47,20 +49,14 @@ class FoldThread(Thread):
         draining: whether rows leave memory, which is full since the monotonic time given.
     """
 
-    def __init__(
-        self,
-        events: EventBuffer,
-        clock: RedisClock,
-        log: Log,
-        rows_waiting: Callable[[], None],
-        draining: Callable[[float], bool],
-    ) -> None:
+    _events: EventBuffer
+    _clock: RedisClock
+    _log: Log
+    _rows_waiting: Callable[[], None]
+    _draining: Callable[[float], bool]
+
+    def __post_init__(self) -> None:
         super().__init__("countersink-folder")
-        self._events = events
-        self._clock = clock
-        self._log = log
-        self._rows_waiting = rows_waiting
-        self._draining = draining
         # Not an Event, whose lock a caller could meet again: in a signal handler, or in a finalizer
         # that the garbage collector runs, in the midst of set(). A SimpleQueue is reentrant.
         self._wakeups: SimpleQueue[Callable[[], None] | None] = SimpleQueue()

@@ -5,6 +5,7 @@ failed write."""
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -113,6 +114,7 @@ class Spool:
             current.close()
 
 
+@dataclass(repr=False, eq=False)
 class SpoolThread(WorkThread):
     """Spools when memory is half full, and when a flush asks for it.
 
@@ -121,21 +123,15 @@ class SpoolThread(WorkThread):
         last_error: the last failure's text.
     """
 
-    def __init__(
-        self,
-        spool: Spool,
-        outbox: Outbox,
-        buffer: RowBuffer,
-        log: Log,
-        stored: Callable[[], None],
-    ) -> None:
+    _spool: Spool
+    _outbox: Outbox
+    _buffer: RowBuffer
+    _log: Log
+    _stored: Callable[[], None]
+
+    def __post_init__(self) -> None:
         super().__init__("countersink-spooler")
         self.last_error: str | None = None
-        self._spool = spool
-        self._outbox = outbox
-        self._buffer = buffer
-        self._log = log
-        self._stored = stored
         self._upto = 0
         self._not_before = 0.0
         self.failing = False
@@ -191,22 +187,18 @@ class SpoolThread(WorkThread):
             return False
         try:
             self._spool.append(parcels)
-        except SpoolError as error:
-            self._failed(parcels, error)
-        except BaseException:
+        except BaseException as error:
+            # Those that were sent before have stayed in the outbox.
             self._outbox.post([parcel for parcel in parcels if parcel.at is None])
-            raise
+            if not isinstance(error, SpoolError):
+                raise
+            self.last_error = self._spool.failure = str(error)
+            self._not_before = time.monotonic() + RETRY_SECONDS
+            self.failing = True
+            self._log.seldom("spool_failed", f"{error}; rows stay in memory", level=logging.ERROR)
         else:
             self.failing = False
             self._spool.failure = None
             self._outbox.settle(parcels, spooled=True)
             self._stored()
         return True
-
-    def _failed(self, parcels: list[Parcel], error: SpoolError) -> None:
-        # Those that were sent before have stayed in the outbox.
-        self._outbox.post([parcel for parcel in parcels if parcel.at is None])
-        self.last_error = self._spool.failure = str(error)
-        self._not_before = time.monotonic() + RETRY_SECONDS
-        self.failing = True
-        self._log.seldom("spool_failed", f"{error}; rows stay in memory", level=logging.ERROR)

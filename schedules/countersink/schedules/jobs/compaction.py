@@ -160,27 +160,23 @@ def job(context: Context) -> JobOutcome:
     return JobOutcome(done.rows_before - done.rows_after, said, finished=done.finished)
 
 
+@dataclass(repr=False, eq=False)
 class _Pass:
     """One pass over the buckets."""
 
-    def __init__(
-        self,
-        mover: Mover,
-        pace: Pace,
-        what: CompactOptions,
-        progress: Callable[[Compacted], object] | None,
-    ) -> None:
-        self._mover = mover
-        self._pace = pace
-        self._what = what
-        self._progress = progress
+    _mover: Mover
+    _pace: Pace
+    _what: CompactOptions
+    _progress: Callable[[Compacted], object] | None
+
+    def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._unknown: list[BucketKey] = []
         self._group: list[str] = []
         self._counters = self._done = 0  # all of them, and those before the group
         self._all = self._seen = 0  # buckets of the group
         self._window = _FIRST_WINDOW
-        self._now, self._policies = mover.run(now_and_policies)
+        self._now, self._policies = self._mover.run(now_and_policies)
 
     def run(self) -> Compacted:
         names = self._names()

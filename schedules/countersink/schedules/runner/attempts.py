@@ -264,6 +264,7 @@ def shared_moment() -> ctypes.c_double:
     return moment
 
 
+@dataclass(repr=False, eq=False)
 class LeaseRenewal:
     """Keeps the lease of an attempt that has begun, inside a ``with`` block.
 
@@ -275,10 +276,11 @@ class LeaseRenewal:
         attempt: whose lease.
     """
 
-    def __init__(self, held_until: ctypes.c_double, options: JobsOptions, attempt: Attempt) -> None:
-        self._held_until = held_until
-        self._options = options
-        self._attempt = attempt
+    _held_until: ctypes.c_double
+    _options: JobsOptions
+    _attempt: Attempt
+
+    def __post_init__(self) -> None:
         self._lost = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)

@@ -22,11 +22,10 @@ from countersink.runtime.log import error_text
 from countersink.schedules.errors import RunFailed
 from countersink.schedules.report import EVERY_S, ScheduleAction
 from countersink.schedules.runner.rq import (
-    FAILURE_TTL_S,
     PIECES,
-    RESULT_TTL_S,
     Process,
     connect_queue,
+    enqueue,
     fetched,
     installed,
     is_timeout,
@@ -168,17 +167,15 @@ class BackfillJobs:
         """
         name = f"backfill-{run}-{self._token}-{number}"
         self._jobs[run].append(name)
-        with mapped():
-            self._queue.enqueue_call(
-                PIECES,
-                args=(run,),
-                kwargs={**terms, "limit_s": LIMIT_S},
-                timeout=LIMIT_S,
-                result_ttl=RESULT_TTL_S,
-                failure_ttl=FAILURE_TTL_S,
-                description=f"pieces of backfill {run}",
-                job_id=name,
-            )
+        enqueue(
+            self._queue,
+            PIECES,
+            args=(run,),
+            kwargs={**terms, "limit_s": LIMIT_S},
+            timeout=LIMIT_S,
+            description=f"pieces of backfill {run}",
+            job_id=name,
+        )
 
     def alive(self, run: int) -> int:
         """How many of the jobs that were enqueued here for a run wait or work.

@@ -65,32 +65,32 @@ def run(
     adopt(log, "rq.worker", "rq.job", "rq.queue", "rq.registry")
     # For the runs; they ask it, not this process.
     connect(options.redis_url).close()
-    client = connect_queue(options.jobs_redis_url, client_name="countersink-jobs")
-    hasty = connect(options.jobs_redis_url, socket_timeout=TIMEOUT_S)
-    process = Process(options, registry, log, os.getpid())
-    install(process)
-    _preload(registry, log)
-    supervisor = _Supervisor(name, stop, process, ProcessHeartbeat(hasty, "jobs", name, vitals))
-    try:
-        with stop_by_signals(
-            stop,
-            log,
-            options.stop_within_s,
-            doing="ending in good order",
-            asked=supervisor.tell,
-            forced=supervisor.kill,
-        ):
-            log(ScheduleAction.STARTED, "a job process starts", pid=os.getpid())
-            while not stop.requested:
-                supervisor.work(client)
-            supervisor.kill()
-            supervisor.figures.withdraw()
-            log(ScheduleAction.STOPPED, "a job process ends")
-    finally:
-        supervisor.ended = True
-        install(None)
-        client.close()
-        hasty.close()
+    with (
+        connect_queue(options.jobs_redis_url, client_name="countersink-jobs") as client,
+        connect(options.jobs_redis_url, socket_timeout=TIMEOUT_S) as hasty,
+    ):
+        process = Process(options, registry, log, os.getpid())
+        install(process)
+        _preload(registry, log)
+        supervisor = _Supervisor(name, stop, process, ProcessHeartbeat(hasty, "jobs", name, vitals))
+        try:
+            with stop_by_signals(
+                stop,
+                log,
+                options.stop_within_s,
+                doing="ending in good order",
+                asked=supervisor.tell,
+                forced=supervisor.kill,
+            ):
+                log(ScheduleAction.STARTED, "a job process starts", pid=os.getpid())
+                while not stop.requested:
+                    supervisor.work(client)
+                supervisor.kill()
+                supervisor.figures.withdraw()
+                log(ScheduleAction.STOPPED, "a job process ends")
+        finally:
+            supervisor.ended = True
+            install(None)
     return DONE
 
 

@@ -135,6 +135,16 @@ def make_queue(client: redis.Redis) -> Any:
     return Queue(QUEUE, connection=client, serializer=JSONSerializer, job_class=RunJob)
 
 
+def enqueue(queue: Any, function: str, **call: Any) -> None:
+    """Put a call into RQ's queue; ``call``: of its ``enqueue_call``.
+
+    Raises:
+        StreamError: it may be in the queue or not.
+    """
+    with mapped():
+        queue.enqueue_call(function, result_ttl=RESULT_TTL_S, failure_ttl=FAILURE_TTL_S, **call)
+
+
 class RunQueue:
     """The queue as the scheduler uses it.
 
@@ -160,16 +170,14 @@ class RunQueue:
         Raises:
             StreamError: it may be in the queue or not.
         """
-        with mapped():
-            self._queue.enqueue_call(
-                FUNCTION,
-                args=(job, planned_at.strftime(TIME_FORMAT), attempt, limit_s),
-                timeout=limit_s,
-                result_ttl=RESULT_TTL_S,
-                failure_ttl=FAILURE_TTL_S,
-                description=f"{job} of {planned_at:%Y-%m-%d %H:%M:%S} UTC, attempt {attempt}",
-                job_id=run_id(job, planned_at),
-            )
+        enqueue(
+            self._queue,
+            FUNCTION,
+            args=(job, planned_at.strftime(TIME_FORMAT), attempt, limit_s),
+            timeout=limit_s,
+            description=f"{job} of {planned_at:%Y-%m-%d %H:%M:%S} UTC, attempt {attempt}",
+            job_id=run_id(job, planned_at),
+        )
         self._vitals.runs += 1
 
     def waiting(self) -> set[str]:
