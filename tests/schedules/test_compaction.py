@@ -210,12 +210,9 @@ def test_compacted_buckets_cost_a_look_for_many_of_them(tables: Tables) -> None:
     for number in range(300):
         bucket = datetime(2019, 1, 1, tzinfo=UTC) + timedelta(days=number)
         tables.plant(spread([b"a"], (0,), f"{bucket:%Y-%m-%d %H:%M:%S}"))
-    proxy = MySQLProxy.to(tables.url)
-    try:
+    with MySQLProxy.to(tables.url) as proxy:
         compact(partial(open_tables, proxy.url(tables.url)), CompactOptions())
         looks = [request for request in proxy.seen if "slot > 0" in request.text]
-    finally:
-        proxy.close()
     # The window doubles from 8 as long as a look is quick; on a slow machine it stays.
     assert len(looks) < 300 // 8 + 2
 

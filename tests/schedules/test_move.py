@@ -184,13 +184,10 @@ def test_whoever_changes_counters_waits_for_a_move_to_a_month(
                     other.execute(statement)
                 refused.append(statement)
 
-    proxy = MySQLProxy.to(mysql_url)
-    try:
+    with MySQLProxy.to(mysql_url) as proxy:
         proxy.when("*", Phase.AFTER, Deed.PASS, call=change, where=is_locking)
         with open_tables(proxy.url(mysql_url)) as session:
             assert move(session, BucketRange("v", LABEL, b"a", b"a", MARCH)).moved == 2
-    finally:
-        proxy.close()
     assert len(refused) == 2
 
 
@@ -224,13 +221,10 @@ def test_a_row_that_comes_between_reading_and_deleting_waits_and_is_counted(
             except Conflict as error:
                 refused.append(error.code)
 
-    proxy = MySQLProxy.to(mysql_url)
-    try:
+    with MySQLProxy.to(mysql_url) as proxy:
         proxy.when("*", Phase.AFTER, Deed.PASS, call=insert, where=is_locking)
         with open_tables(proxy.url(mysql_url)) as session:
             assert move(session, WHOLE).moved == 4
-    finally:
-        proxy.close()
     assert refused == [1205]
     tables.check_ledger()
 
@@ -240,15 +234,12 @@ def test_without_gap_locks_a_row_that_comes_between_stops_the_move(
 ) -> None:
     tables.plant(spread([b"a", b"c"], (1, 2)))
     insert = [("v", DAY, b"b", 1, 1)]
-    proxy = MySQLProxy.to(mysql_url)
-    try:
+    with MySQLProxy.to(mysql_url) as proxy:
         rule = proxy.when(
             "*", Phase.AFTER, Deed.PASS, call=lambda _: tables.plant(insert), where=is_locking
         )
         with connect(proxy.url(mysql_url)) as session, pytest.raises(Conflict, match="in between"):
             move(session, WHOLE)
-    finally:
-        proxy.close()
     assert rule.acted == 1
     assert len(tables.slots()) == 5
     tables.check_ledger()
@@ -260,13 +251,10 @@ def test_a_connection_lost_at_commit_is_made_again_and_the_range_with_it(
 ) -> None:
     tables.plant(spread([b"a", b"b"], (1, 2, 300)))
     before = tables.totals()
-    proxy = MySQLProxy.to(mysql_url)
-    try:
+    with MySQLProxy.to(mysql_url) as proxy:
         rule = proxy.when("commit_other", phase, Deed.CUT, times=1)
         with Mover(lambda: open_tables(proxy.url(mysql_url)), Pace(), 2000) as mover:
             mover.move(WHOLE)
-    finally:
-        proxy.close()
     assert rule.acted == 1
     assert tables.totals() == before
     assert len(tables.slots()) == 2
@@ -286,13 +274,10 @@ def test_a_look_at_a_table_that_is_being_altered_is_taken_again(
     tables: Tables, mysql_url: str
 ) -> None:
     tables.plant(spread([b"a"], (1, 2)))
-    proxy = MySQLProxy.to(mysql_url)
-    try:
+    with MySQLProxy.to(mysql_url) as proxy:
         rule = proxy.when("select", Phase.BEFORE, Deed.ERROR, error=1205, times=2, where=is_look)
         with Mover(lambda: open_tables(proxy.url(mysql_url)), Pace(), 2000) as mover:
             part = mover.run(lambda session: next_part(session, "v", LABEL, rows=20))
-    finally:
-        proxy.close()
     assert rule.acted == 2
     assert part == BucketRange("v", LABEL, b"a", b"a")
 
@@ -348,14 +333,11 @@ def test_every_statement_goes_by_the_primary_key(tables: Tables, mysql_url: str)
     tables.plant(spread([b"a"], (1, 2, 3), "9000-01-01 00:00:00"))
     tables.run("INSERT INTO counter (name, keep_days, created) VALUES ('v', 30, '2020-01-01')")
     tables.run("ANALYZE TABLE counter_slot")
-    proxy = MySQLProxy.to(mysql_url)
-    try:
+    with MySQLProxy.to(mysql_url) as proxy:
         connect_to = partial(open_tables, proxy.url(mysql_url))
         compact(connect_to, CompactOptions(rows=30, threshold=2))
         roll_up(connect_to, rows=30)
         texts = [request.text for request in proxy.seen if "counter_slot" in request.text]
-    finally:
-        proxy.close()
     # Others' rows: what is looked for must not be nearly all there is.
     tables.plant(("a", "9000-01-01 00:00:00", b"%04d" % number, 0, 1) for number in range(1000))
     tables.run("ANALYZE TABLE counter_slot")

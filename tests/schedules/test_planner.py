@@ -31,11 +31,16 @@ Rule = Callable[..., LeaderAt]
 
 @pytest.fixture
 def rule(session: Session, redis_client: redis.Redis, runs_url: str) -> Rule:
-    """Begins a leader: `rule({"j": "* * * * *"})`; the one before it is over."""
+    """Begins a leader: `rule({"j": "* * * * *"})`, which takes over at a time; the one
+    before it is over.
+    """
 
-    def make(jobs: dict[str, str], **more: Any) -> LeaderAt:
+    def make(jobs: dict[str, str], since: str = "", **more: Any) -> LeaderAt:
         depose(session)
-        return LeaderAt(session, redis_client, runs_url, jobs, **more)
+        leader = LeaderAt(session, redis_client, runs_url, jobs, **more)
+        if since:
+            leader.take_over(since)
+        return leader
 
     return make
 
@@ -48,8 +53,7 @@ def job_row(session: Session, name: str = "j") -> tuple[Any, ...]:
 
 
 def test_a_new_installation_has_missed_nothing(rule: Rule, session: Session) -> None:
-    leader = rule({"j": "*/10 * * * *", "o": "off"})
-    leader.take_over("12:04:30")
+    leader = rule({"j": "*/10 * * * *", "o": "off"}, "12:04:30")
     assert planned(session) == []
     assert job_row(session) == (
         "*/10 * * * *",
@@ -65,8 +69,7 @@ def test_a_new_installation_has_missed_nothing(rule: Rule, session: Session) -> 
 def test_what_is_due_is_planned_and_enqueued_once(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    leader = rule({"j": "* * * * * *"})
-    leader.take_over("12:00:00")
+    leader = rule({"j": "* * * * * *"}, "12:00:00")
     for moment in ("12:00:01", "12:00:01", "12:00:04", "12:00:03", "12:00:04"):
         leader.plan(moment)
     assert planned(session) == ["12:00:01", "12:00:02", "12:00:03", "12:00:04"]
@@ -80,12 +83,10 @@ def test_what_is_due_is_planned_and_enqueued_once(
 
 
 def test_what_is_more_than_a_minute_late_becomes_one_run(rule: Rule, session: Session) -> None:
-    leader = rule({"j": "*/30 * * * * *"})
-    leader.take_over("12:00:00")
+    leader = rule({"j": "*/30 * * * * *"}, "12:00:00")
     leader.plan("12:10:10")  # frozen for ten minutes, and still in charge
     assert planned(session) == ["12:09:30", "12:10:00"]
-    other = rule({"h": "0 * * * *"})
-    other.take_over("12:30:00")
+    other = rule({"h": "0 * * * *"}, "12:30:00")
     other.plan("16:20:00", "h")
     assert planned(session, "h") == ["16:00:00"]
 
@@ -93,16 +94,13 @@ def test_what_is_more_than_a_minute_late_becomes_one_run(rule: Rule, session: Se
 def test_a_new_leader_runs_the_last_missed_run_and_not_those_before_it(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    first = rule({"j": "*/10 * * * *"})
-    first.take_over("12:04:00")
+    first = rule({"j": "*/10 * * * *"}, "12:04:00")
     first.plan("12:10:00")
-    second = rule({"j": "*/10 * * * *"}, holder="b-2-y")
-    second.take_over("12:55:00")
+    second = rule({"j": "*/10 * * * *"}, "12:55:00", holder="b-2-y")
     assert planned(session) == ["12:10:00", "12:50:00"]
     assert queued(redis_client)[-1] == "j-20261121T125000Z"
     assert run_row(session, "j", at("12:50:00"))["token"] == second.token > first.token
-    third = rule({"j": "*/10 * * * *"})
-    third.take_over("12:56:00")  # nothing is missed: nothing twice
+    third = rule({"j": "*/10 * * * *"}, "12:56:00")  # nothing is missed: nothing twice
     third.plan("12:56:00")
     assert planned(session) == ["12:10:00", "12:50:00"]
 
@@ -110,10 +108,8 @@ def test_a_new_leader_runs_the_last_missed_run_and_not_those_before_it(
 def test_a_deposed_scheduler_plans_nothing(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    old = rule({"j": "* * * * *"})
-    old.take_over("12:00:00")
-    new = rule({"j": "* * * * *"}, holder="b-2-y")
-    new.take_over("12:00:30")
+    old = rule({"j": "* * * * *"}, "12:00:00")
+    rule({"j": "* * * * *"}, "12:00:30", holder="b-2-y")
     with pytest.raises(Deposed):
         old.plan("12:05:00")
     with pytest.raises(Deposed):
@@ -126,8 +122,7 @@ def test_a_deposed_scheduler_plans_nothing(
 
 
 def test_a_clock_that_goes_back_a_little_plans_nothing_twice(rule: Rule, session: Session) -> None:
-    first = rule({"j": "* * * * *"})
-    first.take_over("12:00:00")
+    first = rule({"j": "* * * * *"}, "12:00:00")
     first.plan("12:02:30")
     first.plan("12:03:00")
     behind = rule({"j": "* * * * *"}, holder="b-2-y")
@@ -156,8 +151,7 @@ def test_after_the_databases_clock_was_far_ahead_planning_goes_on_at_once(
     rule: Rule, session: Session, redis_client: redis.Redis, another: bool
 ) -> None:
     jobs = {"j": "* * * * *"}
-    leader = rule(jobs)
-    leader.take_over("12:00:00")
+    leader = rule(jobs, "12:00:00")
     leader.plan("12:01:00")
     leader.plan("14:29:30")
     leader.plan("14:30:00")
@@ -165,8 +159,7 @@ def test_after_the_databases_clock_was_far_ahead_planning_goes_on_at_once(
     assert planned(session) == ["12:01:00", "14:29:00", "14:30:00"]
     with recorded() as records:
         if another:
-            leader = rule(jobs, holder="b-2-y")
-            leader.take_over("12:02:30")
+            leader = rule(jobs, "12:02:30", holder="b-2-y")
         else:
             leader.plan("12:02:30")  # the clock is right again
         leader.plan("12:02:31")
@@ -186,33 +179,32 @@ def test_after_the_databases_clock_was_far_ahead_planning_goes_on_at_once(
 
 
 def test_a_changed_expression_makes_no_runs_in_the_past(rule: Rule, session: Session) -> None:
-    rule({"j": "0 20 * * *"}).take_over("09:00:00")
-    changed = rule({"j": "0 8 * * *"})
-    changed.take_over("09:30:00")  # 8:00 is over, but was not planned when it came
+    rule({"j": "0 20 * * *"}, "09:00:00")
+    # 8:00 is over, but was not planned when it came
+    rule({"j": "0 8 * * *"}, "09:30:00")
     assert planned(session) == []
     assert job_row(session)[2] == at("08:00:00").replace(tzinfo=None) + timedelta(days=1)
-    again = rule({"j": "0 8 * * *"}, time_zone="Asia/Kolkata")
-    again.take_over("10:00:00")  # another zone is another time
+    # another zone is another time
+    rule({"j": "0 8 * * *"}, "10:00:00", time_zone="Asia/Kolkata")
     assert planned(session) == []
 
 
 def test_a_run_missed_under_the_old_expression_is_made_up_for(rule: Rule, session: Session) -> None:
-    rule({"j": "0 10 * * *"}).take_over("09:00:00")
-    rule({"j": "0 8 * * *"}).take_over("11:00:00")
+    rule({"j": "0 10 * * *"}, "09:00:00")
+    rule({"j": "0 8 * * *"}, "11:00:00")
     assert planned(session) == ["10:00:00"]
 
 
 def test_a_job_that_was_off_has_missed_nothing(rule: Rule, session: Session) -> None:
-    rule({"j": "0 * * * *"}).take_over("09:30:00")
-    rule({"j": "off"}).take_over("09:40:00")
+    rule({"j": "0 * * * *"}, "09:30:00")
+    rule({"j": "off"}, "09:40:00")
     assert job_row(session)[:4] == ("off", "UTC", None, None)
-    rule({"j": "0 * * * *"}).take_over("11:30:00")
+    rule({"j": "0 * * * *"}, "11:30:00")
     assert planned(session) == []
 
 
 def test_a_job_that_is_gone_leaves_no_plans(rule: Rule, session: Session) -> None:
-    first = rule({"j": "* * * * *", "k": "* * * * *", "o": "* * * * *"})
-    first.take_over("12:00:00")
+    first = rule({"j": "* * * * *", "k": "* * * * *", "o": "* * * * *"}, "12:00:00")
     for job in ("j", "k", "o"):
         first.plan("12:01:00", job)
     second = rule({"k": "* * * * *", "o": "off"})
@@ -228,8 +220,7 @@ def test_a_job_that_is_gone_leaves_no_plans(rule: Rule, session: Session) -> Non
 def test_what_redis_has_lost_is_enqueued_again(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    leader = rule({"j": "* * * * *"})
-    leader.take_over("12:00:00")
+    leader = rule({"j": "* * * * *"}, "12:00:00")
     leader.plan("12:01:00")
     leader.sweep()
     assert queued(redis_client) == ["j-20261121T120100Z"]  # it is in hand: not once more
@@ -282,8 +273,7 @@ def test_a_failed_run_is_tried_again_after_growing_pauses_and_not_for_ever(
     seconds_ago: int,
     again: bool,
 ) -> None:
-    leader = rule({"j": "0 0 1 1 *"}, attempts=3, retry_after_s=30)
-    leader.take_over("12:00:00")
+    leader = rule({"j": "0 0 1 1 *"}, "12:00:00", attempts=3, retry_after_s=30)
     fail(session, attempts, seconds_ago)
     leader.sweep()
     names = queued(redis_client)
@@ -296,8 +286,7 @@ def test_a_failed_run_is_tried_again_after_growing_pauses_and_not_for_ever(
 def test_a_run_that_failed_for_what_it_found_is_not_tried_again(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    leader = rule({"j": "0 0 1 1 *"}, attempts=3, retry_after_s=30)
-    leader.take_over("12:00:00")
+    leader = rule({"j": "0 0 1 1 *"}, "12:00:00", attempts=3, retry_after_s=30)
     fail(session, 1, 9999)
     session.execute("UPDATE job_run SET detail = %s", (FOUND,))
     leader.sweep()
@@ -307,8 +296,7 @@ def test_a_run_that_failed_for_what_it_found_is_not_tried_again(
 def test_a_failed_run_makes_way_for_the_next_one_of_its_job(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    leader = rule({"j": "0 0 1 1 *"})
-    leader.take_over("12:00:00")
+    leader = rule({"j": "0 0 1 1 *"}, "12:00:00")
     fail(session, 1, 9999)
     session.execute(
         "INSERT INTO job_run (job, planned_at, token, state)"
@@ -333,8 +321,7 @@ def running(session: Session, attempts: int, lease_ms: int) -> None:
 def test_a_run_whose_process_died_is_enqueued_again_and_one_that_lives_is_not(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    leader = rule({"j": "0 0 1 1 *"})
-    leader.take_over("12:00:00")
+    leader = rule({"j": "0 0 1 1 *"}, "12:00:00")
     running(session, 1, 2**50)
     leader.sweep()
     assert queued(redis_client) == []
@@ -349,8 +336,7 @@ def test_a_run_whose_process_died_is_enqueued_again_and_one_that_lives_is_not(
 def test_a_run_that_kills_its_process_every_time_ends_as_failed(
     rule: Rule, session: Session, redis_client: redis.Redis
 ) -> None:
-    leader = rule({"j": "0 0 1 1 *"}, attempts=3)
-    leader.take_over("12:00:00")
+    leader = rule({"j": "0 0 1 1 *"}, "12:00:00", attempts=3)
     running(session, 3, 1)
     with recorded() as records:
         leader.sweep()

@@ -204,12 +204,9 @@ def test_the_day_is_announced_before_the_first_row_moves(tables: Tables) -> None
     def look(_request: Request) -> None:
         announced.append(rolled_up_to(tables))
 
-    proxy = MySQLProxy.to(tables.url)
-    try:
+    with MySQLProxy.to(tables.url) as proxy:
         proxy.when("*", Phase.BEFORE, Deed.PASS, call=look, times=1, where=_is_locking)
         run(proxy.url(tables.url))
-    finally:
-        proxy.close()
     assert announced == [day_of(10)]
 
 
@@ -249,8 +246,7 @@ def test_a_day_that_is_gone_is_said_to_be_gone_and_the_whole_is_what_it_was(
 
 def roll_up_while(tables: Tables, change: Callable[[], object]) -> RetentionDone:
     """A pass, with a change right before the first of its moves."""
-    proxy = MySQLProxy.to(tables.url)
-    try:
+    with MySQLProxy.to(tables.url) as proxy:
         rule = proxy.when(
             "*",
             Phase.BEFORE,
@@ -260,8 +256,6 @@ def roll_up_while(tables: Tables, change: Callable[[], object]) -> RetentionDone
             where=lambda request, _: "FROM control" in request.text and "SHARE" in request.text,
         )
         done = run(proxy.url(tables.url), rows=4)
-    finally:
-        proxy.close()
     assert rule.acted == 1
     return done
 

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 from countersink.worker import Stop, WorkerOptions, run
 from countersink.worker.report import LOGGER
+from tests.support.oracle import Oracle
+from tests.support.traffic import Traffic
 
 
 class Running:
@@ -64,6 +67,25 @@ class Running:
         self._thread.join(60.0)
         if kind is None and self.error is not None:
             raise self.error
+
+
+@contextmanager
+def watched(
+    redis_url: str, mysql_url: str, **options: Any
+) -> Iterator[tuple[Records, Running, Oracle]]:
+    """What a running worker logs, the worker, and a look into its tables."""
+    with (
+        Records() as records,
+        Running(redis_url, mysql_url, **options) as worker,
+        Oracle(mysql_url) as oracle,
+    ):
+        yield records, worker, oracle
+
+
+def check(mysql_url: str, traffic: Traffic) -> None:
+    """All of ``traffic``, and nothing else, was counted, once."""
+    with Oracle(mysql_url) as oracle:
+        oracle.check(traffic.expected)
 
 
 def drain(redis_url: str, mysql_url: str, **options: Any) -> int:

@@ -21,7 +21,7 @@ from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
 from tests.support.traffic import FIRST_MINUTE, Traffic, add, backlog, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, drain
+from tests.worker.running import Records, Running, check, drain, watched
 
 EAGER: dict[str, Any] = {"claim_idle_ms": 1, "claim_every_s": 0.01, "batch_wait_ms": 10}
 """Takes over everything at once, from live workers too."""
@@ -57,7 +57,7 @@ def test_what_arrives_while_the_worker_waits_is_applied_at_once(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(2)
-    with Running(redis_url, mysql_url, batch_wait_ms=1_000) as worker, Oracle(mysql_url) as oracle:
+    with watched(redis_url, mysql_url, batch_wait_ms=1_000) as (_, worker, oracle):
         for round_ in range(1, 6):
             send(redis_client, *entries(redis_client, traffic, round_))
             eventually(lambda: not oracle.differences(traffic.expected))
@@ -76,8 +76,7 @@ def test_copies_of_an_entry_count_once(
 
     assert drain(redis_url, mysql_url, batch_entries=7) == 0
 
-    with Oracle(mysql_url) as oracle:
-        oracle.check(traffic.expected)
+    check(mysql_url, traffic)
     assert backlog(redis_client, partitions=2) == 0
 
 
@@ -94,8 +93,7 @@ def test_an_entry_that_was_applied_but_not_acknowledged_is_acknowledged_only(
     with Records() as records:
         assert drain(redis_url, mysql_url, claim_idle_ms=100) == 0
 
-    with Oracle(mysql_url) as oracle:
-        oracle.check(traffic.expected)
+    check(mysql_url, traffic)
     assert backlog(redis_client) == 0
     claimed = sum(fields["entries"] for fields in records.fields("claimed"))
     assert claimed == 25
@@ -128,11 +126,7 @@ def test_a_new_partition_is_read_without_a_restart_and_a_dropped_one_to_its_end(
 ) -> None:
     monkeypatch.setattr(intake, "PARTITIONS_EVERY_S", 0.05)
     traffic = Traffic(6)
-    with (
-        Records() as records,
-        Running(redis_url, mysql_url) as worker,
-        Oracle(mysql_url) as oracle,
-    ):
+    with watched(redis_url, mysql_url) as (records, worker, oracle):
         eventually(lambda: "ready" in records.actions())
         redis_client.set(PARTITIONS_KEY, 3)
         for partition in range(3):
@@ -185,8 +179,7 @@ def test_a_transaction_is_bounded_by_rows_and_one_entry_is_never_split(
     batches = [fields["rows"] for fields in records.fields("batch")]
     assert sum(batches) == 2000
     assert max(batches) == 300
-    with Oracle(mysql_url) as oracle:
-        oracle.check(traffic.expected)
+    check(mysql_url, traffic)
 
 
 def test_an_entry_that_breaks_the_decoder_is_buried_and_the_others_are_counted(
@@ -209,8 +202,7 @@ def test_an_entry_that_breaks_the_decoder_is_buried_and_the_others_are_counted(
     with Records() as records:
         assert drain(redis_url, mysql_url) == 0
 
-    with Oracle(mysql_url) as oracle:
-        oracle.check(traffic.expected)
+    check(mysql_url, traffic)
     assert dead_rows(mysql_url) == [("internal_error", -1, poison)] * 2
     assert backlog(redis_client) == 0
     assert len(records.fields("entry_failed")) == 2
@@ -241,8 +233,7 @@ def test_an_entry_that_breaks_the_store_is_buried_and_the_others_are_counted(
     with Records() as records:
         assert drain(redis_url, mysql_url) == 0
 
-    with Oracle(mysql_url) as oracle:
-        oracle.check(traffic.expected)
+    check(mysql_url, traffic)
     assert dead_rows(mysql_url) == [("internal_error", -1, poison)]
     assert backlog(redis_client) == 0
     assert [action for action in records.actions() if action.endswith("failed")] == [
@@ -265,8 +256,7 @@ def test_entries_older_than_the_watermark_are_dead_letters(
     with Records() as records:
         assert drain(redis_url, mysql_url) == 0
 
-    with Oracle(mysql_url) as oracle:
-        oracle.check(traffic.expected)
+    check(mysql_url, traffic)
     assert dead_rows(mysql_url) == [("too_old", -1, old)]
     assert records.fields("too_old")[0]["entries"] == 1
 

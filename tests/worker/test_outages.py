@@ -18,7 +18,7 @@ from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running
+from tests.worker.running import Records, Running, watched
 
 
 def fill(client: redis.Redis, traffic: Traffic, count: int = 20) -> None:
@@ -39,11 +39,7 @@ def test_redis_away_at_the_start_and_again_later(
     server = own_redis_server(appendfsync="always")
     client, traffic = connect_redis(server.url), Traffic(40)
     server.stop()
-    with (
-        Records() as records,
-        Running(server.url, mysql_url) as worker,
-        Oracle(mysql_url) as oracle,
-    ):
+    with watched(server.url, mysql_url) as (records, worker, oracle):
         eventually(lambda: waits_for(records, "Redis"))
         server.start()
         eventually(lambda: "ready" in records.actions())
@@ -128,11 +124,7 @@ def test_tables_migrated_by_a_newer_version_meanwhile_end_the_worker(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(44)
-    with (
-        Records() as records,
-        Oracle(mysql_url) as oracle,
-        Running(redis_url, mysql_url) as worker,
-    ):
+    with watched(redis_url, mysql_url) as (records, worker, oracle):
         fill(redis_client, traffic)
         eventually(lambda: settled(oracle, traffic))
         oracle.rows("INSERT INTO schema_version VALUES (9999, 'from the future', NOW(3))")
@@ -203,11 +195,7 @@ def test_a_table_that_is_away_is_waited_for_and_its_entries_are_not_buried(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(47)
-    with (
-        Oracle(mysql_url) as oracle,
-        Records() as records,
-        Running(redis_url, mysql_url) as worker,
-    ):
+    with watched(redis_url, mysql_url) as (records, worker, oracle):
         eventually(lambda: "ready" in records.actions())
         oracle.rows("RENAME TABLE counter_slot TO counter_slot_away")
         fill(redis_client, traffic)
@@ -224,11 +212,7 @@ def test_a_changed_password_of_redis_is_waited_for(
     server, traffic = own_redis_server(), Traffic(48)
     client = connect_redis(server.url)
     password = client.connection_pool.connection_kwargs["password"]
-    with (
-        Records() as records,
-        Running(server.url, mysql_url) as worker,
-        Oracle(mysql_url) as oracle,
-    ):
+    with watched(server.url, mysql_url) as (records, worker, oracle):
         fill(client, traffic)
         eventually(lambda: settled(oracle, traffic))
         client.config_set("requirepass", "another")
@@ -279,11 +263,7 @@ def test_a_full_redis_is_emptied_although_its_partitions_were_raised(
     monkeypatch.setattr(intake, "PARTITIONS_EVERY_S", 0.01)
     server, traffic = own_redis_server(), Traffic(50)
     client = connect_redis(server.url)
-    with (
-        Oracle(mysql_url) as oracle,
-        Records() as records,
-        Running(server.url, mysql_url) as worker,
-    ):
+    with watched(server.url, mysql_url) as (records, worker, oracle):
         fill(client, traffic)
         eventually(lambda: settled(oracle, traffic))
         with client.pipeline(transaction=True) as pipeline:
@@ -303,11 +283,7 @@ def test_a_partition_count_that_is_no_number_is_said_and_reading_goes_on(
 ) -> None:
     monkeypatch.setattr(intake, "PARTITIONS_EVERY_S", 0.01)
     traffic = Traffic(51)
-    with (
-        Oracle(mysql_url) as oracle,
-        Records() as records,
-        Running(redis_url, mysql_url) as worker,
-    ):
+    with watched(redis_url, mysql_url) as (records, worker, oracle):
         eventually(lambda: "ready" in records.actions())
         redis_client.set(PARTITIONS_KEY, "many")
         eventually(lambda: "chore_failed" in records.actions())

@@ -9,10 +9,9 @@ import redis
 from countersink.stream.connection import command
 from countersink.stream.group import Group
 from countersink.stream.names import GROUP, stream_key
-from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, drain
+from tests.worker.running import Records, Running, check, drain, watched
 
 STREAM = stream_key(0)
 
@@ -41,8 +40,7 @@ def test_a_drain_waits_for_the_entries_of_a_dead_worker(
     with Records() as records:
         assert drain(redis_url, mysql_url, claim_idle_ms=1_500) == 0
 
-    with Oracle(mysql_url) as oracle:
-        oracle.check(traffic.expected)
+    check(mysql_url, traffic)
     assert backlog(redis_client) == 0
     assert "claimed" in records.actions()
     assert consumers(redis_client) == ["died"]
@@ -55,8 +53,7 @@ def test_more_entries_than_one_look_takes_over_come_back_too(
     fill(redis_client, traffic, 120)
     assert len(read_and_die(redis_client, 120)) == 120
     assert drain(redis_url, mysql_url, claim_idle_ms=1, batch_entries=7) == 0
-    with Oracle(mysql_url) as oracle:
-        oracle.check(traffic.expected)
+    check(mysql_url, traffic)
 
 
 def test_old_entries_pending_with_nobody_are_applied(
@@ -70,8 +67,7 @@ def test_old_entries_pending_with_nobody_are_applied(
     with Records() as records:
         assert drain(redis_url, mysql_url, claim_idle_ms=50) == 0
 
-    with Oracle(mysql_url) as oracle:
-        oracle.check(traffic.expected)
+    check(mysql_url, traffic)
     assert backlog(redis_client) == 0
     assert sum(fields["entries"] for fields in records.fields("orphans")) == 20
 
@@ -88,8 +84,7 @@ def test_entries_trimmed_while_pending_are_reported_as_lost(
     with Records() as records:
         assert drain(redis_url, mysql_url, claim_idle_ms=1) == 0
 
-    with Oracle(mysql_url) as oracle:
-        oracle.check(traffic.expected)
+    check(mysql_url, traffic)
     lost = records.fields("lost")
     assert sum(fields["entries"] for fields in lost) == 4
     assert lost[0]["first"] == trimmed[0]
@@ -118,10 +113,7 @@ def test_a_group_destroyed_while_the_worker_waits_is_made_again_at_the_beginning
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(24)
-    with (
-        Running(redis_url, mysql_url, batch_wait_ms=2_000) as worker,
-        Oracle(mysql_url) as oracle,
-    ):
+    with watched(redis_url, mysql_url, batch_wait_ms=2_000) as (_, worker, oracle):
         fill(redis_client, traffic, 5)
         eventually(lambda: not oracle.differences(traffic.expected))
         with redis_client.pipeline(transaction=True) as pipeline:
@@ -138,10 +130,7 @@ def test_a_stream_deleted_while_the_worker_waits_is_read_again_from_its_beginnin
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(25)
-    with (
-        Running(redis_url, mysql_url, batch_wait_ms=2_000) as worker,
-        Oracle(mysql_url) as oracle,
-    ):
+    with watched(redis_url, mysql_url, batch_wait_ms=2_000) as (_, worker, oracle):
         fill(redis_client, traffic, 5)
         eventually(lambda: not oracle.differences(traffic.expected))
         eventually(lambda: backlog(redis_client) == 0)
@@ -155,7 +144,7 @@ def test_a_redis_that_lost_everything_is_taken_as_it_is(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(26)
-    with Running(redis_url, mysql_url) as worker, Oracle(mysql_url) as oracle:
+    with watched(redis_url, mysql_url) as (_, worker, oracle):
         fill(redis_client, traffic, 5)
         eventually(lambda: not oracle.differences(traffic.expected))
         command(redis_client, "FLUSHALL")  # of the tests' own private server
@@ -181,10 +170,7 @@ def test_an_acknowledgement_spares_a_stream_id_that_belongs_to_another_event(
             command(redis_client, "XADD", STREAM, stream_id, *fields)
 
     happened: list[str] = []
-    with (
-        Running(redis_url, mysql_url, reached=reached) as worker,
-        Oracle(mysql_url) as oracle,
-    ):
+    with watched(redis_url, mysql_url, reached=reached) as (_, worker, oracle):
         eventually(lambda: not oracle.differences(traffic.expected))
         assert worker.end() == 0
     assert happened

@@ -17,7 +17,7 @@ from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running
+from tests.worker.running import Records, watched
 
 
 def slot(mysql_url: str, holder: str) -> Slot:
@@ -88,11 +88,7 @@ def test_a_worker_that_loses_its_slot_goes_on_in_another(
 ) -> None:
     monkeypatch.setattr(loop, "Slot", partial(Slot, renew_every_s=0.05))
     traffic = Traffic(70)
-    with (
-        Records() as records,
-        Oracle(mysql_url) as oracle,
-        Running(redis_url, mysql_url) as worker,
-    ):
+    with watched(redis_url, mysql_url) as (records, worker, oracle):
         eventually(lambda: "ready" in records.actions())
         before = records.fields("ready")[0]["slot"]
         expire(oracle)

@@ -17,7 +17,7 @@ from tests.support.oracle import Oracle
 from tests.support.processes import Child, Children
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import drain
+from tests.worker.running import check, drain
 
 STREAM = stream_key(0)
 
@@ -103,8 +103,7 @@ def test_a_frozen_mysql_does_not_hold_up_the_end_and_the_batch_comes_back(
         assert "stays pending and will be redelivered" in child.output()
         server.thaw()
     assert drain(redis_url, url, claim_idle_ms=1) == 0
-    with Oracle(url) as oracle:
-        oracle.check(traffic.expected)
+    check(url, traffic)
 
 
 def test_a_frozen_mysql_does_not_hold_up_the_end_of_a_quiet_worker(
@@ -142,8 +141,7 @@ def test_a_second_signal_ends_at_once(
         assert "a second signal came" in child.output()
         server.thaw()
     assert drain(redis_url, url, claim_idle_ms=1) == 0
-    with Oracle(url) as oracle:
-        oracle.check(traffic.expected)
+    check(url, traffic)
 
 
 @pytest.mark.long
@@ -163,8 +161,7 @@ def test_a_frozen_redis_does_not_hold_up_the_end(
         server.thaw()
     fill(client, traffic)
     assert drain(server.url, mysql_url, claim_idle_ms=1) == 0
-    with Oracle(mysql_url) as oracle:
-        oracle.check(traffic.expected)
+    check(mysql_url, traffic)
     client.close()
 
 
@@ -197,8 +194,7 @@ def test_a_signal_with_a_batch_in_hand_and_mysql_away_ends_soon_with_status_1(
         assert "what it leaves pending is redelivered" in child.output()
     server.start()
     assert drain(redis_url, url, claim_idle_ms=1) == 0
-    with Oracle(url) as oracle:
-        oracle.check(traffic.expected)
+    check(url, traffic)
 
 
 def test_a_killed_worker_s_entries_are_counted_by_the_next(

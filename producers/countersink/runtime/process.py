@@ -9,7 +9,6 @@ do nothing but be there, and CPython's C handler writes the signal's number to a
 
 import logging
 import os
-import secrets
 import select
 import signal
 import socket
@@ -39,7 +38,7 @@ def host_name() -> str:
 
 def process_name(purpose: str = "") -> str:
     """A name that no other process has, or ever had: host, pid, random; ``purpose`` first."""
-    name = f"{host_name()}-{os.getpid()}-{secrets.token_hex(4)}"
+    name = f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}"
     return f"{purpose}-{name}" if purpose else name
 
 
