@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -308,10 +308,8 @@ def _put(number: int, previous: Any) -> None:
     if previous is _on_signal:
         return
     _handlers[number] = previous  # first: the signal may come at once
-    try:
+    with suppress(ValueError):  # a subinterpreter's main thread
         signal.signal(number, _on_signal)
-    except ValueError:  # a subinterpreter's main thread
-        pass
 
 
 # --- functions that end the process ----------------------------------------------------------

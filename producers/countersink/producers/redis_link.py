@@ -5,6 +5,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -123,10 +124,9 @@ class RedisLink:
         client, self._client = self._client, None
         self.connected = False
         if client is not None:
-            try:
+            # Nothing is lost with a connection that cannot even be closed.
+            with suppress(redis.RedisError, OSError):
                 client.close()
-            except (redis.RedisError, OSError):
-                pass  # nothing is lost with a connection that cannot even be closed
 
     def _connect(self) -> None:
         self.close()  # what an attempt that ended in an unexpected exception has left

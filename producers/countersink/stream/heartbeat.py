@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,11 +62,8 @@ class Heartbeat:
 
     def withdraw(self) -> None:
         """Remove the hash: the process ends."""
-        try:
-            with mapped():
-                self._client.delete(self._key)
-        except StreamError:
-            pass  # it expires
+        with suppress(StreamError), mapped():  # it expires
+            self._client.delete(self._key)
 
 
 def now_ms() -> int:

@@ -33,7 +33,7 @@ from countersink.schedules.jobs.ranges import (
     unsettled,
 )
 from countersink.store import lease
-from countersink.store.connection import Connect, Session
+from countersink.store.connection import Connect
 from countersink.store.counters.buckets import day_label
 from countersink.store.ledger import postings
 
@@ -131,10 +131,7 @@ def job(context: Context) -> JobOutcome:
     """Compact what is recent, and once a day everything, at the scheduled pace."""
     options = context.options
     holder = process_name("compact")
-
-    def connect() -> Session:
-        return open_tables(context.mysql_url)
-
+    connect = partial(open_tables, context.mysql_url)
     with connect() as session:
         # Who holds this lease looks at everything, and keeps it for a day once it has done so.
         everything = lease.acquire(session, _ALL, holder, _ALL_WITHIN_S) is not None

@@ -248,11 +248,9 @@ def prune(context: Context) -> JobOutcome:
             stop=context.stop,
             rest=pace.rest,
         )
-        runs = 0
-        finished = pruned.finished
+        runs, records, finished = 0, 0, pruned.finished
         if finished:
             runs, finished = delete_runs(session, context.options.runs_days, pace)
-        records = 0
         if finished:
             days = round(min(context.options.runs_days, _MOST_DAYS))
             records, finished = key_caps.prune_overflown(

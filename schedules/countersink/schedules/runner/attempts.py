@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -307,13 +308,11 @@ class LeaseRenewal:
         lease_s = self._options.lease_s
         while not self._ended.wait(self._options.renew_every_s):
             begun = time.monotonic()
-            try:
+            with suppress(StoreError):  # again soon; `lost` says when it is too late
                 if not lease.renew(kept(), attempt.lease, attempt.holder, lease_s):
                     self._lost = True
                     break
                 self._held_until.value = begun + lease_s
-            except StoreError:
-                pass  # again soon; `lost` says when it is too late
         kept.close()
 
 

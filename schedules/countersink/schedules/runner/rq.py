@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import c_double
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -225,12 +226,7 @@ def waits_or_works(job: Any, waiting: set[str]) -> bool:
         return status in ("scheduled", "deferred")
     beat: datetime | None = job.last_heartbeat
     # By the clock of the job process: a skew makes for an enqueue that starts nothing.
-    return beat is not None and _age(beat) < timedelta(seconds=SILENT_S)
-
-
-def _age(moment: datetime) -> timedelta:
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return datetime.now(UTC) - aware
+    return beat is not None and datetime.now(UTC) - beat < timedelta(seconds=SILENT_S)
 
 
 IDLE_S: Final = 1
@@ -359,20 +355,16 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
     def tell_horse(self) -> None:
         """Ask the work horse, if there is one, to end in good order; from any thread."""
         if self.horse_pid:
-            try:
+            with suppress(ProcessLookupError):  # it has just ended
                 os.kill(self.horse_pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass  # it has just ended
 
     def end_horse(self) -> None:
         """Kill the work horse and whatever it started; from any thread."""
         pid = self.horse_pid
         if pid:
             for kill in (os.killpg, os.kill):  # it may not lead its group yet
-                try:
+                with suppress(ProcessLookupError, PermissionError):
                     kill(pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    pass
 
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
@@ -399,7 +391,8 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
 
     def set_current_job_working_time(self, *args: Any, **kwargs: Any) -> None:
         """RQ's; a Redis that is away does not end the watch over a run."""
-        self._tolerant(lambda: super(RunWorker, self).set_current_job_working_time(*args, **kwargs))
+        with suppress(redis.RedisError):  # said where the queue is read
+            super().set_current_job_working_time(*args, **kwargs)
 
     def maintain_heartbeats(self, job: Any) -> None:
         """RQ's; a Redis that is away does not end the watch over a run. A work horse that hangs is
@@ -417,7 +410,8 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             self.end_horse()
             return
         self._figures.publish("running")
-        self._tolerant(lambda: super(RunWorker, self).maintain_heartbeats(job))
+        with suppress(redis.RedisError):  # said where the queue is read
+            super().maintain_heartbeats(job)
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
         """RQ's, with signals held back until the child has its own handlers."""
@@ -452,12 +446,6 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
 
     def _install_signal_handlers(self) -> None:
         """Nothing: the process has its own."""
-
-    def _tolerant(self, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except redis.RedisError:
-            time.sleep(0)  # said where the queue is read
 
 
 def is_timeout(error: BaseException) -> bool:

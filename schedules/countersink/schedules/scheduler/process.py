@@ -8,6 +8,7 @@ clock, see :mod:`countersink.schedules.scheduler.leader`.
 import logging
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -113,10 +114,8 @@ class _Process:
             status = FAILED
         self._end_term("it stops")
         self._planning_log.mute()
-        try:
+        with suppress(StoreError):  # the lease runs out
             self._leadership.resign()
-        except StoreError:
-            pass  # the lease runs out
         self._lease_session.close()
         self._figures.withdraw()
         self._log(ScheduleAction.STOPPED, "a scheduler ends")
