@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,30 +40,37 @@ while True:
 """
 
 
-def start(
-    children: Children, url: str, *, before: str = "", then: str = FOR_EVER, ready: bool = True
-) -> Child:
-    """A process that has counted 100, with the next flush an hour away, when this returns."""
-    child = run_script(children, BEGINNING.format(before=before) + then, url)
-    if ready:
-        eventually(lambda: said(child), message=child.output)
-    return child
+Start = Callable[..., Child]
 
 
-def test_an_exit_flushes(redis_url: str, redis_client: redis.Redis) -> None:
+@pytest.fixture
+def start(redis_url: str) -> Iterator[Start]:
+    """Starts a process that has counted 100, with the next flush an hour away, when it returns."""
     with Children() as children:
-        assert start(children, redis_url, then="", ready=False).wait() == 0
+
+        def make(
+            url: str = redis_url, *, before: str = "", then: str = FOR_EVER, ready: bool = True
+        ) -> Child:
+            child = run_script(children, BEGINNING.format(before=before) + then, url)
+            if ready:
+                eventually(lambda: said(child), message=child.output)
+            return child
+
+        yield make
+
+
+def test_an_exit_flushes(start: Start, redis_client: redis.Redis) -> None:
+    assert start(then="", ready=False).wait() == 0
     assert total(redis_client) == 100
 
 
-def test_an_unhandled_exception_flushes(redis_url: str, redis_client: redis.Redis) -> None:
-    with Children() as children:
-        assert start(children, redis_url, then="1/0", ready=False).wait() == 1
+def test_an_unhandled_exception_flushes(start: Start, redis_client: redis.Redis) -> None:
+    assert start(then="1/0", ready=False).wait() == 1
     assert total(redis_client) == 100
 
 
 def test_counting_in_a_later_exit_hook_is_not_an_error(
-    redis_url: str, redis_client: redis.Redis
+    start: Start, redis_client: redis.Redis
 ) -> None:
     before = """
 import atexit
@@ -77,62 +85,57 @@ atexit.unregister(lifecycle.close_all)
 atexit.register(hook)
 atexit.register(lifecycle.close_all)
 """
-    with Children() as children:
-        child = start(children, redis_url, before=before, then="", ready=False)
-        assert child.wait() == 0
-        assert "hooked" in child.output()
-        assert "Traceback" not in child.output()
+    child = start(before=before, then="", ready=False)
+    assert child.wait() == 0
+    assert "hooked" in child.output()
+    assert "Traceback" not in child.output()
     assert total(redis_client) == 100
 
 
-def test_sigterm_flushes_and_ends_as_sigterm_does(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    with Children() as children:
-        child = start(children, redis_url)
-        child.terminate()
-        assert child.wait() == -signal.SIGTERM
+def test_sigterm_flushes_and_ends_as_sigterm_does(start: Start, redis_client: redis.Redis) -> None:
+    child = start()
+    child.terminate()
+    assert child.wait() == -signal.SIGTERM
     assert total(redis_client) == 100
 
 
-def test_sigterm_reaches_a_busy_process(redis_url: str, redis_client: redis.Redis) -> None:
+def test_sigterm_reaches_a_busy_process(start: Start, redis_client: redis.Redis) -> None:
     then = """
 while True:
     producer.increment("more")
     producer.stats()
 """
-    with Children() as children:
-        child = start(children, redis_url, then=then)
-        child.terminate()
-        assert child.wait() == -signal.SIGTERM
+    child = start(then=then)
+    child.terminate()
+    assert child.wait() == -signal.SIGTERM
     assert total(redis_client) == 100
 
 
 def test_a_second_sigterm_does_not_cut_the_flush_short(
-    own_redis_server: RedisFactory,
+    start: Start, own_redis_server: RedisFactory
 ) -> None:
     server = own_redis_server()
-    with Children() as children:
-        child = start(children, server.url)
-        server.freeze()
-        for _ in range(3):
-            child.terminate()
-        server.thaw()
-        assert child.wait() == -signal.SIGTERM
+    child = start(server.url)
+    server.freeze()
+    for _ in range(3):
+        child.terminate()
+    server.thaw()
+    assert child.wait() == -signal.SIGTERM
     with redis.Redis.from_url(server.url) as client:
         assert client.xlen("{countersink:0}:events") == 2
 
 
-def test_sigterm_ends_the_process_even_if_redis_is_frozen(own_redis_server: RedisFactory) -> None:
+def test_sigterm_ends_the_process_even_if_redis_is_frozen(
+    start: Start, own_redis_server: RedisFactory
+) -> None:
     server = own_redis_server()
-    with Children() as children:
-        child = start(children, server.url, before=FAST_EXIT)
-        server.freeze()
-        child.terminate()
-        assert child.wait() == -signal.SIGTERM
+    child = start(server.url, before=FAST_EXIT)
+    server.freeze()
+    child.terminate()
+    assert child.wait() == -signal.SIGTERM
 
 
-def test_the_apps_own_handler_is_called(redis_url: str, redis_client: redis.Redis) -> None:
+def test_the_apps_own_handler_is_called(start: Start, redis_client: redis.Redis) -> None:
     before = """
 def stop(number, frame):
     producer.increment("hits")
@@ -140,56 +143,52 @@ def stop(number, frame):
     sys.exit(7)
 signal.signal(signal.SIGTERM, stop)
 """
-    with Children() as children:
-        child = start(children, redis_url, before=before)
-        child.terminate()
-        assert child.wait() == 7
-        assert "own handler" in child.output()
+    child = start(before=before)
+    child.terminate()
+    assert child.wait() == 7
+    assert "own handler" in child.output()
     assert total(redis_client) == 101
 
 
 def test_an_app_that_goes_on_after_sigterm_is_flushed_at_each(
-    redis_url: str, redis_client: redis.Redis
+    start: Start, redis_client: redis.Redis
 ) -> None:
     before = "signal.signal(signal.SIGTERM, lambda *_: None)"
-    with Children() as children:
-        child = start(children, redis_url, before=before)
-        child.terminate()
-        eventually(lambda: total(redis_client) == 100)
-        assert child.running
-        child.kill()
+    child = start(before=before)
+    child.terminate()
+    eventually(lambda: total(redis_client) == 100)
+    assert child.running
+    child.kill()
 
 
-def test_an_ignored_sigterm_stays_ignored(redis_url: str) -> None:
+def test_an_ignored_sigterm_stays_ignored(start: Start) -> None:
     before = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     then = """
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 os.kill(os.getpid(), signal.SIGTERM)
 print("still here")
 """
-    with Children() as children:
-        child = start(children, redis_url, before=before, then=then)
-        assert child.wait() == 0
-        assert "still here" in child.output()
+    child = start(before=before, then=then)
+    assert child.wait() == 0
+    assert "still here" in child.output()
 
 
 def test_a_handler_of_the_apps_installed_later_wins(
-    redis_url: str, redis_client: redis.Redis
+    start: Start, redis_client: redis.Redis
 ) -> None:
     then = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 print("[]", flush=True)
 signal.pause()
 """
-    with Children() as children:
-        child = start(children, redis_url, then=then)
-        eventually(lambda: len(said(child)) == 2, message=child.output)
-        child.terminate()
-        assert child.wait() == 3
+    child = start(then=then)
+    eventually(lambda: len(said(child)) == 2, message=child.output)
+    child.terminate()
+    assert child.wait() == 3
     assert total(redis_client) == 100
 
 
-def test_closing_puts_back_what_was_there(redis_url: str) -> None:
+def test_closing_puts_back_what_was_there(start: Start) -> None:
     before = """
 def own(number, frame): pass
 signal.signal(signal.SIGTERM, own)
@@ -204,28 +203,26 @@ assert signal.getsignal(signal.SIGTERM) is own
 again = Producer(sys.argv[1], handle_sigterm=False)
 assert signal.getsignal(signal.SIGTERM) is own
 """
-    with Children() as children:
-        child = start(children, redis_url, before=before, then=then)
-        assert child.wait() == 0, child.output()
+    child = start(before=before, then=then)
+    assert child.wait() == 0, child.output()
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
 def test_other_signals_flush_and_end_as_they_do(
-    redis_url: str, redis_client: redis.Redis, number: signal.Signals
+    start: Start, redis_client: redis.Redis, number: signal.Signals
 ) -> None:
     before = """
 import resource
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what SIGQUIT leaves
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 """
-    with Children() as children:
-        child = start(children, redis_url, before=before)
-        child.send(number)
-        assert child.wait() == -number
+    child = start(before=before)
+    child.send(number)
+    assert child.wait() == -number
     assert total(redis_client) == 100
 
 
-def test_handlers_of_the_apps_for_other_signals_are_left_alone(redis_url: str) -> None:
+def test_handlers_of_the_apps_for_other_signals_are_left_alone(start: Start) -> None:
     before = """
 def own(*_): pass
 signal.signal(signal.SIGHUP, own)
@@ -240,10 +237,9 @@ assert signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN
 assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 os.kill(os.getpid(), signal.SIGINT)
 """
-    with Children() as children:
-        child = start(children, redis_url, before=before, then=then, ready=False)
-        assert child.wait() == 0
-        assert "Current thread" in child.output()
+    child = start(before=before, then=then, ready=False)
+    assert child.wait() == 0
+    assert "Current thread" in child.output()
 
 
 @pytest.mark.parametrize(
@@ -251,7 +247,7 @@ os.kill(os.getpid(), signal.SIGINT)
 )
 @pytest.mark.parametrize("thread", [False, True])
 def test_what_is_counted_until_a_server_ends_by_the_signal_it_had_caught_is_stored(
-    redis_url: str, redis_client: redis.Redis, again: str, thread: bool
+    start: Start, redis_client: redis.Redis, again: str, thread: bool
 ) -> None:
     """As uvicorn's workers do, and Twisted."""
     before = """
@@ -272,10 +268,9 @@ if {thread}:
     time.sleep(60)
 end()
 """
-    with Children() as children:
-        child = start(children, redis_url, before=before, then=then)
-        child.terminate()
-        assert child.wait() == -signal.SIGTERM
+    child = start(before=before, then=then)
+    child.terminate()
+    assert child.wait() == -signal.SIGTERM
     assert total(redis_client) == 100
     assert total(redis_client, "last") == 1
 
@@ -316,19 +311,20 @@ def test_no_call_that_returned_while_the_process_ended_is_lost(
     assert returned <= total(redis_client, "more") <= returned + 4
 
 
-def test_what_cannot_be_stored_at_a_signal_is_said(own_redis_server: RedisFactory) -> None:
+def test_what_cannot_be_stored_at_a_signal_is_said(
+    start: Start, own_redis_server: RedisFactory
+) -> None:
     server = own_redis_server()
     before = "import logging; logging.basicConfig()"
-    with Children() as children:
-        child = start(children, server.url, before=before + FAST_EXIT)
-        server.freeze()
-        child.terminate()
-        assert child.wait() == -signal.SIGTERM
-        assert "100 increments could be stored neither" in child.output()
+    child = start(server.url, before=before + FAST_EXIT)
+    server.freeze()
+    child.terminate()
+    assert child.wait() == -signal.SIGTERM
+    assert "100 increments could be stored neither" in child.output()
 
 
 def test_a_log_that_blocks_does_not_keep_a_signal_from_ending_the_process(
-    redis_url: str, redis_client: redis.Redis
+    start: Start, redis_client: redis.Redis
 ) -> None:
     before = """
 import logging
@@ -338,15 +334,14 @@ class Blocked(logging.Handler):
 logging.getLogger("countersink.producers").addHandler(Blocked())
 logging.getLogger("countersink.producers").setLevel(logging.INFO)
 """
-    with Children() as children:
-        child = start(children, redis_url, before=before + FAST_EXIT)
-        child.terminate()
-        assert child.wait() == -signal.SIGTERM
+    child = start(before=before + FAST_EXIT)
+    child.terminate()
+    assert child.wait() == -signal.SIGTERM
     assert total(redis_client) == 100
 
 
 def test_a_log_handler_that_counts_does_not_hold_the_end_up(
-    redis_url: str, redis_client: redis.Redis
+    start: Start, redis_client: redis.Redis
 ) -> None:
     before = """
 import logging
@@ -360,36 +355,37 @@ def talk():
         logging.info("here")
 """
     then = "threading.Thread(target=talk, daemon=True).start()" + FOR_EVER
-    with Children() as children:
-        child = start(children, redis_url, before=before, then=then)
-        child.terminate()
-        assert child.wait() == -signal.SIGTERM
+    child = start(before=before, then=then)
+    child.terminate()
+    assert child.wait() == -signal.SIGTERM
     assert total(redis_client) == 100
 
 
 @pytest.mark.parametrize("forked", [False, True])
-def test_os_exit_flushes(redis_url: str, redis_client: redis.Redis, forked: bool) -> None:
+def test_os_exit_flushes(start: Start, redis_client: redis.Redis, forked: bool) -> None:
     then = f"""
 if {forked} and os.fork():
     os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
 producer.increment("hits")
 os._exit(7)
 """
-    with Children() as children:
-        assert start(children, redis_url, then=then, ready=False).wait() == 7
+    assert start(then=then, ready=False).wait() == 7
     assert total(redis_client) == 101
 
 
-def test_os_exit_ends_the_process_even_if_redis_is_frozen(own_redis_server: RedisFactory) -> None:
+def test_os_exit_ends_the_process_even_if_redis_is_frozen(
+    start: Start, own_redis_server: RedisFactory
+) -> None:
     server = own_redis_server()
-    with Children() as children:
-        child = start(children, server.url, before=FAST_EXIT + EXIT_WHEN_ASKED)
-        server.freeze()
-        child.send(signal.SIGUSR1)
-        assert child.wait() == 7
+    child = start(server.url, before=FAST_EXIT + EXIT_WHEN_ASKED)
+    server.freeze()
+    child.send(signal.SIGUSR1)
+    assert child.wait() == 7
 
 
-def test_signals_do_not_cut_the_flush_of_os_exit_short(own_redis_server: RedisFactory) -> None:
+def test_signals_do_not_cut_the_flush_of_os_exit_short(
+    start: Start, own_redis_server: RedisFactory
+) -> None:
     server = own_redis_server()
     before = EXIT_WHEN_ASKED + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))"
     then = """
@@ -400,14 +396,13 @@ def watch():
     print([], flush=True)
 threading.Thread(target=watch).start()
 """
-    with Children() as children:
-        child = start(children, server.url, before=before, then=then + FOR_EVER)
-        server.freeze()
-        child.send(signal.SIGUSR1)
-        eventually(lambda: len(said(child)) == 2, message=child.output)
-        child.terminate()
-        server.thaw()
-        assert child.wait() == 7
+    child = start(server.url, before=before, then=then + FOR_EVER)
+    server.freeze()
+    child.send(signal.SIGUSR1)
+    eventually(lambda: len(said(child)) == 2, message=child.output)
+    child.terminate()
+    server.thaw()
+    assert child.wait() == 7
     with redis.Redis.from_url(server.url) as client:
         assert client.xlen("{countersink:0}:events") == 2
 
@@ -430,7 +425,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
 def test_exec_flushes_and_a_program_that_is_not_there_ends_nothing(
-    redis_url: str, redis_client: redis.Redis
+    start: Start, redis_client: redis.Redis
 ) -> None:
     then = """
 try:
@@ -439,8 +434,7 @@ except FileNotFoundError:
     producer.increment("hits")
 os.execlp("true", "true")
 """
-    with Children() as children:
-        assert start(children, redis_url, then=then, ready=False).wait() == 0
+    assert start(then=then, ready=False).wait() == 0
     assert total(redis_client) == 101
 
 
@@ -457,7 +451,9 @@ os.execlp("true", "true")
     ],
     ids=["exec", "closing"],
 )
-def test_what_other_ends_do_not_store_is_said_too(own_redis_server: RedisFactory, end: str) -> None:
+def test_what_other_ends_do_not_store_is_said_too(
+    start: Start, own_redis_server: RedisFactory, end: str
+) -> None:
     server = own_redis_server()
     before = f"""
 import logging; logging.basicConfig()
@@ -465,15 +461,14 @@ def end(*_):
     {end}
 signal.signal(signal.SIGUSR1, end)
 """
-    with Children() as children:
-        child = start(children, server.url, before=before + FAST_EXIT)
-        server.freeze()
-        child.send(signal.SIGUSR1)
-        assert child.wait() == 0
-        assert "100 increments are not stored" in child.output()
+    child = start(server.url, before=before + FAST_EXIT)
+    server.freeze()
+    child.send(signal.SIGUSR1)
+    assert child.wait() == 0
+    assert "100 increments are not stored" in child.output()
 
 
-def test_hooks_are_there_as_long_as_a_producer_is_open_and_wants_them(redis_url: str) -> None:
+def test_hooks_are_there_as_long_as_a_producer_is_open_and_wants_them(start: Start) -> None:
     before = """
 functions = os._exit, os.execv, os.execve, os.kill, signal.raise_signal
 def now():
@@ -500,9 +495,8 @@ third = Producer(sys.argv[1])
 third.increment("hits")
 os._exit(6)
 """
-    with Children() as children:
-        child = start(children, redis_url, before=before, then=then, ready=False)
-        assert child.wait() == 7, child.output()
+    child = start(before=before, then=then, ready=False)
+    assert child.wait() == 7, child.output()
 
 
 def test_functions_with_hooks_can_be_pickled(redis_url: str) -> None:
@@ -512,7 +506,7 @@ def test_functions_with_hooks_can_be_pickled(redis_url: str) -> None:
 
 
 def test_no_thread_of_ours_takes_a_signal_that_the_app_blocks(
-    redis_url: str, redis_client: redis.Redis
+    start: Start, redis_client: redis.Redis
 ) -> None:
     then = """
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
@@ -525,13 +519,12 @@ assert signal.sigwait({signal.SIGUSR1}) == signal.SIGUSR1
 producer.increment("hits")
 sys.exit(9)
 """
-    with Children() as children:
-        child = start(children, redis_url, then=then, ready=False)
-        assert child.wait() == 9, child.output()
+    child = start(then=then, ready=False)
+    assert child.wait() == 9, child.output()
     assert total(redis_client) == 103
 
 
-def test_misused_functions_complain_as_ever(redis_url: str) -> None:
+def test_misused_functions_complain_as_ever(start: Start) -> None:
     then = """
 import contextlib
 for call in (
@@ -544,14 +537,13 @@ for call in (
 os.kill(os.getpid(), 0)
 os._exit(7)
 """
-    with Children() as children:
-        child = start(children, redis_url, then=then, ready=False)
-        assert child.wait() == 7, child.output()
-        assert "Traceback" not in child.output()
+    child = start(then=then, ready=False)
+    assert child.wait() == 7, child.output()
+    assert "Traceback" not in child.output()
 
 
 def test_a_default_that_came_back_before_the_first_increment_flushes(
-    redis_url: str, redis_client: redis.Redis
+    start: Start, redis_client: redis.Redis
 ) -> None:
     """As RQ sets it in its work horses."""
     then = """
@@ -570,9 +562,8 @@ os.kill(pid, signal.SIGTERM)
 status = os.waitpid(pid, 0)[1]
 assert os.WTERMSIG(status) == signal.SIGTERM, status
 """
-    with Children() as children:
-        child = start(children, redis_url, then=then, ready=False)
-        assert child.wait() == 0, child.output()
+    child = start(then=then, ready=False)
+    assert child.wait() == 0, child.output()
     assert total(redis_client, "child") == 2
 
 
@@ -617,7 +608,7 @@ made[0].increment("hits")
 
 
 def test_a_child_that_is_terminated_flushes_its_own(
-    redis_url: str, redis_client: redis.Redis
+    start: Start, redis_client: redis.Redis
 ) -> None:
     then = """
 pid = os.fork()
@@ -630,11 +621,10 @@ print([pid], flush=True)
 status = os.waitpid(pid, 0)[1]
 assert os.WTERMSIG(status) == signal.SIGTERM, status
 """
-    with Children() as children:
-        child = start(children, redis_url, then=then)
-        eventually(lambda: len(said(child)) == 3, message=child.output)
-        (pid,) = next(line for line in said(child) if line and isinstance(line, list))
-        os.kill(pid, signal.SIGTERM)
-        assert child.wait() == 0, child.output()
+    child = start(then=then)
+    eventually(lambda: len(said(child)) == 3, message=child.output)
+    (pid,) = next(line for line in said(child) if line and isinstance(line, list))
+    os.kill(pid, signal.SIGTERM)
+    assert child.wait() == 0, child.output()
     assert total(redis_client, "child") == 1
     assert total(redis_client) == 100
