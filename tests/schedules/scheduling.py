@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -111,24 +108,3 @@ def queued(client: redis.Redis) -> list[str]:
     """The ids in RQ's queue, in order."""
     names: Any = client.lrange("rq:queue:countersink", 0, -1)
     return [name.decode() for name in names]
-
-
-@contextmanager
-def recorded() -> Iterator[list[logging.LogRecord]]:
-    """What the processes log inside the block."""
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler(logging.DEBUG)
-    handler.emit = records.append  # type: ignore[method-assign, assignment]
-    before = LOGGER.level
-    LOGGER.setLevel(logging.DEBUG)
-    LOGGER.addHandler(handler)
-    try:
-        yield records
-    finally:
-        LOGGER.removeHandler(handler)
-        LOGGER.setLevel(before)
-
-
-def actions(records: list[logging.LogRecord]) -> list[str]:
-    """The actions of the records."""
-    return [str(getattr(record, "action", None)) for record in records]

@@ -11,20 +11,20 @@ import redis
 
 from countersink.schedules.errors import Deposed
 from countersink.schedules.history import overdue
+from countersink.schedules.report import LOGGER
 from countersink.schedules.runner.rq import RunJob, run_id
 from countersink.schedules.runner.run import FOUND
 from countersink.store.connection import Session
 from countersink.stream.connection import connect as connect_redis
 from tests.schedules.scheduling import (
     LeaderAt,
-    actions,
     at,
     depose,
     planned,
     queued,
-    recorded,
     run_row,
 )
+from tests.worker.running import Records
 
 Rule = Callable[..., LeaderAt]
 
@@ -126,11 +126,11 @@ def test_a_clock_that_goes_back_a_little_plans_nothing_twice(rule: Rule, session
     first.plan("12:02:30")
     first.plan("12:03:00")
     behind = rule({"j": "* * * * *"}, holder="b-2-y")
-    with recorded() as records:
+    with Records(LOGGER) as records:
         behind.take_over("12:02:01")
         behind.plan("12:02:30")
         behind.plan("12:03:30")
-    assert "clock" not in actions(records)
+    assert "clock" not in records.actions()
     assert planned(session) == ["12:02:00", "12:03:00"]
     behind.plan("12:04:00")
     assert planned(session) == ["12:02:00", "12:03:00", "12:04:00"]
@@ -157,13 +157,13 @@ def test_after_the_databases_clock_was_far_ahead_planning_goes_on_at_once(
     leader.plan("14:30:00")
     session.execute("UPDATE job_run SET state = 'done' WHERE planned_at = '2026-11-21 14:29:00'")
     assert planned(session) == ["12:01:00", "14:29:00", "14:30:00"]
-    with recorded() as records:
+    with Records(LOGGER) as records:
         if another:
             leader = rule(jobs, "12:02:30", holder="b-2-y")
         else:
             leader.plan("12:02:30")  # the clock is right again
         leader.plan("12:02:31")
-    assert actions(records).count("clock") == 1
+    assert records.actions().count("clock") == 1
     # what is still to come is not done before its time; what was done stays
     assert planned(session) == ["12:01:00", "14:29:00"]
     assert job_row(session)[2:4] == (
@@ -208,9 +208,9 @@ def test_a_job_that_is_gone_leaves_no_plans(rule: Rule, session: Session) -> Non
     for job in ("j", "k", "o"):
         first.plan("12:01:00", job)
     second = rule({"k": "* * * * *", "o": "off"})
-    with recorded() as records:
+    with Records(LOGGER) as records:
         second.take_over("12:01:30")
-    assert "configured" in actions(records)
+    assert "configured" in records.actions()
     assert job_row(session) == ()
     assert run_row(session, "j", at("12:01:00"))["state"] == "skipped"
     assert run_row(session, "o", at("12:01:00"))["state"] == "skipped"
@@ -225,11 +225,11 @@ def test_what_redis_has_lost_is_enqueued_again(
     leader.sweep()
     assert queued(redis_client) == ["j-20261121T120100Z"]  # it is in hand: not once more
     redis_client.flushall()  # of our own private server
-    with recorded() as records:
+    with Records(LOGGER) as records:
         leader.sweep()
         leader.sweep()
     assert queued(redis_client) == ["j-20261121T120100Z"]
-    assert actions(records).count("requeued") == 1
+    assert records.actions().count("requeued") == 1
     redis_client.delete("rq:queue:countersink")  # its hash says queued, but it is in no queue
     leader.sweep()
     assert queued(redis_client) == ["j-20261121T120100Z"]
@@ -241,9 +241,9 @@ def test_a_run_that_could_not_be_enqueued_is_by_the_next_sweep(
     with connect_redis("redis://127.0.0.1:1") as nowhere:
         leader = LeaderAt(session, nowhere, runs_url, {"j": "* * * * *"})
         leader.take_over("12:00:00")
-        with recorded() as records:
+        with Records(LOGGER) as records:
             leader.plan("12:01:00")
-        assert "waiting" in actions(records)
+        assert "waiting" in records.actions()
     assert planned(session) == ["12:01:00"]
     depose(session)
     after = LeaderAt(session, redis_client, runs_url, {"j": "* * * * *"}, holder="b-2-y")
@@ -338,13 +338,13 @@ def test_a_run_that_kills_its_process_every_time_ends_as_failed(
 ) -> None:
     leader = rule({"j": "0 0 1 1 *"}, "12:00:00", attempts=3)
     running(session, 3, 1)
-    with recorded() as records:
+    with Records(LOGGER) as records:
         leader.sweep()
     assert queued(redis_client) == []
     row = run_row(session, "j", at("11:00:00"))
     assert row["state"] == "failed"
     assert "3 times in all" in row["error"]
-    assert "failing" in actions(records)
+    assert "failing" in records.actions()
 
 
 def test_runs_that_were_planned_minutes_ago_and_never_began_are_overdue(session: Session) -> None:

@@ -94,9 +94,10 @@ def drain(redis_url: str, mysql_url: str, **options: Any) -> int:
 
 
 class Records:
-    """The records that workers log inside the block."""
+    """The records that workers, or who else has the logger, log inside the block."""
 
-    def __init__(self) -> None:
+    def __init__(self, logger: logging.Logger = LOGGER) -> None:
+        self._logger = logger
         self.records: list[logging.LogRecord] = []
         self._handler = logging.Handler(logging.DEBUG)
         self._handler.emit = self.records.append  # type: ignore[method-assign, assignment]
@@ -114,11 +115,11 @@ class Records:
         ]
 
     def __enter__(self) -> Self:
-        self._level = LOGGER.level
-        LOGGER.setLevel(logging.DEBUG)
-        LOGGER.addHandler(self._handler)
+        self._level = self._logger.level
+        self._logger.setLevel(logging.DEBUG)
+        self._logger.addHandler(self._handler)
         return self
 
     def __exit__(self, *_: object) -> None:
-        LOGGER.removeHandler(self._handler)
-        LOGGER.setLevel(self._level)
+        self._logger.removeHandler(self._handler)
+        self._logger.setLevel(self._level)
