@@ -176,10 +176,8 @@ class DeadReason(StrEnum):
     def document(self) -> dict[str, Any]:
         """Its attributes, for JSON."""
         return {
-            "headline": self.headline,
-            "explanation": self.explanation,
-            "remedy": self.remedy,
-            "maybe_counted": self.maybe_counted,
+            name: getattr(self, name)
+            for name in ("headline", "explanation", "remedy", "maybe_counted")
         }
 
 

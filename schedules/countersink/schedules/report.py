@@ -65,7 +65,6 @@ class ProcessHeartbeat:
     ) -> None:
         self.vitals = vitals or ProcessVitals()
         self._started = now_ms()
-        self._state = ""
         self._hash = Heartbeat(client, process_key(kind, name), self._fields, EVERY_S)
 
     def publish(self, state: str, *, looked: float | None = None) -> None:
@@ -76,8 +75,8 @@ class ProcessHeartbeat:
             looked: when it last did what it is there for, on :func:`time.time`; None: there is
                 nothing that it has to do again and again.
         """
+        changed = state != self.vitals.state
         self.vitals.step(state, looked)
-        changed, self._state = state != self._state, state
         self._hash.publish(now=changed)
 
     def withdraw(self) -> None:
@@ -87,7 +86,7 @@ class ProcessHeartbeat:
     def _fields(self) -> dict[str, str | int | float | None]:
         looked = self.vitals.looked
         return {
-            "state": self._state,
+            "state": self.vitals.state,
             "started": self._started,
             "looked": None if looked is None else round(looked * 1000),
         }

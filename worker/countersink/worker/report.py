@@ -182,10 +182,10 @@ class BatchReport:
             rows=rows,
         )
 
-    def progress(self, *, now: bool = False) -> None:
-        """Say what was done since the last time, when a minute is over, or ``now``."""
+    def progress(self) -> None:
+        """Say what was done since the last time, when a minute is over."""
         clock = time.monotonic()
-        if clock < self._next and not now:
+        if clock < self._next:
             return
         self._next = clock + PROGRESS_EVERY_S
         entries, rows = self._before

@@ -120,11 +120,9 @@ def list_segments(directory: str | os.PathLike[str]) -> list[SegmentInfo]:
             found.append(_look(path, size, damaged=name.endswith(DAMAGED_SUFFIX)))
         except FileNotFoundError:
             continue  # replayed since the directory was read
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
+        except (OSError, SpoolError) as error:
+            reason = getattr(error, "strerror", str(error)) or type(error).__name__
             found.append(SegmentInfo(path=path, bytes=size, unreadable=reason))
-        except SpoolError as error:
-            found.append(SegmentInfo(path=path, bytes=size, unreadable=str(error)))
     return found
 
 
