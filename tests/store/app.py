@@ -1,7 +1,5 @@
 """An application's own connection, and what it and the tables are asked in tests."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 

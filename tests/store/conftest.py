@@ -1,11 +1,13 @@
-"""The application's connection to a fresh database."""
-
-from __future__ import annotations
+"""The application's connection to a fresh database, and who reads it."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from countersink.store import Store
+from countersink.store.connection import Session
+from countersink.store.totals.totals import Totals
+from countersink.store.verify import open_session
 from tests.store.app import Connection, open_app
 
 
@@ -16,3 +18,17 @@ def app(mysql_url: str) -> Iterator[Connection]:
     yield connection
     if connection.open:
         connection.close()
+
+
+@pytest.fixture
+def totals(mysql_url: str) -> Iterator[Totals]:
+    """The totals of the same database."""
+    with Store(mysql_url) as store:
+        yield store.totals
+
+
+@pytest.fixture
+def verifying(mysql_url: str) -> Iterator[Session]:
+    """A session to verify on."""
+    with open_session(mysql_url) as opened:
+        yield opened

@@ -1,7 +1,5 @@
 """Entries, rows and looks into the tables, for the tests of the store."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

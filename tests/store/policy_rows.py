@@ -1,7 +1,5 @@
 """Policies as they are in the table, for tests that need them to have begun in the past."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

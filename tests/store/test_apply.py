@@ -1,7 +1,5 @@
 """Whatever is delivered however often, each entry counts once."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """Buckets: each event lies in its own, and they leave no gaps, whatever clocks do."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 

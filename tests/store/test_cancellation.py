@@ -1,7 +1,5 @@
 """Reads that are ended from another thread: at once, and nobody else's with them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

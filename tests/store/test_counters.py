@@ -1,9 +1,6 @@
 """Making counters, and what of them can be changed when."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -15,13 +12,6 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.counters.policies import DEFAULT, Policy
 from tests.store.helpers import entry, row, rows, together
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The front door of the same database."""
-    with Store(mysql_url) as opened:
-        yield opened
 
 
 def version(session: Session) -> int:

@@ -2,8 +2,6 @@
 says where, as far as that can be told. What cannot be proved is named in docs/operations.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime

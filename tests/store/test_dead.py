@@ -1,7 +1,5 @@
 """Dead rows: listed, dropped, retried; each counts once however many retry it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Deleting: the ledger agrees at every moment, whoever counts meanwhile, whatever is killed."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,13 +20,6 @@ from tests.support.ledger import post_planted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 TABLES = ("counter", "counter_policy", "counter_slot", "counter_month", "counter_ledger")
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The front door of the same database."""
-    with Store(mysql_url) as opened:
-        yield opened
 
 
 @pytest.fixture

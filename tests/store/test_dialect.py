@@ -1,7 +1,5 @@
 """Which server it is, with versions compared as numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersink.store.errors import Refused

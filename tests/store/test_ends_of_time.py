@@ -1,8 +1,5 @@
 """The first and the last events there can be: exact in every time zone, and no error."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -20,12 +17,6 @@ from tests.store.policy_rows import put_policies
 LAST = date(9999, 12, 25)
 FAR = ("Pacific/Kiritimati", "Asia/Tokyo", "UTC", "America/New_York", "Etc/GMT+12")
 """From 14 hours ahead of UTC to 12 hours behind."""
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    with Store(mysql_url) as opened:
-        yield opened
 
 
 def test_the_store_and_the_stream_end_with_the_same_minute() -> None:

@@ -1,7 +1,5 @@
 """Every error of the driver ends as one of ours, with its cause and code."""
 
-from __future__ import annotations
-
 import inspect
 import ssl
 import struct

@@ -1,7 +1,5 @@
 """Pruning forgets guards and never lets an entry count again."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersink.store.apply import dead, guards

@@ -1,7 +1,5 @@
 """Counting in the application's own transaction, on its own connection."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

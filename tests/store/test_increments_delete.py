@@ -1,7 +1,5 @@
 """Taking a key away in the application's own transaction: rows and ledger go together."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random

@@ -1,7 +1,5 @@
 """A row that cannot be stored takes nothing else with it."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

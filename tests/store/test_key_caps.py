@@ -1,11 +1,8 @@
 """The most keys that a day of a counter may have, and what becomes of the rest."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 
@@ -20,22 +17,12 @@ from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session, connect
 from countersink.store.counters.policies import KeyMemory
 from countersink.store.errors import Unavailable
-from countersink.store.verify import open_session, verify
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import MAX, entry, keys, ledger, minute, row, rows, together
 from tests.support.waiting import eventually
 
 OVER = OVERFLOW.encode()
 TODAY = date(2026, 11, 21)
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The front door; whatever a test does, verify finds nothing afterwards."""
-    with Store(mysql_url) as opened:
-        yield opened
-    with open_session(mysql_url) as session:
-        assert verify(session).differences == []
 
 
 def overflown(session: Session, counter: str = "views") -> dict[date, int]:

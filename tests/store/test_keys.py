@@ -1,7 +1,5 @@
 """Keys are bytes: what looks alike stays apart."""
 
-from __future__ import annotations
-
 import unicodedata
 
 from hypothesis import given, settings

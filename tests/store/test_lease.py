@@ -1,7 +1,5 @@
 """One holder at a time, by the server's clock, with tokens that only grow."""
 
-from __future__ import annotations
-
 from countersink.store import lease
 from countersink.store.connection import Session, connect
 from tests.store.helpers import together

@@ -1,7 +1,5 @@
 """The ledgers are equal to the rows, in sums and checksums, whatever anybody does."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Migrations: equal to the schema file, safe to run twice, at once, and after a crash midway."""
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Statements stay below what the server takes at once."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,10 +1,7 @@
 """A change of policy is followed exactly: no event counts under the wrong one, or under two."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -24,13 +21,6 @@ from tests.store.helpers import entry, ledger
 from tests.support.processes import Children
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The front door of the same database."""
-    with Store(mysql_url) as opened:
-        yield opened
 
 
 def later(minutes: int = 5) -> datetime:

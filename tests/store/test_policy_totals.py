@@ -1,10 +1,8 @@
 """Totals over a counter's policies, whenever they changed, against asking for each event's."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
@@ -38,12 +35,6 @@ ZONES = [
 KEYS = ("a", "b", "")
 
 Event = tuple[int, str, int]
-
-
-@pytest.fixture
-def totals(mysql_url: str) -> Iterator[Totals]:
-    with Store(mysql_url) as store:
-        yield store.totals
 
 
 def _local(zone: str, at: int) -> date:

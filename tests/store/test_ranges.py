@@ -1,7 +1,5 @@
 """No question reads more of the table than its range, and each goes by the index meant for it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta

@@ -1,7 +1,5 @@
 """Marks of reconciled buckets: what was accepted before goes to the dead letters, nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 from datetime import date

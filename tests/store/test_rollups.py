@@ -1,9 +1,7 @@
 """Totals of counters whose older days are in months: as before, or an error that says so."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.errors import InexactZone, RolledUp
@@ -24,12 +21,6 @@ DAYS = [BEGIN + timedelta(days=n) for n in range(110)]
 KEYS = ("a", "b")
 
 Cells = dict[tuple[date, str], int]
-
-
-@pytest.fixture
-def totals(mysql_url: str) -> Iterator[Totals]:
-    with Store(mysql_url) as store:
-        yield store.totals
 
 
 def put(session: Session, cells: Cells, up_to: date, late: Cells, counter: str = "c") -> None:

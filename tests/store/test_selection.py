@@ -1,7 +1,5 @@
 """Keys by prefix and substring: what SQL picks is what Python would pick, byte by byte."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date

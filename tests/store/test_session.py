@@ -1,7 +1,5 @@
 """A session behaves the same whatever the server's settings are, and fails in bounded time."""
 
-from __future__ import annotations
-
 import threading
 import time
 

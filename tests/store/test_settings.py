@@ -1,7 +1,5 @@
 """URLs, and what must not be seen of them."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 

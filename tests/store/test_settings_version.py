@@ -1,7 +1,5 @@
 """A counter's settings change beside transactions that count: none counts by the wrong ones."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -40,13 +38,6 @@ LATE = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
 """In Berlin it is the next day."""
 pytestmark = pytest.mark.usefixtures("waiting_at_once")
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """A store."""
-    with Store(mysql_url) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,13 +1,9 @@
 """Months are in the totals, whatever is on record of how far days are rolled up."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from datetime import date
 
 import pytest
 
-from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.errors import RolledUp
@@ -17,12 +13,6 @@ from tests.store.helpers import entry, minute
 
 AFTER = date(2026, 3, 1)
 """The day after the last month that has rows."""
-
-
-@pytest.fixture
-def totals(mysql_url: str) -> Iterator[Totals]:
-    with Store(mysql_url) as store:
-        yield store.totals
 
 
 @pytest.fixture(params=["no row", None, date(2026, 1, 7), date(2026, 2, 1)])

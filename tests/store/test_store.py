@@ -1,7 +1,5 @@
 """The front door, and the names that others may rely on."""
 
-from __future__ import annotations
-
 from datetime import date
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows one by one, in one snapshot: `Session.stream` and `Store.reading`."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from contextlib import suppress

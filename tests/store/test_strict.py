@@ -1,11 +1,6 @@
 """Strict mode: only known counters count; the others' rows are kept, with their reason."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
-
-import pytest
 
 from countersink.store import Store
 from countersink.store.apply import dead
@@ -14,13 +9,6 @@ from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import Session
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import entry, ledger, row
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The front door of the same database."""
-    with Store(mysql_url) as opened:
-        yield opened
 
 
 def test_it_is_off_at_first_and_can_be_switched(store: Store, session: Session) -> None:

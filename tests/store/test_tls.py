@@ -1,7 +1,5 @@
 """Encrypted connections verify the server unless told not to."""
 
-from __future__ import annotations
-
 import ipaddress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

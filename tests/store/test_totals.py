@@ -1,18 +1,15 @@
 """Totals against brute force over the same rows in Python."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from countersink.store import Store, UnknownCounter
+from countersink.store import UnknownCounter
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch
@@ -27,12 +24,6 @@ DAYS = [BASE + timedelta(days=index) for index in range(12)]
 KEYS = ["", "/a", "/A", "/a ", "é", "\N{GRINNING FACE}"]
 
 Cells = dict[tuple[str, date, str], int]
-
-
-@pytest.fixture
-def totals(mysql_url: str) -> Iterator[Totals]:
-    with Store(mysql_url) as store:
-        yield store.totals
 
 
 def _put(session: Session, cells: Cells, counters: tuple[str, ...] = ("c", "d")) -> None:

@@ -1,7 +1,5 @@
 """Nobody but its triggers counts a tracked counter: what the queue holds for it is set apart."""
 
-from __future__ import annotations
-
 import json
 
 from countersink.store import Store

@@ -1,7 +1,5 @@
 """Verification: what is wrong is found, and nothing else, whatever goes on meanwhile."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -16,13 +14,6 @@ from countersink.store.settings import Settings
 from countersink.store.verify import Difference, Verified, open_session, verify
 from tests.store.helpers import entry, row, rows
 from tests.support.ledger import post_planted
-
-
-@pytest.fixture
-def verifying(mysql_url: str) -> Iterator[Session]:
-    """A session to verify on."""
-    with open_session(mysql_url) as opened:
-        yield opened
 
 
 def roll_up_to_february(session: Session, counter: str) -> None:

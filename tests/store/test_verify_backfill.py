@@ -1,9 +1,6 @@
 """Verification of what backfills wrote down: it fits the ledger, and itself."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -12,16 +9,10 @@ import pytest
 from countersink.backfill.count import task
 from countersink.backfill.undo import undo
 from countersink.store.connection import Session
-from countersink.store.verify import Difference, open_session, verify
+from countersink.store.verify import Difference, verify
 from tests.backfill.helpers import COUNTER, add, log, long_log, write
 from tests.backfill.truths import new_run
 from tests.support.ledger import post_planted
-
-
-@pytest.fixture
-def verifying(mysql_url: str) -> Iterator[Session]:
-    with open_session(mysql_url) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Days, hours and months of any time zone, against counting the events one by one with zoneinfo."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

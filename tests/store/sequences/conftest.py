@@ -1,7 +1,5 @@
 """A store whose sequences are empty, and a clock to turn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,13 +12,6 @@ from countersink.store.connection import Session
 from countersink.store.sequences import Sequences
 from countersink.store.sessions import Pool, open_tables
 from countersink.store.settings import Settings
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The store of a freshly migrated database."""
-    with Store(mysql_url) as opened:
-        yield opened
 
 
 @pytest.fixture

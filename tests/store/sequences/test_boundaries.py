@@ -1,7 +1,5 @@
 """Where periods begin, in any time zone."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 

@@ -1,7 +1,5 @@
 """Peek, set, reset, list and delete; and what a sequence came to."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta
 
 import pytest

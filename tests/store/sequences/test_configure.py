@@ -1,7 +1,5 @@
 """Options: what may be said, and that nobody goes by the old ones once they have changed."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Values in transactions of every driver and library that people use."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersink.store import SequenceExhausted, Store

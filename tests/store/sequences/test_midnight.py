@@ -1,7 +1,5 @@
 """A real midnight, crossed by several processes at once."""
 
-from __future__ import annotations
-
 import os
 import zoneinfo
 from collections import Counter

@@ -1,7 +1,5 @@
 """Add, and get your own value."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from functools import partial

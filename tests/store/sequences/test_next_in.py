@@ -1,9 +1,6 @@
 """Values in the application's own transaction: without gaps, rolled back with it."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pymysql
@@ -25,15 +22,6 @@ from tests.store.helpers import MAX, MIN, together
 
 LAX_MODES = ("", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT", "NO_UNSIGNED_SUBTRACTION")
 ISOLATIONS = ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
-
-
-@pytest.fixture
-def app(mysql_url: str) -> Iterator[Connection]:
-    """The application's connection."""
-    connection = open_app(mysql_url)
-    yield connection
-    if connection.open:
-        connection.close()
 
 
 def test_it_rolls_back_with_the_transaction(sequences: Sequences, app: Connection) -> None:

@@ -1,7 +1,5 @@
 """A new period begins again by itself, by the server's clock; past ones stay."""
 
-from __future__ import annotations
-
 import time
 from datetime import date
 

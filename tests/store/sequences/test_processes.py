@@ -1,7 +1,5 @@
 """Many processes take values at once: each value once, whatever happens to whom."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

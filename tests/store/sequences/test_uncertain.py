@@ -1,7 +1,5 @@
 """Connections that break: a value may be lost, and is never handed out twice."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

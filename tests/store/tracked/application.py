@@ -1,7 +1,5 @@
 """An application with tables that are tracked, and what their counters should say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """An application's tables in a database of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Reading a table some rows at a time: every row once, whatever its primary key is made of."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersink.store.connection import connect

@@ -1,7 +1,5 @@
 """Names of tables, as people write them and as SQL takes them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

@@ -1,7 +1,5 @@
 """Keys of tracked tables: reversible, and the same in Python and in SQL."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -3,8 +3,6 @@
 MariaDB runs AFTER UPDATE triggers for them all the same; MySQL does not.
 """
 
-from __future__ import annotations
-
 from countersink.store import Store
 from tests.support.oracle import connect
 from tests.support.table_oracle import Tracked, snapshot

@@ -1,7 +1,5 @@
 """Triggers that a user may not see, that run as nobody any more, or that came with a copy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

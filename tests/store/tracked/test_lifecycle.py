@@ -1,7 +1,5 @@
 """Tracking and untracking: beside others, after a crash, and nothing but its own."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Values that are longer than a key: their rows are counted, and never refused."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """What a plan says of a table before anything is changed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.store.tracked.application import App

@@ -1,7 +1,5 @@
 """What cannot be tracked is refused before anything is changed, with advice."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

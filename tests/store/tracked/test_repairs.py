@@ -1,7 +1,5 @@
 """Whatever goes past the triggers is found, and mended beside whoever writes."""
 
-from __future__ import annotations
-
 import re
 import threading
 

@@ -1,7 +1,5 @@
 """Row counts: equal to COUNT(*) with the same condition, whatever the values are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal

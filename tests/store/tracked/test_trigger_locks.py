@@ -1,7 +1,5 @@
 """Whoever is in the way of a trigger can be found by what the error says."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

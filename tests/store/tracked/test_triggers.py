@@ -1,7 +1,5 @@
 """Triggers count every row, whatever wrote it, and never fail what the application writes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pymysql
