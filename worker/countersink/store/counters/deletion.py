@@ -24,14 +24,6 @@ from countersink.runtime.limits import key_bytes
 from countersink.store.apply.control import Control, bump, exclusive, short_waits
 from countersink.store.connection import Session
 from countersink.store.counters import deletion_sql
-from countersink.store.counters.deletion_sql import (
-    TABLES,
-    Position,
-    Table,
-    delete_buckets,
-    delete_rows,
-    rows_left,
-)
 from countersink.store.counters.deletion_sql import Deleted as Deleted
 from countersink.store.counters.policies import load
 from countersink.store.errors import Conflict
@@ -84,12 +76,11 @@ class _Deleting:
     def key_once(self, key: bytes) -> Deleted:
         """Delete a key's rows in order, not turning back to what is counted meanwhile."""
         deleted = Deleted()
-        for table in TABLES:
+        for table in deletion_sql.TABLES:
             after: datetime | None = None
             while True:
-                page, after = self._next(
-                    partial(delete_buckets, self.session, table, self.counter, key, after)
-                )
+                place = (self.session, table, self.counter, key, after)
+                page, after = self._next(partial(deletion_sql.delete_buckets, *place))
                 deleted += page
                 if after is None:
                     break
@@ -109,13 +100,13 @@ class _Deleting:
     def once_through(self, most: int) -> Deleted:
         """Delete the counter's rows in order, about ``most`` of them."""
         deleted = Deleted()
-        for table in TABLES:
+        for table in deletion_sql.TABLES:
             deleted += self._table(table, most - deleted.rows)
         return deleted
 
-    def _table(self, table: Table, most: int) -> Deleted:
+    def _table(self, table: deletion_sql.Table, most: int) -> Deleted:
         deleted = Deleted()
-        last: Position | None = None
+        last: deletion_sql.Position | None = None
         inside = False
         while deleted.rows < most:
             # First the rest of the bucket, then those after it: each is one range of the index.
@@ -124,7 +115,8 @@ class _Deleting:
                 where, args = f"{where} AND bucket = %s AND counter_key >= %s", (*args, *last)
             elif last is not None:
                 where, args = f"{where} AND bucket > %s", (*args, last[0])
-            page, at = self._next(partial(delete_rows, self.session, table, where, args))
+            delete = partial(deletion_sql.delete_rows, self.session, table, where, args)
+            page, at = self._next(delete)
             deleted += page
             if at is None and not inside:
                 break
@@ -161,13 +153,13 @@ class _Deleting:
         settings_version.refuse_tracked(self.session, self.counter)
         if not deletion_sql.finish(self.session, self.counter):
             raise _Backfilled
-        if rows_left(self.session, self.counter, MOST + 1) > MOST:
+        if deletion_sql.rows_left(self.session, self.counter, MOST + 1) > MOST:
             raise _Faster
         deleted = Deleted()
-        for table in TABLES:
+        for table in deletion_sql.TABLES:
             page = Deleted(ROWS)
             while page.rows == ROWS:
-                page, _ = delete_rows(
+                page, _ = deletion_sql.delete_rows(
                     self.session, table, "counter = %s", (self.counter,), ROWS, " NOWAIT"
                 )
                 deleted += page
@@ -259,10 +251,10 @@ def delete_counter(
     deleted = Deleted()
     with short_waits(session):
         deleting.backfills()
-        there = rows_left(session, counter)
+        there = deletion_sql.rows_left(session, counter)
         for _ in range(_PASSES):
             deleted += deleting.once_through(there)
-            before, there = there, rows_left(session, counter)
+            before, there = there, deletion_sql.rows_left(session, counter)
             if there <= FEW or there >= before:
                 break
     return deleted + deleting.finish_alone()

@@ -154,10 +154,7 @@ class KeyMemory:
         self._keys[counter, day] = own
 
 
-_NO_MARKS: Final[Marks] = {}
-_NO_CAPS: Final[Mapping[str, int]] = {}
-
-
+@dataclass(eq=False, repr=False)
 class Policies:
     """All policies, as of one moment.
 
@@ -174,32 +171,25 @@ class Policies:
         made: keys found to be there meanwhile, of counters that have one; a memory as well.
     """
 
-    def __init__(
-        self,
-        version: int,
-        strict: bool,
-        by_counter: Mapping[str, tuple[Policy, ...]],
-        tracked: frozenset[str] = frozenset(),
-        marks: Marks = _NO_MARKS,
-        caps: Mapping[str, int] = _NO_CAPS,
-        default_cap: int | None = None,
-    ) -> None:
-        self.version = version
-        self.strict = strict
-        self.tracked = tracked
-        self.known: set[str] = set()
-        self.capped = bool(caps) or default_cap is not None
-        self.made = KeyMemory()
-        self._caps = caps
-        self.default_cap = default_cap
-        self._by_counter = by_counter
-        self._marks = marks
+    version: int
+    strict: bool
+    _by_counter: Mapping[str, tuple[Policy, ...]]
+    tracked: frozenset[str] = frozenset()
+    _marks: Marks = field(default_factory=dict)
+    _caps: Mapping[str, int] = field(default_factory=dict)
+    default_cap: int | None = None
+    known: set[str] = field(default_factory=set, init=False)
+    made: KeyMemory = field(default_factory=KeyMemory, init=False)
+
+    def __post_init__(self) -> None:
+        """Work out what is asked for often."""
+        self.capped = bool(self._caps) or self.default_cap is not None
         self.marked_before = max(
-            (mark.sent_before for own in marks.values() for mark in own.values()), default=0
+            (mark.sent_before for own in self._marks.values() for mark in own.values()), default=0
         )
         self._begins = {
             counter: [policy.valid_from for policy in policies]
-            for counter, policies in by_counter.items()
+            for counter, policies in self._by_counter.items()
         }
 
     def of(self, counter: str) -> tuple[Policy, ...]:

@@ -12,14 +12,7 @@ from countersink.store.apply import key_caps
 from countersink.store.apply.control import Control, bump
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.buckets import (
-    MAX_MINUTE,
-    MAX_POLICIES,
-    ONE_DAY,
-    RESOLUTIONS,
-    Resolution,
-    offset_at,
-)
+from countersink.store.counters.buckets import MAX_MINUTE, Resolution
 from countersink.store.counters.policies import Policy, load
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.in_app import settings_version
@@ -107,7 +100,9 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
             f"SELECT name, keep_days, max_keys, app_slots, rolled_up_to FROM counter{where}", args
         )
     }
-    overflown = key_caps.overflown_by_day(session, since=_utc_day(minute) - ONE_DAY, counter=name)
+    overflown = key_caps.overflown_by_day(
+        session, since=_utc_day(minute) - buckets.ONE_DAY, counter=name
+    )
     overflowing = {each for each, _ in overflown}
     found = []
     for each in [name] if name is not None else counter_names(session):
@@ -287,8 +282,8 @@ def check_resolution(resolution: str) -> Resolution:
     Raises:
         ValueError: it is none.
     """
-    if resolution not in RESOLUTIONS:
-        raise ValueError(f"resolution {resolution!r}: one of {', '.join(RESOLUTIONS)}")
+    if resolution not in buckets.RESOLUTIONS:
+        raise ValueError(f"resolution {resolution!r}: one of {', '.join(buckets.RESOLUTIONS)}")
     return resolution
 
 
@@ -399,10 +394,10 @@ def next_policy(
             f"{_text(start)} is too early: what was counted stays as it is, so another time zone"
             f" or resolution starts (--from) at {_text(earliest)} or later"
         )
-    if following.number >= MAX_POLICIES:
+    if following.number >= buckets.MAX_POLICIES:
         raise ValueError(
-            f"{counter} has had {MAX_POLICIES} time zones and resolutions, and there is no room for"
-            " more: count on under another name"
+            f"{counter} has had {buckets.MAX_POLICIES} time zones and resolutions, and there is no"
+            " room for more: count on under another name"
         )
     _check_hours(following, max(now_ms // 60_000, following.valid_from))
     return following
@@ -414,7 +409,7 @@ def _check_hours(policy: Policy, since: int) -> None:
     if policy.resolution != "hour":
         return
     for minute in range(since, min(since + _LOOK_AHEAD, MAX_MINUTE + 1), 1440):
-        offset = offset_at(policy.time_zone, minute * 60)
+        offset = buckets.offset_at(policy.time_zone, minute * 60)
         if offset % 3600:
             raise ValueError(
                 f"{policy.time_zone} is not whole hours from UTC ({timedelta(seconds=offset)} on"

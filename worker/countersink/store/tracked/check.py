@@ -24,16 +24,7 @@ from countersink.store.sql import label_text, quoted
 from countersink.store.tracked import privileges, triggers
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import is_day, key_sql, label_of_number, number_sql
-from countersink.store.tracked.table import (
-    BINARY_TYPES,
-    DAY_TYPES,
-    INTEGER_TYPES,
-    OWN_TEXT,
-    TEXT_TYPES,
-    AppTable,
-    Column,
-    require_columns,
-)
+from countersink.store.tracked.table import AppTable, require_columns
 from countersink.store.tracked.triggers import SQL_MODE as TRIGGER_MODE
 from countersink.store.tracked.triggers import InstalledTrigger
 
@@ -52,8 +43,6 @@ COUNT_SECONDS: Final = 3600.0
 CELLS_PER_QUERY: Final = 10_000
 ROWS_PER_QUERY: Final = 100_000
 _LABEL: Final = "TIMESTAMPDIFF(SECOND, '1970-01-01', bucket)"
-_ORDERED_TYPES: Final = (INTEGER_TYPES - {"bit"}) | BINARY_TYPES | DAY_TYPES | OWN_TEXT
-_ORDERED_CHARSETS: Final = frozenset({"ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"})
 
 RowProblem = Literal[
     "row_count",
@@ -324,7 +313,7 @@ def _in_table(
     values = _plain(f"{number_sql(day, 't.')}, {key_sql(by, 't.')}")
     select = f"SELECT {values}, COUNT(*) FROM {source}"
     where, args = "%s", tuple[object, ...]((1,))
-    if table.first_key is None or not _finds_its_place(table.first_key):
+    if table.first_key is None or not table.first_key.finds_its_place:
         yield session.query(f"{select} WHERE {where} GROUP BY 1, 2", args)
         return
     column = _plain(f"t.{quoted(table.first_key.name)}")
@@ -341,13 +330,6 @@ def _in_table(
         last = ends[0][0]
         yield session.query(f"{part} AND {column} <= %s GROUP BY 1, 2", (*args, last))
         where, args = f"{column} > %s", (last,)
-
-
-def _finds_its_place(column: Column) -> bool:
-    """Whether a value that was read, bound again, is in the same place of the index."""
-    if column.type in TEXT_TYPES:
-        return column.type in ("char", "varchar") and column.charset in _ORDERED_CHARSETS
-    return column.type in _ORDERED_TYPES
 
 
 def _plain(sql: str) -> str:

@@ -22,16 +22,10 @@ from countersink.store.counters.buckets import day_label, label_time
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.sql import marks, parts
 from countersink.store.totals.selection import check_days
+from countersink.store.tracked import encoding
 from countersink.store.tracked.condition import NEVER, Alike, Check, Condition, Exactly, condition
 from countersink.store.tracked.definitions import TrackedTable, find, in_words, read_all
-from countersink.store.tracked.encoding import (
-    LATE_DAY,
-    NO_DAY,
-    cut_values,
-    decode,
-    encode,
-    whole_key,
-)
+from countersink.store.tracked.encoding import LATE_DAY, NO_DAY, cut_values
 from countersink.store.tracked.table import Column, read_columns
 
 ENTRIES: Final = 500
@@ -266,12 +260,14 @@ class _Selection:
 
     def _whole(self, values: Values) -> bytes | KeyRange:
         """All keys with these values of the columns that are asked for."""
-        return whole_key(values) if len(values) == self._columns else self._beginning_with(values)
+        if len(values) == self._columns:
+            return encoding.whole_key(values)
+        return self._beginning_with(values)
 
     def _beginning_with(self, values: Values) -> KeyRange:
         if not values:
             return KeyRange(b"", None)
-        begin = encode(values)
+        begin = encoding.encode(values)
         if len(begin) >= CUT_FROM and self._any_cut(begin[:CUT_FROM]):
             raise _untold()
         # No value has a bare | in it; } is the byte after it.
@@ -289,10 +285,10 @@ class _Selection:
         last = wrong + 1 == self._columns
         one = self._asked[wrong]
         if isinstance(one, Exactly):
-            there = encode((*values[:wrong], one.text)) + (b"" if last else b"|")
+            there = encoding.encode((*values[:wrong], one.text)) + (b"" if last else b"|")
             if there > key and len(there) < CUT_FROM:
                 return there
-        return key + b"\0" if last else encode(values[: wrong + 1]) + b"}"
+        return key + b"\0" if last else encoding.encode(values[: wrong + 1]) + b"}"
 
     def _meets_cut(self, values: Values, begun: str) -> bool:
         """Whether a key that was cut is asked for: of its values these are known, and how the next
@@ -319,7 +315,7 @@ class _Selection:
             if cut_values(key) is not None:
                 continue
             try:
-                found[key] = decode(key, self._columns)
+                found[key] = encoding.decode(key, self._columns)
             except ValueError:
                 continue
         for place, check in enumerate(self._checks):

@@ -19,6 +19,8 @@ TEXT_TYPES: Final = frozenset(
 DAY_TYPES: Final = frozenset({"date", "datetime", "timestamp"})
 OWN_TEXT: Final = frozenset({"uuid", "inet4", "inet6"})
 """Types of MariaDB whose values can be written in several ways."""
+_ORDERED_TYPES: Final = (INTEGER_TYPES - {"bit"}) | BINARY_TYPES | DAY_TYPES | OWN_TEXT
+_ORDERED_CHARSETS: Final = frozenset({"ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"})
 _WIDTHS: Final = {
     "tinyint": 4,
     "smallint": 6,
@@ -86,6 +88,13 @@ class Column:
     def has_text(self) -> bool:
         """Whether its values can hold any character."""
         return self.type in TEXT_TYPES
+
+    @property
+    def finds_its_place(self) -> bool:
+        """Whether a value that was read, bound again, is in the same place of an index."""
+        if self.has_text:
+            return self.type in ("char", "varchar") and self.charset in _ORDERED_CHARSETS
+        return self.type in _ORDERED_TYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
