@@ -40,12 +40,7 @@ from countersink.store.totals.selection import (
     chosen_keys,
     picked_keys,
 )
-from countersink.store.totals.shapes import (
-    Months,
-    Shape,
-    selected,
-    shape,
-)
+from countersink.store.totals.shapes import Months, Shape, selected, shape
 from countersink.store.totals.views import Ranges, View, condition
 
 _KEYS_PER_QUERY: Final = 500

@@ -24,11 +24,7 @@ from countersink.store.counters.deletion_sql import delete_rows
 from countersink.store.errors import BadData, Conflict, Refused, Unavailable, UnknownCounter
 from countersink.store.ledger.postings import Posting, post
 from countersink.store.tracked.check import Cell, Progress, differences
-from countersink.store.tracked.definitions import (
-    TrackedTable,
-    read_locked,
-    set_counted,
-)
+from countersink.store.tracked.definitions import TrackedTable, read_locked, set_counted
 from countersink.store.tracked.encoding import LATE_DAY, NO_DAY, is_day
 from countersink.store.tracked.table import AppTable
 
