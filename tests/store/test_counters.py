@@ -1,6 +1,7 @@
 """Making counters, and what of them can be changed when."""
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -12,6 +13,13 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.counters.policies import DEFAULT, Policy
 from tests.store.helpers import entry, row, rows, together
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The store, on tables that are put up by hand: verify would find that."""
+    with Store(mysql_url) as opened:
+        yield opened
 
 
 def version(session: Session) -> int:

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -21,6 +22,13 @@ from tests.store.helpers import entry, ledger
 from tests.support.processes import Children
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The store, on tables that are put up by hand: verify would find that."""
+    with Store(mysql_url) as opened:
+        yield opened
 
 
 def later(minutes: int = 5) -> datetime:
