@@ -81,18 +81,12 @@ class Clock:
         self._begins = begins
         self._zone: ZoneInfo | None = _zone(time_zone) if time_zone else None
         self._format = time_format
-        self._read: Callable[[str], int]
-        if time_format == "auto":
-            self._read = self._auto
-        elif time_format == "unix":
-            self._read = _seconds
-        elif time_format == "unix-ms":
-            self._read = _milliseconds
-        else:
+        named = {"auto": self._auto, "unix": _seconds, "unix-ms": _milliseconds}
+        self._read: Callable[[str], int] = named.get(time_format, self._by_pattern)
+        if time_format not in named:
             self._dates = not has_hours(time_format)
             dates = self._dates and begins is not None
             _check_pattern(time_format, zoned=self._zone is not None or dates)
-            self._read = self._by_pattern
         self._minutes: dict[str, int] = {}
 
     def minute(self, time: object) -> int:

@@ -347,12 +347,13 @@ class Periods:
         return self._known[found]
 
     def _work_out(self, day: bytes, hour: bytes, zone: bytes) -> LogPeriod | None:
-        label = self._label(day + b"00:00" + zone, day + b"23:59" + zone)
-        if label is not None:
-            return LogPeriod(day + _HOUR + _IN_HOUR + re.escape(zone), label)
-        label = self._label(day + hour + b"00" + zone, day + hour + b"59" + zone)
-        if label is not None:
-            return LogPeriod(day + hour + _IN_HOUR + re.escape(zone), label)
+        for first, last, hours in (
+            (b"00:00", b"23:59", _HOUR),
+            (hour + b"00", hour + b"59", hour),
+        ):
+            label = self._label(day + first + zone, day + last + zone)
+            if label is not None:
+                return LogPeriod(day + hours + _IN_HOUR + re.escape(zone), label)
         return None
 
     def _label(self, first: bytes, last: bytes) -> int | None:

@@ -194,10 +194,7 @@ def json_getter(input_format: str, name: str) -> Get:
     """
     own = getter(name)
     other = _TOLD[input_format].get(name)
-    if other is None:
-        return own
-
-    return _either(own, other)
+    return own if other is None else _either(own, other)
 
 
 def json_time(input_format: str, own: Get | None = None) -> Get:

@@ -248,14 +248,11 @@ class Opened(Independent):
             if found is None and line.strip(BLANK):
                 tally.reject(number, lacking(self._envelope), line)
             inner.append((found or b"").replace(b"\n", b" "))
-        lacked = {each.line for each in tally.rejected[rejected:]}
         self._reader.count(Window(window.numbers, inner, window.rejected, window.open), tally)
         texts = dict(zip(window.numbers, lines, strict=True))
         tally.rejected[rejected:] = sorted(
             (
-                each
-                if each.line in lacked or each.line not in texts
-                else replace(each, text=texts[each.line][:LONGEST_TEXT])
+                replace(each, text=texts.get(each.line, each.text)[:LONGEST_TEXT])
                 for each in tally.rejected[rejected:]
             ),
             key=lambda each: each.line,
