@@ -24,11 +24,6 @@ PIECE: Message = {"type": "http.response.body", "body": b"one", "more_body": Tru
 END: Message = {"type": "http.response.body", "body": b"two"}
 
 
-@pytest.fixture
-def producer() -> RecordingProducer:
-    return RecordingProducer()
-
-
 def answering(*messages: Message, route: str | None = "/users/{id}") -> Any:
     """An app that sends these, and raises what is an exception."""
 

@@ -23,8 +23,7 @@ def test_whatever_the_parts_are_it_counts_one(before: str, name: str, after: str
     assert producer.count("requests") == 1
 
 
-def test_parts_are_one_key() -> None:
-    producer = RecordingProducer()
+def test_parts_are_one_key(producer: RecordingProducer) -> None:
     tally = KeyCounter(producer, "requests")
     tally.add("GET", "/users/{id}", "200")
     tally.add("GET", "/users/{id}", "200")
@@ -47,8 +46,9 @@ def test_lone_surrogates_are_replaced() -> None:
     assert fitting("/caf\udce9") == "/caf?"
 
 
-def test_names_beyond_the_limit_share_a_key_and_known_ones_go_on() -> None:
-    producer = RecordingProducer()
+def test_names_beyond_the_limit_share_a_key_and_known_ones_go_on(
+    producer: RecordingProducer,
+) -> None:
     tally = KeyCounter(producer, "requests", max_names=2)
     for number in range(10_000):
         tally.add("GET", f"/{number}", "200")
@@ -67,8 +67,7 @@ def test_names_beyond_the_limit_share_a_key_and_known_ones_go_on() -> None:
     assert len(tally._keys) <= 3  # what clients ask for does not decide how much is remembered
 
 
-def test_many_threads_count_exactly_and_within_the_limit() -> None:
-    producer = RecordingProducer()
+def test_many_threads_count_exactly_and_within_the_limit(producer: RecordingProducer) -> None:
     tally = KeyCounter(producer, "requests", max_names=10)
     together = threading.Barrier(4)
 
@@ -87,9 +86,8 @@ def test_many_threads_count_exactly_and_within_the_limit() -> None:
 
 
 def test_a_closed_producer_is_logged_once_and_never_raised(
-    caplog: pytest.LogCaptureFixture,
+    producer: RecordingProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    producer = RecordingProducer()
     tally = KeyCounter(producer, "requests")
     producer.close()
     with caplog.at_level(logging.INFO, "countersink.producers"):

@@ -30,8 +30,7 @@ def shop(producer: RecordingProducer, counter: str = "requests") -> Flask:
     return app
 
 
-def test_every_request_counts_by_its_rule() -> None:
-    producer = RecordingProducer()
+def test_every_request_counts_by_its_rule(producer: RecordingProducer) -> None:
     client = shop(producer).test_client()
     for path in ("/orders/1", "/orders/2", "/orders/x", "/teapot", "/broken/a", "/static/no"):
         client.get(path)
@@ -51,16 +50,14 @@ def test_every_request_counts_by_its_rule() -> None:
     )
 
 
-def test_what_is_refused_before_the_view_counts_by_its_rule() -> None:
-    producer = RecordingProducer()
+def test_what_is_refused_before_the_view_counts_by_its_rule(producer: RecordingProducer) -> None:
     app = shop(producer)
     app.before_request(lambda: abort(401))
     app.test_client().get("/orders/1")
     producer.assert_counted("requests", {"GET /orders/<int:number> 401": 1})
 
 
-def test_an_exception_that_leaves_the_app_counts_as_500() -> None:
-    producer = RecordingProducer()
+def test_an_exception_that_leaves_the_app_counts_as_500(producer: RecordingProducer) -> None:
     app = shop(producer)
     app.testing = True
     with pytest.raises(RuntimeError, match="a"):

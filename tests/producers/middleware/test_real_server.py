@@ -53,9 +53,7 @@ async def serving(app: ASGIMiddleware) -> AsyncIterator[int]:
             await asyncio.wait_for(task, SECONDS)
 
 
-def test_a_client_that_leaves_before_the_answer_counts_as_499() -> None:
-    producer = RecordingProducer()
-
+def test_a_client_that_leaves_before_the_answer_counts_as_499(producer: RecordingProducer) -> None:
     async def main() -> None:
         app = App()
         async with serving(ASGIMiddleware(app, producer)) as port:
@@ -69,9 +67,9 @@ def test_a_client_that_leaves_before_the_answer_counts_as_499() -> None:
     producer.assert_counted("requests", {"GET /slow 499": 1})
 
 
-def test_a_stream_counts_when_it_begins_and_comes_as_it_is_sent() -> None:
-    producer = RecordingProducer()
-
+def test_a_stream_counts_when_it_begins_and_comes_as_it_is_sent(
+    producer: RecordingProducer,
+) -> None:
     async def main() -> None:
         app = App()
         async with serving(ASGIMiddleware(app, producer)) as port:

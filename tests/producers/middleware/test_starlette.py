@@ -61,8 +61,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["around", "add_middleware"])
-def test_starlette(inside: bool) -> None:
-    producer = RecordingProducer()
+def test_starlette(producer: RecordingProducer, inside: bool) -> None:
     starlette = Starlette(routes=ROUTES)
     app: Any = starlette
     if inside:
@@ -87,13 +86,12 @@ def test_starlette(inside: bool) -> None:
     )
 
 
-def test_other_middleware_within_hides_nothing() -> None:
+def test_other_middleware_within_hides_nothing(producer: RecordingProducer) -> None:
     async def through(request: Request, call_next: Any) -> Any:
         if request.url.path == "/users/0":
             return PlainTextResponse("refused", 403)  # before any router
         return await call_next(request)
 
-    producer = RecordingProducer()
     starlette = Starlette(routes=ROUTES)
     starlette.add_middleware(BaseHTTPMiddleware, dispatch=through)
     starlette.add_middleware(ASGIMiddleware, producer=producer)
@@ -101,12 +99,11 @@ def test_other_middleware_within_hides_nothing() -> None:
     producer.assert_counted("requests", {"GET /users/{id} 200": 1, "GET __unmatched__ 403": 1})
 
 
-def test_starlettes_websockets() -> None:
+def test_starlettes_websockets(producer: RecordingProducer) -> None:
     async def room(socket: Any) -> None:
         await socket.accept()
         await socket.close()
 
-    producer = RecordingProducer()
     starlette = Starlette(routes=[Mount("/live", routes=[WebSocketRoute("/{room}", room)])])
     app = ASGIMiddleware(starlette, producer, websockets=True)
     sent(app, websocket("/live/7"), [{"type": "websocket.connect"}])
@@ -142,8 +139,7 @@ def fastapi_app() -> FastAPI:
     return app
 
 
-def test_fastapi() -> None:
-    producer = RecordingProducer()
+def test_fastapi(producer: RecordingProducer) -> None:
     app = fastapi_app()
     app.add_middleware(ASGIMiddleware, producer=producer, websockets=True)
     for _ in range(2):

@@ -1,0 +1,10 @@
+"""A producer that records."""
+
+import pytest
+
+from countersink.producers.testing import RecordingProducer
+
+
+@pytest.fixture
+def producer() -> RecordingProducer:
+    return RecordingProducer()
