@@ -18,6 +18,8 @@ from countersink.store.apply.apply import Applier
 from tests.backfill.helpers import COUNTER, line, options, query, totals, write
 from tests.store.helpers import entry
 
+pytestmark = pytest.mark.usefixtures("store")
+
 FIRST = datetime(2026, 3, 10, tzinfo=UTC)
 ROTATED = timedelta(hours=6, minutes=25)
 EACH = timedelta(minutes=30)
@@ -65,12 +67,7 @@ def by_day(mysql_url: str) -> list[int]:
 
 @pytest.mark.parametrize("lost", [0, 5])
 def test_days_that_rotated_logs_have_but_a_part_of_stay(
-    store: Store,
-    applier: Applier,
-    mysql_url: str,
-    redis_url: str,
-    tmp_path: Path,
-    lost: int,
+    applier: Applier, mysql_url: str, redis_url: str, tmp_path: Path, lost: int
 ) -> None:
     counted_live(applier, lost=lost)
     files = rotated(tmp_path)
@@ -89,7 +86,7 @@ def test_days_that_rotated_logs_have_but_a_part_of_stay(
 
 
 def test_days_that_are_left_out_are_told_before_anything_is_written(
-    store: Store, applier: Applier, mysql_url: str, redis_url: str, tmp_path: Path
+    applier: Applier, mysql_url: str, redis_url: str, tmp_path: Path
 ) -> None:
     counted_live(applier, lost=5)
     files = rotated(tmp_path)
@@ -116,12 +113,7 @@ def test_days_that_are_left_out_are_told_before_anything_is_written(
 
 @pytest.mark.parametrize("missing", [[2], [1, 2]])
 def test_days_beside_a_log_that_is_missing_stay(
-    store: Store,
-    applier: Applier,
-    mysql_url: str,
-    redis_url: str,
-    tmp_path: Path,
-    missing: list[int],
+    applier: Applier, mysql_url: str, redis_url: str, tmp_path: Path, missing: list[int]
 ) -> None:
     counted_live(applier, lost=1)
     files = rotated(tmp_path, [number for number in range(DAYS) if number not in missing])
@@ -131,7 +123,7 @@ def test_days_beside_a_log_that_is_missing_stay(
 
 
 def test_one_end_that_is_told_is_believed(
-    store: Store, applier: Applier, mysql_url: str, redis_url: str, tmp_path: Path
+    applier: Applier, mysql_url: str, redis_url: str, tmp_path: Path
 ) -> None:
     counted_live(applier, lost=1)
     reconciled(mysql_url, redis_url, *rotated(tmp_path), start=date(2026, 3, 10))
@@ -160,7 +152,7 @@ def test_hours_are_left_out_one_by_one(
 
 
 def test_lines_that_are_filtered_show_what_is_covered(
-    store: Store, mysql_url: str, redis_url: str, tmp_path: Path
+    mysql_url: str, redis_url: str, tmp_path: Path
 ) -> None:
     files = rotated(tmp_path)
     own = line("/own", at=FIRST + timedelta(days=2, hours=3))
@@ -201,7 +193,7 @@ def test_daily_totals_cover_the_days_that_they_name(
 
 
 def test_lines_of_other_counters_show_what_is_covered(
-    store: Store, mysql_url: str, redis_url: str, tmp_path: Path
+    mysql_url: str, redis_url: str, tmp_path: Path
 ) -> None:
     hours = [FIRST + timedelta(hours=hour) for hour in range(24 * 4)]
     rows = "".join(

@@ -56,6 +56,12 @@ def children() -> Iterator[Children]:
 
 
 @pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A log of several chunks."""
+    return write(tmp_path / "a.log", long_log(LINES))
+
+
+@pytest.fixture
 def team(redis_url: str) -> Iterator[BackfillJobs]:
     with BackfillJobs(redis_url) as made:
         yield made
@@ -199,8 +205,7 @@ def test_two_job_processes_count_all_of_it_and_once(ground: Ground, tmp_path: Pa
     assert totals(ground.mysql_url) == wanted
 
 
-def test_without_a_job_process_it_is_counted_here(ground: Ground, tmp_path: Path) -> None:
-    source = write(tmp_path / "a.log", long_log(LINES))
+def test_without_a_job_process_it_is_counted_here(ground: Ground, source: Path) -> None:
     report = ground.add(source)
     assert report.state == "done"
     (notice,) = report.notices
@@ -208,8 +213,7 @@ def test_without_a_job_process_it_is_counted_here(ground: Ground, tmp_path: Path
     assert totals(ground.mysql_url) == keys_of(LINES)
 
 
-def test_without_redis_it_is_counted_here(ground: Ground, tmp_path: Path) -> None:
-    source = write(tmp_path / "a.log", long_log(LINES))
+def test_without_redis_it_is_counted_here(ground: Ground, source: Path) -> None:
     with BackfillJobs("redis://127.0.0.1:1/0") as nobody:
         report = ground.add(source, team=nobody)
     (notice,) = report.notices
@@ -219,9 +223,8 @@ def test_without_redis_it_is_counted_here(ground: Ground, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_killed_in_the_midst_what_is_left_is_counted_all_the_same(
-    ground: Ground, tmp_path: Path, whole: bool
+    ground: Ground, source: Path, whole: bool
 ) -> None:
-    source = write(tmp_path / "a.log", long_log(LINES))
     (child,) = ground.start()
     killed: list[int] = []
 
@@ -243,9 +246,8 @@ def test_killed_in_the_midst_what_is_left_is_counted_all_the_same(
 
 
 def test_jobs_that_have_not_got_the_file_say_so_and_it_is_counted_here(
-    ground: Ground, tmp_path: Path
+    ground: Ground, source: Path
 ) -> None:
-    source = write(tmp_path / "a.log", long_log(LINES))
     ground.start(2)
 
     def unlink(_: Progress) -> None:
@@ -260,9 +262,8 @@ def test_jobs_that_have_not_got_the_file_say_so_and_it_is_counted_here(
 
 
 def test_an_undo_ends_the_jobs_and_nothing_stays(
-    ground: Ground, threads: Threads, tmp_path: Path
+    ground: Ground, threads: Threads, source: Path
 ) -> None:
-    source = write(tmp_path / "a.log", long_log(LINES))
     begun = threading.Event()
 
     def undo_it() -> None:
@@ -289,9 +290,8 @@ def test_an_undo_ends_the_jobs_and_nothing_stays(
 
 
 def test_what_a_run_left_pending_the_next_one_counts(
-    ground: Ground, threads: Threads, tmp_path: Path
+    ground: Ground, threads: Threads, source: Path
 ) -> None:
-    source = write(tmp_path / "a.log", long_log(LINES))
     report = ground.add(
         source, team=threads, rate=800, stop=lambda: chunks(ground.mysql_url, "pending") > 3
     )
@@ -323,10 +323,7 @@ def test_too_many_rejects_stop_it(ground: Ground, threads: Threads, tmp_path: Pa
     assert totals(ground.mysql_url) == keys_of(LINES)
 
 
-def test_two_commands_at_once_share_the_work(
-    ground: Ground, mysql_url: str, tmp_path: Path
-) -> None:
-    source = write(tmp_path / "a.log", long_log(LINES))
+def test_two_commands_at_once_share_the_work(ground: Ground, mysql_url: str, source: Path) -> None:
 
     def run() -> BackfillReport:
         with Threads(mysql_url) as team:
@@ -350,9 +347,8 @@ def test_a_job_of_a_run_that_is_not_there_or_over_does_nothing(
 
 
 def test_a_reconcile_is_read_by_jobs_too(
-    ground: Ground, threads: Threads, redis_url: str, tmp_path: Path
+    ground: Ground, threads: Threads, redis_url: str, source: Path
 ) -> None:
-    source = write(tmp_path / "a.log", long_log(LINES))
     asked = options(source, mode="reconcile", jobs=2)
     for corrections in (7, 0):
         report = backfill(ground.mysql_url, asked, redis_url=redis_url, team=threads)
@@ -362,9 +358,8 @@ def test_a_reconcile_is_read_by_jobs_too(
 
 
 def test_jobs_count_nothing_behind_a_reconcile(
-    ground: Ground, threads: Threads, redis_url: str, tmp_path: Path
+    ground: Ground, threads: Threads, redis_url: str, source: Path
 ) -> None:
-    source = write(tmp_path / "a.log", long_log(LINES))
     corrected: list[BackfillReport] = []
     over = threading.Event()
 

@@ -11,7 +11,8 @@ import redis
 from countersink.backfill import reconcile
 from countersink.backfill.errors import BackfillError, ReconcileStopped
 from countersink.backfill.options import Progress
-from countersink.backfill.reconcile import Corrected, correction
+from countersink.backfill.reconcile import correction
+from countersink.backfill.reconcile.correction import Corrected
 from countersink.backfill.run import clear
 from countersink.store import Store
 from countersink.store.apply import dead
@@ -39,13 +40,15 @@ from tests.store.helpers import MAX, MIN, entry, ledger, minute
 from tests.store.policy_rows import put_policies
 from tests.support.traffic import now_ms, send
 
+pytestmark = pytest.mark.usefixtures("store")
+
 
 def corrected(url: str, run: int, t0: int | None = None, **asked: Any) -> Corrected:
     return reconcile.correct(url, run, options(**asked), hour_ago() if t0 is None else t0)
 
 
 def test_totals_become_what_the_sources_say(
-    store: Store, session: Session, applier: Applier, mysql_url: str
+    session: Session, applier: Applier, mysql_url: str
 ) -> None:
     count(applier, {(DAY, "/lost"): 2, (DAY, "/right"): 5, (DAY, "/twice"): 8, (NEXT, "/"): 1})
     run = new_run(session)
@@ -77,9 +80,7 @@ def test_totals_become_what_the_sources_say(
     assert done.notices == ()
 
 
-def test_what_is_right_already_stays(
-    store: Store, session: Session, applier: Applier, mysql_url: str
-) -> None:
+def test_what_is_right_already_stays(session: Session, applier: Applier, mysql_url: str) -> None:
     count(applier, {(DAY, "/"): 5})
     for expected in (1, 0):
         run = said_by(session, {(DAY, "/"): 7})
@@ -90,7 +91,6 @@ def test_what_is_right_already_stays(
 @pytest.mark.parametrize("rows", [1, 2, 3, 1000])
 @pytest.mark.parametrize("delete_missing", [False, True])
 def test_keys_that_the_sources_do_not_have_go_to_zero_only_when_asked(
-    store: Store,
     session: Session,
     applier: Applier,
     mysql_url: str,
@@ -127,7 +127,7 @@ def test_keys_that_the_sources_do_not_have_go_to_zero_only_when_asked(
 
 
 def test_with_a_range_of_days_all_buckets_in_it_are_set(
-    store: Store, session: Session, applier: Applier, mysql_url: str
+    session: Session, applier: Applier, mysql_url: str
 ) -> None:
     before, after = date(2026, 3, 12), date(2026, 3, 17)
     count(applier, {(day, "/"): 4 for day in (before, DAY, NEXT, after)})
@@ -146,7 +146,7 @@ def test_with_a_range_of_days_all_buckets_in_it_are_set(
 
 
 def test_what_was_accepted_before_and_comes_later_is_not_counted_on_top(
-    store: Store, session: Session, applier: Applier, mysql_url: str
+    session: Session, applier: Applier, mysql_url: str
 ) -> None:
     count(applier, {(DAY, "/"): 1})
     t0 = hour_ago()
@@ -216,9 +216,7 @@ def test_days_are_those_of_the_counters_zone(
     assert store.totals.total("views", key="/") == 5 + 3
 
 
-def test_days_whose_buckets_go_beyond_them_are_refused(
-    session: Session, mysql_url: str, store: Store
-) -> None:
+def test_days_whose_buckets_go_beyond_them_are_refused(session: Session, mysql_url: str) -> None:
     # As by policies from before this was refused when a counter was made.
     put_policies(session, "views", [(0, "Asia/Kolkata", "hour")])
     run = said_by(session, {(DAY, "/"): 1})
@@ -260,7 +258,7 @@ def test_days_in_months_are_left_out(
 
 
 def test_negative_totals_and_the_ends_of_64_bits(
-    store: Store, session: Session, applier: Applier, mysql_url: str
+    session: Session, applier: Applier, mysql_url: str
 ) -> None:
     count(applier, {(DAY, "down"): 5, (DAY, "most"): MAX, (DAY, "least"): MIN, (DAY, "far"): MIN})
     run = said_by(
@@ -275,7 +273,7 @@ def test_negative_totals_and_the_ends_of_64_bits(
 
 
 def test_a_dry_run_says_the_same_and_changes_nothing(
-    store: Store, session: Session, applier: Applier, mysql_url: str
+    session: Session, applier: Applier, mysql_url: str
 ) -> None:
     count(applier, {(DAY, "/a"): 5, (DAY, "/b"): 1, (NEXT, "/a"): 1})
     run = said_by(session, {(DAY, "/a"): 7, (NEXT, "/a"): 1, (NEXT, "/c"): 2})
@@ -294,7 +292,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing(
 
 
 def test_it_stops_when_told_and_another_run_goes_on(
-    store: Store, session: Session, applier: Applier, mysql_url: str
+    session: Session, applier: Applier, mysql_url: str
 ) -> None:
     said = {(date(2026, 3, day), "/"): day for day in range(1, 6)}
     seen: list[Progress] = []
@@ -317,7 +315,7 @@ def test_it_stops_when_told_and_another_run_goes_on(
 
 @pytest.mark.parametrize("state", ["undoing", "undone", "done", "deleted"])
 def test_a_run_that_somebody_ended_corrects_nothing(
-    store: Store, session: Session, mysql_url: str, state: str
+    session: Session, mysql_url: str, state: str
 ) -> None:
     run = said_by(session, {(DAY, "/"): 1})
     session.execute("UPDATE backfill_run SET state = %s", (state,))
@@ -363,9 +361,7 @@ def test_a_policy_that_begins_later_does_not_matter(
     assert corrected(mysql_url, run).corrections == 1
 
 
-def test_the_truth_of_runs_that_ended_before_is_forgotten(
-    store: Store, session: Session, mysql_url: str
-) -> None:
+def test_the_truth_of_runs_that_ended_before_is_forgotten(session: Session, mysql_url: str) -> None:
     old = said_by(session, {(DAY, "/"): 1})
     session.execute("UPDATE backfill_run SET state = 'failed'")
     beside = said_by(session, {(DAY, "/"): 1})
@@ -416,7 +412,7 @@ def test_without_a_worker_it_does_not_begin(redis_client: redis.Redis, redis_url
 
 
 def test_marks_are_seen_by_workers_at_once(
-    store: Store, session: Session, applier: Applier, mysql_url: str
+    session: Session, applier: Applier, mysql_url: str
 ) -> None:
     ((before,),) = session.query("SELECT policy_version FROM control")
     corrected(mysql_url, said_by(session, {(DAY, "/"): 1}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,9 @@ from countersink.backfill.options import BackfillReport, Progress
 from countersink.backfill.reconcile import correction
 from countersink.backfill.run import BackfillRun, backfill
 from countersink.backfill.undo import undo
-from countersink.store import Store
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from tests.backfill.format_helpers import where
 from tests.backfill.helpers import NOON, line, log, options, write
 from tests.backfill.truths import DAY, count, on_days, totals
@@ -30,9 +30,20 @@ NO_PID = 2**22 + 1
 TABLES = ("run", "source", "chunk", "truth", "drift", "journal", "reject")
 
 
-def run(url: str, redis_url: str, *sources: Path, **given: Any) -> BackfillReport:
-    asked = options(*sources, mode="reconcile", **given)
-    return backfill(url, asked, redis_url=redis_url)
+Run = Callable[..., BackfillReport]
+
+pytestmark = pytest.mark.usefixtures("store")
+
+
+@pytest.fixture
+def run(mysql_url: str, redis_url: str) -> Run:
+    """Reconciles from sources."""
+
+    def reconciled(*sources: Path, **given: Any) -> BackfillReport:
+        asked = options(*sources, mode="reconcile", **given)
+        return backfill(mysql_url, asked, redis_url=redis_url)
+
+    return reconciled
 
 
 class Killed(BaseException):
@@ -52,12 +63,7 @@ def rows(session: Session) -> dict[str, int]:
 
 
 def test_an_outage_is_made_good_to_the_last_hit(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    redis_url: str,
-    tmp_path: Path,
+    session: Session, applier: Applier, mysql_url: str, tmp_path: Path, run: Run
 ) -> None:
     paths = [f"/{number % 5}" for number in range(60)]
     lines = log(*paths).splitlines(keepends=True)
@@ -70,17 +76,17 @@ def test_an_outage_is_made_good_to_the_last_hit(
     for path in paths[::3]:
         lost[path] = lost.get(path, 0) + 1
 
-    would = run(mysql_url, redis_url, before, after, dry_run=True)
+    would = run(before, after, dry_run=True)
     assert {one.key: one.delta for one in would.drift} == lost
     assert (would.corrections, would.run) == (5, None)
     assert rows(session) == {}
 
-    done = run(mysql_url, redis_url, before, after)
+    done = run(before, after)
     assert (done.state, done.corrections, done.amount) == ("done", 5, 20)
     assert totals(session) == on_days({(DAY, f"/{number}"): 12 for number in range(5)})
     assert rows(session) == {"run": 1, "source": 2, "chunk": 2, "drift": 5}
     # The same once more, from the other end: nothing is left to be done.
-    assert run(mysql_url, redis_url, after, before).corrections == 0
+    assert run(after, before).corrections == 0
     # Adding it would double it.
     refused = backfill(mysql_url, options(before))
     assert refused.state == "failed"
@@ -96,13 +102,7 @@ def test_an_outage_is_made_good_to_the_last_hit(
 
 
 def test_killed_while_correcting_it_is_run_again(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    redis_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    session: Session, applier: Applier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     original = correction.correct_bucket
     days = [line("/", at=NOON + timedelta(days=number)) for number in range(4)]
@@ -116,42 +116,32 @@ def test_killed_while_correcting_it_is_run_again(
 
     monkeypatch.setattr(correction, "correct_bucket", dies)
     with pytest.raises(Killed):
-        run(mysql_url, redis_url, source)
+        run(source)
     assert sorted(totals(session).values()) == [1, 1]
     monkeypatch.undo()
-    done = run(mysql_url, redis_url, source)
+    done = run(source)
     assert done.corrections == 2
     assert list(totals(session).values()) == [1, 1, 1, 1]
 
 
 def test_what_could_not_be_read_whole_sets_nothing(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    redis_url: str,
-    tmp_path: Path,
+    session: Session, applier: Applier, tmp_path: Path, run: Run
 ) -> None:
     count(applier, {(DAY, "/"): 5})
     good = write(tmp_path / "good.log", log("/"))
     cut = write(tmp_path / "bad.log.gz", b"\x1f\x8b\x08\x00\x00")
-    done = run(mysql_url, redis_url, good, cut, delete_missing=True)
+    done = run(good, cut, delete_missing=True)
     assert (done.state, done.corrections) == ("failed", 0)
     assert totals(session) == on_days({(DAY, "/"): 5})
     assert any("nothing was corrected" in notice for notice in done.notices)
 
 
 def test_rejected_lines_are_in_no_total(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    redis_url: str,
-    tmp_path: Path,
+    session: Session, applier: Applier, tmp_path: Path, run: Run
 ) -> None:
     count(applier, {(DAY, "/"): 5})
     source = write(tmp_path / "a.log", log("/", "/") + b"nonsense\n")
-    done = run(mysql_url, redis_url, source, rejects=tmp_path / "rejects.ndjson")
+    done = run(source, rejects=tmp_path / "rejects.ndjson")
     assert (done.corrections, done.rejected) == (1, 1)
     assert totals(session) == on_days({(DAY, "/"): 2})
     assert any(notice.startswith("1 lines were rejected: ") for notice in done.notices)
@@ -159,13 +149,7 @@ def test_rejected_lines_are_in_no_total(
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_what_was_rejected_altogether_says_nothing(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    redis_url: str,
-    tmp_path: Path,
-    dry_run: bool,
+    session: Session, applier: Applier, tmp_path: Path, dry_run: bool, run: Run
 ) -> None:
     count(applier, {(DAY, "/"): 5})
     good = write(tmp_path / "a.log", log("/", "/"))
@@ -173,7 +157,7 @@ def test_what_was_rejected_altogether_says_nothing(
     asked: dict[str, Any] = {"start": DAY, "end": DAY, "dry_run": dry_run}
     asked["rejects"] = tmp_path / "rejects.ndjson"
     for sources in ([wrong], [good, wrong]):
-        done = run(mysql_url, redis_url, *sources, **asked, max_rejects=100)
+        done = run(*sources, **asked, max_rejects=100)
         assert (done.state, done.corrections, done.rejected) == ("failed", 0, 3)
         assert any("3 lines were rejected" in notice for notice in done.notices)
         assert any("--input-format" in notice for notice in done.notices)
@@ -181,26 +165,21 @@ def test_what_was_rejected_altogether_says_nothing(
     assert session.query("SELECT COUNT(*) FROM reconciled_bucket") == [(0,)]
     # Lines of other days are lines that were read.
     wrong.write_bytes(line("/", at=NOON + timedelta(days=9)) + b"nonsense\n")
-    assert run(mysql_url, redis_url, good, wrong, **asked).corrections == 1
+    assert run(good, wrong, **asked).corrections == 1
 
 
 def test_what_was_rejected_deletes_nothing(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    redis_url: str,
-    tmp_path: Path,
+    session: Session, applier: Applier, tmp_path: Path, run: Run
 ) -> None:
     count(applier, {(DAY, "/"): 5, (DAY, "/gone"): 1})
     source = write(tmp_path / "a.log", log("/", "/") + b"nonsense\n")
     asked: dict[str, Any] = {"delete_missing": True, "rejects": tmp_path / "rejects.ndjson"}
-    done = run(mysql_url, redis_url, source, **asked)
+    done = run(source, **asked)
     assert (done.state, done.corrections) == ("failed", 0)
     assert any("--max-rejects" in notice for notice in done.notices)
     assert totals(session) == on_days({(DAY, "/"): 5, (DAY, "/gone"): 1})
-    assert run(mysql_url, redis_url, source, **asked, max_rejects=0).state == "stopped"
-    assert run(mysql_url, redis_url, source, **asked, max_rejects=1).corrections == 2
+    assert run(source, **asked, max_rejects=0).state == "stopped"
+    assert run(source, **asked, max_rejects=1).corrections == 2
     assert totals(session) == on_days({(DAY, "/"): 2, (DAY, "/gone"): 0})
 
 
@@ -214,31 +193,29 @@ def test_what_was_rejected_deletes_nothing(
     ],
 )
 def test_sources_of_which_nothing_counts_delete_nothing(
-    store: Store,
     session: Session,
     applier: Applier,
-    mysql_url: str,
-    redis_url: str,
     tmp_path: Path,
     content: bytes,
     given: dict[str, Any],
     dry_run: bool,
+    run: Run,
 ) -> None:
     """As an export is whose program has failed."""
     count(applier, {(DAY, "/"): 5})
     source = write(tmp_path / "a.log", content)
     asked = {"input_format": "combined", "start": DAY, "end": DAY, "delete_missing": True, **given}
-    done = run(mysql_url, redis_url, source, dry_run=dry_run, **asked)
+    done = run(source, dry_run=dry_run, **asked)
     assert (done.state, done.corrections) == ("failed", 0)
     assert any("written whole" in notice for notice in done.notices)
     assert totals(session) == on_days({(DAY, "/"): 5})
     # It may be one of several.
     other = write(tmp_path / "b.log", log("/misspelt"))
-    assert run(mysql_url, redis_url, source, other, dry_run=dry_run, **asked).state == "done"
+    assert run(source, other, dry_run=dry_run, **asked).state == "done"
 
 
 def test_dates_that_are_too_far_apart_are_refused_before_anything_is_read(
-    store: Store, session: Session, mysql_url: str, redis_url: str, tmp_path: Path
+    session: Session, mysql_url: str, redis_url: str, tmp_path: Path
 ) -> None:
     source = write(tmp_path / "a.log", log("/"))
     seen: list[Progress] = []
@@ -250,13 +227,13 @@ def test_dates_that_are_too_far_apart_are_refused_before_anything_is_read(
 
 @pytest.mark.parametrize("mode", ["add", "reconcile"])
 def test_a_run_that_breaks_down_is_failed(
-    store: Store,
     session: Session,
     mysql_url: str,
     redis_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mode: str,
+    run: Run,
 ) -> None:
     def breaks(*_: object) -> None:
         raise KeyboardInterrupt
@@ -269,34 +246,33 @@ def test_a_run_that_breaks_down_is_failed(
         ("failed", "KeyboardInterrupt")
     ]
     with pytest.raises(KeyboardInterrupt):
-        run(mysql_url, redis_url, source, dry_run=True)
+        run(source, dry_run=True)
     assert rows(session) == {"run": 1}
 
 
-def killed(url: str, redis_url: str, source: Path, **given: Any) -> int:
+def killed(run: Run, session: Session, source: Path, **given: Any) -> int:
     """A reconcile whose process was killed when it had read its sources; its number."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BackfillRun, "_correct", dies)
         patch.setattr(BackfillRun, "_failed", lambda *_: None)
         with pytest.raises(Killed):
-            run(url, redis_url, source, **given)
-    with connect(url) as opened:
-        ((number,),) = opened.query("SELECT MAX(id) FROM backfill_run")
-        return int(number)
+            run(source, **given)
+    ((number,),) = session.query("SELECT MAX(id) FROM backfill_run")
+    return int(number)
 
 
 @pytest.mark.parametrize("mode", ["add", "reconcile"])
 def test_a_dry_run_that_was_killed_is_known_and_cleared_away(
-    store: Store, session: Session, mysql_url: str, redis_url: str, tmp_path: Path, mode: str
+    session: Session, mysql_url: str, redis_url: str, tmp_path: Path, mode: str, run: Run
 ) -> None:
     source = write(tmp_path / "a.log", log("/"))
-    number = killed(mysql_url, redis_url, source, dry_run=True)
+    number = killed(run, session, source, dry_run=True)
     (listed,) = history.runs(session)
     assert (listed.id, listed.mode, listed.state) == (number, "dry-run", "running")
     with pytest.raises(BackfillError, match="was a dry run: it has changed nothing"):
         undo(mysql_url, number)
     # As long as its process lives it is left alone.
-    beside = run(mysql_url, redis_url, source, dry_run=True)
+    beside = run(source, dry_run=True)
     assert (beside.state, rows(session)["truth"]) == ("done", 1)
     pid = listed.holder.rpartition(":")[2].partition("-")[0]
     session.execute(
@@ -310,14 +286,14 @@ def test_a_dry_run_that_was_killed_is_known_and_cleared_away(
 
 
 def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(
-    store: Store, session: Session, mysql_url: str, redis_url: str, tmp_path: Path
+    session: Session, mysql_url: str, redis_url: str, tmp_path: Path, run: Run
 ) -> None:
     source = write(tmp_path / "a.log", log("/"))
-    gone, lives = (killed(mysql_url, redis_url, source) for _ in range(2))
+    gone, lives = (killed(run, session, source) for _ in range(2))
     session.execute(
         "UPDATE backfill_run SET seen = seen - INTERVAL 61 MINUTE WHERE id = %s", (gone,)
     )
-    assert run(mysql_url, redis_url, source).state == "done"
+    assert run(source).state == "done"
     states = {one.id: one.state for one in history.runs(session)}
     assert (states[gone], states[lives]) == ("failed", "running")
     assert session.query("SELECT DISTINCT run FROM backfill_truth") == [(lives,)]
@@ -330,7 +306,6 @@ def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(
 
 
 def test_traffic_that_is_on_its_way_when_it_begins_is_waited_for(
-    store: Store,
     session: Session,
     applier: Applier,
     mysql_url: str,
@@ -338,13 +313,14 @@ def test_traffic_that_is_on_its_way_when_it_begins_is_waited_for(
     redis_client: redis.Redis,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    run: Run,
 ) -> None:
     source = write(tmp_path / "a.log", log("/", "/", "/"))
     on_its_way = entry([(0, "views", "/", minute(DAY), 2)])
     stream = "{countersink:0}:events"
     redis_client.xadd(stream, {"id": on_its_way.id.hex(), "rows": "[]"})
     with pytest.raises(BackfillError, match="a worker must be running"):
-        run(mysql_url, redis_url, source, wait_s=0.0)
+        run(source, wait_s=0.0)
     assert rows(session) == {}
 
     def worker(*_: object) -> None:

@@ -40,6 +40,8 @@ from tests.store.helpers import entry, minute, together
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase, Request
 
+pytestmark = pytest.mark.usefixtures("store")
+
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,12 +70,7 @@ def is_correction(request: Request, _: bytes) -> bool:
 
 @pytest.mark.parametrize("rows", [2, 1000])
 def test_two_at_once_towards_the_same_truth_correct_once(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    rows: int,
+    session: Session, applier: Applier, mysql_url: str, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     monkeypatch.setattr(correction, "ROWS", rows)
     said = {(day, f"/{number}"): 10 + number for day in (DAY, NEXT) for number in range(9)}
@@ -92,7 +89,7 @@ def test_two_at_once_towards_the_same_truth_correct_once(
 
 
 def test_the_second_sums_up_what_the_first_has_added(
-    store: Store, session: Session, mysql_url: str, proxy: MySQLProxy
+    session: Session, mysql_url: str, proxy: MySQLProxy
 ) -> None:
     first, second = (said_by(session, {(DAY, "/"): 10}) for _ in range(2))
     with ThreadPoolExecutor(1) as others:
@@ -132,7 +129,7 @@ def beside(*works: Callable[[], object]) -> Iterator[None]:
 
 
 def test_workers_and_compaction_beside_it_lose_and_double_nothing(
-    store: Store, session: Session, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    session: Session, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(correction, "ROWS", 3)
     t0 = hour_ago()
@@ -172,7 +169,7 @@ def test_workers_and_compaction_beside_it_lose_and_double_nothing(
 
 
 def test_what_is_sent_after_it_began_and_counted_behind_its_sum_is_on_top(
-    store: Store, session: Session, applier: Applier, mysql_url: str, proxy: MySQLProxy
+    session: Session, applier: Applier, mysql_url: str, proxy: MySQLProxy
 ) -> None:
     count(applier, {(DAY, "/"): 1})
     run = said_by(session, {(DAY, "/"): 10, (DAY, "/b"): 1})
@@ -218,7 +215,6 @@ def test_days_rolled_up_meanwhile_are_left_as_they_are(
 @pytest.mark.parametrize("skip", [0, 1, 2])
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_commit_of_unknown_outcome_is_looked_for_before_it_is_tried_again(
-    store: Store,
     session: Session,
     applier: Applier,
     mysql_url: str,
@@ -250,7 +246,7 @@ def test_a_commit_of_unknown_outcome_is_looked_for_before_it_is_tried_again(
 
 
 def test_killed_between_the_marks_and_the_corrections_it_is_made_right_by_another_run(
-    store: Store, session: Session, applier: Applier, mysql_url: str, proxy: MySQLProxy
+    session: Session, applier: Applier, mysql_url: str, proxy: MySQLProxy
 ) -> None:
     count(applier, {(DAY, "/"): 3})
     t0 = hour_ago()
@@ -269,7 +265,6 @@ def test_killed_between_the_marks_and_the_corrections_it_is_made_right_by_anothe
 
 
 def test_killed_in_the_midst_it_is_made_right_by_another_run(
-    store: Store,
     session: Session,
     applier: Applier,
     mysql_url: str,
@@ -291,11 +286,7 @@ def test_killed_in_the_midst_it_is_made_right_by_another_run(
 
 
 def test_who_holds_rows_for_ever_is_named_in_the_end(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    session: Session, applier: Applier, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(correction, "ATTEMPTS", 1)
     count(applier, {(DAY, "/"): 3})
@@ -309,12 +300,7 @@ def test_who_holds_rows_for_ever_is_named_in_the_end(
 
 @pytest.mark.parametrize("code", [1205, 1213])
 def test_what_met_another_transaction_is_tried_again_with_fewer_keys(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    proxy: MySQLProxy,
-    code: int,
+    session: Session, applier: Applier, mysql_url: str, proxy: MySQLProxy, code: int
 ) -> None:
     said = {(DAY, f"/{n:02}"): n + 1 for n in range(40)}
     run = said_by(session, said)
@@ -326,7 +312,7 @@ def test_what_met_another_transaction_is_tried_again_with_fewer_keys(
 
 
 def test_a_run_undone_meanwhile_corrects_no_more(
-    store: Store, session: Session, mysql_url: str, proxy: MySQLProxy
+    session: Session, mysql_url: str, proxy: MySQLProxy
 ) -> None:
     run = said_by(session, {(DAY, "/"): 10, (NEXT, "/"): 10})
 

@@ -150,11 +150,11 @@ def test_stopped_it_goes_on_where_it_was(
     first = retraction.take_corrections_back(
         opened, run, on_progress=lambda *done: told.append(done), stop=lambda: len(told) == 3
     )
-    assert (first.ranges, first.cells, first.finished) == (3, 3, False)
+    assert (first.chunks, first.cells, first.finished) == (3, 3, False)
     assert told == [(1, 4), (2, 4), (3, 4)]
     assert marks(session, run)
     second = retraction.take_corrections_back(opened, run)
-    assert (second.ranges, second.finished) == (1, True)
+    assert (second.chunks, second.finished) == (1, True)
     assert first.amount + second.amount == 2
     assert totals(session) == on_days({**BEFORE, (DAY, "/b"): 0})
 

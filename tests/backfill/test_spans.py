@@ -253,26 +253,19 @@ def test_what_is_added_to_a_file_adds_what_reading_it_at_once_does(
         open_at = spans[-1].open_at if spans else None
         assert end == at
         while True:
-            spans_from = SpanReader(
-                after,
-                end,
-                line,
-                quoted=quoted,
-                reads_from=open_at,
-                max_lines=limits[0],
-                max_bytes=limits[1],
+            measured, reader = (
+                SpanReader(
+                    after,
+                    end,
+                    line,
+                    quoted=quoted,
+                    reads_from=open_at,
+                    max_lines=limits[0],
+                    max_bytes=limits[1],
+                )
+                for _ in range(2)
             )
-            sure = measure(spans_from)
-            reader = SpanReader(
-                after,
-                end,
-                line,
-                quoted=quoted,
-                reads_from=open_at,
-                max_lines=limits[0],
-                max_bytes=limits[1],
-            )
-            found = list(reader)
+            sure, found = measure(measured), list(reader)
             assert reader.span == sure
             if sure is None:
                 assert found == []

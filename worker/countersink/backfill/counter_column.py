@@ -113,7 +113,7 @@ def exported(
                     break
                 at, line = spans.span.end, spans.span.next_line
     with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
-        refused = link.run(partial(_refused, names=sorted(seen)))
+        refused = link.run(_refused, names=sorted(seen))
     read = stray_lines + filtered + sum(lines for _, _, lines in seen.values())
     for name, why in refused.items():
         first, number, lines = seen[name]

@@ -7,34 +7,23 @@ know it: the spans of each source, and the lines that it would have counted.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from functools import partial
 
 from countersink.backfill.count import chunks, targets
 from countersink.backfill.count.chunk_reader import ReadChunk, Start, read_chunk
-from countersink.backfill.count.line_marks import SIZE, MarkedLines, scope_of
+from countersink.backfill.count.line_marks import SIZE, MarkedLines
 from countersink.backfill.count.overlap import CountedLines, Lines, Verdict, judge, kept
-from countersink.backfill.count.sources import (
-    KNOWN_BYTES,
-    HeldSource,
-    WantedSource,
-    alike,
-    find,
-    may_begin_anew,
-    other_recipe,
-    too_short,
-)
-from countersink.backfill.count.task import ProgressWatch, first_minute, minutes_asked
+from countersink.backfill.count.source_count import SourceOutcome, empty, outcome_of
+from countersink.backfill.count.sources import HeldSource, alike, begins_anew, find, too_short
+from countersink.backfill.count.task import OpenSource, Work, opened
 from countersink.backfill.count.transaction import lines_of, start_of_next, start_of_planned
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.formats import Reader, make_reader, recipe_for
 from countersink.backfill.history import RejectedLine
-from countersink.backfill.input.content import Content, head_of, open_content, telling
+from countersink.backfill.input.content import Content
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import Span, digest
 from countersink.backfill.options import (
     STOPPED,
-    BackfillOptions,
     BackfillReport,
     Recipe,
     SourceReport,
@@ -45,24 +34,9 @@ from countersink.backfill.options import (
 from countersink.backfill.rejects import RejectsFile, named
 from countersink.backfill.run_state import LineCounts
 from countersink.store.connection import Session
-from countersink.store.counters.policies import Policies
-from countersink.store.sessions import PatientSession
 
 RUN = 0
 """The run of what is only tried."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """What a dry run would report of one source.
-
-    Attributes:
-        report: for people.
-        known_lines: lines of it that are counted already.
-    """
-
-    report: SourceReport
-    known_lines: int = 0
 
 
 @dataclass(slots=True)
@@ -71,12 +45,14 @@ class Reading:
 
     Attributes:
         source: its number; None: it would be a new one.
+        number: the same, negative of a new one.
         head: how it begins, 4,096 bytes at most.
         path: where.
         spans: what was read, in order.
     """
 
     source: int | None
+    number: int
     head: bytes
     path: str
     spans: list[Span] = field(default_factory=list)
@@ -98,45 +74,6 @@ class Reading:
             if found != span.digest:
                 return "other"
         return "same"
-
-
-class ReadBefore:
-    """The sources that a dry run has read."""
-
-    def __init__(self) -> None:
-        self._readings: list[Reading] = []
-
-    def of(self, content: Content, path: str, head: bytes, source: int | None) -> Reading | None:
-        """What was read of a content before, or a new reading; None: it is an older copy.
-
-        Args:
-            path: its own.
-            head: how it begins.
-            source: which one it is in the tables.
-
-        Raises:
-            BackfillError: it cannot be told from an older copy.
-            Unreadable: as comparing it.
-        """
-        found = [
-            (one, one.compare(content, head))
-            for one in self._readings
-            if one.source == source and alike(one.head, head)
-        ]
-        verdicts = [verdict for _, verdict in found]
-        if "same" in verdicts:
-            reading = found[verdicts.index("same")][0]
-            reading.head = max(reading.head, head, key=len)
-            return reading
-        if "older" in verdicts:
-            return None
-        if "short" in verdicts:
-            raise BackfillError(too_short(found[verdicts.index("short")][0].path))
-        if found and source is not None:
-            # Another copy of that source went on in another way.
-            return self.of(content, path, head, None)
-        self._readings.append(Reading(source, head, path))
-        return self._readings[-1]
 
 
 class TriedLines:
@@ -205,244 +142,190 @@ class _CountedOrTried(CountedLines):
         return super().about(source)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class DryRun:
     """Reads sources as counting would, and adds up what would be counted.
 
     Attributes:
-        options: as asked.
-        link: the connection; only read.
-        in_force: the policies.
-        minutes: those of the days that are asked for; None: all.
-        begins: the first minute of a day of the counter.
-        watch: says how far it is.
-        stop: true once it should end.
+        work: what is asked for; its connection is only read.
         rejected: is given the rejected lines.
         by_label: what would be added to each bucket.
     """
 
-    options: BackfillOptions
-    link: PatientSession
-    in_force: Policies
-    minutes: tuple[int, int] | None
-    begins: Callable[[date], int]
-    watch: ProgressWatch
-    stop: Callable[[], bool]
+    work: Work
     rejected: Callable[[Sequence[RejectedLine]], object]
     by_label: Counter[int] = field(default_factory=Counter)
-    _before: ReadBefore = field(default_factory=ReadBefore)
+    _readings: list[Reading] = field(default_factory=list)
     _again: set[tuple[int, int]] = field(default_factory=set)
     _tried: TriedLines = field(default_factory=TriedLines)
     _left_out: Counter[str] = field(default_factory=Counter)
-    _recipe: Recipe = field(default_factory=Recipe)
 
     def by_day(self) -> tuple[tuple[str, int], ...]:
         """What would be added on each day."""
         days: Counter[str] = Counter()
-        counter = self.options.counter
+        counter = self.work.options.counter
         for label, amount in self.by_label.items():
-            day = self.in_force.numbered(counter, label).local_day(label)
+            day = self.work.in_force.numbered(counter, label).local_day(label)
             days[day.isoformat()] += amount
         return tuple(sorted(days.items()))
 
-    def source(self, source: Input) -> Tried:
+    def source(self, source: Input) -> SourceOutcome:
         """Read one source.
 
         Raises:
             StoreError: MySQL did not do its part.
         """
-        counted = LineCounts()
+        counted = others = LineCounts()
         self._left_out = Counter()
+        link = self.work.link
         try:
-            with open_content(source, self.stop) as content:
-                self.watch.begin(source, content)
-                try:
-                    content.keep(True)
-                    head = head_of(content)
-                    if not head:
-                        return Tried(report=counted.report(source.name, "empty", "it is empty"))
-                    first = telling(content, head)
-                    recipe = self._recipe = recipe_for(self.options.recipe, first)
-                    found = self._find(source, content, head, recipe)
-                    reader = make_reader(
-                        recipe, head, self.minutes, self.begins, self.options.counter
-                    )
-                    reader.look_back(content.read_at, 0 if found is None else found.to)
-                    for chunk in self._chunks(content, reader, head, found):
-                        counted += self._add(source, chunk)
-                finally:
-                    self.watch.finish()
+            with opened(self.work, source) as at_hand:
+                if at_hand is None:
+                    return empty(source)
+                held = self._held(at_hand)
+                at_hand.reader.look_back(at_hand.content.read_at, 0 if held is None else held.to)
+                for chunk in self._chunks(at_hand, held):
+                    counted += self._add(source, chunk)
         except BackfillError as error:
-            return Tried(report=counted.report(source.name, "failed", str(error)))
-        known = 0
-        if found is not None:
-            _, others = self.link.run(partial(chunks.figures, source=found.source.id, run=0))
-            known = others.lines
-        left_out = self._left_out
-        new = counted.lines or (counted.size_bytes and not left_out)
-        detail = repeated(left_out, known) if left_out else ""
-        outcome = "counted" if new else "known"
-        if counted.rejected and not (counted.counted or counted.filtered):
-            outcome = "rejected"
-        report = counted.report(source.name, outcome, detail)
-        return Tried(report=report, known_lines=known + left_out.total())
-
-    def _find(
-        self, source: Input, content: Content, head: bytes, recipe: Recipe
-    ) -> HeldSource | None:
-        """The source that a content is, if it is known."""
-        options = self.options
-        wanted = WantedSource(
-            counter=options.counter,
-            truth_of=0,
-            name=options.name,
-            recipe=recipe,
-            path=source.name,
-            head=head[:KNOWN_BYTES],
-        )
-        found = self.link.run(
-            partial(find, content=content, wanted=wanted, looking=self.watch.look)
-        )
-        held = found.held
-        if held is not None and held.source.recipe != recipe:
-            if not self.link.run(partial(may_begin_anew, source=held.source)):
-                raise BackfillError(
-                    self.link.run(partial(other_recipe, source=held.source, recipe=recipe))
-                )
-            held = None
-        return held
-
-    def _chunks(
-        self, content: Content, reader: Reader, head: bytes, held: HeldSource | None
-    ) -> Iterator[ReadChunk]:
-        """What would be counted of a content."""
+            return SourceOutcome(report=counted.report(source.name, "failed", str(error)))
         if held is not None:
-            waiting = self.link.run(partial(chunks.to_be_counted, source=held.source.id))
-            for chunk in waiting:
+            _, others = link.run(chunks.figures, held.source.id, RUN)
+        left_out, known = self._left_out, others.lines
+        report = counted.report(
+            source.name,
+            outcome_of(counted.for_people(), left_out, known=True),
+            repeated(left_out, known) if left_out else "",
+        )
+        return SourceOutcome(report=report, known_lines=known + left_out.total())
+
+    def _held(self, at_hand: OpenSource) -> HeldSource | None:
+        """The source that a content is, if it is known."""
+        link, wanted = self.work.link, at_hand.wanted
+        held = link.run(find, at_hand.content, wanted, self.work.watch.look).held
+        anew = held is not None and link.run(begins_anew, held.source, wanted.recipe)
+        return None if anew else held
+
+    def _reading(self, at_hand: OpenSource, source: int | None) -> Reading | None:
+        """What was read of a content before, or a new reading; None: it is an older copy.
+
+        Args:
+            source: which one it is in the tables.
+
+        Raises:
+            BackfillError: it cannot be told from an older copy.
+            Unreadable: as comparing it.
+        """
+        content, head = at_hand.content, at_hand.wanted.head
+        found = {
+            one.compare(content, head): one
+            for one in reversed(self._readings)
+            if one.source == source and alike(one.head, head)
+        }
+        if same := found.get("same"):
+            same.head = max(same.head, head, key=len)
+            return same
+        if "older" in found:
+            return None
+        if short := found.get("short"):
+            raise BackfillError(too_short(short.path))
+        if found and source is not None:
+            # Another copy of that source went on in another way.
+            return self._reading(at_hand, None)
+        number = source
+        if number is None:
+            number = -1 - len(self._tried.paths)
+            self._tried.paths[number] = content.name
+        self._readings.append(Reading(source, number, head, content.name))
+        return self._readings[-1]
+
+    def _chunks(self, at_hand: OpenSource, held: HeldSource | None) -> Iterator[ReadChunk]:
+        """What would be counted of a content."""
+        link, content, stop = self.work.link, at_hand.content, self.work.stop
+        if held is not None:
+            for chunk in link.run(chunks.to_be_counted, held.source.id):
                 place = chunk.source, chunk.start_at
-                if chunk.end_at <= held.to and place not in self._again and not self.stop():
-                    begin = self.link.run(partial(start_of_planned, chunk=chunk))
-                    found = self._read_chunk(
-                        content, reader, begin, held.source.id, end=chunk.end_at
-                    )
+                if chunk.end_at <= held.to and place not in self._again and not stop():
+                    begin = link.run(start_of_planned, chunk)
+                    found = self._read_chunk(at_hand, begin, held.source.id, chunk.end_at)
                     if found is not None:
                         self._again.add(place)
                         yield found
             if held.verdict == "older":
                 return
-        number = None if held is None else held.source.id
-        reading = self._before.of(content, content.name, head[:KNOWN_BYTES], number)
+        reading = self._reading(at_hand, None if held is None else held.source.id)
         if reading is None:
             return
         if reading.spans:
             start = reading.next()
         elif held is not None and reading.source is not None:
-            start = self.link.run(partial(start_of_next, source=held.source, content=content))
+            start = link.run(start_of_next, held.source, content)
         else:
             start = Start(at=0, reads_from=0, first_line=1)
         content.keep(False)
-        number = self._number(reading)
-        while not self.stop():
-            found = self._read_chunk(content, reader, start, number)
+        while not stop():
+            found = self._read_chunk(at_hand, start, reading.number)
             if found is None:
                 return
             yield found
             reading.spans.append(found.span)
             start = reading.next()
 
-    def _number(self, reading: Reading) -> int:
-        """The number of a source, negative if it is none in the tables yet."""
-        if reading.source is not None:
-            return reading.source
-        for number, path in self._tried.paths.items():
-            if path == reading.path:
-                return number
-        number = -1 - len(self._tried.paths)
-        self._tried.paths[number] = reading.path
-        return number
-
     def _read_chunk(
-        self,
-        content: Content,
-        reader: Reader,
-        start: Start,
-        source: int,
-        end: int | None = None,
+        self, at_hand: OpenSource, start: Start, source: int, end: int | None = None
     ) -> ReadChunk | None:
         """A chunk without what another source has."""
-        options = self.options
-        scope = scope_of(options.counter, 0, options.name)
-        read = partial(read_chunk, content, reader, start, options.counter, self.in_force, end=end)
-        found = read(scope=scope)
+        work, wanted = self.work, at_hand.wanted
+        read = partial(
+            read_chunk,
+            at_hand.content,
+            at_hand.reader,
+            start,
+            wanted.counter,
+            work.in_force,
+            end=end,
+        )
+        found = read(scope=wanted.scope)
         if found is None:
             return None
         lines = lines_of(source, found)
         verdict = Verdict()
-        if not options.count_repeats:
-            verdict = self.link.run(
+        if not work.options.count_repeats:
+            verdict = work.link.run(
                 lambda session: judge(
-                    lines, _CountedOrTried(session, scope, self._tried), self._recipe, RUN
+                    lines,
+                    _CountedOrTried(session, wanted.scope, self._tried),
+                    wanted.recipe,
+                    RUN,
                 )
             )
         self._tried.add(lines, verdict, found.span.end)
         if not verdict.left_out:
             return found
         for (of_source, _, _), size in verdict.of.items():
-            self._left_out[self.link.run(partial(self._path, source=of_source))] += size
+            self._left_out[work.link.run(self._path, of_source)] += size
         return read(left_out=verdict.left_out)
 
     def _path(self, session: Session, source: int) -> str:
         return _CountedOrTried(session, b"", self._tried).about(source)[0]
 
     def _add(self, source: Input, found: ReadChunk) -> LineCounts:
-        counter = self.options.counter
-        by_label = Counter({label: keys.total() for label, keys in found.amounts.items()})
-        changed = [label for label, amount in by_label.items() if amount]
-        self.link.run(
-            partial(
-                targets.refuse_set_days, in_force=self.in_force, counter=counter, labels=changed
-            )
-        )
-        self.by_label.update(by_label)
+        work = self.work
+        work.link.run(targets.refuse_set_days, work.in_force, work.options.counter, found.labels())
+        self.by_label.update({label: keys.total() for label, keys in found.amounts.items()})
         self.rejected(tuple(named(source.name, found.rejects)))
-        counted = LineCounts(
-            size_bytes=found.span.end - found.span.start,
-            lines=found.lines,
-            counted=found.counted,
-            filtered=found.filtered,
-            rejected=found.rejected,
-            amount=sum(by_label.values()),
-            rejects=len(found.rejects),
-        )
-        self.watch.add(counted)
-        return counted
+        work.watch.add(found.counts)
+        return found.counts
 
 
-def add(
-    options: BackfillOptions,
-    found: Sequence[Input],
-    failed: Sequence[SourceReport],
-    link: PatientSession,
-    in_force: Policies,
-    watch: ProgressWatch,
-    stop: Callable[[], bool],
-) -> BackfillReport:
+def add(work: Work, found: Sequence[Input], failed: Sequence[SourceReport]) -> BackfillReport:
     """What adding these sources would do; rejected lines are written only if a file is named.
 
     Raises:
         StoreError: MySQL did not do its part.
     """
+    options, stop = work.options, work.stop
     with RejectsFile(options.rejects, "name another file") as rejects:
-        trial = DryRun(
-            options=options,
-            link=link,
-            in_force=in_force,
-            minutes=minutes_asked(options.recipe, options.counter, in_force),
-            begins=partial(first_minute, in_force, options.counter),
-            watch=watch,
-            stop=stop,
-            rejected=rejects.write,
-        )
+        trial = DryRun(work, rejects.write)
         sources = list(failed)
         known_lines = 0
         too_many = False

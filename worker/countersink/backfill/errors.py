@@ -19,6 +19,7 @@ What only one part raises and another handles, and nobody is told:
     ReconcileStopped          told to stop before anything was done
     RolledUpMeanwhile         a bucket is in a month by now
     Overtaken                 another process has counted what was read
+    SourceDiffers             another process has read on, maybe in another source
     Damaged                   compressed data cannot be unpacked
 """
 
@@ -80,6 +81,10 @@ class RolledUpMeanwhile(Exception):
 class Overtaken(Exception):
     """What was read is not to be counted: another process has counted it, or the policies by which
     it was read are not in force any more."""
+
+
+class SourceDiffers(Exception):
+    """Another process has read on in the source, and this content may not be that source."""
 
 
 class Damaged(Exception):

@@ -7,7 +7,7 @@ have rejected or corrected millions.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -63,7 +63,7 @@ class Run:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RunSource:
     """What a run counted of a source, or is to count.
 
@@ -141,11 +141,8 @@ _RUN: Final = (
 
 def runs(session: Session, counter: str | None = None) -> list[Run]:
     """All runs, or those of one counter; the latest first."""
-    if counter is None:
-        found = session.query(f"{_RUN} ORDER BY id DESC")
-    else:
-        found = session.query(f"{_RUN} WHERE counter = %s ORDER BY id DESC", (counter,))
-    return [_run(row) for row in found]
+    where, args = ("", ()) if counter is None else (" WHERE counter = %s", (counter,))
+    return [_run(row) for row in session.query(f"{_RUN}{where} ORDER BY id DESC", args)]
 
 
 def run(session: Session, number: int, *, lock: bool = False) -> Run:
@@ -169,18 +166,8 @@ def sources_of(session: Session, number: int) -> list[RunSource]:
 
     What another run has counted after this one had planned or undone it is that one's.
     """
-    read = "IF(c.state = 'pending', 0, {})"
-    sums = ", ".join(
-        f"SUM({read.format(column)})"
-        for column in (
-            "c.end_at - c.start_at",
-            "c.lines_read",
-            "c.counted",
-            "c.filtered",
-            "c.rejected",
-            "c.amount",
-        )
-    )
+    columns = "end_at - c.start_at", "lines_read", "counted", "filtered", "rejected", "amount"
+    sums = ", ".join(f"SUM(IF(c.state = 'pending', 0, c.{column}))" for column in columns)
     found = session.query(
         "SELECT s.id, s.path, s.name, COUNT(*), SUM(c.state = 'pending'), SUM(c.state = 'undone'),"
         f" {sums} FROM backfill_chunk AS c JOIN backfill_source AS s ON s.id = c.source"
@@ -188,21 +175,7 @@ def sources_of(session: Session, number: int) -> list[RunSource]:
         (number,),
     )
     return [
-        RunSource(
-            id=int(source),
-            path=path,
-            name=name,
-            chunks=int(numbers[0]),
-            pending=int(numbers[1]),
-            undone=int(numbers[2]),
-            size_bytes=int(numbers[3]),
-            lines=int(numbers[4]),
-            counted=int(numbers[5]),
-            filtered=int(numbers[6]),
-            rejected=int(numbers[7]),
-            amount=int(numbers[8]),
-        )
-        for source, path, name, *numbers in found
+        RunSource(source, path, name, *map(int, numbers)) for source, path, name, *numbers in found
     ]
 
 
@@ -278,23 +251,8 @@ def day_of(in_force: Policies, counter: str, bucket: datetime) -> date:
 
 
 def _run(row: tuple[Any, ...]) -> Run:
-    return Run(
-        id=int(row[0]),
-        counter=row[1],
-        mode=row[2],
-        state=row[3],
-        recipe=Recipe.from_json(row[4]),
-        sources=tuple(json.loads(row[5])),
-        holder=row[6],
-        started=row[7],
-        seen=row[8],
-        ended=row[9],
-        size_bytes=int(row[10]),
-        lines=int(row[11]),
-        counted=int(row[12]),
-        filtered=int(row[13]),
-        rejected=int(row[14]),
-        amount=int(row[15]),
-        corrections=int(row[16]),
-        error=row[17],
-    )
+    found = dict(zip((one.name for one in fields(Run)), row, strict=True))
+    found["recipe"] = Recipe.from_json(found["recipe"])
+    found["sources"] = tuple(json.loads(found["sources"]))
+    found["amount"] = int(found["amount"])
+    return Run(**found)

@@ -137,37 +137,6 @@ def _ours(path: Path) -> bool:
     return isinstance(found, dict) and set(found) == _KEYS
 
 
-class Reasons:
-    """Counts rejected lines by reason."""
-
-    def __init__(self) -> None:
-        self._lines = Counter[str]()
-        self._first: dict[str, RejectedLine] = {}
-
-    def add(self, one: RejectedLine) -> None:
-        """A line was rejected."""
-        reason = _QUOTED.sub("…", one.reason)
-        self._lines[reason] += 1
-        self._first.setdefault(reason, one)
-
-    def sentences(self) -> list[str]:
-        """What to say of them; nothing if there are none."""
-        total = self._lines.total()
-        if not total:
-            return []
-        said = []
-        for reason, lines in self._lines.most_common(_NAMED):
-            first = self._first[reason]
-            where = f"line {first.line} of {first.source}"
-            if total > 1:
-                where = f"{lines:,}, such as {where}" if lines > 1 else f"1, {where}"
-            said.append(f"{first.reason} ({where})")
-        if more := len(self._lines) - len(said):
-            said.append(f"and {more:,} more reasons")
-        lines_were = "1 line was" if total == 1 else f"{total:,} lines were"
-        return [f"{lines_were} rejected: {'; '.join(said)}"]
-
-
 class RejectsFile:
     """The file of the rejected lines of a run, a JSON object a line: source, line, reason, text.
     It is made for the first of them. A context manager.
@@ -182,7 +151,8 @@ class RejectsFile:
         self._instead = instead
         self._file: IO[str] | None = None
         self._error: OSError | None = None
-        self._reasons = Reasons()
+        self._lines = Counter[str]()
+        self._first: dict[str, RejectedLine] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -193,7 +163,9 @@ class RejectsFile:
     def write(self, rejected: Iterable[RejectedLine]) -> None:
         """Write some more, unless it has failed, and note why they were rejected."""
         for one in rejected:
-            self._reasons.add(one)
+            reason = _QUOTED.sub("…", one.reason)
+            self._lines[reason] += 1
+            self._first.setdefault(reason, one)
             if self._path is not None and self._error is None:
                 self._write(one)
 
@@ -212,7 +184,24 @@ class RejectsFile:
         """For people, once all are written: why they were rejected, and where they are, or why they
         are not there.
         """
-        return self._reasons.sentences() + self._where()
+        return self._why() + self._where()
+
+    def _why(self) -> list[str]:
+        """Why they were rejected; nothing if none was."""
+        total = self._lines.total()
+        if not total:
+            return []
+        said = []
+        for reason, lines in self._lines.most_common(_NAMED):
+            first = self._first[reason]
+            where = f"line {first.line} of {first.source}"
+            if total > 1:
+                where = f"{lines:,}, such as {where}" if lines > 1 else f"1, {where}"
+            said.append(f"{first.reason} ({where})")
+        if more := len(self._lines) - len(said):
+            said.append(f"and {more:,} more reasons")
+        lines_were = "1 line was" if total == 1 else f"{total:,} lines were"
+        return [f"{lines_were} rejected: {'; '.join(said)}"]
 
     def _where(self) -> list[str]:
         self._close()

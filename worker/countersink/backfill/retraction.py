@@ -38,19 +38,21 @@ Reached = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenBack:
-    """What was taken back of a reconcile.
+    """What was taken back.
 
     Attributes:
-        ranges: transactions that took something back.
+        chunks: transactions that took something back.
         cells: (key, bucket) that were changed.
         amount: what was added to the totals by it.
         finished: False where it was told to stop.
+        labels: of the buckets that were changed, where these are at hand.
     """
 
-    ranges: int
+    chunks: int
     cells: int
     amount: int
     finished: bool = True
+    labels: frozenset[int] = frozenset()
 
 
 class ChunkUndo:
@@ -95,9 +97,7 @@ class ChunkUndo:
             taken = amounts.negated()
             for number, part in _spread(taken, slot, parts):
                 cells.add(session, number, part)
-            targets.delete_journal(session, *self._at)
-            forget_rejects(session, *self._at)
-            chunks.delete_marks(session, *self._at)
+            chunks.delete(session, *self._at, tables=("backfill_journal", *chunks.LINE_TABLES))
             session.execute(
                 seals.update("backfill_chunk", "state = 'undone'")
                 + " WHERE source = %s AND start_at = %s",
@@ -137,13 +137,6 @@ def _spread(amounts: Amounts, slot: int, parts: int) -> Iterator[tuple[int, Amou
         yield SLOTS[0] + (slot + part) % (SLOTS[1] - SLOTS[0]), share
 
 
-def forget_rejects(session: Session, source: int, start_at: int) -> None:
-    """Delete the rejected lines of a chunk."""
-    session.execute(
-        "DELETE FROM backfill_reject WHERE source = %s AND start_at = %s", (source, start_at)
-    )
-
-
 def take_corrections_back(
     connect: Connect,
     run: int,
@@ -168,18 +161,18 @@ def take_corrections_back(
     """
     ranges = cells = amount = 0
     with PatientSession(connect, stop, attempts=1) as keeper:
-        counter, number = keeper.run(partial(_size, run=run))
+        counter, number = keeper.run(_size, run)
         of = -(-number // ROWS)
         while not stop():
-            changed, added = keeper.run(partial(_take_back, counter=counter, run=run))
+            changed, added = keeper.run(_take_back, counter, run)
             if not changed:
                 # Marks last: as long as something of it stands, what comes late is in it.
-                keeper.run(partial(_unmark, counter=counter, run=run))
-                keeper.run(partial(targets.discard_truth, run=run))
-                return TakenBack(ranges=ranges, cells=cells, amount=amount)
+                keeper.run(_unmark, counter, run)
+                keeper.run(targets.discard_truth, run)
+                return TakenBack(chunks=ranges, cells=cells, amount=amount)
             ranges, cells, amount = ranges + 1, cells + changed, amount + added
             on_progress(ranges, max(of, ranges))
-    return TakenBack(ranges=ranges, cells=cells, amount=amount, finished=False)
+    return TakenBack(chunks=ranges, cells=cells, amount=amount, finished=False)
 
 
 def _size(session: Session, run: int) -> tuple[str, int]:

@@ -18,17 +18,8 @@ from typing import Final
 from countersink.backfill import dry_run, formats, history, reconcile, rejects, run_state
 from countersink.backfill.count import sources, targets
 from countersink.backfill.count.source_count import SourceOutcome, count_source
-from countersink.backfill.count.targets import CounterTarget, Target, TruthTarget
-from countersink.backfill.count.task import (
-    LineRate,
-    ProgressWatch,
-    Task,
-    Team,
-    Work,
-    first_minute,
-    minutes_asked,
-    refuse,
-)
+from countersink.backfill.count.targets import CounterTarget, target_of
+from countersink.backfill.count.task import LineRate, ProgressWatch, Task, Team, Work, refuse
 from countersink.backfill.errors import BackfillError, ReconcileStopped
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input import files
@@ -42,8 +33,7 @@ from countersink.backfill.options import (
     report,
     state_of,
 )
-from countersink.backfill.reconcile import Corrected
-from countersink.backfill.reconcile.correction import Compared, compare
+from countersink.backfill.reconcile.correction import Corrected, compare
 from countersink.backfill.reconcile.scope import check_days
 from countersink.backfill.rejects import RejectsFile
 from countersink.store.connection import Session, rerun
@@ -62,24 +52,16 @@ class BackfillRun:
     """One run of a backfill, from its options to its report.
 
     Attributes:
-        mysql_url, redis_url, options, on_progress, on_notice, stop: as given to
+        mysql_url, redis_url, on_progress, on_notice: as given to
             :func:`countersink.backfill.run.backfill`.
-        team: the job processes; None: none are to be used.
-        link: the connection.
-        in_force: the policies when it began.
-        watch: says how far the sources are read.
+        work: what is asked for, as of no run yet.
     """
 
     mysql_url: str
     redis_url: str | None
-    options: BackfillOptions
-    link: PatientSession
-    in_force: Policies
-    watch: ProgressWatch
+    work: Work
     on_progress: Callable[[Progress], object]
     on_notice: Callable[[str], object]
-    stop: Callable[[], bool]
-    team: Team | None
     _outcomes: list[SourceOutcome] = field(default_factory=list)
 
     def run(self, found: Sequence[Input], failed: Sequence[SourceReport]) -> BackfillReport:
@@ -90,26 +72,22 @@ class BackfillRun:
             BackfillError: it cannot go on.
             StoreError, StreamError: MySQL or Redis did not do its part.
         """
-        options, link = self.options, self.link
+        options, link, stop = self.work.options, self.work.link, self.work.stop
         t0 = 0
         if options.mode == "reconcile":
-            check_days(options, self.in_force)
-            t0 = reconcile.begin(
-                self.redis_url, options, on_progress=self.on_progress, stop=self.stop
-            )
+            check_days(options, self.work.in_force)
+            t0 = reconcile.begin(self.redis_url, options, on_progress=self.on_progress, stop=stop)
         names = [source.name for source in found]
-        begin = partial(
-            run_state.begin, options=options, sources=names, holder=run_state.process_name()
-        )
-        run = link.run(begin)
+        run = link.run(run_state.begin, options, names, run_state.process_name())
         self._outcomes = [SourceOutcome(report=each) for each in failed]
         try:
-            link.run(partial(clear, counter=options.counter))
+            link.run(clear, options.counter)
             self._read(run, found)
-            error = next((each.error for each in self._outcomes if each.error), "")
+            stopped = (one.report for one in self._outcomes if one.too_many is not None)
+            error = next((one.detail for one in stopped), "")
             reports = [each.report for each in self._outcomes]
-            state = state_of(reports, stopped=bool(error) or self.stop())
-            changed: Corrected | Compared | None = None
+            state = state_of(reports, stopped=bool(error) or stop())
+            changed: Corrected | None = None
             if options.mode == "reconcile" and state == "done":
                 error = reconcile.unreliable(options, reports)
                 if error:
@@ -123,54 +101,34 @@ class BackfillRun:
             raise
 
     def _read(self, run: int, found: Sequence[Input]) -> None:
-        options = self.options
-        target: Target = CounterTarget()
-        if options.mode == "reconcile":
-            target = TruthTarget(run, options.counter)
-        work = Work(
-            mysql_url=self.mysql_url,
-            options=options,
-            link=self.link,
-            task=Task(
-                run,
-                options.counter,
-                target,
-                options.rejects_allowed,
-                count_repeats=options.count_repeats,
-            ),
-            minutes=minutes_asked(options.recipe, options.counter, self.in_force),
-            begins=partial(first_minute, self.in_force, options.counter),
-            pace=LineRate(options.rate, self.stop),
-            watch=self.watch,
-            stop=self.stop,
-            team=self.team,
-        )
+        before, options, stop = self.work, self.work.options, self.work.stop
+        target = target_of(run, options.counter, options.mode)
+        task = replace(before.task, run=run, target=target)
+        work = replace(before, task=task, pace=LineRate(options.rate, stop))
         for source in found:
-            if self.stop():
+            if stop():
                 return
             outcome = count_source(work, source)
             self._outcomes.append(outcome)
             if outcome.too_many is not None:
                 return
 
-    def _correct(self, run: int, t0: int) -> Corrected | Compared:
-        change = compare if self.options.dry_run else reconcile.correct
+    def _correct(self, run: int, t0: int) -> Corrected:
+        change = compare if self.work.options.dry_run else reconcile.correct
         intervals = [each.interval for each in self._outcomes if each.interval is not None]
         return change(
             self.mysql_url,
             run,
-            self.options,
+            self.work.options,
             t0,
             intervals,
             on_progress=self.on_progress,
             on_notice=self.on_notice,
-            stop=self.stop,
+            stop=self.work.stop,
         )
 
-    def _end(
-        self, run: int, state: str, error: str, changed: Corrected | Compared | None
-    ) -> BackfillReport:
-        options, link = self.options, self.link
+    def _end(self, run: int, state: str, error: str, changed: Corrected | None) -> BackfillReport:
+        options, link = self.work.options, self.work.link
         reports = [each.report for each in self._outcomes]
         notices = list(changed.notices) if changed is not None else []
         notices += chain.from_iterable(each.notices for each in self._outcomes)
@@ -184,13 +142,13 @@ class BackfillRun:
         notices += self._save_rejects(run, reports, extra)
         if options.dry_run:
             notices.append("nothing was changed: this was a dry run")
-            link.run(partial(forget_dry_run, run=run))
+            link.run(forget_dry_run, run)
         else:
             if options.mode == "reconcile":
-                link.run(partial(targets.discard_truth, run=run))
-                link.run(partial(sources.forget_lines, run=run))
+                link.run(targets.discard_truth, run)
+                link.run(sources.forget_lines, run)
             why = error or next((one.detail for one in reports if one.outcome == "failed"), "")
-            link.run(partial(run_state.end, run=run, state=state, error=why))
+            link.run(run_state.end, run, state, why)
         said = report(
             options,
             None if options.dry_run else run,
@@ -201,11 +159,9 @@ class BackfillRun:
             notices=notices,
         )
         if options.mode == "reconcile":
+            found = changed or Corrected(corrections=0, amount=0)
             said = replace(
-                said,
-                amount=changed.amount if changed is not None else 0,
-                corrections=changed.corrections if changed is not None else 0,
-                drift=changed.drift if isinstance(changed, Compared) else (),
+                said, amount=found.amount, corrections=found.corrections, drift=found.drift
             )
         return said
 
@@ -213,7 +169,7 @@ class BackfillRun:
         self, run: int, reports: Sequence[SourceReport], extra: Iterable[RejectedLine]
     ) -> Iterator[str]:
         """Write the rejected lines to a file, if there are any; a sentence on it."""
-        options = self.options
+        options = self.work.options
         extra = list(extra)
         if not extra and not any(each.rejected > 0 for each in reports):
             return
@@ -235,12 +191,12 @@ class BackfillRun:
             contextlib.suppress(StoreError),
             PatientSession(partial(open_tables, self.mysql_url), lambda: True).open() as link,
         ):
-            if self.options.dry_run:
-                link.run(partial(forget_dry_run, run=run))
+            if self.work.options.dry_run:
+                link.run(forget_dry_run, run)
             else:
-                link.run(partial(run_state.end, run=run, state="failed", error=why))
-                if self.options.mode == "reconcile":
-                    link.run(partial(targets.discard_truth, run=run))
+                link.run(run_state.end, run, "failed", why)
+                if self.work.options.mode == "reconcile":
+                    link.run(targets.discard_truth, run)
 
 
 def backfill(
@@ -281,23 +237,33 @@ def backfill(
     if options.rejects is not None:
         rejects.check_file(options.rejects, found)
     with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
-        in_force = link.run(partial(_in_force, counter=options.counter))
-        watch = ProgressWatch(on_progress, found)
+        in_force = link.run(_in_force, options.counter)
+        work = Work(
+            options=options,
+            link=link,
+            task=Task(
+                dry_run.RUN,
+                options.counter,
+                CounterTarget(),
+                options.rejects_allowed,
+                options.count_repeats,
+            ),
+            in_force=in_force,
+            pace=LineRate(options.rate, stop),
+            watch=ProgressWatch(on_progress, found),
+            stop=stop,
+            team=team if options.jobs else None,
+        )
         if not found:
             return report(options, None, "failed", failed)
         if options.dry_run and options.mode == "add":
-            return dry_run.add(options, found, failed, link, in_force, watch, stop)
+            return dry_run.add(work, found, failed)
         whole = BackfillRun(
             mysql_url=mysql_url,
             redis_url=redis_url,
-            options=options,
-            link=link,
-            in_force=in_force,
-            watch=watch,
+            work=work,
             on_progress=on_progress,
             on_notice=on_notice,
-            stop=stop,
-            team=team if options.jobs else None,
         )
         try:
             return whole.run(found, failed)
@@ -327,7 +293,7 @@ def clear(session: Session, counter: str) -> None:
     for run in _gone(session, counter):
         # First: from then on nothing of it is committed, should it be there after all.
         if rerun(partial(_end, session, run)):
-            rerun(partial(_forget_sources, session, run))
+            rerun(partial(sources.forget_truth, session, run))
     targets.discard_ended_truths(session, counter)
     for (run,) in session.query(
         "SELECT id FROM backfill_run WHERE counter = %s AND mode = %s AND state <> 'running'",
@@ -343,8 +309,10 @@ def forget_dry_run(session: Session, run: int) -> None:
         StoreError: as any query.
     """
     targets.discard_truth(session, run)
-    rerun(partial(_forget_sources, session, run))
-    run_state.forget(session, run)
+    rerun(partial(sources.forget_truth, session, run))
+    session.execute(
+        "DELETE FROM backfill_run WHERE id = %s AND mode = %s", (run, run_state.DRY_RUN)
+    )
 
 
 def _gone(session: Session, counter: str) -> list[int]:
@@ -386,8 +354,3 @@ def _end(session: Session, run: int) -> bool:
         if not alive:
             run_state.end(session, run, "failed", "its process is gone")
     return not alive
-
-
-def _forget_sources(session: Session, run: int) -> None:
-    with session.transaction():
-        sources.forget_truth(session, run)

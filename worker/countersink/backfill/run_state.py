@@ -6,8 +6,8 @@ import operator
 import os
 import secrets
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Final
 
 from countersink.backfill import rejects
@@ -22,7 +22,7 @@ _LONGEST_ERROR: Final = 1000
 _NOW: Final = "UTC_TIMESTAMP(3)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LineCounts:
     """Bytes, lines and amounts of a chunk, or of several: read, counted, filtered, rejected.
 
@@ -46,14 +46,10 @@ class LineCounts:
     rejects: int = 0
 
     def __add__(self, other: "LineCounts") -> "LineCounts":
-        return self._with(operator.add, other)
+        return LineCounts(*map(operator.add, astuple(self), astuple(other)))
 
     def __sub__(self, other: "LineCounts") -> "LineCounts":
-        return self._with(operator.sub, other)
-
-    def _with(self, work: Callable[[int, int], int], other: "LineCounts") -> "LineCounts":
-        names = [one.name for one in fields(self)]
-        return LineCounts(**{one: work(getattr(self, one), getattr(other, one)) for one in names})
+        return LineCounts(*map(operator.sub, astuple(self), astuple(other)))
 
     def report(self, source: str, outcome: str, detail: str) -> SourceReport:
         """What became of a source."""
@@ -100,9 +96,8 @@ def begin(session: Session, options: BackfillOptions, sources: Sequence[str], ho
         sources: as they are named to people.
         holder: :func:`process_name`, its own for every run.
     """
-    found = session.query(
-        "SELECT id FROM backfill_run WHERE counter = %s AND holder = %s", (options.counter, holder)
-    )
+    ask = "SELECT id FROM backfill_run WHERE counter = %s AND holder = %s"
+    found = session.query(ask, (options.counter, holder))
     if not found:
         session.execute(
             "INSERT INTO backfill_run"
@@ -117,10 +112,7 @@ def begin(session: Session, options: BackfillOptions, sources: Sequence[str], ho
                 holder,
             ),
         )
-        found = session.query(
-            "SELECT id FROM backfill_run WHERE counter = %s AND holder = %s",
-            (options.counter, holder),
-        )
+        found = session.query(ask, (options.counter, holder))
     return int(found[0][0])
 
 
@@ -153,9 +145,7 @@ def record(session: Session, run: int, counted: LineCounts, max_rejects: int | N
     )
     # No row is changed either if all of it is 0, within a millisecond.
     if not changed:
-        found = session.query("SELECT state FROM backfill_run WHERE id = %s FOR UPDATE", (run,))
-        if not found or found[0][0] != "running":
-            raise RunEnded(_ended(run, found[0][0] if found else "gone"))
+        require_running(session, run, lock=" FOR UPDATE")
     if max_rejects is None or not counted.rejects:
         return
     # No other chunk of the run is committed meanwhile.
@@ -166,26 +156,26 @@ def record(session: Session, run: int, counted: LineCounts, max_rejects: int | N
         )
 
 
-def require_running(session: Session, run: int) -> None:
+def require_running(session: Session, run: int, *, lock: str = "") -> None:
     """Check that a run has not been ended by somebody.
 
-    Raises:
-        RunEnded: it has.
-    """
-    found = session.query("SELECT state FROM backfill_run WHERE id = %s", (run,))
-    if not found or found[0][0] != "running":
-        raise RunEnded(_ended(run, found[0][0] if found else "gone"))
-
-
-def hold_running(session: Session, run: int) -> None:
-    """Check that a run has not been ended, and keep it so until the transaction ends.
+    Args:
+        lock: as a locking read: it stays so until the transaction ends.
 
     Raises:
         RunEnded: it has.
     """
-    found = session.query("SELECT state FROM backfill_run WHERE id = %s LOCK IN SHARE MODE", (run,))
-    if not found or found[0][0] != "running":
-        raise RunEnded(_ended(run, found[0][0] if found else "gone"))
+    if (state := state_of(session, run, lock=lock)) != "running":
+        raise RunEnded(
+            f"the backfill {run} is {state}, so nothing more is counted by it; what it counted"
+            " before was taken back if it is undone: run it again to count everything anew"
+        )
+
+
+def state_of(session: Session, run: int, *, lock: str = "") -> str:
+    """The state of a run; ``gone``: there is none."""
+    found = session.query(f"SELECT state FROM backfill_run WHERE id = %s{lock}", (run,))
+    return str(found[0][0]) if found else "gone"
 
 
 def end(session: Session, run: int, state: str, error: str = "") -> None:
@@ -209,29 +199,9 @@ def figures(session: Session, run: int) -> LineCounts:
 
 def counted_of(row: Sequence[object]) -> LineCounts:
     """The six sums of a row, which are NULL where there was nothing to add up."""
-    numbers = [int(str(number or 0)) for number in row]
-    return LineCounts(
-        size_bytes=numbers[0],
-        lines=numbers[1],
-        counted=numbers[2],
-        filtered=numbers[3],
-        rejected=numbers[4],
-        amount=numbers[5],
-    )
+    return LineCounts(*(int(str(number or 0)) for number in row))
 
 
 def printable(text: str) -> str:
     """``text`` where bytes of a file's name that are no UTF-8 are spelled out."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def forget(session: Session, run: int) -> None:
-    """Delete a dry run."""
-    session.execute("DELETE FROM backfill_run WHERE id = %s AND mode = %s", (run, DRY_RUN))
-
-
-def _ended(run: int, state: str) -> str:
-    return (
-        f"the backfill {run} is {state}, so nothing more is counted by it; what it counted before"
-        " was taken back if it is undone: run it again to count everything anew"
-    )

@@ -12,7 +12,7 @@ forgotten.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,7 @@ from countersink.backfill import history, retraction, run_state
 from countersink.backfill.count import chunks, targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Run
-from countersink.backfill.retraction import ChunkUndo, Reached, forget_rejects
+from countersink.backfill.retraction import ChunkUndo, Reached, TakenBack
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import policies
 from countersink.store.ledger import seals
@@ -66,25 +66,11 @@ class UndoProgress:
     of: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Back:
-    """What was taken back."""
-
-    chunks: int = 0
-    cells: int = 0
-    amount: int = 0
-    finished: bool = True
-    labels: set[int] = field(default_factory=set)
-
-
-OnProgress = Callable[[UndoProgress], object]
-
-
 def undo(
     mysql_url: str,
     run: int,
     *,
-    on_progress: OnProgress = lambda progress: None,
+    on_progress: Callable[[UndoProgress], object] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
     reached: Reached = lambda point: None,
 ) -> Undone:
@@ -103,25 +89,26 @@ def undo(
         StoreError: MySQL did not do its part; what was taken back is taken back, and calling it
             again goes on.
     """
+
+    def told(done: int, of: int) -> None:
+        on_progress(UndoProgress(done=done, of=of))
+
     with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
-        begun = link.run(lambda session: rerun(partial(_begin, session, run)))
+        begun = link.run(_begin, run)
         reached("begun")
         if begun.mode == "reconcile":
-            marked = link.run(partial(policies.marked_buckets, counter=begun.counter, run=run))
-            taken = retraction.take_corrections_back(
-                partial(open_tables, mysql_url),
-                run,
-                on_progress=lambda done, of: on_progress(UndoProgress(done=done, of=of)),
-                stop=stop,
+            marked = link.run(policies.marked_buckets, begun.counter, run)
+            back = retraction.take_corrections_back(
+                partial(open_tables, mysql_url), run, on_progress=told, stop=stop
             )
-            labels = marked if taken.cells else set()
-            back = _Back(taken.ranges, taken.cells, taken.amount, taken.finished, labels)
+            labels = frozenset(marked) if back.cells else back.labels
         else:
-            back = _take_back(link, begun, on_progress, stop, reached)
-        notices = link.run(partial(_notices, run=begun, labels=back.labels))
+            back = _take_back(link, begun, told, stop, reached)
+            labels = back.labels
+        notices = link.run(_notices, begun, labels)
         if back.finished:
             reached("taken_back")
-            link.run(partial(_finish, run=begun))
+            link.run(_finish, begun)
     return Undone(
         run=run,
         counter=begun.counter,
@@ -134,7 +121,7 @@ def undo(
     )
 
 
-def _notices(session: Session, run: Run, labels: set[int]) -> tuple[str, ...]:
+def _notices(session: Session, run: Run, labels: frozenset[int]) -> tuple[str, ...]:
     """What is not right any more now that buckets were changed by taking ``run`` back."""
     # Nothing was added to what was set: so all that was added to it is older.
     older = run.id if run.mode == "reconcile" else 0
@@ -183,18 +170,20 @@ def _begin(session: Session, number: int) -> Run:
 def _take_back(
     link: PatientSession,
     run: Run,
-    on_progress: OnProgress,
+    on_progress: Callable[[int, int], object],
     stop: Callable[[], bool],
     reached: Reached,
-) -> _Back:
+) -> TakenBack:
     """Take back every chunk of a run, the last ones first."""
-    of = link.run(partial(_count, run=run))
+    of = link.run(_count, run)
     chunks = cells = amount = 0
     labels = set[int]()
-    while page := link.run(partial(_page, run=run)):
+    finished = True
+    while finished and (page := link.run(_page, run)):
         for source, start_at in page:
             if stop():
-                return _Back(chunks, cells, amount, finished=False, labels=labels)
+                finished = False
+                break
             taken = link.run(ChunkUndo(run, source, start_at, reached).take_back)
             if taken is None:
                 continue  # another undo has
@@ -202,8 +191,10 @@ def _take_back(
             cells += taken.cells
             amount += sum(taken.sums().values())
             labels.update(taken.of(run.counter))
-            on_progress(UndoProgress(done=chunks, of=max(chunks, of)))
-    return _Back(chunks, cells, amount, labels=labels)
+            on_progress(chunks, max(chunks, of))
+    return TakenBack(
+        chunks=chunks, cells=cells, amount=amount, finished=finished, labels=frozenset(labels)
+    )
 
 
 def _count(session: Session, run: Run) -> int:
@@ -229,22 +220,16 @@ def _finish(session: Session, run: Run) -> None:
     """
     # Those of a reconcile were never counted themselves.
     states = "'pending', 'done'" if run.mode == "reconcile" else "'pending'"
-    rerun(
-        lambda: session.execute(
-            seals.update("backfill_chunk", "state = 'undone'")
-            + f" WHERE run = %s AND state IN ({states})",
-            (run.id,),
-        )
-    )
-    chunks = session.query(
-        "SELECT source, start_at FROM backfill_chunk WHERE run = %s AND state = 'undone'"
-        " ORDER BY source, start_at",
+    session.execute(
+        seals.update("backfill_chunk", "state = 'undone'")
+        + f" WHERE run = %s AND state IN ({states})",
         (run.id,),
     )
-    if run.mode == "reconcile":
-        for source, start_at in chunks:
-            rerun(partial(forget_rejects, session, source, start_at))
-    for source in sorted({source for source, _ in chunks}):
+    for (source,) in session.query(
+        "SELECT DISTINCT source FROM backfill_chunk WHERE run = %s AND state = 'undone'"
+        " ORDER BY source",
+        (run.id,),
+    ):
         rerun(partial(_forget, session, source))
     session.execute(
         seals.update("backfill_run", "state = 'undone', seen = UTC_TIMESTAMP(3)")
@@ -264,6 +249,5 @@ def _forget(session: Session, source: int) -> None:
             "SELECT state FROM backfill_chunk WHERE source = %s FOR UPDATE", (source,)
         )
         if all(state == "undone" for (state,) in states):
-            session.execute("DELETE FROM backfill_chunk WHERE source = %s", (source,))
-            chunks.delete_marks(session, source)
+            chunks.forget(session, source)
             session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
-from typing import Final, Self, TypeVar, Unpack
+from typing import Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
 from countersink.store.connection import (
     IDLE_SECONDS,
@@ -41,6 +41,7 @@ LEASE_LOCK_WAIT_S: Final = 2
 """Seconds that others may hold up a statement on a lease, or on a row that one guards."""
 
 Result = TypeVar("Result")
+Params = ParamSpec("Params")
 
 
 def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Session:
@@ -137,8 +138,13 @@ class PatientSession:
         self._session()
         return self
 
-    def run(self, work: Callable[[Session], Result]) -> Result:
-        """What ``work`` returns.
+    def run(
+        self,
+        work: Callable[Concatenate[Session, Params], Result],
+        *args: Params.args,
+        **kwargs: Params.kwargs,
+    ) -> Result:
+        """What ``work`` returns, given the session and ``args``.
 
         Raises:
             Conflict: others were in the way at each attempt.
@@ -149,7 +155,9 @@ class PatientSession:
         pause = _PAUSE_S
         while True:
             try:
-                return rerun(partial(work, self._session()), attempts=self._attempts)
+                return rerun(
+                    partial(work, self._session(), *args, **kwargs), attempts=self._attempts
+                )
             except Unavailable:
                 self._session.close()
                 now = time.monotonic()

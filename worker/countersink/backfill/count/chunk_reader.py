@@ -4,15 +4,22 @@ counter."""
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from countersink.backfill.count import chunks
 from countersink.backfill.count.line_marks import LineMarks
 from countersink.backfill.errors import Unreadable
 from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import BYTES, LINES, Span, SpanReader
-from countersink.producers.access_log.formats.reader import ReadAt, RecordTally, Rejected, Window
+from countersink.backfill.input.spans import LINES, Span, SpanReader
+from countersink.backfill.run_state import LineCounts
+from countersink.producers.access_log.formats.reader import RecordTally, Rejected, Window
 from countersink.store.counters.policies import Policies
+
+Refused = Mapping[tuple[int, str], str]
+"""Cells that the tables cannot take: (label, key) → why."""
+NONE_REFUSED: Final[Refused] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,60 +66,6 @@ class BucketLabels:
         return self.in_force.at(self.counter, minute).label(minute)
 
 
-class IsolatingReader:
-    """A reader that rejects the lines of some cells, which the tables cannot take.
-
-    Attributes:
-        plain: the reader that reads the lines, and knows nothing of that.
-        open_rejected: a line was rejected by this that has no newline yet.
-
-    Args:
-        reader: reads the lines.
-        cells: (label, key) → why it cannot be counted.
-    """
-
-    def __init__(self, reader: Reader, cells: Mapping[tuple[int, str], str]) -> None:
-        self.quoted = reader.quoted
-        self.plain = reader
-        self.open_rejected = False
-        self._cells = cells
-
-    def look_back(self, read: ReadAt, offset: int) -> None:
-        """As the plain reader's."""
-        self.plain.look_back(read, offset)
-
-    def look_at(self, window: Window) -> None:
-        """As the plain reader's."""
-        self.plain.look_at(window)
-
-    def passed(self, start: int, end: int, next_line: int) -> None:
-        """As the plain reader's."""
-        self.plain.passed(start, end, next_line)
-
-    def count(self, window: Window, tally: RecordTally) -> None:
-        """As any reader's; slow."""
-        if window.rejected:
-            self.plain.count(window, tally)
-        for number, line in zip(window.numbers, window.lines, strict=True):
-            one = RecordTally(tally.bucket)
-            self.plain.count(Window([number], [line], [], window.open), one)
-            tally.lines += one.lines
-            for reason in (
-                self._cells[cell]
-                for cell in ((label, key) for key, label in one.counts)
-                if cell in self._cells
-            ):
-                tally.reject(number, reason, line)
-                self.open_rejected |= window.open
-                break
-            else:
-                for label, amounts in one.amounts.items():
-                    tally.amounts[label].update(amounts)
-                tally.counted += one.counted
-                tally.filtered += one.filtered
-                tally.rejected += one.rejected
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadChunk:
     """What a chunk holds.
@@ -123,7 +76,7 @@ class ReadChunk:
         in_force: the policies by which it was read: under others it is to be read again.
         amounts: label of the bucket → key → amount. Where it begins in the midst of a line these,
             and the numbers, are the difference to what was counted of that line before.
-        lines, counted, filtered, rejected: lines.
+        counts: what it comes to.
         rejects: the rejected lines, but for the last one if a later chunk has kept it.
         open_rejected: its last line has no newline, and 1: was rejected since a total could not
             take it; 2: was left out.
@@ -136,15 +89,16 @@ class ReadChunk:
     span: Span
     in_force: Policies
     amounts: Mapping[int, Counter[str]]
-    lines: int
-    counted: int
-    filtered: int
-    rejected: int
+    counts: LineCounts
     rejects: list[Rejected]
     open_rejected: int = 0
     marks: LineMarks | None = None
     header: bool = False
     first_left_out: bool = False
+
+    def labels(self) -> list[int]:
+        """The buckets that it adds to."""
+        return [label for label, keys in self.amounts.items() if any(keys.values())]
 
 
 def read_chunk(
@@ -156,9 +110,9 @@ def read_chunk(
     *,
     end: int | None = None,
     max_lines: int = LINES,
-    max_bytes: int = BYTES,
     scope: bytes = b"",
     left_out: Sequence[tuple[int, int]] = (),
+    refused: Refused = NONE_REFUSED,
 ) -> ReadChunk | None:
     """Read the chunk that begins at ``start``; None: the content has nothing after it.
 
@@ -167,12 +121,12 @@ def read_chunk(
         end: where it was planned to end; None: by the limits, or with the content.
         scope: the lines' marks are wanted, as of this scope; empty: they are not.
         left_out: the indexes of lines that do not count, from the first one on, half-open.
+        refused: the lines of these cells are rejected.
 
     Raises:
         Unreadable: it cannot be read.
         Refused: a time zone is unknown on this machine.
     """
-    plain = reader.plain if isinstance(reader, IsolatingReader) else reader
     bucket = BucketLabels(counter, in_force)
     spans = SpanReader(
         content,
@@ -182,13 +136,19 @@ def read_chunk(
         end=end,
         reads_from=start.reads_from,
         max_lines=max_lines,
-        max_bytes=max_bytes,
         split=bool(scope),
     )
     reader.look_back(content.read_at, start.reads_from)
-    lines = _Lines(bucket, LineMarks(scope) if scope else None, left_out)
+    lines = _Lines(
+        reader,
+        bucket,
+        LineMarks(scope) if scope else None,
+        left_out,
+        refused,
+        apart=start.open_was is not None,
+    )
     for window in spans:
-        lines.count(window, reader, None if start.open_was is None else plain)
+        lines.count(window)
     span = spans.span
     if span is None:
         return None
@@ -197,8 +157,6 @@ def read_chunk(
     if lines.marks is not None and not start.at:
         lines.marks.all_samples()
     whole, last, open_rejected = lines.whole, lines.last, lines.open_rejected
-    if isinstance(reader, IsolatingReader) and reader.open_rejected:
-        open_rejected = 1
     if start.open_was:
         open_rejected = start.open_was
         if open_rejected == chunks.OPEN_LEFT_OUT:
@@ -206,16 +164,23 @@ def read_chunk(
         else:
             _reject(last, span.next_line)
     part = RecordTally(bucket)
-    _read_part(content, plain, start, part)
-    return ReadChunk(
-        start=start,
-        span=span,
-        in_force=in_force,
-        amounts=_difference(whole, last, part),
+    _read_part(content, reader, start, part)
+    amounts = _difference(whole, last, part)
+    counts = LineCounts(
+        size_bytes=span.end - span.start,
         lines=whole.lines + last.lines - part.lines,
         counted=whole.counted + last.counted - part.counted,
         filtered=whole.filtered + last.filtered - part.filtered,
         rejected=len(whole.rejected) + len(last.rejected) - len(part.rejected),
+        amount=sum(keys.total() for keys in amounts.values()),
+        rejects=len(whole.rejected),
+    )
+    return ReadChunk(
+        start=start,
+        span=span,
+        in_force=in_force,
+        amounts=amounts,
+        counts=counts,
         rejects=whole.rejected,
         open_rejected=open_rejected,
         marks=lines.marks,
@@ -231,44 +196,72 @@ class _Lines:
         whole: they, but for those in ``last``.
         last: the last line, where it has no newline and is read as it stands.
         marks: theirs, if they are asked for.
-        open_rejected: as of :class:`ReadChunk`, where it was left out.
+        open_rejected: as of :class:`ReadChunk`.
         ended: the last line has its newline.
+
+    Args:
+        left_out, refused: as of :func:`read_chunk`.
+        apart: the last line, if it has no newline, is counted apart from the others.
     """
 
     def __init__(
         self,
+        reader: Reader,
         bucket: BucketLabels,
         marks: LineMarks | None,
         left_out: Sequence[tuple[int, int]],
+        refused: Refused,
+        *,
+        apart: bool,
     ) -> None:
         self.whole, self.last = RecordTally(bucket), RecordTally(bucket)
         self.marks = marks
         self.open_rejected = 0
         self.ended = True
+        self._reader = reader
         self._left_out = left_out
+        self._refused = refused
+        self._apart = apart
         self._before = 0
 
-    def count(self, window: Window, reader: Reader, last_reader: Reader | None) -> None:
-        """Count the lines of a window.
-
-        Args:
-            last_reader: counts the last line, if it has no newline, apart from the others; None: it
-                is counted as they are.
-        """
+    def count(self, window: Window) -> None:
+        """Count the lines of a window."""
         self.ended = not window.open
         if self.marks is not None:
             self.marks.add(window)
         kept = window
         if self._left_out:
-            reader.look_at(window)
+            self._reader.look_at(window)
             kept = window.without(self._left_out, self._before)
         self._before += len(window.numbers)
         if not kept.numbers and not kept.rejected:
             self.open_rejected = chunks.OPEN_LEFT_OUT if kept.open else 0
-        elif kept.open and last_reader is not None:
-            last_reader.count(kept, self.last)
+        elif kept.open and self._apart:
+            self._reader.count(kept, self.last)
+        elif self._refused:
+            self._count_each(kept)
         else:
-            reader.count(kept, self.whole)
+            self._reader.count(kept, self.whole)
+
+    def _count_each(self, window: Window) -> None:
+        """Count line by line, and reject those of refused cells; slow."""
+        tally = self.whole
+        if window.rejected:
+            self._reader.count(window, tally)
+        for number, line in zip(window.numbers, window.lines, strict=True):
+            one = RecordTally(tally.bucket)
+            self._reader.count(Window([number], [line], [], window.open), one)
+            tally.lines += one.lines
+            cells = [(label, key) for key, label in one.counts]
+            if reason := next((self._refused[cell] for cell in cells if cell in self._refused), ""):
+                tally.reject(number, reason, line)
+                self.open_rejected = int(window.open)
+                continue
+            for label, amounts in one.amounts.items():
+                tally.amounts[label].update(amounts)
+            tally.counted += one.counted
+            tally.filtered += one.filtered
+            tally.rejected += one.rejected
 
 
 def _difference(
@@ -329,7 +322,7 @@ def _read_part(content: Content, reader: Reader, start: Start, part: RecordTally
 
 def _reject(line: RecordTally, number: int) -> None:
     """Let a line have been rejected not for what stands in it, but for the total that it would have
-    made: as :class:`IsolatingReader` does.
+    made.
     """
     line.amounts.clear()
     line.rejected.clear()

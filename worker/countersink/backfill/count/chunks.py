@@ -8,7 +8,7 @@ another source has them, is in ``backfill_left_out``.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from countersink.backfill import rejects
 from countersink.backfill.count.line_marks import SIZE, MarkedLines, MarkedPart
@@ -22,19 +22,20 @@ _SHARED: Final = " LOCK IN SHARE MODE"
 OPEN_LEFT_OUT: Final = 2
 """What :attr:`Chunk.open_rejected` is where that line is another source's."""
 MARK_TABLES: Final = ("backfill_lines", "backfill_sample", "backfill_left_out")
-_COUNTS: Final = "'running', 'done', 'stopped', 'failed'"
+LINE_TABLES: Final = ("backfill_reject", *MARK_TABLES)
+"""What is kept of a chunk's lines."""
+COUNTS: Final = "'running', 'done', 'stopped', 'failed'"
 """States of runs whose lines are in the totals."""
 _AT_ONCE: Final = 1000
-_HEAD_BYTES: Final = 32 * SIZE
+HEAD_BYTES: Final = 32 * SIZE
+"""What of marks is kept to find where they begin."""
 _SMALL: Final = 1024
 """Lines of a row that is put together with those beside it: as of a log read every minute."""
 _TOGETHER: Final = 8192
 """Lines that are put together at most."""
-_DAY_S: Final = 86_400
-"""By which labels of the same moment may differ, where a counter's time zone was changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A row of ``backfill_chunk``.
 
@@ -75,7 +76,7 @@ def of(session: Session, source: int, start_at: int = 0) -> Iterator[Chunk]:
             (source, start_at, _PAGE),
         )
         for row in page:
-            yield _chunk(row)
+            yield Chunk(*row)
         if len(page) < _PAGE:
             return
         start_at = int(page[-1][1]) + 1
@@ -87,7 +88,7 @@ def to_be_counted(session: Session, source: int) -> list[Chunk]:
         f"{_SELECT} WHERE source = %s AND state IN ('pending', 'undone') ORDER BY start_at",
         (source,),
     )
-    return [_chunk(row) for row in found]
+    return [Chunk(*row) for row in found]
 
 
 def all_done(session: Session, source: int, end: int) -> bool:
@@ -108,7 +109,7 @@ def claim(session: Session, source: int, start_at: int) -> Chunk | None:
         " FOR UPDATE SKIP LOCKED",
         (source, start_at),
     )
-    return _chunk(found[0]) if found else None
+    return Chunk(*found[0]) if found else None
 
 
 def open_rejected(session: Session, source: int, end: int, *, lock: bool = False) -> int:
@@ -141,39 +142,40 @@ def followed(session: Session, chunk: Chunk, *, lock: bool = False) -> bool:
     return bool(found and found[0][0])
 
 
-def insert_done(
-    session: Session,
-    source: int,
-    run: int,
-    span: Span,
-    reads_from: int,
-    counted: LineCounts,
-    open_rejected: int,
-) -> None:
-    """Note that a chunk was counted that nobody had planned."""
+def insert(session: Session, source: int, run: int, span: Span, reads_from: int) -> None:
+    """Plan a chunk."""
     session.execute(
         "INSERT INTO backfill_chunk (source, start_at, end_at, reads_from, first_line, digest,"
-        " state, run, open_rejected, lines_read, counted, filtered, rejected, amount, seal)"
-        " VALUES (%s, %s, %s, %s, %s, %s, 'done', %s, %s, %s, %s, %s, %s, %s,"
+        " state, run, seal) VALUES (%s, %s, %s, %s, %s, %s, 'pending', %s,"
         f" {seals.seal('backfill_chunk')})",
-        (
-            source,
-            span.start,
-            span.end,
-            reads_from,
-            span.first_line,
-            span.digest,
-            run,
-            open_rejected,
-            *_sums(counted),
-        ),
+        (source, span.start, span.end, reads_from, span.first_line, span.digest, run),
     )
 
 
+def take_over(session: Session, source: int, end: int, run: int) -> None:
+    """Make what others have planned and not counted before ``end``, or undone, a run's."""
+    found = session.query(
+        "SELECT start_at FROM backfill_chunk WHERE source = %s AND end_at <= %s"
+        " AND state IN ('pending', 'undone') ORDER BY start_at FOR UPDATE SKIP LOCKED",
+        (source, end),
+    )
+    for (start_at,) in found:
+        session.execute(
+            seals.update("backfill_chunk", "run = %s, state = 'pending'")
+            + " WHERE source = %s AND start_at = %s",
+            (run, source, start_at),
+        )
+
+
 def update_done(
-    session: Session, chunk: Chunk, run: int, counted: LineCounts, open_rejected: int
+    session: Session,
+    source: int,
+    start_at: int,
+    run: int,
+    counted: LineCounts,
+    open_rejected: int,
 ) -> None:
-    """Note that a chunk was counted that had been planned, or taken back."""
+    """Note that a chunk was counted."""
     session.execute(
         seals.update(
             "backfill_chunk",
@@ -181,7 +183,10 @@ def update_done(
             " filtered = %s, rejected = %s, amount = %s",
         )
         + " WHERE source = %s AND start_at = %s",
-        (run, open_rejected, *_sums(counted), chunk.source, chunk.start_at),
+        (
+            *(run, open_rejected, counted.lines, counted.counted, counted.filtered),
+            *(counted.rejected, counted.amount, source, start_at),
+        ),
     )
 
 
@@ -199,30 +204,26 @@ def figures(session: Session, source: int, run: int) -> tuple[LineCounts, LineCo
 
 
 def forget(session: Session, source: int) -> None:
-    """Delete a source's chunks, of which nothing was counted."""
-    for table in "backfill_chunk", "backfill_reject", *MARK_TABLES:
-        session.execute(f"DELETE FROM {table} WHERE source = %s", (source,))
+    """Delete a source's chunks, of which nothing is counted."""
+    delete(session, source, tables=("backfill_chunk", *LINE_TABLES))
 
 
-def _sums(counted: LineCounts) -> tuple[int, ...]:
-    return counted.lines, counted.counted, counted.filtered, counted.rejected, counted.amount
+def delete(
+    session: Session,
+    source: int,
+    start_at: int | None = None,
+    *,
+    tables: Sequence[str] = LINE_TABLES,
+) -> None:
+    """Delete the rows of a source, or of one chunk of it, that some tables have."""
+    where, args = "source = %s", [source]
+    if start_at is not None:
+        where, args = f"{where} AND start_at = %s", [source, start_at]
+    for table in tables:
+        session.execute(f"DELETE FROM {table} WHERE {where}", args)
 
 
-def _chunk(row: tuple[Any, ...]) -> Chunk:
-    return Chunk(
-        source=int(row[0]),
-        start_at=int(row[1]),
-        end_at=int(row[2]),
-        reads_from=int(row[3]),
-        first_line=int(row[4]),
-        digest=bytes(row[5]),
-        state=row[6],
-        run=int(row[7]),
-        open_rejected=int(row[8]),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MarkedRow:
     """A row of ``backfill_lines`` without its marks.
 
@@ -246,18 +247,6 @@ class MarkedRow:
     run: int
     lines: int
     head: bytes
-
-
-def marked_lines(session: Session, scope: bytes, first: int, last: int) -> list[MarkedLines]:
-    """What was counted within a scope in the buckets from ``first`` to ``last``, and a day more."""
-    found = session.query(
-        "SELECT source, start_at, piece, IF(to_end, end_at, NULL), from_start, goes_on, run,"
-        " line_count, head FROM backfill_lines"
-        " WHERE scope = %s AND last_bucket >= %s AND first_bucket <= %s"
-        " ORDER BY source, start_at, piece",
-        (scope, first - _DAY_S, last + _DAY_S),
-    )
-    return put_together([_marked_row(row) for row in found])
 
 
 def put_together(rows: Sequence[MarkedRow]) -> list[MarkedLines]:
@@ -300,20 +289,6 @@ def _marked_lines(rows: Sequence[MarkedRow]) -> MarkedLines:
     )
 
 
-def marks_of(session: Session, piece: MarkedLines) -> bytes:
-    """The marks of a piece."""
-    found = b""
-    for number, part in enumerate(piece.parts):
-        rows = session.query(
-            "SELECT marks, goes_on FROM backfill_lines"
-            " WHERE source = %s AND start_at = %s AND piece = %s",
-            part[:3],
-        )
-        for own, goes_on in rows:
-            found = (found[:-SIZE] if goes_on and number else found) + bytes(own)
-    return found
-
-
 def sample_owners(session: Session, samples: Collection[bytes]) -> dict[bytes, int]:
     """The samples that are there → the source whose line counts, 0 if it is being taken back."""
     found: dict[bytes, int] = {}
@@ -322,7 +297,7 @@ def sample_owners(session: Session, samples: Collection[bytes]) -> dict[bytes, i
         if not session.query(f"SELECT 1 FROM backfill_sample WHERE sample IN ({literals}) LIMIT 1"):
             continue
         rows = session.query(
-            f"SELECT p.sample, IF(r.state IN ({_COUNTS}), p.source, 0) FROM backfill_sample AS p"
+            f"SELECT p.sample, IF(r.state IN ({COUNTS}), p.source, 0) FROM backfill_sample AS p"
             " JOIN backfill_chunk AS c ON c.source = p.source AND c.start_at = p.start_at"
             f" JOIN backfill_run AS r ON r.id = c.run WHERE p.sample IN ({literals})"
         )
@@ -366,11 +341,6 @@ def insert_lines(
     )
 
 
-def marks_head(marks: bytes) -> bytes:
-    """What of marks is kept to find where they begin."""
-    return marks[:_HEAD_BYTES]
-
-
 def insert_left_out(
     session: Session, source: int, start_at: int, left_out: Mapping[tuple[int, int, int], int]
 ) -> None:
@@ -397,18 +367,6 @@ def lines_left_out(session: Session, source: int, run: int) -> dict[str, int]:
     return {path: int(lines) for path, lines in found}
 
 
-def left_out_before(session: Session, source: int, start_at: int) -> list[tuple[int, int, int]]:
-    """The (source, start_at, run) of the chunks whose lines a source's chunk before ``start_at``
-    has left out."""
-    found = session.query(
-        "SELECT of_source, of_start_at, of_run FROM backfill_left_out WHERE source = %s"
-        " AND start_at = (SELECT MAX(start_at) FROM backfill_chunk"
-        " WHERE source = %s AND start_at < %s) ORDER BY of_source, of_start_at",
-        (source, source, start_at),
-    )
-    return [(int(of_source), int(of_start_at), int(run)) for of_source, of_start_at, run in found]
-
-
 def needed_by(session: Session, run: int) -> list[int]:
     """The runs that left lines out as this one had counted them."""
     found = session.query(
@@ -420,42 +378,8 @@ def needed_by(session: Session, run: int) -> list[int]:
     return [int(number) for (number,) in found]
 
 
-def still_counts(session: Session, run: int) -> bool:
-    """Whether what a run has counted is not being taken back; it stays so until the transaction
-    ends."""
-    found = session.query(
-        f"SELECT state IN ({_COUNTS}) FROM backfill_run WHERE id = %s LOCK IN SHARE MODE", (run,)
-    )
-    return bool(found and found[0][0])
-
-
-def delete_marks(session: Session, source: int, start_at: int | None = None) -> None:
-    """Delete all that is kept of the lines of a source, or of one chunk of it."""
-    for table in MARK_TABLES:
-        if start_at is None:
-            session.execute(f"DELETE FROM {table} WHERE source = %s", (source,))
-        else:
-            session.execute(
-                f"DELETE FROM {table} WHERE source = %s AND start_at = %s", (source, start_at)
-            )
-
-
 def _some(samples: Collection[bytes]) -> Iterator[list[bytes]]:
     """Some of them at a time, in the order of the index."""
     ordered = sorted(samples)
     for at in range(0, len(ordered), _AT_ONCE):
         yield ordered[at : at + _AT_ONCE]
-
-
-def _marked_row(row: tuple[Any, ...]) -> MarkedRow:
-    return MarkedRow(
-        source=int(row[0]),
-        start_at=int(row[1]),
-        piece=int(row[2]),
-        end_at=None if row[3] is None else int(row[3]),
-        from_start=bool(row[4]),
-        goes_on=bool(row[5]),
-        run=int(row[6]),
-        lines=int(row[7]),
-        head=bytes(row[8]),
-    )

@@ -10,17 +10,18 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from countersink.backfill import history, run_state
-from countersink.backfill.count import sources, task
+from countersink.backfill.count import sources
 from countersink.backfill.count.sources import Source
-from countersink.backfill.count.targets import CounterTarget, Target, TruthTarget
-from countersink.backfill.count.task import LOOK_S, LineRate, Task
+from countersink.backfill.count.targets import target_of
+from countersink.backfill.count.task import LOOK_S, LineRate, Task, reader_of
 from countersink.backfill.count.transaction import count_planned
 from countersink.backfill.errors import BackfillError, RunEnded, SourceChanged, Unreadable
-from countersink.backfill.formats import Reader, make_reader
+from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content, head_of, open_content
 from countersink.backfill.input.files import Input, expand
 from countersink.store.connection import Session
@@ -57,8 +58,9 @@ def work(
     """
     with (
         PatientSession(partial(open_tables, mysql_url), stop).open() as link,
-        _Desk(link, LineRate(rate, stop), stop) as desk,
+        ExitStack() as opened,
     ):
+        desk = _Desk(link, LineRate(rate, stop), stop, opened)
         try:
             desk.count_all(run, max_rejects, count_repeats)
         except RunEnded:
@@ -86,6 +88,7 @@ def _here(error: BackfillError) -> str:
     return f"on {socket.gethostname()}: {error}"
 
 
+@dataclass(slots=True)
 class _Desk:
     """Counts chunks, with one source open at a time.
 
@@ -93,19 +96,12 @@ class _Desk:
         unreadable: sources that cannot be read here, and why.
     """
 
-    def __init__(self, link: PatientSession, pace: LineRate, stop: Callable[[], bool]) -> None:
-        self._link = link
-        self._pace = pace
-        self._stop = stop
-        self._opened = ExitStack()
-        self._open: tuple[Source, Content, Reader] | None = None
-        self.unreadable: dict[int, str] = {}
-
-    def __enter__(self) -> "_Desk":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
+    _link: PatientSession
+    _pace: LineRate
+    _stop: Callable[[], bool]
+    _opened: ExitStack
+    _open: tuple[Source, Content, Reader] | None = None
+    unreadable: dict[int, str] = field(default_factory=dict)
 
     def count_all(self, run: int, max_rejects: int | None, count_repeats: bool) -> None:
         """Count until nothing is pending that can be counted here.
@@ -113,14 +109,12 @@ class _Desk:
         Raises:
             RunEnded, BackfillError, StoreError: as :func:`count_planned`.
         """
-        about = self._link.run(lambda session: history.run(session, run))
-        target: Target = CounterTarget()
-        if about.mode != "add":
-            target = TruthTarget(run, about.counter)
-        task = Task(run, about.counter, target, max_rejects, count_repeats=count_repeats)
+        about = self._link.run(history.run, run)
+        target = target_of(run, about.counter, about.mode)
+        task = Task(run, about.counter, target, max_rejects, count_repeats)
         idle_until = time.monotonic() + IDLE_S
         while not self._stop() and time.monotonic() < idle_until:
-            pending = self._link.run(partial(self._pending, run=run))
+            pending = self._link.run(self._pending, run)
             if not pending and self.unreadable:
                 return
             if any(self._count(task, source, start_at) for source, start_at in pending):
@@ -149,9 +143,7 @@ class _Desk:
             self._pace.wait()
             if self._stop():
                 return False
-            counted = self._link.run(
-                lambda session: count_planned(session, task, source, start_at, content, reader)
-            )
+            counted = self._link.run(count_planned, task, source, start_at, content, reader)
         except (Unreadable, SourceChanged) as error:
             self.unreadable[number] = _here(error)
             return False
@@ -165,7 +157,7 @@ class _Desk:
         if self._open is None or self._open[0].id != number:
             self._opened.close()
             self._open = None
-            source = self._link.run(lambda session: sources.read(session, number))
+            source = self._link.run(sources.read, number)
             if source is None:
                 raise SourceChanged(f"source {number} is not there any more")
             content = self._opened.enter_context(open_content(_found(source.path)))
@@ -173,11 +165,6 @@ class _Desk:
                 raise Unreadable(f"{source.path} is compressed here")
             head = head_of(content)
             in_force = self._link.run(policies.load)
-            minutes = task.minutes_asked(source.recipe, source.counter, in_force)
-            begins = partial(task.first_minute, in_force, source.counter)
-            self._open = (
-                source,
-                content,
-                make_reader(source.recipe, head, minutes, begins, source.counter),
-            )
+            reader = reader_of(source.recipe, source.counter, in_force, head)
+            self._open = (source, content, reader)
         return self._open

@@ -9,6 +9,7 @@ from typing import Final
 
 from countersink.backfill.count import chunks, sources
 from countersink.backfill.count.line_marks import (
+    SIZE,
     LineMarks,
     MarkedLines,
     MarkedPart,
@@ -34,6 +35,8 @@ _SURE_BYTES: Final = 256
 _DOUBTFUL: Final = 4
 """Different lines that are known, and must not be a tenth of those of the chunk."""
 _PART: Final = 10
+_DAY_S: Final = 86_400
+"""By which labels of the same moment may differ, where a counter's time zone was changed."""
 _WITHIN_LINES: Final = 16 * 1024 * 1024
 """Lines of the same days that are looked through for how a source begins."""
 
@@ -92,24 +95,53 @@ class CountedLines:
         self._scope = scope
 
     def pieces(self, first: int, last: int) -> list[MarkedLines]:
-        """Those in the buckets from ``first`` to ``last``."""
-        return chunks.marked_lines(self._session, self._scope, first, last)
+        """Those in the buckets from ``first`` to ``last``, and a day more."""
+        found = self._session.query(
+            "SELECT source, start_at, piece, IF(to_end, end_at, NULL), from_start, goes_on, run,"
+            " line_count, head FROM backfill_lines"
+            " WHERE scope = %s AND last_bucket >= %s AND first_bucket <= %s"
+            " ORDER BY source, start_at, piece",
+            (self._scope, first - _DAY_S, last + _DAY_S),
+        )
+        return chunks.put_together([chunks.MarkedRow(*row) for row in found])
 
     def marks(self, piece: MarkedLines) -> bytes:
         """The marks of a piece."""
-        return chunks.marks_of(self._session, piece)
+        found = b""
+        for number, part in enumerate(piece.parts):
+            rows = self._session.query(
+                "SELECT marks, goes_on FROM backfill_lines"
+                " WHERE source = %s AND start_at = %s AND piece = %s",
+                part[:3],
+            )
+            for own, goes_on in rows:
+                found = (found[:-SIZE] if goes_on and number else found) + own
+        return found
 
     def owners(self, samples: Iterable[bytes]) -> dict[bytes, int]:
         """Samples that are there → the source whose line counts; 0: it is being taken back."""
         return chunks.sample_owners(self._session, frozenset(samples))
 
     def still_counts(self, run: int) -> bool:
-        """Whether what a run has counted is not being taken back."""
-        return chunks.still_counts(self._session, run)
+        """Whether what a run has counted is not being taken back; it stays so until the transaction
+        ends.
+        """
+        found = self._session.query(
+            f"SELECT state IN ({chunks.COUNTS}) FROM backfill_run WHERE id = %s LOCK IN SHARE MODE",
+            (run,),
+        )
+        return bool(found and found[0][0])
 
     def left_out_before(self, source: int, start_at: int) -> list[tuple[int, int, int]]:
-        """The (source, start_at, run) of the chunks whose lines the chunk before has left out."""
-        return chunks.left_out_before(self._session, source, start_at)
+        """The (source, start_at, run) of the chunks whose lines a source's chunk before
+        ``start_at`` has left out.
+        """
+        return self._session.query(
+            "SELECT of_source, of_start_at, of_run FROM backfill_left_out WHERE source = %s"
+            " AND start_at = (SELECT MAX(start_at) FROM backfill_chunk"
+            " WHERE source = %s AND start_at < %s) ORDER BY of_source, of_start_at",
+            (source, source, start_at),
+        )
 
     def about(self, source: int) -> tuple[str, Recipe | None]:
         """The path of a source, and how it was read; None: as this one."""
@@ -174,8 +206,10 @@ def kept(
         for at, sample in marks.samples.items()
         if sample not in verdict.samples and _holds(rest, at)
     }
-    rows = [
-        chunks.MarkedRow(
+    rows: list[tuple[chunks.MarkedRow, bytes]] = []
+    for number, (start, end) in enumerate(rest):
+        own = marks.packed(start, end)
+        row = chunks.MarkedRow(
             source=lines.source,
             start_at=lines.start_at,
             piece=number,
@@ -184,13 +218,10 @@ def kept(
             goes_on=lines.goes_on and start == 0,
             run=run,
             lines=end - start,
-            head=chunks.marks_head(marks.packed(start, end)),
+            head=own[: chunks.HEAD_BYTES],
         )
-        for number, (start, end) in enumerate(rest)
-    ]
-    return [
-        (row, marks.packed(start, end)) for row, (start, end) in zip(rows, rest, strict=True)
-    ], samples
+        rows.append((row, own))
+    return rows, samples
 
 
 def write(

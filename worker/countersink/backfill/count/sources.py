@@ -7,11 +7,12 @@ since; and a content that begins alike and then differs is another source.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from countersink.backfill.count import chunks
+from countersink.backfill.count.line_marks import scope_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import Span, digest
@@ -26,7 +27,7 @@ _INDEXED: Final = 16
 """Bytes of a head that are in the index."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """A row of ``backfill_source``.
 
@@ -54,31 +55,22 @@ class Source:
     lines_to: int
     open_at: int | None
 
-    def after(self, span: Span, *, goes_on: bool, head: bytes) -> "ReadPosition":
-        """Where it is read to once ``span`` is in a chunk, too.
+    def after(self, span: Span, *, goes_on: bool, head: bytes) -> "Source":
+        """What it is once ``span`` is in a chunk, too.
 
         Args:
             span: that begins at ``read_to``.
             goes_on: it begins in the midst of a line, which is in ``lines_to`` already.
             head: of the content that holds the span, and all chunks.
         """
-        return ReadPosition(
+        return replace(
+            self,
             read_to=span.end,
             lines_to=self.lines_to + span.lines - goes_on,
             open_at=span.open_at,
             # What nothing was read of may have begun as something else that goes on differently.
             head=head if not self.read_to or len(head) > len(self.head) else self.head,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPosition:
-    """What of a source is in chunks; the columns of that name of :class:`Source`."""
-
-    read_to: int
-    lines_to: int
-    open_at: int | None
-    head: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +107,11 @@ class WantedSource:
     path: str
     head: bytes
 
+    @property
+    def scope(self) -> bytes:
+        """Within what its lines are known again."""
+        return scope_of(self.counter, self.truth_of, self.name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSource:
@@ -138,24 +135,18 @@ class Settled:
     Attributes:
         source: its number.
         to: up to where the content is known to be that source's.
-        head: of the content.
         ended: the content ends there, and more of the source is known: it is an older copy.
         notice: for people, '' mostly.
     """
 
     source: int
     to: int
-    head: bytes
     ended: bool = False
     notice: str = ""
 
 
 def settle(
-    session: Session,
-    content: Content,
-    wanted: WantedSource,
-    *,
-    looking: Callable[[], object] = lambda: None,
+    session: Session, content: Content, wanted: WantedSource, looking: Callable[[], object]
 ) -> Settled:
     """Settle it; committed when it returns. May be run again.
 
@@ -165,18 +156,14 @@ def settle(
         StoreError: as any transaction.
     """
     while True:
-        found = find(session, content, wanted, looking=looking)
+        found = find(session, content, wanted, looking)
         settled = rerun(partial(_write_down, session, wanted, found))
         if settled is not None:
             return settled
 
 
 def find(
-    session: Session,
-    content: Content,
-    wanted: WantedSource,
-    *,
-    looking: Callable[[], object] = lambda: None,
+    session: Session, content: Content, wanted: WantedSource, looking: Callable[[], object]
 ) -> FoundSource:
     """Look which source it is, and change nothing.
 
@@ -184,8 +171,8 @@ def find(
         As :func:`settle`.
     """
     own = [
-        compare(session, content, source, wanted.head, looking=looking)
-        for source in _alike(session, wanted)
+        compare(session, content, source, wanted.head, 0, looking)
+        for source in candidates(session, wanted)
     ]
     held = _chosen(own)
     if held is None and (short := [one for one in own if one.verdict == "short"]):
@@ -210,28 +197,14 @@ def _chosen(own: Sequence[HeldSource]) -> HeldSource | None:
     return next((one for one in own if one.verdict == "same"), None)
 
 
-def _alike(session: Session, wanted: WantedSource) -> list[Source]:
-    return candidates(session, wanted.counter, wanted.truth_of, wanted.name, wanted.head)
-
-
 def _write_down(session: Session, wanted: WantedSource, found: FoundSource) -> Settled | None:
     """Write down what was found, unless somebody was faster; then None: look again."""
     with session.transaction():
         if found.held is None:
             hold_counter(session, wanted.counter)
-            now = _alike(session, wanted)
-            if not {one.id for one in now} <= found.compared:
+            if not {one.id for one in candidates(session, wanted)} <= found.compared:
                 return None
-            number = insert(
-                session,
-                counter=wanted.counter,
-                truth_of=wanted.truth_of,
-                name=wanted.name,
-                head=wanted.head,
-                recipe=wanted.recipe,
-                path=wanted.path,
-            )
-            return Settled(source=number, to=0, head=wanted.head, notice=found.notice)
+            return Settled(source=insert(session, wanted), to=0, notice=found.notice)
         held = found.held
         source = read(session, held.source.id, lock=True)
         if source is None or not alike(source.head, wanted.head):
@@ -239,17 +212,21 @@ def _write_down(session: Session, wanted: WantedSource, found: FoundSource) -> S
         ended = held.verdict == "older"
         if not ended:
             moved(session, source, wanted.path)
-        if source.recipe != wanted.recipe:
-            if not may_begin_anew(session, source):
-                raise BackfillError(other_recipe(session, source, wanted.recipe))
+        if begins_anew(session, source, wanted.recipe):
             chunks.forget(session, source.id)
             begin_anew(session, source.id, wanted.recipe)
-            return Settled(source=source.id, to=0, head=wanted.head)
-        return Settled(source=source.id, to=held.to, head=wanted.head, ended=ended)
+            return Settled(source=source.id, to=0)
+        return Settled(source=source.id, to=held.to, ended=ended)
 
 
-def may_begin_anew(session: Session, source: Source) -> bool:
-    """Whether nothing was ever counted of a source, nor is about to be."""
+def begins_anew(session: Session, source: Source, recipe: Recipe) -> bool:
+    """Whether a source is to be read by another recipe than before, from its beginning.
+
+    Raises:
+        BackfillError: it is not to be, as something was counted of it, or is about to be.
+    """
+    if source.recipe == recipe:
+        return False
     in_use = session.query(
         "SELECT 1 FROM backfill_chunk WHERE source = %s"
         " AND (state = 'pending' OR counted <> 0 OR amount <> 0) LIMIT 1",
@@ -258,17 +235,13 @@ def may_begin_anew(session: Session, source: Source) -> bool:
     journalled = session.query(
         "SELECT 1 FROM backfill_journal WHERE source = %s LIMIT 1", (source.id,)
     )
-    return not (in_use or journalled)
-
-
-def other_recipe(session: Session, source: Source, recipe: Recipe) -> str:
-    """Why a source is not counted by two recipes."""
+    if not (in_use or journalled):
+        return True
     runs = session.query(
         "SELECT DISTINCT run FROM backfill_chunk WHERE source = %s ORDER BY run", (source.id,)
     )
-    numbers = [str(run) for (run,) in runs]
-    undo = " and ".join(f"`countersink backfills undo {number}`" for number in numbers[:3])
-    return (
+    undo = " and ".join(f"`countersink backfills undo {run}`" for (run,) in runs[:3])
+    raise BackfillError(
         f"it was counted as {source.counter} with other options (as {source.path}): then"
         f" {source.recipe.described()}, now {recipe.described()}. Counting it twice would double"
         f" it: {undo or 'undo that run'} first, or count it under another counter"
@@ -304,9 +277,8 @@ def compare(
     content: Content,
     source: Source,
     head: bytes,
-    start_at: int = 0,
-    *,
-    looking: Callable[[], object] = lambda: None,
+    start_at: int,
+    looking: Callable[[], object],
 ) -> HeldSource:
     """How much a content holds of the chunks of ``source`` from ``start_at`` on.
 
@@ -348,15 +320,11 @@ def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
     return _source(found[0]) if found else None
 
 
-def candidates(
-    session: Session, counter: str, truth_of: int, name: str, head: bytes
-) -> list[Source]:
+def candidates(session: Session, wanted: WantedSource) -> list[Source]:
     """The sources of a counter, or of a run's truth, that begin as a content does, as far as both
     go; those of which the most was read come first.
-
-    Args:
-        head: the content's.
     """
+    head = wanted.head
     begins = head[:_INDEXED]
     shorter = [begins[:size] for size in range(len(begins))]
     marks = ", ".join(["%s"] * (len(shorter) + 1))
@@ -366,12 +334,12 @@ def candidates(
         f" AND (head IN ({marks}) OR head BETWEEN %s AND %s)"
         " AND LEFT(head, %s) = LEFT(%s, LENGTH(head)) ORDER BY read_to DESC, id",
         (
-            *(counter, truth_of, *shorter, begins, begins),
+            *(wanted.counter, wanted.truth_of, *shorter, begins, begins),
             *(begins.ljust(KNOWN_BYTES, b"\xff"), len(head), head),
         ),
     )
     # In SQL a name would be as that with blanks after it.
-    return [_source(row) for row in found if row[3] == name]
+    return [_source(row) for row in found if row[3] == wanted.name]
 
 
 def hold_counter(session: Session, counter: str) -> None:
@@ -380,33 +348,27 @@ def hold_counter(session: Session, counter: str) -> None:
     session.query("SELECT 1 FROM backfill_counter WHERE counter = %s FOR UPDATE", (counter,))
 
 
-def insert(
-    session: Session,
-    *,
-    counter: str,
-    truth_of: int,
-    name: str,
-    head: bytes,
-    recipe: Recipe,
-    path: str,
-) -> int:
+def insert(session: Session, wanted: WantedSource) -> int:
     """A source of which nothing was read yet; the caller holds its counter. Its number."""
     session.execute(
         "INSERT INTO backfill_source"
         " (counter, truth_of, name, head, options, path, seal)"
         f" VALUES (%s, %s, %s, %s, %s, %s, {seals.seal('backfill_source')})",
-        (counter, truth_of, name, head, recipe.to_json(), path[:LONGEST_PATH]),
+        (
+            *(wanted.counter, wanted.truth_of, wanted.name, wanted.head),
+            *(wanted.recipe.to_json(), wanted.path[:LONGEST_PATH]),
+        ),
     )
     ((number,),) = session.query("SELECT LAST_INSERT_ID()")
     return int(number)
 
 
-def advance(session: Session, source: int, position: ReadPosition) -> None:
-    """Note how far a source was read."""
+def advance(session: Session, source: Source) -> None:
+    """Note how far a source is read."""
     session.execute(
         seals.update("backfill_source", "read_to = %s, lines_to = %s, open_at = %s, head = %s")
         + " WHERE id = %s",
-        (position.read_to, position.lines_to, position.open_at, position.head, source),
+        (source.read_to, source.lines_to, source.open_at, source.head, source.id),
     )
 
 
@@ -442,29 +404,17 @@ def forget_lines(session: Session, run: int) -> None:
     """Forget by what the lines of a run's truth are known: all of its sources are read."""
     own = session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,))
     for (source,) in own:
-        chunks.delete_marks(session, int(source))
+        chunks.delete(session, int(source), tables=chunks.MARK_TABLES)
 
 
 def forget_truth(session: Session, run: int) -> None:
-    """Delete the sources that were read as the truth of a run, with their chunks; in the caller's
-    transaction.
-    """
+    """Delete the sources that were read as the truth of a run, with their chunks."""
     own = "(SELECT id FROM backfill_source WHERE truth_of = %s)"
-    for table in "backfill_reject", "backfill_chunk", *chunks.MARK_TABLES:
-        session.execute(f"DELETE FROM {table} WHERE source IN {own}", (run,))
-    session.execute("DELETE FROM backfill_source WHERE truth_of = %s", (run,))
+    with session.transaction():
+        for table in "backfill_chunk", *chunks.LINE_TABLES:
+            session.execute(f"DELETE FROM {table} WHERE source IN {own}", (run,))
+        session.execute("DELETE FROM backfill_source WHERE truth_of = %s", (run,))
 
 
 def _source(row: tuple[Any, ...]) -> Source:
-    return Source(
-        id=int(row[0]),
-        counter=row[1],
-        truth_of=int(row[2]),
-        name=row[3],
-        head=bytes(row[4]),
-        recipe=Recipe.from_json(row[5]),
-        path=row[6],
-        read_to=int(row[7]),
-        lines_to=int(row[8]),
-        open_at=None if row[9] is None else int(row[9]),
-    )
+    return Source(*(*row[:5], Recipe.from_json(row[5]), *row[6:]))

@@ -14,7 +14,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import day_of
@@ -39,42 +39,24 @@ _ROWS_PER_DELETE: Final = 5000
 _DAYS_NAMED: Final = 5
 
 
-class Target(Protocol):
-    """Takes chunks, each in the transaction that also writes down that it was taken.
+class CounterTarget:
+    """The counter itself: its totals, its ledger, and the journal by which it is taken back.
 
     Attributes:
         truth_of: what ``backfill_source.truth_of`` is for its sources.
     """
 
-    @property
-    def truth_of(self) -> int: ...
+    truth_of = 0
 
     def add(self, session: Session, amounts: Amounts, source: int, start_at: int) -> None:
-        """Take the amounts of the chunk of ``source`` that begins at ``start_at``.
-
-        Args:
-            session: in a transaction that holds the share lock of control.
+        """Take the amounts of the chunk of ``source`` that begins at ``start_at``, in the
+        transaction that also writes down that it was taken, and holds the share lock of control.
 
         Raises:
             BadCells: some of the amounts can never be taken; the transaction is to be undone.
             StoreError: as any statement.
         """
-        ...
-
-
-class CounterTarget:
-    """The counter itself: its totals, its ledger, and the journal by which it is taken back."""
-
-    truth_of = 0
-
-    def __init__(self) -> None:
-        self._slots: tuple[Session, int] | None = None
-
-    def add(self, session: Session, amounts: Amounts, source: int, start_at: int) -> None:
-        """As :meth:`Target.add`."""
-        if self._slots is None or self._slots[0] is not session:
-            self._slots = session, cells.slot_of(session)
-        cells.add(session, self._slots[1], amounts)
+        cells.add(session, cells.slot_of(session), amounts)
         write_journal(session, source, start_at, amounts)
 
 
@@ -120,6 +102,14 @@ class TruthTarget:
             )
 
 
+Target = CounterTarget | TruthTarget
+
+
+def target_of(run: int, counter: str, mode: str) -> Target:
+    """Where the chunks of a run go."""
+    return CounterTarget() if mode == "add" else TruthTarget(run, counter)
+
+
 def write_journal(session: Session, source: int, start_at: int, amounts: Amounts) -> None:
     """Write down the amounts of a chunk, all of one counter, in the caller's transaction."""
     most = session.max_allowed_packet // _PACKET_SHARE
@@ -159,13 +149,6 @@ def read_journal(session: Session, counter: str, source: int, start_at: int) -> 
                 " backfill_journal from a backup"
             ) from error
     return amounts
-
-
-def delete_journal(session: Session, source: int, start_at: int) -> None:
-    """Forget what a chunk added."""
-    session.execute(
-        "DELETE FROM backfill_journal WHERE source = %s AND start_at = %s", (source, start_at)
-    )
 
 
 def _unpacked(piece: bytes) -> Iterator[_Entry]:

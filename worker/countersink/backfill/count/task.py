@@ -2,20 +2,22 @@
 progress is told, and refusals of tracked counters and, in strict mode, unknown ones."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import partial
 from typing import Final, Protocol, TypedDict
 
-from countersink.backfill.count.sources import HeldSource, Source, compare
+from countersink.backfill.count.sources import KNOWN_BYTES, WantedSource
 from countersink.backfill.count.targets import Target
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.input.content import Content
+from countersink.backfill.formats import Reader, make_reader, recipe_for
+from countersink.backfill.input.content import Content, head_of, open_content, telling
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import LINES
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
-from countersink.backfill.run_state import LineCounts
+from countersink.backfill.run_state import LineCounts, printable
 from countersink.store.apply import refusals
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
@@ -207,13 +209,9 @@ class ProgressWatch:
     def say(self, *, jobs: int = 0) -> None:
         """Say how far it is."""
         self._said = time.monotonic()
-        self._on_progress(self.progress(jobs=jobs))
-
-    def progress(self, *, jobs: int = 0) -> Progress:
-        """How far it is."""
         within = 0 if self._content is None else self._content.position
         done = self._before + within
-        return Progress(
+        progress = Progress(
             doing="reading",
             source=self._source,
             done=done if self._size is None else min(done, self._size),
@@ -224,6 +222,7 @@ class ProgressWatch:
             rejected=self._counted.rejected,
             jobs=jobs,
         )
+        self._on_progress(progress)
 
     def finish(self) -> None:
         """The source is done with."""
@@ -237,64 +236,97 @@ class Work:
     """What a running backfill works with: options, connection, task, pace, progress, job processes.
 
     Attributes:
-        mysql_url: the database.
         options: as asked.
         link: the connection.
         task: what its chunks have in common.
-        minutes: those of the days that are asked for; None: all.
-        begins: the first minute of a day of the counter.
+        in_force: the policies when it began.
         pace: how fast to go.
         watch: says how far it is.
         stop: true once it should end.
         team: the job processes; None: none are to be used.
     """
 
-    mysql_url: str
     options: BackfillOptions
     link: PatientSession
     task: Task
-    minutes: tuple[int, int] | None
-    begins: Callable[[date], int]
+    in_force: Policies
     pace: LineRate
     watch: ProgressWatch
     stop: Callable[[], bool]
     team: Team | None
 
-    def compare(self, content: Content, source: Source, head: bytes, start_at: int) -> HeldSource:
-        """How much a content holds of the chunks of ``source`` from ``start_at`` on.
 
-        Raises:
-            Unreadable: the content cannot be read so far.
-            StoreError: as any query.
-        """
-        return self.link.run(
-            partial(
-                compare,
-                content=content,
-                source=source,
-                head=head,
-                start_at=start_at,
-                looking=self.watch.look,
-            )
-        )
+@dataclass(frozen=True, slots=True)
+class OpenSource:
+    """A source at hand.
+
+    Attributes:
+        content: its bytes.
+        head: how they begin.
+        wanted: what it is to be.
+        reader: reads its lines.
+    """
+
+    content: Content
+    head: bytes
+    wanted: WantedSource
+    reader: Reader
 
 
-def minutes_asked(recipe: Recipe, counter: str, in_force: Policies) -> tuple[int, int] | None:
-    """The half-open range of Unix minutes of the days that a recipe asks for; None: all.
-
-    Days are those of the counter's own time zones.
+@contextmanager
+def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
+    """Open a source, of which everything is kept that is read at first; None: it is empty.
 
     Raises:
+        BackfillError: it cannot be read, or not so.
+    """
+    options = work.options
+    with open_content(source, work.stop) as content:
+        work.watch.begin(source, content)
+        try:
+            content.keep(True)
+            head = head_of(content)
+            if not head:
+                yield None
+                return
+            recipe = recipe_for(options.recipe, telling(content, head))
+            wanted = WantedSource(
+                counter=options.counter,
+                truth_of=work.task.target.truth_of,
+                name=options.name,
+                recipe=recipe,
+                path=source.name if source.path is None else printable(str(source.path)),
+                head=head[:KNOWN_BYTES],
+            )
+            reader = reader_of(recipe, options.counter, work.in_force, head)
+            yield OpenSource(content, head, wanted, reader)
+        finally:
+            work.watch.finish()
+
+
+def reader_of(recipe: Recipe, counter: str, in_force: Policies, head: bytes) -> Reader:
+    """What reads a source of a counter, whose days are those of its own time zones.
+
+    Args:
+        recipe: how.
+        counter: whose lines count.
+        in_force: the policies.
+        head: how the content begins.
+
+    Raises:
+        BackfillError: the source cannot be read so.
         Refused: a time zone is unknown on this machine.
     """
-    if recipe.start is None and recipe.end is None:
-        return None
-    first, until = 0, MAX_MINUTE + 1
-    if recipe.start is not None:
-        first = first_minute(in_force, counter, recipe.start)
-    if recipe.end is not None and recipe.end < date.max:
-        until = first_minute(in_force, counter, recipe.end + timedelta(days=1))
-    return first, max(first, until)
+    begins = partial(first_minute, in_force, counter)
+    minutes: tuple[int, int] | None = None
+    if recipe.start is not None or recipe.end is not None:
+        first, until = 0, MAX_MINUTE + 1
+        if recipe.start is not None:
+            first = begins(recipe.start)
+        if recipe.end is not None and recipe.end < date.max:
+            until = begins(recipe.end + timedelta(days=1))
+        minutes = first, max(first, until)
+    return make_reader(recipe, head, minutes, begins, counter)
 
 
 def first_minute(in_force: Policies, counter: str, day: date) -> int:

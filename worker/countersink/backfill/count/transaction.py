@@ -1,7 +1,7 @@
 """The transaction that counts one chunk: claims or appends it, leaves out repeated lines, adds
 amounts, keeps rejected lines; fails if the file has changed since it was planned."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -9,8 +9,8 @@ from typing import Final, TypeVar
 from countersink.backfill import rejects, run_state
 from countersink.backfill.count import chunks, sources, targets
 from countersink.backfill.count.chunk_reader import (
-    IsolatingReader,
     ReadChunk,
+    Refused,
     Start,
     newlines,
     read_chunk,
@@ -29,7 +29,7 @@ from countersink.backfill.errors import (
 )
 from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import BYTES, LINES
+from countersink.backfill.input.spans import BYTES, LINES, Span
 from countersink.backfill.run_state import LineCounts
 from countersink.store.apply import cells, key_caps
 from countersink.store.apply.amounts import Amounts
@@ -69,51 +69,63 @@ def count_planned(
             again.
     """
 
-    def attempt(reader: Reader) -> LineCounts | None:
+    def attempt(refused: Refused) -> LineCounts | None:
         with session.transaction():
             chunk = chunks.claim(session, source.id, start_at)
             if chunk is None:
                 return None
             start = start_of_planned(session, chunk, lock=True)
             known = task.policies(session)
-            read = partial(_read_planned, content, reader, chunk, start, task.counter)
+
+            def read(in_force: Policies, *, scope: bytes = b"", left_out: Ranges = ()) -> ReadChunk:
+                found = read_chunk(
+                    content,
+                    reader,
+                    start,
+                    task.counter,
+                    in_force,
+                    end=chunk.end_at,
+                    scope=scope,
+                    left_out=left_out,
+                    refused=refused,
+                )
+                if found is None or found.span.digest != chunk.digest:
+                    raise SourceChanged(
+                        f"{content.name} has changed since it was looked at: bytes"
+                        f" {chunk.start_at:,} to {chunk.end_at:,} are not what they were. Run it"
+                        " again; what was counted of it before stays counted, see `countersink"
+                        " backfills list`"
+                    )
+                return found
+
             found = read(known, scope=_scope(source))
             # Not locked while reading, which would keep all others who change policies waiting.
             in_force = task.in_force(session)
             if in_force is not known:
                 found = read(in_force, scope=_scope(source))
-            found = _without_repeats(
+            return _count(
                 session, task, source, found, lambda left_out: read(in_force, left_out=left_out)
             )
-            counted = _add(session, task, source, found)
-            chunks.update_done(session, chunk, task.run, counted, found.open_rejected)
-            _record(session, task, found, counted)
-        return counted
 
-    def count(reading: Reader) -> LineCounts | None:
-        return key_caps.with_rows(session, partial(attempt, reading))
-
-    return _isolating(task, reader, count)
+    return _isolating(session, attempt)
 
 
 def count_next(
     session: Session,
     task: Task,
     source: Source,
-    reader: Reader,
     found: ReadChunk,
     head: bytes,
-    again: Callable[[Reader, Ranges], ReadChunk],
+    again: Callable[[Refused, Ranges], ReadChunk],
 ) -> LineCounts:
-    """Count what was read of ``source`` behind all of its chunks, as another chunk; committed when
-    it returns.
+    """Plan what was read of ``source`` behind all of its chunks as another chunk, and count it, in
+    one transaction; committed when it returns.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
         source: as it was looked at before ``found`` was read.
-        reader: that has read it.
         head: of the content.
-        again: reads it once more, by another reader, or without some lines.
+        again: reads it once more, rejects the lines of some cells, and leaves some out.
 
     Raises:
         Overtaken: the source is not any more what it was: maybe it was counted here. Or the
@@ -122,39 +134,66 @@ def count_next(
             :func:`count_planned`.
     """
 
-    def attempt(reading: Reader, found: ReadChunk) -> LineCounts:
+    def attempt(refused: Refused) -> LineCounts:
+        read = again(refused, ()) if refused else found
+        start = read.start
         with session.transaction():
-            now = sources.read(session, source.id, lock=True)
-            if now is None or replace(now, path=source.path) != source:
+            if not plan(session, task.run, source, start, [read.span], head):
                 raise Overtaken
-            goes_on, start = found.start.goes_on, found.start
-            if goes_on and start.part_rejected != chunks.open_rejected(
+            if start.goes_on and start.part_rejected != chunks.open_rejected(
                 session, source.id, start.at, lock=True
             ):
                 raise Overtaken  # the chunk before was undone, and counted again
-            if task.in_force(session) is not found.in_force:
+            if task.in_force(session) is not read.in_force:
                 raise Overtaken
-            found = _without_repeats(session, task, source, found, partial(again, reading))
-            counted = _add(session, task, source, found)
-            chunks.insert_done(
-                session,
-                source.id,
-                task.run,
-                found.span,
-                start.reads_from,
-                counted,
-                found.open_rejected,
-            )
-            position = source.after(found.span, goes_on=goes_on, head=head)
-            sources.advance(session, source.id, position)
-            _record(session, task, found, counted)
-        return counted
+            return _count(session, task, source, read, partial(again, refused))
 
-    def count(reading: Reader) -> LineCounts:
-        read = found if reading is reader else again(reading, ())
-        return key_caps.with_rows(session, partial(attempt, reading, read))
+    return _isolating(session, attempt)
 
-    return _isolating(task, reader, count)
+
+def plan(
+    session: Session, run: int, source: Source, start: Start, spans: Sequence[Span], head: bytes
+) -> bool:
+    """Make spans chunks of a source, which follow those that it has, in the caller's transaction.
+
+    Args:
+        run: that plans them.
+        source: as it was looked at before the spans were read.
+        start: of the first span.
+        head: of the content.
+
+    Returns:
+        Whether it was done: somebody else may have read on in the source meanwhile.
+    """
+    now = sources.read(session, source.id, lock=True)
+    if now is None or replace(now, path=source.path) != source:
+        return False
+    for span in spans:
+        goes_on = start.goes_on and span is spans[0]
+        chunks.insert(session, source.id, run, span, start.reads_from if goes_on else span.start)
+        now = now.after(span, goes_on=goes_on, head=head)
+    sources.advance(session, now)
+    return True
+
+
+def _count(
+    session: Session,
+    task: Task,
+    source: Source,
+    found: ReadChunk,
+    again: Callable[[Ranges], ReadChunk],
+) -> LineCounts:
+    """Count a chunk that is planned, and note that it is counted."""
+    found = _without_repeats(session, task, source, found, again)
+    counted = _add(session, task, source, found)
+    chunks.update_done(session, source.id, found.start.at, task.run, counted, found.open_rejected)
+    # Nothing is added to the totals by reading what is true of them.
+    added = 0 if task.target.truth_of else counted.amount
+    try:
+        run_state.record(session, task.run, replace(counted, amount=added), task.max_rejects)
+    except TooManyRejects as error:
+        raise TooManyInChunk(str(error), found.rejects) from error
+    return counted
 
 
 def start_of_next(session: Session, source: Source, content: Content) -> Start:
@@ -191,14 +230,6 @@ def start_of_planned(session: Session, chunk: Chunk, *, lock: bool = False) -> S
         and chunks.open_rejected(session, chunk.source, chunk.start_at, lock=lock),
         open_was=chunk.open_rejected if followed else None,
     )
-
-
-def amounts_of(counter: str, found: ReadChunk) -> Amounts:
-    """What a chunk adds."""
-    amounts = Amounts()
-    for label, keys in found.amounts.items():
-        amounts.bucket(counter, label).update(keys)
-    return amounts
 
 
 def _scope(source: Source) -> bytes:
@@ -243,7 +274,7 @@ def lines_of(source: int, found: ReadChunk) -> Lines:
     """The lines of a chunk, for :func:`judge`."""
     assert found.marks is not None
     span, start = found.span, found.start
-    labels = [label for label, keys in found.amounts.items() if any(keys.values())]
+    labels = found.labels()
     lines = len(found.marks.sums)
     return Lines(
         marks=found.marks,
@@ -259,35 +290,13 @@ def lines_of(source: int, found: ReadChunk) -> Lines:
     )
 
 
-def _read_planned(
-    content: Content,
-    reader: Reader,
-    chunk: Chunk,
-    start: Start,
-    counter: str,
-    in_force: Policies,
-    *,
-    scope: bytes = b"",
-    left_out: Ranges = (),
-) -> ReadChunk:
-    found = read_chunk(
-        content, reader, start, counter, in_force, end=chunk.end_at, scope=scope, left_out=left_out
-    )
-    if found is None or found.span.digest != chunk.digest:
-        raise SourceChanged(
-            f"{content.name} has changed since it was looked at: bytes {chunk.start_at:,} to"
-            f" {chunk.end_at:,} are not what they were. Run it again; what was counted of it"
-            f" before stays counted, see `countersink backfills list`"
-        )
-    return found
-
-
 def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> LineCounts:
     """Add a chunk, read by the policies in force, and keep its rejected lines."""
-    amounts = amounts_of(task.counter, found)
+    amounts = Amounts()
+    for label, keys in found.amounts.items():
+        amounts.bucket(task.counter, label).update(keys)
     if not task.target.truth_of:
-        changed = [label for label, keys in amounts.of(task.counter).items() if any(keys.values())]
-        targets.refuse_set_days(session, found.in_force, task.counter, changed)
+        targets.refuse_set_days(session, found.in_force, task.counter, found.labels())
     start = found.start
     # What is set to a truth is set, however many keys that makes.
     capped = Capped() if task.target.truth_of else key_caps.cap(session, amounts, found.in_force)
@@ -298,33 +307,17 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Line
         # What is rejected of the line now is kept here.
         rejects.take_back(session, source.id, start.first_line, start.reads_from, start.at)
     rejects.insert(session, source.id, start.at, task.run, found.rejects)
-    return LineCounts(
-        size_bytes=found.span.end - found.span.start,
-        lines=found.lines,
-        counted=found.counted,
-        filtered=found.filtered,
-        rejected=found.rejected,
-        rejects=len(found.rejects),
-        amount=amounts.sums().get(task.counter, 0),
-    )
+    return found.counts
 
 
-def _record(session: Session, task: Task, found: ReadChunk, counted: LineCounts) -> None:
-    if task.target.truth_of:
-        counted = replace(counted, amount=0)  # nothing is added by reading
-    try:
-        run_state.record(session, task.run, counted, task.max_rejects)
-    except TooManyRejects as error:
-        raise TooManyInChunk(str(error), found.rejects) from error
-
-
-def _isolating(task: Task, reader: Reader, count: Callable[[Reader], Result]) -> Result:
-    """Count, and where rows would leave 64 bits once more without the lines of their cells."""
+def _isolating(session: Session, attempt: Callable[[Refused], Result]) -> Result:
+    """Count in a transaction, and where rows would leave 64 bits once more without the lines of
+    their cells.
+    """
     bad: dict[tuple[int, str], str] = {}
-    reading = reader
     while True:
         try:
-            return count(reading)
+            return key_caps.with_rows(session, partial(attempt, bad))
         except BadCells as error:
             if all((label, key) in bad for (_, label, key, _), _ in error.cells):
                 # What goes on in an unfinished line that was counted before leaves no choice.
@@ -332,4 +325,3 @@ def _isolating(task: Task, reader: Reader, count: Callable[[Reader], Result]) ->
             for (_, label, key, _), why in error.cells:
                 large = why.reason == "out_of_range"
                 bad[label, key] = _TOO_LARGE.format(key=key) if large else str(why)
-            reading = IsolatingReader(reader, bad)

@@ -10,7 +10,7 @@ Formats: RFC 1952, RFC 8878, and bzip2's as its library writes it.
 import bz2
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import zstandard
 
@@ -27,20 +27,11 @@ _SLICE: Final = 256
 hostile, 8 MiB)."""
 
 
-class _Decoder(Protocol):
-    """One stream. As :class:`bz2.BZ2Decompressor` is: ``decompress`` wants b"" until
-    ``needs_input``; after ``eof``, ``unused_data`` is what came after the stream."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
 class _Gzip:
+    """One stream, read as by :class:`bz2.BZ2Decompressor`: ``decompress`` wants b"" until
+    ``needs_input``; after ``eof``, ``unused_data`` is what came after the stream.
+    """
+
     def __init__(self) -> None:
         self._inflate = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
         self.needs_input = True
@@ -60,6 +51,8 @@ class _Gzip:
 
 
 class _Zstd:
+    """The same of a frame of zstd."""
+
     def __init__(self) -> None:
         self._frame = zstandard.ZstdDecompressor().decompressobj()
         self._waiting = memoryview(b"")
@@ -89,6 +82,7 @@ class _Zstd:
         return b"".join(parts)
 
 
+_Decoder = _Gzip | _Zstd | bz2.BZ2Decompressor
 _DECODERS: Final[Mapping[str, Callable[[], _Decoder]]] = {
     "gzip": _Gzip,
     "bzip2": bz2.BZ2Decompressor,

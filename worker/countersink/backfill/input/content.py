@@ -12,7 +12,6 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import IO, Final, NoReturn, Self
 
 from countersink.backfill.errors import Damaged, Unreadable
@@ -96,12 +95,7 @@ class Content(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -376,11 +370,7 @@ class _Stream(Content):
         return data
 
 
-def _never() -> bool:
-    return False
-
-
-def open_content(source: Input, stop: Callable[[], bool] = _never) -> Content:
+def open_content(source: Input, stop: Callable[[], bool] = lambda: False) -> Content:
     """Open a source. A FIFO waits until somebody writes to it.
 
     Args:

@@ -17,7 +17,7 @@ looking at them, :func:`digest` knows one again.
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from io import BytesIO
 from itertools import accumulate
@@ -120,6 +120,7 @@ class Quoting:
 quoting = lru_cache(Quoting)
 
 
+@dataclass(slots=True, eq=False)
 class SpanReader:
     """Reads one span: iterate over its windows once; then :attr:`span` says what was read.
 
@@ -140,38 +141,31 @@ class SpanReader:
             given, the span ends there instead, and reading on from its end raises.
     """
 
-    def __init__(
-        self,
-        content: Content,
-        start: int,
-        first_line: int,
-        *,
-        quoted: Quoting | None = None,
-        end: int | None = None,
-        reads_from: int | None = None,
-        max_lines: int = LINES,
-        max_bytes: int = BYTES,
-        split: bool = False,
-    ) -> None:
-        if max_lines < 1 or max_bytes < 1:
+    content: Content
+    start: int
+    first_line: int
+    _: KW_ONLY
+    quoted: Quoting | None = None
+    end: int | None = None
+    reads_from: int | None = None
+    max_lines: int = LINES
+    max_bytes: int = BYTES
+    split: bool = False
+    _at: int = field(init=False)
+    _line: int = field(init=False)
+    _lines: int = field(init=False, default=0)
+    _digest: "hashlib._Hash" = field(init=False, default_factory=hashlib.sha256)
+    _open_at: int | None = field(init=False, default=None)
+    _shown_at: int = field(init=False, default=0)
+    """Where the bytes end that showed a record to be too long."""
+
+    def __post_init__(self) -> None:
+        if self.max_lines < 1 or self.max_bytes < 1:
             raise ValueError("a span holds at least one line")
-        self._content = content
-        self._start = start
-        self._first_line = first_line
-        self._quoted = quoted
-        self._split = split
-        self._end = end
-        self._reads_from = start if reads_from is None else reads_from
-        if self._reads_from > start:
+        self._at = self.start if self.reads_from is None else self.reads_from
+        if self._at > self.start:
             raise ValueError("reading begins after the span")
-        self._max_lines = max_lines
-        self._max_bytes = max_bytes
-        self._at = self._reads_from
-        self._line = first_line
-        self._lines = 0
-        self._digest = hashlib.sha256()
-        self._open_at: int | None = None
-        self._shown_at = 0  # where the bytes end that showed a record to be too long
+        self._line = self.first_line
 
     def __iter__(self) -> Iterator[Window]:
         for piece in self.pieces():
@@ -179,10 +173,10 @@ class SpanReader:
 
     def pieces(self) -> Iterator[SpanPiece]:
         """The records of the span, in pieces whose lines are not looked at; once."""
-        if self._at < self._start and self._end is None:
+        if self._at < self.start and self.end is None:
             # The line before is read again only if something came after it.
-            self._content.seek(self._start)
-            if not self._content.read(1):
+            self.content.seek(self.start)
+            if not self.content.read(1):
                 return
         while self._wanted():
             piece = self._next()
@@ -193,13 +187,13 @@ class SpanReader:
     @property
     def span(self) -> Span | None:
         """What was read; None: there was nothing after the start."""
-        if self._at <= self._start:
+        if self._at <= self.start:
             return None
         opened = self._open_at is not None
         return Span(
-            start=self._start,
+            start=self.start,
             end=self._at,
-            first_line=self._first_line,
+            first_line=self.first_line,
             lines=self._lines + opened,
             digest=self._digest.digest(),
             open_at=self._open_at,
@@ -208,7 +202,7 @@ class SpanReader:
 
     def _window(self, piece: SpanPiece) -> Window:
         if piece.overlong:
-            reason = _NOT_CLOSED if self._quoted is not None else TOO_LONG
+            reason = _NOT_CLOSED if self.quoted is not None else TOO_LONG
             return Window((), [], [Rejected(piece.line, reason)], piece.open)
         marked = piece.line == 1 and piece.data.startswith(BOM)
         skipped = len(BOM) if marked else 0
@@ -221,9 +215,9 @@ class SpanReader:
         if marked and records:
             records = [records[0][skipped:], *records[1:]]
         numbers: Sequence[int] = range(piece.line, piece.line + piece.lines)
-        if self._quoted is None and b"\0" not in data:
+        if self.quoted is None and b"\0" not in data:
             return Window(numbers, data, [], False, records)
-        lines = split(data, quoted=self._quoted)
+        lines = split(data, quoted=self.quoted)
         if piece.lines != len(lines):
             heights = [record.count(b"\n") + 1 for record in lines]
             numbers = list(accumulate(heights[:-1], initial=piece.line))
@@ -234,9 +228,9 @@ class SpanReader:
     def _wanted(self) -> bool:
         if self._open_at is not None:
             return False
-        if self._end is not None:
-            return self._at < self._end
-        full = self._lines >= self._max_lines or self._at - self._start >= self._max_bytes
+        if self.end is not None:
+            return self._at < self.end
+        full = self._lines >= self.max_lines or self._at - self.start >= self.max_bytes
         return not full or self._at < self._shown_at
 
     def _next(self) -> SpanPiece | None:
@@ -244,13 +238,13 @@ class SpanReader:
         at, line, lines, shown_at = self._at, self._line, self._lines, self._shown_at
         digest = self._digest.copy()
         try:
-            self._content.seek(at)
+            self.content.seek(at)
             return self._piece()
         except Unreadable:
             # What stands before the damage is a span; who reads on meets the damage again.
             self._at, self._line, self._lines, self._shown_at = at, line, lines, shown_at
             self._digest = digest
-            if self._end is None and at > self._start and at >= shown_at:
+            if self.end is None and at > self.start and at >= shown_at:
                 return None
             raise
 
@@ -266,7 +260,7 @@ class SpanReader:
             data = bare
             if not data and not ended:
                 data, ended = self._fill()
-        while not (stop := last_end(data, quoted=self._quoted)):
+        while not (stop := last_end(data, quoted=self.quoted)):
             if len(data) > LONGEST:
                 return self._overlong(data, ended, record_at)
             if ended:
@@ -275,13 +269,13 @@ class SpanReader:
                 return SpanPiece(line, data, len(data), open=True)
             more, ended = self._fill()
             data += more
-        if len(data) > LONGEST and end_after(data, data.find(b"\n"), quoted=self._quoted) > (
+        if len(data) > LONGEST and end_after(data, data.find(b"\n"), quoted=self.quoted) > (
             LONGEST + 1
         ):
             return self._overlong(data, ended, record_at)
         foreign = self._foreign(stop)
         records: list[bytes] = []
-        if self._quoted is not None or foreign or not self._split:
+        if self.quoted is not None or foreign or not self.split:
             lines = data.count(b"\n", foreign, stop)
         else:
             # Twice as fast as split(), and not slower than to count where lines are long.
@@ -309,24 +303,24 @@ class SpanReader:
 
     def _limited(self, data: bytes, stop: int, lines: int) -> int:
         """``stop``, or where the first record of ``data`` ends with which the span is full."""
-        if self._end is not None:
+        if self.end is not None:
             return stop
         full: list[int] = []  # newlines with which it is
-        most_lines = max(1, self._max_lines - self._lines)
+        most_lines = max(1, self.max_lines - self._lines)
         if lines >= most_lines:
             own = data[self._foreign(stop) :]
             full.append(len(data) - 1 - len(own.split(b"\n", most_lines)[most_lines]))
-        most_bytes = self._max_bytes - (self._at - self._start)
+        most_bytes = self.max_bytes - (self._at - self.start)
         if stop >= most_bytes:
             full.append(data.find(b"\n", max(0, most_bytes - 1)))
         if not full or self._at + stop < self._shown_at:
             return stop
         newline = data.find(b"\n", max(min(full), self._shown_at - self._at - 1))
-        return end_after(data, newline, quoted=self._quoted)
+        return end_after(data, newline, quoted=self.quoted)
 
     def _foreign(self, stop: int) -> int:
         """How many of the next ``stop`` bytes stand before the span."""
-        return min(max(0, self._start - self._at), stop)
+        return min(max(0, self.start - self._at), stop)
 
     def _take(self, data: bytes, stop: int, lines: int | None = None) -> None:
         """Go on by ``stop`` bytes of ``data``; ``lines``: newlines in those of the span."""
@@ -340,10 +334,10 @@ class SpanReader:
 
     def _fill(self) -> tuple[bytes, bool]:
         """The next window, and whether the content, or the span, ends with it."""
-        content = self._content
+        content = self.content
         size = WINDOW
-        if self._end is not None:
-            size = min(size, self._end - content.offset)
+        if self.end is not None:
+            size = min(size, self.end - content.offset)
         parts: list[bytes] = []
         missing = size
         while missing:
@@ -357,12 +351,12 @@ class SpanReader:
                 break
             parts.append(part)
             missing -= len(part)
-        if missing and self._end is not None:
+        if missing and self.end is not None:
             raise Unreadable(
                 f"{content.name} ends at byte {content.offset:,},"
-                f" before byte {self._end:,} that was read of it before"
+                f" before byte {self.end:,} that was read of it before"
             )
-        reached = self._end is not None and content.offset == self._end
+        reached = self.end is not None and content.offset == self.end
         return b"".join(parts), missing > 0 or reached
 
 

@@ -12,7 +12,6 @@ right already stays as it is.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -22,7 +21,7 @@ from countersink.backfill.count import targets
 from countersink.backfill.errors import BackfillError, ReconcileStopped, RolledUpMeanwhile
 from countersink.backfill.options import BackfillOptions, Progress, SourceReport
 from countersink.backfill.reconcile import correction
-from countersink.backfill.reconcile.correction import Correction, connect_for
+from countersink.backfill.reconcile.correction import Corrected, Correction, connect_for
 from countersink.backfill.reconcile.scope import EVER, Chosen, Interval, choose, rolled_up
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Session, rerun
@@ -42,23 +41,6 @@ Ends = dict[str, str]
 _MARKS_AT_ONCE: Final = 5000
 """Marks of one transaction, during which nobody counts."""
 _REFUSED_NAMED: Final = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Corrected:
-    """What a reconcile corrected.
-
-    Attributes:
-        corrections: (key, bucket) that differed; they are in ``backfill_drift``.
-        amount: what was added to the totals in all.
-        notices: for people, a sentence each: what was left out, and why.
-        finished: False where it was told to stop.
-    """
-
-    corrections: int
-    amount: int
-    notices: tuple[str, ...] = ()
-    finished: bool = True
 
 
 def begin(
@@ -84,22 +66,22 @@ def begin(
             " --redis-url"
         )
 
-    def look(left: Ends) -> bool:
-        on_progress(Progress(doing="waiting"))
-        return not stop()
-
     with connect_redis(redis_url) as client:
         # The time first: what arrives after it and before the ends are read is waited for as well.
         t0 = _now_ms(client)
-        left = _drain(client, _stream_ends(client), seconds=options.wait_s, look=look)
-    if left and stop():
-        raise ReconcileStopped
-    if left:
-        raise BackfillError(
-            f"{', '.join(left)}: what was there when this began is not counted after"
-            f" {options.wait_s:g} s, and correcting now would count it twice: a worker must be"
-            " running (`countersink worker`); give it more time by --wait"
-        )
+        left = _stream_ends(client)
+        deadline = time.monotonic() + options.wait_s
+        while left := _left(client, left):
+            on_progress(Progress(doing="waiting"))
+            if stop():
+                raise ReconcileStopped
+            if time.monotonic() >= deadline:
+                raise BackfillError(
+                    f"{', '.join(left)}: what was there when this began is not counted after"
+                    f" {options.wait_s:g} s, and correcting now would count it twice: a worker must"
+                    " be running (`countersink worker`); give it more time by --wait"
+                )
+            time.sleep(POLL_S)
     return t0
 
 
@@ -124,11 +106,7 @@ def _stream_ends(client: redis.Redis) -> Ends:
     Raises:
         StreamError: Redis did not do its part.
     """
-    found: Ends = {}
-    for stream in stream_keys(client):
-        if there := ends(client, stream):
-            found[stream] = there[1]
-    return found
+    return {stream: there[1] for stream in stream_keys(client) if (there := ends(client, stream))}
 
 
 def _left(client: redis.Redis, upto: Ends) -> Ends:
@@ -142,28 +120,6 @@ def _left(client: redis.Redis, upto: Ends) -> Ends:
         for stream, end in upto.items()
         if (there := ends(client, stream)) and order(there[0]) <= order(end)
     }
-
-
-def _drain(
-    client: redis.Redis, upto: Ends, *, seconds: float, look: Callable[[Ends], bool]
-) -> Ends:
-    """Wait until nothing is left; what still is where that took too long or ``look`` said so.
-
-    Args:
-        client: where the streams are.
-        upto: from :func:`_stream_ends`.
-        seconds: how long to wait.
-        look: is given what is left, after each look; false ends the waiting.
-
-    Raises:
-        StreamError: Redis did not do its part.
-    """
-    deadline = time.monotonic() + seconds
-    while True:
-        upto = _left(client, upto)
-        if not upto or not look(upto) or time.monotonic() >= deadline:
-            return upto
-        time.sleep(POLL_S)
 
 
 def unreliable(options: BackfillOptions, reports: Sequence[SourceReport]) -> str:
@@ -224,14 +180,16 @@ def correct(
     gone: list[int] = []
     connect = connect_for(mysql_url)
     with PatientSession(connect, stop, attempts=1) as keeper:
-        keeper.run(partial(_hold_counter, counter=options.counter))
-        chosen = keeper.run(partial(choose, run=run, options=options, t0=t0, intervals=intervals))
+        # The row that corrections of the counter hold one after the other.
+        insert = "INSERT IGNORE INTO backfill_counter (counter) VALUES (%s)"
+        keeper.run(lambda session: rerun(partial(session.execute, insert, (options.counter,))))
+        chosen = keeper.run(choose, run, options, t0, intervals)
         for notice in chosen.notices:
             on_notice(notice)
         # All marks before the first sum: what was accepted before and is counted is in the sum.
         for start in range(0, len(chosen.labels), _MARKS_AT_ONCE):
             part = chosen.labels[start : start + _MARKS_AT_ONCE]
-            keeper.run(partial(_mark, run=run, counter=options.counter, t0=t0, labels=part))
+            keeper.run(_mark, run, options.counter, t0, part)
     # On a session of its own, which waits for locks as correcting does, not as marking has.
     with PatientSession(connect, stop, attempts=1) as keeper:
         work = Correction(run, chosen.view, t0, options.delete_missing)
@@ -242,21 +200,15 @@ def correct(
                 gone.append(label)
             if not finished:
                 break
-        corrections, amount, rejected = keeper.run(partial(_corrected, run=run))
+        corrections, amount, rejected = keeper.run(_corrected, run)
         if finished:
-            keeper.run(partial(targets.discard_truth, run=run))
+            keeper.run(targets.discard_truth, run)
     notices = (*chosen.notices, *_also(chosen, work, gone))
     if rejected:
         notices += (
             f"{rejected:,} lines were rejected: what they may have counted is in no total now",
         )
     return Corrected(corrections=corrections, amount=amount, notices=notices, finished=finished)
-
-
-def _hold_counter(session: Session, counter: str) -> None:
-    """Make the row that corrections of the counter hold one after the other."""
-    insert = "INSERT IGNORE INTO backfill_counter (counter) VALUES (%s)"
-    rerun(partial(session.execute, insert, (counter,)))
 
 
 def _mark(session: Session, run: int, counter: str, t0: int, labels: Sequence[int]) -> None:

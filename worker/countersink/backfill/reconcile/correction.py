@@ -23,6 +23,7 @@ from countersink.backfill.count.targets import refuse_tracked, require_policies
 from countersink.backfill.errors import BackfillError, RolledUpMeanwhile
 from countersink.backfill.history import Drift
 from countersink.backfill.options import BackfillOptions, Progress
+from countersink.backfill.reconcile import scope
 from countersink.backfill.reconcile.scope import EVER, Chosen, Interval, choose
 from countersink.runtime.limits import key_text
 from countersink.store.apply import cells
@@ -208,10 +209,7 @@ class Correction:
         if version != self.version:
             refuse_tracked(session, counter)
             require_policies(session, self.run, counter, self.t0)
-        rows = session.query(
-            "SELECT rolled_up_to FROM counter WHERE name = %s LOCK IN SHARE MODE", (counter,)
-        )
-        rolled_up_to = rows[0][0] if rows else None
+        rolled_up_to = scope.rolled_up_to(session, counter, lock=" LOCK IN SHARE MODE")
         if rolled_up_to is not None and self.view.last_day(bucket) < rolled_up_to:
             raise RolledUpMeanwhile
         self.version = version
@@ -312,8 +310,7 @@ def require_running(session: Session, run: int) -> None:
     Raises:
         BackfillError: somebody has ended or undone it.
     """
-    found = session.query("SELECT state FROM backfill_run WHERE id = %s FOR UPDATE", (run,))
-    state = found[0][0] if found else "gone"
+    state = run_state.state_of(session, run, lock=" FOR UPDATE")
     if state != "running":
         raise BackfillError(
             f"backfill {run} is {state} by now, so nothing more is corrected by it: run this again"
@@ -338,13 +335,15 @@ def _sums(rows: list[tuple[Any, ...]]) -> dict[bytes, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """What a reconcile would correct, of a dry run.
+class Corrected:
+    """What a reconcile corrected, or would correct.
 
     Attributes:
-        corrections, amount, notices, finished: as what was corrected, in
-            :class:`countersink.backfill.reconcile.Corrected`.
-        drift: the first of the differences, :data:`LISTED` at most.
+        corrections: (key, bucket) that differed; they are in ``backfill_drift``.
+        amount: what was added to the totals in all.
+        notices: for people, a sentence each: what was left out, and why.
+        finished: False where it was told to stop.
+        drift: the first of what would be corrected.
     """
 
     corrections: int
@@ -364,7 +363,7 @@ def compare(
     on_progress: Callable[[Progress], object] = lambda progress: None,
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
-) -> Compared:
+) -> Corrected:
     """What correcting would do, in one snapshot; for dry runs.
 
     Raises:
@@ -386,7 +385,7 @@ def compare(
             if stop():
                 finished = False
                 break
-    return Compared(
+    return Corrected(
         corrections=corrections,
         amount=amount,
         notices=chosen.notices,

@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import Final
 
 from countersink.backfill.count import targets
+from countersink.backfill.count.task import reader_of
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.formats import Reader, make_reader
+from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import SpanReader
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
@@ -142,7 +143,7 @@ def choose(
         in_part = _in_part(view, found, options, intervals)
     if len(found) > MOST_BUCKETS:
         raise _too_many(len(found))
-    rolled_up_to = _rolled_up_to(session, options.counter)
+    months_to = rolled_up_to(session, options.counter)
     chosen: list[int] = []
     still_open: list[int] = []
     in_months: list[int] = []
@@ -151,7 +152,7 @@ def choose(
             continue
         if view.policy(label).ends_at(label) * 1000 + options.grace_s * 1000 > t0:
             still_open.append(label)
-        elif rolled_up_to is not None and view.last_day(label) < rolled_up_to:
+        elif months_to is not None and view.last_day(label) < months_to:
             in_months.append(label)
         else:
             chosen.append(label)
@@ -255,8 +256,9 @@ def _between(view: View, start: date, end: date) -> Iterable[int]:
     return found
 
 
-def _rolled_up_to(session: Session, counter: str) -> date | None:
-    rows = session.query("SELECT rolled_up_to FROM counter WHERE name = %s", (counter,))
+def rolled_up_to(session: Session, counter: str, *, lock: str = "") -> date | None:
+    """The day before which the days of a counter are in months; None: none are."""
+    rows = session.query(f"SELECT rolled_up_to FROM counter WHERE name = %s{lock}", (counter,))
     found: date | None = rows[0][0] if rows else None
     return found
 
@@ -288,8 +290,8 @@ def interval_of(
     content: Content,
     head: bytes,
     recipe: Recipe,
-    zones: Iterable[str],
-    begins: Callable[[date], int],
+    counter: str,
+    in_force: Policies,
 ) -> Interval | None:
     """From when to when a source has lines, those included that the recipe leaves out and those of
     other counters; None: it has none with a time.
@@ -297,14 +299,14 @@ def interval_of(
     Args:
         content: of the source, which was read to its end.
         head: how it begins.
-        zones: names of the time zones whose days lines may be of.
-        begins: the first minute of a day of the counter.
+        counter: whose days they may be of.
+        in_force: the policies.
 
     Raises:
         Unreadable: it cannot be read.
     """
     all_of_it = replace(recipe, where=(), exclude_keys=(), counter_column="", start=None, end=None)
-    reader = make_reader(all_of_it, head, None, begins)
+    reader = reader_of(all_of_it, counter, in_force, head)
     content.seek(_END)
     end = content.offset
     last = max(0, end - _BYTES)
@@ -317,8 +319,10 @@ def interval_of(
         minutes |= _minutes(content, reader, 0)
     if not minutes:
         return None
+    zones = {policy.known_zone() for policy in in_force.of(counter)}
     days = recipe.input_format in ("csv", "ndjson") and any(
-        all(_begins_day(minute, place) for minute in minutes) for place in ("UTC", *zones)
+        all(_begins_day(minute, place) for minute in minutes)
+        for place in zones | {"UTC", recipe.time_zone or "UTC"}
     )
     return Interval(min(minutes), max(minutes), days)
 

@@ -37,6 +37,7 @@ class Rejected:
     text: bytes = field(default=b"", compare=False)
 
 
+@dataclass(slots=True, eq=False)
 class Window:
     """Some records, in order.
 
@@ -51,21 +52,11 @@ class Window:
         ended: they, each with a newline, where these are at hand.
     """
 
-    __slots__ = ("_ended", "_records", "numbers", "open", "rejected")
-
-    def __init__(
-        self,
-        numbers: Sequence[int],
-        records: list[bytes] | bytes,
-        rejected: list[Rejected],
-        open: bool,
-        ended: Sequence[bytes] = (),
-    ) -> None:
-        self.numbers = numbers
-        self.rejected = rejected
-        self.open = open
-        self._records = records
-        self._ended = ended
+    numbers: Sequence[int]
+    _records: list[bytes] | bytes
+    rejected: list[Rejected]
+    open: bool
+    _ended: Sequence[bytes] = ()
 
     @property
     def lines(self) -> list[bytes]:
