@@ -48,6 +48,9 @@ class CounterTarget:
 
     truth_of = 0
 
+    def __init__(self) -> None:
+        self._slots: tuple[Session, int] | None = None
+
     def add(self, session: Session, amounts: Amounts, source: int, start_at: int) -> None:
         """Take the amounts of the chunk of ``source`` that begins at ``start_at``, in the
         transaction that also writes down that it was taken, and holds the share lock of control.
@@ -56,7 +59,9 @@ class CounterTarget:
             BadCells: some of the amounts can never be taken; the transaction is to be undone.
             StoreError: as any statement.
         """
-        cells.add(session, cells.slot_of(session), amounts)
+        if self._slots is None or self._slots[0] is not session:
+            self._slots = session, cells.slot_of(session)
+        cells.add(session, self._slots[1], amounts)
         write_journal(session, source, start_at, amounts)
 
 
