@@ -134,7 +134,7 @@ def test_while_triggers_are_changed_the_count_is_not_taken_for_right(
     def interrupted(session: Session, counter: str) -> None:
         raise Conflict("killed")
 
-    monkeypatch.setattr(lifecycle, "empty", interrupted)
+    monkeypatch.setattr(recount, "empty", interrupted)
     with pytest.raises(Conflict, match="killed"):
         orders.store.tracked.untrack("c")
     orders.run(FILL)
