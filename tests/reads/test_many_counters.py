@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
+from typing import Any
 
 import pytest
 import redis
@@ -17,28 +18,28 @@ from countersink.store.connection import Session
 from countersink.store.counters.buckets import label_of
 from countersink.store.errors import StoreError
 from countersink.store.totals import many_counters
-from countersink.store.totals.selection import KeyMatch
+from countersink.store.totals.selection import KeyMatch, Selection
 from tests.reads.support import DAYS
 from tests.reads.support import queue as send
 from tests.store.policy_rows import put_policies
 
 MANY = 1_200
 QUESTIONS = [
-    Query(counter=None, by="day"),
-    Query(counter=None, by="day", start=DAYS[1], end=DAYS[2]),
-    Query(counter=None, by="day", keys=("k1", "k2", "nobody's")),
-    Query(counter=None, by="hour", start=DAYS[1]),
-    Query(counter=None, by="month"),
-    Query(counter=None, by="key"),
-    Query(counter=None, by="key", top=2, start=DAYS[1]),
-    Query(counter=None, by="key", match=KeyMatch(prefix="k", contains="1")),
-    Query(counter=None, by="key", keys=("k2", "k1")),
-    Query(counter=None, by="key", match=KeyMatch(prefix="k", exclude_keys=["k1"])),
-    Query(counter=None, by="day", match=KeyMatch(prefix=("k1", "k2"), exclude_prefix="k3")),
-    Query(counter=None, by="month", match=KeyMatch(exclude_prefix="k1")),
-    Query(counter=None, by="total", match=KeyMatch(exclude_keys=["k2"], contains="k")),
-    Query(counter=None, by="total", keys=("k2",)),
-    Query(counter=None, by="day", time_zone="Asia/Kolkata"),
+    Query(Selection(), by="day"),
+    Query(Selection(start=DAYS[1], end=DAYS[2]), by="day"),
+    Query(Selection(keys=("k1", "k2", "nobody's")), by="day"),
+    Query(Selection(start=DAYS[1]), by="hour"),
+    Query(Selection(), by="month"),
+    Query(Selection(), by="key"),
+    Query(Selection(start=DAYS[1]), by="key", top=2),
+    Query(Selection(keys=KeyMatch(prefix="k", contains="1")), by="key"),
+    Query(Selection(keys=("k2", "k1")), by="key"),
+    Query(Selection(keys=KeyMatch(prefix="k", exclude_keys=["k1"])), by="key"),
+    Query(Selection(keys=KeyMatch(prefix=("k1", "k2"), exclude_prefix="k3")), by="day"),
+    Query(Selection(keys=KeyMatch(exclude_prefix="k1")), by="month"),
+    Query(Selection(keys=KeyMatch(exclude_keys=["k2"], contains="k")), by="total"),
+    Query(Selection(keys=("k2",)), by="total"),
+    Query(Selection(time_zone="Asia/Kolkata"), by="day"),
 ]
 
 
@@ -98,6 +99,11 @@ def told(reads: Reads, query: Query) -> tuple[list[dict[str, object]], date | No
     return found.rows, found.rolled_up_to, found.days_gone
 
 
+def narrowed(query: Query, **wanted: Any) -> Query:
+    """The same of other counts."""
+    return replace(query, selection=replace(query.selection, **wanted))
+
+
 def outcome(reads: Reads, query: Query) -> object:
     """The same, or the error."""
     try:
@@ -123,11 +129,11 @@ def test_what_is_read_together_is_what_each_is_by_itself(
     for include_pending in (False, True):
         asked = replace(query, include_pending=include_pending)
         names = reads.names(include_pending=include_pending).value
-        if query.time_zone is not None or query.by == "hour":
+        if query.selection.time_zone is not None or query.by == "hour":
             # Of the others it cannot be told, which is an error of all.
             names = [name for name in names if name in ("berlin", "kolkata")]
-            asked = replace(asked, visible=names.__contains__)
-        each = [told(reads, replace(asked, counter=name)) for name in names]
+            asked = narrowed(asked, visible=names.__contains__)
+        each = [told(reads, narrowed(asked, counter=name)) for name in names]
         rows = [
             {"counter": name, **row}
             for name, (own, *_) in zip(names, each, strict=True)
@@ -141,10 +147,10 @@ def test_what_is_read_together_is_what_each_is_by_itself(
 def test_what_cannot_be_told_of_one_cannot_be_told_of_all(store: Store, session: Session) -> None:
     fill(session)
     reads = Reads(store, None)
-    query = Query(counter=None, by="hour")
-    assert outcome(reads, query) == outcome(reads, replace(query, counter="changed"))
-    other = replace(query, visible=lambda name: name != "changed")
-    assert outcome(reads, other) == outcome(reads, replace(query, counter="days.tokyo"))
+    query = Query(Selection(), by="hour")
+    assert outcome(reads, query) == outcome(reads, narrowed(query, counter="changed"))
+    other = narrowed(query, visible=lambda name: name != "changed")
+    assert outcome(reads, other) == outcome(reads, narrowed(query, counter="days.tokyo"))
 
 
 def test_counters_that_may_not_be_seen_have_no_part_in_an_answer(
@@ -153,12 +159,13 @@ def test_counters_that_may_not_be_seen_have_no_part_in_an_answer(
     fill(session)
     reads = Reads(store, None)
     # Within a month: of `months` that is an error.
-    query = Query(counter=None, by="counter", start=DAYS[0], visible=lambda name: "plain" in name)
+    plain = Selection(start=DAYS[0], visible=lambda name: "plain" in name)
+    query = Query(plain, by="counter")
     assert {row["counter"] for row in ask(reads, query).rows} == {f"plain{n}" for n in range(4)}
     for by in COLUMNS:
         if by != "hour":
-            assert ask(reads, replace(query, by=by, start=None)).rolled_up_to is None
-    assert ask(reads, Query(counter=None, by="month")).rolled_up_to == DAYS[1]
+            assert ask(reads, narrowed(replace(query, by=by), start=None)).rolled_up_to is None
+    assert ask(reads, Query(Selection(), by="month")).rolled_up_to == DAYS[1]
 
 
 @pytest.mark.parametrize("by", ["day", "month", "key", "total", "counter"])
@@ -170,7 +177,7 @@ def test_the_number_of_statements_does_not_grow_with_the_counters(
     for name in names[::40]:
         put_policies(session, name, [(0, "Europe/Berlin", "day")])
     reads = Reads(store, None)
-    query = Query(counter=None, by=by, start=DAYS[0], keys=() if by == "counter" else ("k",))
+    query = Query(Selection(start=DAYS[0], keys=None if by == "counter" else ("k",)), by=by)
     questions = "SHOW GLOBAL STATUS LIKE 'Questions'"
     before = int(session.query(questions)[0][1])
     found = ask(reads, query)

@@ -15,6 +15,7 @@ from countersink.reads.pending import Bounds, Folding, Queue, read_queue
 from countersink.reads.query import Query, ask
 from countersink.store import Store
 from countersink.store.connection import connect
+from countersink.store.totals.selection import Selection
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import DAYS, apply_all
 from tests.reads.support import queue as send
@@ -40,18 +41,16 @@ def times_read(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
     return found
 
 
-BY: list[tuple[str, dict[str, Any]]] = [
-    ("day", {}),
-    ("hour", {}),
-    ("month", {}),
-    ("total", {}),
-    ("key", {}),
-    ("day", {"keys": ("/", "/new")}),
-    ("key", {"keys": ("/", "/new")}),
-    ("total", {"keys": ("/",)}),
-    ("day", {"start": DAYS[1], "end": DAYS[2]}),
-    ("key", {"start": DAYS[2], "top": 2}),
-    ("total", {"end": DAYS[1]}),
+ASKED: list[Query] = [
+    *(Query(Selection(), by=by) for by in ("day", "hour", "month", "total", "key")),
+    Query(Selection(keys=("/", "/new")), by="day"),
+    Query(Selection(keys=("/", "/new")), by="key"),
+    Query(Selection(keys=("/",)), by="total"),
+    Query(Selection(start=DAYS[1], end=DAYS[2]), by="day"),
+    Query(Selection(start=DAYS[2]), by="key", top=2),
+    Query(Selection(end=DAYS[1]), by="total"),
+    Query(Selection(), by="counter"),
+    Query(Selection(start=DAYS[1]), by="counter", top=2),
 ]
 
 
@@ -72,10 +71,10 @@ def test_a_question_is_answered_as_once_all_is_applied(
     send(redis_client, *new)
     reads = Reads(store, redis_client)
     questions = [
-        Query(counter=counter, by=by, **options)
-        for by, options in [*BY, ("counter", {}), ("counter", {"top": 2, "start": DAYS[1]})]
+        replace(query, selection=replace(query.selection, counter=counter))
+        for query in ASKED
         for counter in (None, "views")
-        if (by != "hour" or counter) and (by != "counter" or not counter)
+        if (query.by != "hour" or counter) and (query.by != "counter" or not counter)
     ]
     pending = []
     for number, query in enumerate(questions, 1):

@@ -94,7 +94,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     found = Held()
 
     def held_ask(reads: Reads, query: Query) -> Answer:
-        if query.counter is None:
+        if query.selection.counter is None:
             found.hold()
         return ask(reads, query)
 

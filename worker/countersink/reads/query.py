@@ -1,9 +1,9 @@
 """One question for totals and its answer, for ``countersink totals`` and ``/v1``: names of columns
 in JSON, CSV and tables (``COLUMNS``), most rows, order of keys, and days that are left out."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
@@ -26,7 +26,7 @@ from countersink.store.counters.buckets import month_ends, month_of
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import parts
 from countersink.store.totals.many_counters import SIZE
-from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
+from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
@@ -43,58 +43,36 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 """What each ``--by`` shows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Query:
     """A question for totals.
 
     Attributes:
-        counter: one counter, or None for all.
+        selection: which counts the answer is of.
         by: a key of :data:`COLUMNS`.
-        keys: these alone; empty for all, or for those that match.
-        start, end: days, both inclusive; None for where the data begins or ends.
-        time_zone: whose days, hours and months; None for each counter's own.
         top: at most so many keys or counters (of each counter).
-        match: of the keys only these; ``keys`` belong to it.
         most: where ``top`` is not given, so many keys or counters; the answer says if it leaves any
             out. None for all.
         max_rows: an answer of more rows is refused; None for any.
-        visible: tells which counters may be seen where all are asked for.
         also: with ``by="key"``, ranges of days: what each key has in these, too, is in ``also`` of
             its row, None where that cannot be told.
         include_pending: add what is still in the queue.
     """
 
-    counter: str | None
+    selection: Selection
+    _: KW_ONLY
     by: str
-    keys: Sequence[str] = ()
-    start: date | None = None
-    end: date | None = None
-    time_zone: str | None = None
     top: int | None = None
-    match: KeyMatch = ANY
     most: int | None = None
     max_rows: int | None = None
-    visible: Callable[[str], bool] = field(default=lambda name: True, repr=False)
     also: Sequence[tuple[date, date]] = ()
     include_pending: bool = False
-
-    @property
-    def selection(self) -> Selection:
-        """Which counts the answer is of."""
-        return Selection(
-            self.counter,
-            keys=wanted_keys(None, list(self.keys) or None, self.match),
-            start=self.start,
-            end=self.end,
-            time_zone=self.time_zone,
-            visible=self.visible,
-        )
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the answer, in order."""
         own = COLUMNS[self.by]
-        return own if self.counter is not None or "counter" in own else ("counter", *own)
+        return own if self.selection.counter is not None or "counter" in own else ("counter", *own)
 
 
 @dataclass(slots=True)
@@ -135,32 +113,32 @@ def ask(reads: Reads, query: Query) -> Answer:
         UnknownCounter, StoreError, StreamError, ValueError: as :class:`countersink.reads.Reads`.
         AnswerTooLarge: more than ``max_rows``.
     """
-    selection = query.selection
     return reads.together(
-        lambda some: _Answering(some, query, selection).answer(),
-        counter=query.counter,
-        keys=selection.keys,
+        lambda some: _Answering(some, query).answer(),
+        counter=query.selection.counter,
+        keys=query.selection.keys,
         include_pending=query.include_pending,
     )
 
 
 class _Answering:
-    def __init__(self, reads: Reads, query: Query, selection: Selection) -> None:
+    def __init__(self, reads: Reads, query: Query) -> None:
         self._reads = reads
         self._query = query
-        self._selection = selection
+        self._selection = query.selection
         self._answer = Answer(query.columns)
         self._asked = False
 
     def answer(self) -> Answer:
         query, rows = self._query, self._answer.rows
-        if query.counter is not None:
-            self._add(query.counter, self._rows(query.counter))
+        counter = self._selection.counter
+        if counter is not None:
+            self._add(counter, self._rows(counter))
         elif query.by in ("counter", "total") and self._selection.keys is None:
             for name, amount in self._ask(counters, self._selection).items():
                 self._add(name, [{"total": amount}])
         else:
-            every = self._ask(names, Selection(keys=(), visible=query.visible))
+            every = self._ask(names, Selection(keys=(), visible=self._selection.visible))
             for some in parts(every, SIZE):
                 with self._reads.group(some):
                     for name in some:
@@ -257,12 +235,16 @@ class _Answering:
         try:
             return self._read(question, wanted)
         except SeriesTooLong as error:
-            if query.start is not None or error.fits_from is None or error.fits_to is None:
+            if (
+                self._selection.start is not None
+                or error.fits_from is None
+                or error.fits_to is None
+            ):
                 raise
             self._answer.truncated = True
             first, last = error.fits_from, error.fits_to
             if query.by == "month":
-                first, last = month_of(first), min(month_ends(last), query.end or date.max)
+                first, last = month_of(first), min(month_ends(last), wanted.end or date.max)
             return self._read(question, replace(wanted, start=first, end=last))
 
     def _by_key(self, wanted: Selection) -> list[tuple[str, int]]:

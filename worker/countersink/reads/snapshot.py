@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, Unpack
 
 import redis
 
@@ -39,7 +39,7 @@ from countersink.store.counters import policies
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
 from countersink.store.totals.many_counters import grouped
-from countersink.store.totals.selection import ANY, KeyMatch, Keys, Selection, wanted_keys
+from countersink.store.totals.selection import ANY, Days, KeyMatch, Keys, Picked, Selection, picked
 from countersink.store.totals.series import Hours
 from countersink.store.totals.shapes import rolled_up_to
 from countersink.stream.errors import StreamError
@@ -126,165 +126,95 @@ class Reads:
         )
 
     def total(
-        self,
-        counter: str,
-        *,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-        match: KeyMatch = ANY,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
-        include_pending: bool = False,
+        self, counter: str, *, include_pending: bool = False, **wanted: Unpack[Picked]
     ) -> Read[int]:
         """The sum over all keys, over one, over several, or over those that match."""
-        wanted = Selection(
-            counter, keys=wanted_keys(key, keys, match), start=start, end=end, time_zone=time_zone
-        )
-        return self.ask(total, wanted, include_pending=include_pending)
+        return self.ask(total, picked(counter, **wanted), include_pending=include_pending)
 
     def daily(
         self,
         counter: str,
         *,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-        match: KeyMatch = ANY,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
         include_pending: bool = False,
         unrolled: bool = False,
+        **wanted: Unpack[Picked],
     ) -> Read[list[tuple[date, int]]]:
         """(day, total) for each day in order, days without counts as 0.
 
         Where retention has rolled up days to months, it takes a ``start``, else it is a RolledUp
         error; or, with ``unrolled``, the series begins behind them.
         """
-        wanted = Selection(
-            counter,
-            keys=wanted_keys(key, keys, match),
-            start=start,
-            end=end,
-            time_zone=time_zone,
-            unrolled=unrolled,
-        )
-        return self.ask(daily, wanted, include_pending=include_pending)
+        selection = picked(counter, unrolled=unrolled, **wanted)
+        return self.ask(daily, selection, include_pending=include_pending)
 
     def hourly(
         self,
         counter: str,
         *,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-        match: KeyMatch = ANY,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
         include_pending: bool = False,
         unrolled: bool = False,
+        **wanted: Unpack[Picked],
     ) -> Read[Hours]:
-        """(begin of the hour, total) for each hour in order, hours without counts as 0.
-
-        Where retention has rolled up days to months, it takes a ``start``, else it is a RolledUp
-        error; or, with ``unrolled``, the series begins behind them.
+        """(begin of the hour, total) for each hour in order, hours without counts as 0; the rest as
+        :meth:`daily`.
         """
-        wanted = Selection(
-            counter,
-            keys=wanted_keys(key, keys, match),
-            start=start,
-            end=end,
-            time_zone=time_zone,
-            unrolled=unrolled,
-        )
-        return self.ask(hourly, wanted, include_pending=include_pending)
+        selection = picked(counter, unrolled=unrolled, **wanted)
+        return self.ask(hourly, selection, include_pending=include_pending)
 
     def monthly(
-        self,
-        counter: str,
-        *,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-        match: KeyMatch = ANY,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
-        include_pending: bool = False,
+        self, counter: str, *, include_pending: bool = False, **wanted: Unpack[Picked]
     ) -> Read[list[tuple[date, int]]]:
         """(first day of the month, total) for each month in order, those without counts as 0."""
-        wanted = Selection(
-            counter, keys=wanted_keys(key, keys, match), start=start, end=end, time_zone=time_zone
-        )
-        return self.ask(monthly, wanted, include_pending=include_pending)
+        return self.ask(monthly, picked(counter, **wanted), include_pending=include_pending)
 
     def many(
         self,
         counter: str,
         keys: Iterable[str],
         *,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
         include_pending: bool = False,
+        **days: Unpack[Days],
     ) -> Read[dict[str, int]]:
         """The totals of many keys at once, in their order; 0 for those without counts."""
-        wanted = Selection(counter, keys=list(keys), start=start, end=end, time_zone=time_zone)
+        wanted = Selection(counter, keys=list(keys), **days)
         return self.ask(many, wanted, include_pending=include_pending)
 
     def top(
         self,
         counter: str,
         *,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
         n: int = 10,
         match: KeyMatch = ANY,
         include_pending: bool = False,
+        **days: Unpack[Days],
     ) -> Read[list[tuple[str, int]]]:
         """The ``n`` keys with the largest totals, of those that match: (key, total), largest first,
         then by key.
         """
-        wanted = Selection(
-            counter,
-            keys=wanted_keys(None, None, match),
-            start=start,
-            end=end,
-            time_zone=time_zone,
-        )
+        wanted = picked(counter, match=match, **days)
         return self.ask(partial(by_key, limit=n), wanted, include_pending=include_pending)
 
     def by_key(
         self,
         counter: str,
         *,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
         match: KeyMatch = ANY,
         include_pending: bool = False,
+        **days: Unpack[Days],
     ) -> Read[list[tuple[str, int]]]:
         """(key, total) for every key of the range that matches, largest first, then by key."""
-        wanted = Selection(
-            counter,
-            keys=wanted_keys(None, None, match),
-            start=start,
-            end=end,
-            time_zone=time_zone,
-        )
+        wanted = picked(counter, match=match, **days)
         return self.ask(by_key, wanted, include_pending=include_pending)
 
     def counters(
         self,
         *,
-        start: date | None = None,
-        end: date | None = None,
-        time_zone: str | None = None,
         visible: Callable[[str], bool] = lambda name: True,
         include_pending: bool = False,
+        **days: Unpack[Days],
     ) -> Read[dict[str, int]]:
         """The totals of all counters that are visible, by name."""
-        wanted = Selection(start=start, end=end, time_zone=time_zone, visible=visible)
+        wanted = Selection(visible=visible, **days)
         return self.ask(counters, wanted, include_pending=include_pending)
 
     def names(
@@ -371,7 +301,7 @@ class Reads:
 
             def once(session: Session, found: Queue = found, in_force: Policies = in_force) -> T:
                 pending = settle(session, found, in_force)
-                queued = _Queued(found, wanted, pending, in_force)
+                queued = _Queued(found.asked, wanted, pending, in_force)
                 return work(Snapshot(session, found.applied_up_to, None, queued))
 
             try:
@@ -386,55 +316,49 @@ class _Queued:
     """The queue of a moment.
 
     Attributes:
-        found: what it held before the snapshot began.
+        asked: Redis's time before it was read.
         wanted: which rows of it were read; no read is about others.
         pending: what of them is not in the snapshot.
         policies: those by which they were put into buckets.
     """
 
-    found: Queue
+    asked: datetime
     wanted: Selection
     pending: Pending
     policies: Policies
 
 
+@dataclass(slots=True)
 class Snapshot:
     """One moment, of which any number of questions can be asked.
 
-    Args:
+    Attributes:
         session: in the snapshot.
         complete: everything that reached Redis before this time is in it.
         reason: why that is not known.
         queued: what the queue held; None: it was not read, and nothing pending is asked for.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        complete: datetime | None,
-        reason: StreamError | None,
-        queued: _Queued | None = None,
-    ) -> None:
-        self.session = session
-        self._complete = complete
-        self._reason = reason
-        self._queued = queued
-        self._cells: dict[str, dict[Cell, int]] | None = None
+    session: Session
+    complete: datetime | None
+    reason: StreamError | None
+    queued: _Queued | None = None
+    _cells: dict[str, dict[Cell, int]] | None = None
 
     def ask(self, question: Question[T], wanted: Selection, include_pending: bool) -> Read[T]:
         """The answer of this moment."""
-        pending, complete = Pending(), self._complete
+        pending, complete = Pending(), self.complete
         if include_pending:
-            if self._queued is None:
+            if self.queued is None:
                 raise ValueError("of this moment the queue was not read: ask for what is pending")
-            pending, complete = self._of(self._queued, wanted), self._queued.found.asked
+            pending, complete = self._of(self.queued, wanted), self.queued.asked
         value = question(self.session, wanted, pending)
         return Read(
             value=value,
             complete_up_to=complete,
             pending=pending.entries,
             rolled_up_to=rolled_up_to(self.session, wanted.counter, wanted.visible),
-            unknown_because=self._reason,
+            unknown_because=self.reason,
         )
 
     def _of(self, queued: _Queued, wanted: Selection) -> Pending:

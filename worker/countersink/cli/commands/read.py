@@ -22,7 +22,7 @@ from countersink.reads.query import COLUMNS, Answer, Query, ask
 from countersink.reads.rows import COLUMNS as EXPORT_COLUMNS
 from countersink.reads.rows import Value, rows
 from countersink.store import RolledUp, Store, StoreError, UnknownCounter
-from countersink.store.totals.selection import KeyMatch, Selection, check_days
+from countersink.store.totals.selection import KeyMatch, Selection, wanted_keys
 from countersink.stream.connection import connect
 
 
@@ -57,18 +57,17 @@ _OPTIONS: Final = (
 
 
 def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: the options that choose totals; the command gets them as a ``query`` that lacks
-    its counter and ``by``.
+    """Decorator: the options that choose totals; the command gets them as a ``selection`` that
+    lacks its counter.
     """
 
     @wraps(function)
     def choosing(*, start: date | None, end: date | None, **given: Any) -> None:
-        with values_checked():
-            check_days(start, end)
-            match = KeyMatch(**{name: given.pop(name) for name in _MATCH})
         zone = given.pop("time_zone")
-        query = Query(counter=None, by="", start=start, end=end, time_zone=zone, match=match)
-        function(query=query, **given)
+        with values_checked():
+            keys = wanted_keys(None, None, KeyMatch(**{name: given.pop(name) for name in _MATCH}))
+            selection = Selection(keys=keys, start=start, end=end, time_zone=zone)
+        function(selection=selection, **given)
 
     return settings.together(*_OPTIONS)(choosing)
 
@@ -98,7 +97,7 @@ def totals_command(
     counter: str | None,
     everything: bool,
     by: str | None,
-    query: Query,
+    selection: Selection,
     top: int | None,
     include_pending: bool,
     format: str,
@@ -117,7 +116,8 @@ def totals_command(
     by = by or ("counter" if everything else "key" if top else "day")
     if top and by not in ("key", "counter"):
         raise Misuse(f"--top goes with --by key or --by counter, not --by {by}")
-    query = replace(query, counter=counter, by=by, top=top, include_pending=include_pending)
+    selection = replace(selection, counter=counter)
+    query = Query(selection, by=by, top=top, include_pending=include_pending)
     if include_pending:
         settings.needed(redis_url, "redis")
     answer = _ask(query, settings.needed(mysql_url, "mysql"), redis_url)
@@ -214,7 +214,7 @@ def export_command(
     counters: Sequence[str],
     everything: bool,
     by: str,
-    query: Query,
+    selection: Selection,
     file: Path | None,
     format: str,
     redis_url: str | None,
@@ -236,11 +236,11 @@ def export_command(
         # Before the snapshot: what was acknowledged by now is in it.
         known = Reads(store, client).names()
         names = known.value if everything else list(dict.fromkeys(counters))
-        written = _Rows(store, names, by, replace(query.selection, unrolled=True))  # and said so
+        written = _Rows(store, names, by, replace(selection, unrolled=True))  # and said so
         with _destination(file) as opened, _told():
             write(opened, EXPORT_COLUMNS[by], iter(written))
         gone = None
-        if by in ("day", "hour", "key-day") and query.start is None:
+        if by in ("day", "hour", "key-day") and selection.start is None:
             rolled = [known.rolled_up_to] if everything else map(store.totals.rolled_up_to, names)
             gone = max((day for day in rolled if day is not None), default=None)
     complete = output.iso(known.complete_up_to)

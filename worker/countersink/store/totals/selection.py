@@ -7,7 +7,7 @@ Keys are chosen byte by byte, as the table compares them.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import date, datetime
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.store.sql import marks, parts
@@ -245,6 +245,39 @@ def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = A
         match = replace(match, keys=(*match.keys, *chosen))
     # Named one by one, and no others: those that are left are known here.
     return match if match.prefix else [each for each in match.keys if each in match]
+
+
+class Days(TypedDict, total=False):
+    """A range of days, both ends inclusive, and whose days they are: as of :class:`Selection`."""
+
+    start: date | None
+    end: date | None
+    time_zone: str | None
+
+
+class Picked(Days, total=False):
+    """A range of days, and keys as :func:`wanted_keys` takes them."""
+
+    key: str | None
+    keys: Sequence[str] | None
+    match: KeyMatch
+
+
+def picked(
+    counter: str,
+    *,
+    key: str | None = None,
+    keys: Sequence[str] | None = None,
+    match: KeyMatch = ANY,
+    unrolled: bool = False,
+    **days: Unpack[Days],
+) -> Selection:
+    """What is wanted of one counter.
+
+    Raises:
+        ValueError, TypeError: as :func:`wanted_keys` and :class:`Selection`.
+    """
+    return Selection(counter, keys=wanted_keys(key, keys, match), unrolled=unrolled, **days)
 
 
 def _any_of(keys: Iterable[bytes], prefixes: Iterable[bytes], args: list[object]) -> str:

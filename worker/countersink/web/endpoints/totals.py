@@ -20,6 +20,7 @@ from countersink.reads.query import COLUMNS, Answer, Query, ask
 from countersink.runtime.limits import check_counter
 from countersink.store.counters.buckets import MAX_MONTHS
 from countersink.store.errors import UnknownCounter
+from countersink.store.totals.selection import Selection
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import csv_answer, freshness, json_answer, wants_csv
 from countersink.web.http.openapi import NOT_VALID, closed_object, read_responses
@@ -36,9 +37,9 @@ from countersink.web.http.parameters import (
     TIME_ZONE,
     Parameter,
     choice,
-    key_match,
     number,
     own_counter,
+    picked_keys,
     read_parameters,
     refuse,
     require_own,
@@ -143,17 +144,20 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
         raise refuse("top", f"it goes with by=key or by=counter, not by={by}")
     if start and end and end < start:
         raise refuse("to", f"the range ends ({end}) before it begins ({start})")
-    return Query(
-        counter=counter,
-        by=by,
+    selection = Selection(
+        counter,
+        keys=picked_keys(given),
         start=start,
         end=end,
         time_zone=given["time_zone"],
+        visible=who.may_name,
+    )
+    return Query(
+        selection,
+        by=by,
         top=top,
-        match=key_match(given),
         most=MAX_NAMES,
         max_rows=MAX_ROWS,
-        visible=who.may_name,
         also=given.get("also", ()),
         include_pending=given["include_pending"],
     )
@@ -166,7 +170,7 @@ def _answer(
         answer = ask(services.reads, query)
     headers = freshness(answer.complete_up_to, answer.rolled_up_to, truncated=answer.truncated)
     if csv:
-        name = f"{query.counter or 'all'}-{query.by}.csv".replace(":", "_")
+        name = f"{query.selection.counter or 'all'}-{query.by}.csv".replace(":", "_")
         return csv_answer(
             request,
             answer.columns,
@@ -187,7 +191,7 @@ def _answer(
 
 def _content(query: Query, answer: Answer) -> dict[str, Any]:
     return {
-        "counter": query.counter,
+        "counter": query.selection.counter,
         "rows": answer.rows,
         "rolled_up_to": answer.rolled_up_to and answer.rolled_up_to.isoformat(),
         "truncated": answer.truncated,
@@ -314,9 +318,8 @@ def _scrape(
     with reads.group(sorted(names)):
         for name in sorted(names):
             query = Query(
-                counter=name,
+                Selection(name, keys=keys or None),
                 by="key" if keys or top else "total",
-                keys=keys,
                 top=top,
                 include_pending=include_pending,
             )

@@ -23,7 +23,7 @@ from countersink.runtime.limits import (
     text_bytes,
 )
 from countersink.store.counters import buckets
-from countersink.store.totals.selection import KeyMatch
+from countersink.store.totals.selection import KeyMatch, Keys, wanted_keys
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 
@@ -279,7 +279,7 @@ EXCLUDE_PREFIX: Final = Parameter(
     repeatable=True,
 )
 PICKED: Final = (KEYS, PREFIX, SEARCH, EXCLUDE_KEYS, EXCLUDE_PREFIX)
-"""Which keys; :func:`key_match` reads their values."""
+"""Which keys; :func:`picked_keys` reads their values."""
 COUNTER: Final[Mapping[str, Any]] = {
     "name": "counter",
     "in": "path",
@@ -290,15 +290,16 @@ COUNTER: Final[Mapping[str, Any]] = {
 }
 
 
-def key_match(given: Mapping[str, Any]) -> KeyMatch:
+def picked_keys(given: Mapping[str, Any]) -> Keys:
     """Which keys the values of :data:`PICKED` are about."""
-    return KeyMatch(
+    match = KeyMatch(
         keys=given["key"],
         prefix=given["prefix"],
         contains=given["search"],
         exclude_keys=given["exclude_key"],
         exclude_prefix=given["exclude_prefix"],
     )
+    return wanted_keys(None, None, match)
 
 
 def own_counter(request: Request, who: Identity) -> str:
