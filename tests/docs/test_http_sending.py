@@ -13,9 +13,7 @@ from tests.support.processes import PROJECT
 
 PAGE = (PROJECT / "docs/http.md").read_text("utf-8")
 SENDING = PAGE.partition("\n## Sending\n")[2].partition("\n## ")[0]
-ROUTES = {
-    route.operation["operationId"]: route for route in (*increments.ROUTES, *sequences.ROUTES)
-}
+ROUTES = {route.name: route for route in (*increments.ROUTES, *sequences.ROUTES)}
 
 
 def statuses(part: str) -> set[str]:
@@ -25,7 +23,7 @@ def statuses(part: str) -> set[str]:
 
 def test_every_answer_to_increments_is_explained() -> None:
     part = SENDING.partition("\n### ")[0]
-    assert statuses(part) == set(ROUTES["addIncrements"].operation["responses"])
+    assert statuses(part) == set(ROUTES["addIncrements"].responses)
 
 
 def test_the_answers_to_numbers_are_those_of_the_document() -> None:
@@ -33,17 +31,17 @@ def test_the_answers_to_numbers_are_those_of_the_document() -> None:
     told = statuses(part)
     assert told
     # How a body of JSON is refused is told above.
-    assert told == set(ROUTES["nextValue"].operation["responses"]) - {"400", "413", "415"}
+    assert told == set(ROUTES["nextValue"].responses) - {"400", "413", "415"}
 
 
 def test_every_member_is_explained() -> None:
-    content = ROUTES["addIncrements"].operation["requestBody"]["content"]
+    content = (ROUTES["addIncrements"].body or {})["content"]
     one, _ = content["application/json"]["schema"]["oneOf"]
     told = re.findall(r"^\| `([a-z]+)` \|", SENDING, re.MULTILINE)
     assert told == list(one["properties"])
 
 
-@pytest.mark.parametrize("route", hits.ROUTES, ids=lambda route: route.operation["operationId"])
+@pytest.mark.parametrize("route", hits.ROUTES, ids=lambda route: route.name)
 def test_every_way_to_count_a_visit_is_there(route: Route) -> None:
     assert f"`{route.method} {route.path.replace(':path', '')}`" in SENDING
 

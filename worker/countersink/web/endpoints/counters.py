@@ -13,16 +13,14 @@ from countersink.reads.overview import MAX_DAYS, SORTS, WEEK, Glance, OverviewLi
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import freshness, json_answer
-from countersink.web.http.openapi import closed_object, read_responses
+from countersink.web.http.openapi import closed_object, object_schema, read_responses
 from countersink.web.http.parameters import (
-    COUNTER,
     INCLUDE_PENDING,
     Parameter,
     choice,
     flag,
     number,
     own_counter,
-    read_parameters,
 )
 from countersink.web.http.route import Route
 from countersink.web.read_pool import read_problems
@@ -83,7 +81,7 @@ _PARAMETERS: Final = (
 
 async def counters(request: Request, services: Services, who: Identity) -> Response:
     """Counters, each with its total and its last days."""
-    given = read_parameters(request, _PARAMETERS)
+    given = request.scope["countersink.given"]
     glance = Glance(
         search=given["search"],
         after=given["after"],
@@ -177,7 +175,6 @@ class Standings:
 
 async def counter(request: Request, services: Services, who: Identity) -> Response:
     """How one counter counts."""
-    read_parameters(request, ())
     name = own_counter(request, who)
     return await services.read_pool.run(request, who, _settings, request, services, name)
 
@@ -229,9 +226,8 @@ _OVERVIEW: Final = closed_object(
         "complete_up_to": {"type": ["string", "null"], "format": "date-time"},
     }
 )
-_SETTINGS: Final = {
-    "type": "object",
-    "properties": {
+_SETTINGS: Final = object_schema(
+    {
         "counter": {"type": "string"},
         "time_zone": {"type": "string"},
         "resolution": {"type": "string", "enum": ["day", "hour", "quarter"]},
@@ -244,21 +240,19 @@ _SETTINGS: Final = {
         "made": {"type": "boolean"},
         "policies": {"type": "array", "items": {"type": "object"}},
     },
-    "required": ["counter", "time_zone", "resolution", "policies"],
-}
+    required=["counter", "time_zone", "resolution", "policies"],
+)
 ROUTES: Final = (
     Route(
         "GET",
         "/v1/counters",
         counters,
         scope="read",
-        operation={
-            "operationId": "counters",
-            "summary": "All counters, with totals and last days",
-            "tags": ["reading"],
-            "parameters": [parameter.document() for parameter in _PARAMETERS],
-            "responses": read_responses(_OVERVIEW, csv=False),
-        },
+        parameters=_PARAMETERS,
+        name="counters",
+        tag="reading",
+        summary="All counters, with totals and last days",
+        responses=read_responses(_OVERVIEW, csv=False),
     ),
     Route(
         "GET",
@@ -266,13 +260,11 @@ ROUTES: Final = (
         counter,
         scope="read",
         shared=True,
-        operation={
-            "operationId": "counter",
-            "summary": "How a counter counts",
-            "tags": ["reading"],
-            "parameters": [COUNTER],
-            "responses": read_responses(_SETTINGS, csv=False, one=True),
-        },
+        parameters=(),
+        name="counter",
+        tag="reading",
+        summary="How a counter counts",
+        responses=read_responses(_SETTINGS, csv=False, one=True),
     ),
 )
 """The routes to counters."""

@@ -1,7 +1,7 @@
 """``/v1/dead``, ``/v1/dead/retry``, ``/v1/dead/drop``: limits, members of the answers, texts of
 refusals (409, 422); texts of reasons are in ``runtime/dead_letter.py``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
@@ -22,8 +22,8 @@ from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.openapi import closed_object, json_body, json_response, object_schema
-from countersink.web.http.parameters import Parameter, number, read_parameters
-from countersink.web.http.route import Route
+from countersink.web.http.parameters import Parameter, number
+from countersink.web.http.route import Handler, Route
 from countersink.web.services import Services
 
 MAX_ROWS: Final = 500
@@ -82,7 +82,7 @@ _PARAMETERS: Final = (
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/dead``."""
-    given = read_parameters(request, _PARAMETERS)
+    given = request.scope["countersink.given"]
     return JSONResponse(await services.run_in_session(_list, given["reason"], given["limit"]))
 
 
@@ -165,7 +165,6 @@ def _shortened(row: dict[str, object]) -> dict[str, object]:
 
 async def _choice(request: Request, services: Services, who: Identity) -> _Chosen:
     """What the body names."""
-    read_parameters(request, ())
     body = await bodies.read(request, services)
     try:
         choice = msgspec.convert(bodies.read_json(body), Choice)
@@ -258,60 +257,73 @@ _CHOICE: Final = json_body(
         ]
     }
 )
-_MORE: Final = {"409": {"description": "There are more than `most`; none was touched."}}
-
-
-def _answer(description: str, properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "200": json_response(description, object_schema(properties)),
-        "422": {"description": "A parameter or the body is not as it should be."},
-    }
-
-
-_LIST: Final[dict[str, Any]] = {
-    "operationId": "deadLetters",
-    "tags": ["system"],
-    "summary": "Dead letters, newest first",
-    "parameters": [parameter.document() for parameter in _PARAMETERS],
-    "responses": _answer(
-        "Dead letters, and how many there are of each reason.",
-        {
-            "rows": {"type": "array", "items": _ROW},
-            "by_reason": {"type": "object", "additionalProperties": _COUNT},
-            "reasons": {"type": "object", "additionalProperties": _REASON},
-            "total": _COUNT,
-            "up_to": {
-                "type": ["integer", "null"],
-                "description": "When the newest of all these was set aside, in Unix ms.",
-            },
+_NOT_VALID: Final = {"422": "A parameter or the body is not as it should be."}
+_LIST: Final = object_schema(
+    {
+        "rows": {"type": "array", "items": _ROW},
+        "by_reason": {"type": "object", "additionalProperties": _COUNT},
+        "reasons": {"type": "object", "additionalProperties": _REASON},
+        "total": _COUNT,
+        "up_to": {
+            "type": ["integer", "null"],
+            "description": "When the newest of all these was set aside, in Unix ms.",
         },
-    ),
-}
-_RETRY: Final[dict[str, Any]] = {
-    "operationId": "retryDeadLetters",
-    "tags": ["system"],
-    "summary": "Count dead letters after all, each exactly once",
-    "description": "What fails again stays. What may be counted already (`too_old`, `reconciled`)"
-    " is retried only by its ref or by reason. Asking twice counts once.",
-    "requestBody": _CHOICE,
-    "responses": _answer(
-        "What became of them.",
-        {"retried": _COUNT, "failed": _COUNT, "rows": _COUNT, "left_out": _COUNT},
+    }
+)
+_RETRIED: Final = object_schema(dict.fromkeys(("retried", "failed", "rows", "left_out"), _COUNT))
+
+
+def _on_choice(what: str, handler: Handler, done: Mapping[str, Any], **told: Any) -> Route:
+    """A route that does something with dead letters that the body names."""
+    return Route(
+        "POST",
+        f"/v1/dead/{what}",
+        handler,
+        scope="admin",
+        whole=True,
+        parameters=(),
+        name=f"{what}DeadLetters",
+        tag="system",
+        body=_CHOICE,
+        responses={
+            "200": done,
+            "409": "There are more than `most`; none was touched.",
+            **_NOT_VALID,
+        },
+        **told,
     )
-    | _MORE,
-}
-_DROP: Final[dict[str, Any]] = {
-    "operationId": "dropDeadLetters",
-    "tags": ["system"],
-    "summary": "Delete dead letters for good",
-    "description": "What they would have counted is never counted.",
-    "requestBody": _CHOICE,
-    "responses": _answer("How many are gone.", {"dropped": _COUNT}) | _MORE,
-}
+
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/v1/dead", listed, scope="read", whole=True, operation=_LIST),
-    Route("POST", "/v1/dead/retry", retried, scope="admin", whole=True, operation=_RETRY),
-    Route("POST", "/v1/dead/drop", dropped, scope="admin", whole=True, operation=_DROP),
+    Route(
+        "GET",
+        "/v1/dead",
+        listed,
+        scope="read",
+        whole=True,
+        parameters=_PARAMETERS,
+        name="deadLetters",
+        tag="system",
+        summary="Dead letters, newest first",
+        responses={
+            "200": json_response("Dead letters, and how many there are of each reason.", _LIST),
+            **_NOT_VALID,
+        },
+    ),
+    _on_choice(
+        "retry",
+        retried,
+        json_response("What became of them.", _RETRIED),
+        summary="Count dead letters after all, each exactly once",
+        description="What fails again stays. What may be counted already (`too_old`, `reconciled`)"
+        " is retried only by its ref or by reason. Asking twice counts once.",
+    ),
+    _on_choice(
+        "drop",
+        dropped,
+        json_response("How many are gone.", object_schema({"dropped": _COUNT})),
+        summary="Delete dead letters for good",
+        description="What they would have counted is never counted.",
+    ),
 )
 """The routes to dead letters, which may be of any counter, or of none."""

@@ -5,7 +5,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from functools import partial
 from typing import Any, Final
@@ -23,13 +23,9 @@ from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge
 from countersink.web.endpoints.increments import accept
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
-from countersink.web.http.parameters import (
-    COUNTER_NAME,
-    Parameter,
-    counter_of_path,
-    read_parameters,
-)
-from countersink.web.http.route import Route
+from countersink.web.http.openapi import path_parameter
+from countersink.web.http.parameters import Parameter, counter_of_path
+from countersink.web.http.route import Handler, Route
 from countersink.web.services import Services
 
 GIF: Final = bytes.fromhex(
@@ -96,7 +92,7 @@ async def pixel(request: Request, services: Services, who: Identity) -> Response
 
 async def number(request: Request, services: Services, who: Identity) -> Response:
     """Count a visit, and answer with a picture of the number."""
-    given = read_parameters(request, (_LABEL, _COUNT))
+    given = request.scope["countersink.given"]
     counter, key = _named(request)
     visits, total = 0, None
     if given["count"]:
@@ -258,50 +254,14 @@ class PublicCounters:
         return frozenset(filter(self._fits, self._services.store.snapshot(counter_names)))
 
 
-_COUNTER_PARAMETER: Final[dict[str, Any]] = {
-    "name": "counter",
-    "in": "path",
-    "required": True,
-    "schema": COUNTER_NAME,
+_REFUSED: Final = {
+    "403": "The counter is neither public nor the key's.",
+    "422": "There can be no such counter or key.",
+    "503": "The queue takes no more for now, or MySQL does not tell whether there is a counter that"
+    " fits a public pattern; nothing was counted.",
 }
-_REFUSED: Final[dict[str, Any]] = {
-    "403": {"description": "The counter is neither public nor the key's."},
-    "422": {"description": "There can be no such counter or key."},
-    "503": {
-        "description": "The queue takes no more for now, or MySQL does not tell whether there is"
-        " a counter that fits a public pattern; nothing was counted."
-    },
-}
-_KEY_PARAMETER: Final[dict[str, Any]] = {
-    "name": "key",
-    "in": "path",
-    "required": True,
-    "description": "May hold slashes.",
-    "schema": {"type": "string"},
-}
-
-
-def _beacon(id: str, ending: str) -> dict[str, Any]:
-    summary = "Count a visit: for navigator.sendBeacon. The body is not looked at."
-    if ending:
-        summary += f" The key ends in {ending}."
-    return _operation(id, summary, {"204": {"description": "It is counted."}}, [])
-
-
-def _operation(
-    id: str,
-    summary: str,
-    answer: dict[str, Any],
-    parameters: list[dict[str, Any]],
-) -> dict[str, Any]:
-    return {
-        "operationId": id,
-        "summary": summary,
-        "description": "Counters that the server is told are public need no key.",
-        "tags": ["sending"],
-        "parameters": [_COUNTER_PARAMETER, _KEY_PARAMETER, *parameters],
-        "responses": {**answer, **_REFUSED},
-    }
+_KEY: Final = path_parameter("key", description="May hold slashes.", schema={"type": "string"})
+_COUNTED: Final = {"204": "It is counted."}
 
 
 def _picture(media_type: str) -> dict[str, Any]:
@@ -309,40 +269,60 @@ def _picture(media_type: str) -> dict[str, Any]:
     return {"200": {"description": "A picture.", "content": {media_type: {"schema": schema}}}}
 
 
+def _route(
+    method: str,
+    ending: str,
+    handler: Handler,
+    name: str,
+    summary: str,
+    responses: Mapping[str, Any],
+    parameters: Sequence[Parameter] | None = None,
+) -> Route:
+    return Route(
+        method,
+        f"/hit/{{counter}}/{{key:path}}{ending}",
+        handler,
+        scope="ingest",
+        public=True,
+        parameters=parameters,
+        name=name,
+        tag="sending",
+        summary=summary,
+        description="Counters that the server is told are public need no key.",
+        other_parameters=[_KEY],
+        responses={**responses, **_REFUSED},
+    )
+
+
 ROUTES: Final = (
-    Route(
+    _route(
         "GET",
-        "/hit/{counter}/{key:path}.gif",
+        ".gif",
         pixel,
-        scope="ingest",
-        public=True,
-        operation=_operation(
-            "hitPixel", "Count a visit: a transparent pixel.", _picture("image/gif"), []
-        ),
+        "hitPixel",
+        "Count a visit: a transparent pixel.",
+        _picture("image/gif"),
     ),
-    Route(
+    _route(
         "GET",
-        "/hit/{counter}/{key:path}.svg",
+        ".svg",
         number,
-        scope="ingest",
-        public=True,
-        operation=_operation(
-            "hitBadge",
-            "Count a visit: a badge with the number, which takes the scope read where the counter"
-            " is not public.",
-            _picture("image/svg+xml"),
-            [_LABEL.document(), _COUNT.document()],
-        ),
+        "hitBadge",
+        "Count a visit: a badge with the number, which takes the scope read where the counter is"
+        " not public.",
+        _picture("image/svg+xml"),
+        (_LABEL, _COUNT),
     ),
     # One path may be of two routes: the document has to tell what each of them does with it.
     *(
-        Route(
+        _route(
             "POST",
-            f"/hit/{{counter}}/{{key:path}}{ending}",
+            ending,
             partial(beacon, ending=ending),
-            scope="ingest",
-            public=True,
-            operation=_beacon(f"hitBeacon{ending[1:].title()}", ending),
+            f"hitBeacon{ending[1:].title()}",
+            "Count a visit: for navigator.sendBeacon. The body is not looked at."
+            + (f" The key ends in {ending}." if ending else ""),
+            _COUNTED,
         )
         for ending in (".gif", ".svg", "")
     ),

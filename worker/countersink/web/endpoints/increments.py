@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -22,8 +22,8 @@ from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.bodies import read_json
-from countersink.web.http.openapi import json_response
-from countersink.web.http.parameters import COUNTER_NAME, choice, read_parameters
+from countersink.web.http.openapi import closed_object, json_response
+from countersink.web.http.parameters import COUNTER_NAME, choice
 from countersink.web.http.route import Route
 from countersink.web.options import DAY_S, WebOptions
 from countersink.web.services import Services
@@ -45,9 +45,7 @@ _WAIT: Final = choice(
 
 async def add(request: Request, services: Services, who: Identity) -> Response:
     """Accept increments: all of them, or none."""
-    wait: State | None = (
-        read_parameters(request, (_WAIT,))["wait"] if request.scope["query_string"] else None
-    )
+    wait: State | None = request.scope["countersink.given"]["wait"]
     media_type, name = _headers(request)
     bodies.check_json(media_type)
     body = await bodies.read(request, services)
@@ -314,11 +312,8 @@ def _no_json() -> Problem:
     return Problem(400, 'The body is not JSON: send {"counter": "page_views", "key": "/home"}')
 
 
-_INCREMENT: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["counter"],
-    "additionalProperties": False,
-    "properties": {
+_INCREMENT: Final = closed_object(
+    {
         "counter": COUNTER_NAME,
         "key": {
             "type": "string",
@@ -347,16 +342,15 @@ _INCREMENT: Final[dict[str, Any]] = {
             " counted once within `ledger_days`, however often it is sent.",
         },
     },
-}
-_ACCEPTED: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["accepted"],
-    "additionalProperties": False,
-    "properties": {
+    required=["counter"],
+)
+_ACCEPTED: Final = closed_object(
+    {
         "accepted": {"type": "integer", "minimum": 1},
-        "state": {"type": "string", "enum": ["accepted", "stored", "applied", "unknown"]},
+        "state": {"type": "string", "enum": list(get_args(State))},
     },
-}
+    required=["accepted"],
+)
 _BODY: Final[dict[str, Any]] = {
     "schema": {
         "oneOf": [
@@ -381,29 +375,25 @@ ROUTES: Final = (
         "/v1/increments",
         add,
         scope="ingest",
-        operation={
-            "operationId": "addIncrements",
-            "summary": "Count: one increment, or up to 1,000, all or none.",
-            "tags": ["sending"],
-            "parameters": [_WAIT.document(), _IDEMPOTENCY_KEY],
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": _BODY, "text/plain": _BODY},
-            },
-            "responses": {
-                "200": json_response("They are where `wait` asked for.", _ACCEPTED),
-                "202": json_response(
-                    "They are accepted: in this server's memory, and on their way."
-                    " State `unknown`: Redis had them, and has lost entries since; sent again"
-                    " with the same Idempotency-Key they count once all the same.",
-                    _ACCEPTED,
-                ),
-                "400": {"description": "The body is not JSON."},
-                "413": {"description": "Too many increments, or too many bytes."},
-                "415": {"description": "The body is announced as something else than JSON."},
-                "422": {"description": "Some increments are not valid; nothing was counted."},
-                "503": {"description": "The queue takes no more for now; nothing was counted."},
-            },
+        parameters=(_WAIT,),
+        name="addIncrements",
+        tag="sending",
+        summary="Count: one increment, or up to 1,000, all or none.",
+        other_parameters=[_IDEMPOTENCY_KEY],
+        body={"required": True, "content": {"application/json": _BODY, "text/plain": _BODY}},
+        responses={
+            "200": json_response("They are where `wait` asked for.", _ACCEPTED),
+            "202": json_response(
+                "They are accepted: in this server's memory, and on their way."
+                " State `unknown`: Redis had them, and has lost entries since; sent again"
+                " with the same Idempotency-Key they count once all the same.",
+                _ACCEPTED,
+            ),
+            "400": "The body is not JSON.",
+            "413": "Too many increments, or too many bytes.",
+            "415": "The body is announced as something else than JSON.",
+            "422": "Some increments are not valid; nothing was counted.",
+            "503": "The queue takes no more for now; nothing was counted.",
         },
     ),
 )

@@ -23,7 +23,7 @@ from countersink.web.endpoints.pages import page
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import read_object
 from countersink.web.http.openapi import NOT_VALID, closed_object, json_body, json_response
-from countersink.web.http.parameters import COUNTER_NAME, read_parameters, require_own
+from countersink.web.http.parameters import COUNTER_NAME, require_own
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
@@ -37,7 +37,6 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 async def create(request: Request, services: Services, who: Identity) -> Response:
     """``POST /v1/links``."""
-    read_parameters(request, ())
     asked = await read_object(request, services, _Asked)
     try:
         counter = check_counter(asked.counter)
@@ -59,14 +58,12 @@ async def create(request: Request, services: Services, who: Identity) -> Respons
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/links``."""
-    read_parameters(request, ())
     found = await services.run_in_session(links.list_links)
     return JSONResponse({"rows": [_document(one) for one in found if _is_theirs(one, who)]})
 
 
 async def revoke(request: Request, services: Services, who: Identity) -> Response:
     """``DELETE /v1/links/{id}``."""
-    read_parameters(request, ())
     id = request.path_params["id"]
     found = await services.run_in_session(links.list_links)
     if not any(one.id == id and _is_theirs(one, who) for one in found):
@@ -130,27 +127,23 @@ _BODY: Final = closed_object(
     },
     required=["counter"],
 )
-_NONE: Final = {"404": {"description": "There is no such link, or no longer."}}
-_NOT_VALID: Final = {"422": NOT_VALID}
-
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "POST",
         "/v1/links",
         create,
         scope="read",
-        operation={
-            "operationId": "createLink",
-            "tags": ["sharing"],
-            "summary": "Make a link that shows a counter, read-only, until it ends",
-            "description": "It ends with the key that it is made with, too.",
-            "requestBody": json_body(_BODY),
-            "responses": {
-                "201": json_response("The link.", closed_object(_MADE)),
-                "404": {"description": "Nothing was ever counted under this name."},
-                "409": {"description": "There are as many links as there may be."},
-                **_NOT_VALID,
-            },
+        parameters=(),
+        name="createLink",
+        tag="sharing",
+        summary="Make a link that shows a counter, read-only, until it ends",
+        description="It ends with the key that it is made with, too.",
+        body=json_body(_BODY),
+        responses={
+            "201": json_response("The link.", closed_object(_MADE)),
+            "404": "Nothing was ever counted under this name.",
+            "409": "There are as many links as there may be.",
+            "422": NOT_VALID,
         },
     ),
     Route(
@@ -158,17 +151,16 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/links",
         listed,
         scope="read",
-        operation={
-            "operationId": "links",
-            "tags": ["sharing"],
-            "summary": "The links that are valid: one's own, or with the scope admin all",
-            "responses": {
-                "200": json_response(
-                    "Links, without their tokens.",
-                    closed_object({"rows": {"type": "array", "items": closed_object(_LINK)}}),
-                ),
-                **_NOT_VALID,
-            },
+        parameters=(),
+        name="links",
+        tag="sharing",
+        summary="The links that are valid: one's own, or with the scope admin all",
+        responses={
+            "200": json_response(
+                "Links, without their tokens.",
+                closed_object({"rows": {"type": "array", "items": closed_object(_LINK)}}),
+            ),
+            "422": NOT_VALID,
         },
     ),
     Route(
@@ -176,14 +168,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/links/{id}",
         revoke,
         scope="read",
-        operation={
-            "operationId": "revokeLink",
-            "tags": ["sharing"],
-            "summary": "End a link: within two seconds it is refused",
-            "parameters": [
-                {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-            ],
-            "responses": {"204": {"description": "It has ended."}, **_NONE, **_NOT_VALID},
+        parameters=(),
+        name="revokeLink",
+        tag="sharing",
+        summary="End a link: within two seconds it is refused",
+        responses={
+            "204": "It has ended.",
+            "404": "There is no such link, or no longer.",
+            "422": NOT_VALID,
         },
     ),
     Route("GET", links.PAGE, shared_page, scope=None, hidden=True),

@@ -27,7 +27,8 @@ from countersink.store.errors import StoreError
 from countersink.stream.errors import StreamError
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
-from countersink.web.http.parameters import COUNTER_NAME, Parameter, read_parameters
+from countersink.web.http.openapi import closed_object
+from countersink.web.http.parameters import COUNTER_NAME, Parameter
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
@@ -65,7 +66,7 @@ COUNTER: Final = Parameter(
 
 async def live(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/live``."""
-    counters = frozenset(read_parameters(request, (COUNTER,))[COUNTER.name])
+    counters = frozenset(request.scope["countersink.given"][COUNTER.name])
     if not all(map(who.may_name, counters)):
         raise Problem(403, "This key is not for all of these counters")
     feed = services.one(Feed)
@@ -336,33 +337,17 @@ async def _send(send: Send, text: str) -> None:
         await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 
-_NEWS: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["counters", "complete_up_to", "today"],
-    "additionalProperties": False,
-    "properties": {
+_TODAY: Final = closed_object(
+    {"day": {"type": "string", "format": "date"}, "total": {"type": "integer"}}
+)
+_NEWS: Final = closed_object(
+    {
         "counters": {"type": "integer", "minimum": 0},
         "complete_up_to": {"type": ["string", "null"], "format": "date-time"},
-        "today": {
-            "type": "object",
-            "additionalProperties": {
-                "type": "object",
-                "required": ["day", "total"],
-                "additionalProperties": False,
-                "properties": {
-                    "day": {"type": "string", "format": "date"},
-                    "total": {"type": "integer"},
-                },
-            },
-        },
-    },
-}
-_TROUBLE: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["trouble"],
-    "additionalProperties": False,
-    "properties": {"trouble": {"const": True}},
-}
+        "today": {"type": "object", "additionalProperties": _TODAY},
+    }
+)
+_TROUBLE: Final = closed_object({"trouble": {"const": True}})
 _EVENT: Final[dict[str, Any]] = {
     "type": "object",
     "description": "Each event: OpenAPI 3.1 has no other word for it.",
@@ -375,21 +360,24 @@ _EVENT: Final[dict[str, Any]] = {
         }
     },
 }
-_OPERATION: Final[dict[str, Any]] = {
-    "operationId": "live",
-    "tags": ["system"],
-    "summary": "Live numbers, as server-sent events",
-    "description": "About once a second one event whose data is a JSON document: `counters`, how"
-    " many there are; `complete_up_to`; `today`, the day and its total of each named counter that"
-    ' has changed. `{"trouble": true}` where a server behind this one is away. The stream ends'
-    f" after {LIFE_S:.0f} seconds: open another one.",
-    "parameters": [COUNTER.document()],
-    "responses": {
-        "200": {"description": "Events.", "content": {MEDIA_TYPE: {"schema": _EVENT}}},
-        "422": {"description": "A name that no counter can have, or too many of them."},
-        "503": {"description": "Too many listen already."},
-    },
-}
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/v1/live", live, scope="read", operation=_OPERATION),
+    Route(
+        "GET",
+        "/v1/live",
+        live,
+        scope="read",
+        parameters=(COUNTER,),
+        name="live",
+        tag="system",
+        summary="Live numbers, as server-sent events",
+        description="About once a second one event whose data is a JSON document: `counters`, how"
+        " many there are; `complete_up_to`; `today`, the day and its total of each named counter"
+        ' that has changed. `{"trouble": true}` where a server behind this one is away. The stream'
+        f" ends after {LIFE_S:.0f} seconds: open another one.",
+        responses={
+            "200": {"description": "Events.", "content": {MEDIA_TYPE: {"schema": _EVENT}}},
+            "422": "A name that no counter can have, or too many of them.",
+            "503": "Too many listen already.",
+        },
+    ),
 )

@@ -1,7 +1,6 @@
 """``/v1/counters/{counter}/notes`` and ``/v1/notes``: read, write and delete notes on days, with
 statuses and texts; limits of notes are in ``store/counters/notes.py``."""
 
-from collections.abc import Sequence
 from datetime import UTC, date
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from countersink.web.endpoints.counters import require_counter
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import read_object
 from countersink.web.http.openapi import NOT_VALID, closed_object, json_body, json_response
-from countersink.web.http.parameters import COUNTER, END, START, day, own_counter, read_parameters
+from countersink.web.http.parameters import END, START, day, own_counter
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
@@ -29,7 +28,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
     """The notes on a counter's days, and those on the days of all counters."""
-    given = read_parameters(request, (START, END))
+    given = request.scope["countersink.given"]
     counter = await _known_counter(request, services, who)
     # Whoever has a link to one counter sees what is of that counter alone.
     names = [EVERY] if counter == EVERY else [counter] if who.link else [counter, EVERY]
@@ -39,7 +38,6 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
 
 async def write(request: Request, services: Services, who: Identity) -> Response:
     """Write the note on a day, in place of one that is there."""
-    read_parameters(request, ())
     day = _day(request)
     # Before the look at the counter, which takes from the client what it does not wait for.
     asked = await read_object(request, services, _Asked)
@@ -56,7 +54,6 @@ async def write(request: Request, services: Services, who: Identity) -> Response
 
 async def delete(request: Request, services: Services, who: Identity) -> Response:
     """Delete the note on a day."""
-    read_parameters(request, ())
     counter = _counter(request, who)
     day = _day(request)
     if not await services.run_in_session(notes.delete, counter, day):
@@ -107,79 +104,61 @@ _LIST: Final = closed_object({"rows": {"type": "array", "items": _NOTE}})
 _BODY: Final = closed_object(
     {"note": {"type": "string", "minLength": 1, "maxLength": notes.MAX_NOTE}}
 )
-_DAY: Final = {
-    "name": "day",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "format": "date"},
-}
 
 
-def _routes(of: str, path: str, parameters: Sequence[Any], **more: Any) -> tuple[Route, ...]:
+def _routes(path: str, *, one: bool) -> tuple[Route, ...]:
     """The routes to the notes of one counter, or of all."""
-    name, words = ("Note", "a counter's") if "{" in path else ("CommonNote", "every counter's")
-    missing = {"404": {"description": "There is no such counter, or no note on this day."}}
-    not_valid = {"422": NOT_VALID}
-    on_day = [*parameters, _DAY]
-    days = [START.document(), END.document()]
+    of, name, words = (
+        ("counter", "Note", "a counter's") if one else ("common", "CommonNote", "every counter's")
+    )
+    refused = {"404": "There is no such counter, or no note on this day.", "422": NOT_VALID}
     return (
         Route(
             "GET",
             path,
             listed,
             scope="read",
-            shared=bool(parameters),
-            operation={
-                "operationId": f"{of}Notes",
-                "tags": ["notes"],
-                "summary": f"The notes on {words} days",
-                "parameters": [*parameters, *days],
-                "responses": {
-                    "200": json_response("Notes, by day.", _LIST),
-                    **missing,
-                    **not_valid,
-                },
-            },
+            shared=one,
+            parameters=(START, END),
+            name=f"{of}Notes",
+            tag="notes",
+            summary=f"The notes on {words} days",
+            responses={"200": json_response("Notes, by day.", _LIST), **refused},
         ),
         Route(
             "PUT",
             f"{path}/{{day}}",
             write,
             scope="admin",
-            operation={
-                "operationId": f"put{name}",
-                "tags": ["notes"],
-                "summary": f"Write the note on one of {words} days",
-                "parameters": on_day,
-                "requestBody": json_body(_BODY),
-                "responses": {
-                    "200": json_response("The note.", _NOTE),
-                    "409": {"description": "There are as many notes as there may be."},
-                    **missing,
-                    **not_valid,
-                },
+            whole=not one,
+            parameters=(),
+            name=f"put{name}",
+            tag="notes",
+            summary=f"Write the note on one of {words} days",
+            body=json_body(_BODY),
+            responses={
+                "200": json_response("The note.", _NOTE),
+                "409": "There are as many notes as there may be.",
+                **refused,
             },
-            **more,
         ),
         Route(
             "DELETE",
             f"{path}/{{day}}",
             delete,
             scope="admin",
-            operation={
-                "operationId": f"delete{name}",
-                "tags": ["notes"],
-                "summary": f"Delete the note on one of {words} days",
-                "parameters": on_day,
-                "responses": {"204": {"description": "It is gone."}, **missing, **not_valid},
-            },
-            **more,
+            whole=not one,
+            parameters=(),
+            name=f"delete{name}",
+            tag="notes",
+            summary=f"Delete the note on one of {words} days",
+            responses={"204": "It is gone.", **refused},
         ),
     )
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    *_routes("counter", "/v1/counters/{counter}/notes", [COUNTER]),
-    *_routes("common", "/v1/notes", [], whole=True),
+    *_routes("/v1/counters/{counter}/notes", one=True),
+    *_routes("/v1/notes", one=False),
 )
 """The routes to notes."""

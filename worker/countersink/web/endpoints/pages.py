@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -311,28 +311,11 @@ def _variable(name: str) -> str:
     return "module_" + name.removesuffix(".js")
 
 
-_FORM_OPERATION: Final[dict[str, Any]] = {
-    "summary": "Log in to the dashboard with a key",
-    "requestBody": {
-        "required": True,
-        "content": {
-            FORM: {
-                "schema": {
-                    "type": "object",
-                    "required": ["key"],
-                    "properties": {"key": {"type": "string"}},
-                }
-            }
-        },
-    },
-    "responses": {},
-}
-
 ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/", dashboard, scope="read", hidden=True),
     Route("GET", "/login", login_page, scope=None, hidden=True),
     Route("GET", "/favicon.ico", icon, scope=None, hidden=True),
     Route("GET", "/static/{version}/{file:path}", static, scope=None, hidden=True),
-    Route("POST", "/login", login, scope=None, operation=_FORM_OPERATION, hidden=True),
+    Route("POST", "/login", login, scope=None, hidden=True),
     Route("POST", "/logout", logout, scope=None, hidden=True),
 )

@@ -12,8 +12,13 @@ from countersink.store.errors import SequenceExhausted, SequenceUncertain
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
-from countersink.web.http.openapi import json_body, json_response
-from countersink.web.http.parameters import read_parameters
+from countersink.web.http.openapi import (
+    closed_object,
+    json_body,
+    json_response,
+    object_schema,
+    path_parameter,
+)
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
@@ -32,7 +37,6 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
 async def take(request: Request, services: Services, who: Identity) -> Response:
     """Hand out the next value, or a block of them."""
     name = _name(request, who)
-    read_parameters(request, ())
     asked = await _asked(request, services)
     sequences = services.store.sequences
     try:
@@ -60,7 +64,6 @@ async def peek(request: Request, services: Services, who: Identity, ending: str 
     """The last value that was handed out, of a sequence whose name ends in ``ending``."""
     request.path_params["name"] += ending
     name = _name(request, who)
-    read_parameters(request, ())
     try:
         value = await services.read_pool.run(request, who, services.store.sequences.peek, name)
     except ValueError as error:
@@ -90,53 +93,30 @@ async def _asked(request: Request, services: Services) -> _Asked:
 
 
 def _name_of(longest: int) -> dict[str, Any]:
-    return {
-        "name": "name",
-        "in": "path",
-        "required": True,
-        "description": f"At most {longest} bytes of UTF-8; may hold slashes.",
-        "schema": {"type": "string", "maxLength": longest},
-    }
+    return path_parameter(
+        "name",
+        description=f"At most {longest} bytes of UTF-8; may hold slashes.",
+        schema={"type": "string", "maxLength": longest},
+    )
 
 
-def _last_value(id: str, summary: str, longest: int) -> dict[str, Any]:
-    return {
-        "operationId": id,
-        "summary": summary,
-        "tags": ["sequences"],
-        "parameters": [_name_of(longest)],
-        "responses": {
-            "200": json_response("The number of the current period.", _VALUE),
-            "422": {"description": "There can be no such name or parameter."},
-        },
-    }
-
-
-_VALUE: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["name", "value"],
-    "properties": {"name": {"type": "string"}, "value": {"type": ["integer", "null"]}},
-}
-_BLOCK: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["name", "first", "last", "step"],
-    "properties": {
+_VALUE: Final = object_schema({"name": {"type": "string"}, "value": {"type": ["integer", "null"]}})
+_BLOCK: Final = object_schema(
+    {
         "name": {"type": "string"},
         "first": {"type": "integer"},
         "last": {"type": "integer"},
         "step": {"type": "integer"},
-    },
-}
+    }
+)
 _INT64: Final[dict[str, Any]] = {
     "type": ["integer", "null"],
     "format": "int64",
     "minimum": -(2**63),
     "maximum": 2**63 - 1,
 }
-_BODY: Final[dict[str, Any]] = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
+_BODY: Final = closed_object(
+    {
         "step": {
             **_INT64,
             "not": {"const": 0},
@@ -150,58 +130,63 @@ _BODY: Final[dict[str, Any]] = {
             "description": "A block of so many values at once.",
         },
     },
+    required=[],
+)
+_LAST_VALUE: Final = {
+    "200": json_response("The number of the current period.", _VALUE),
+    "422": "There can be no such name or parameter.",
 }
+_PATH: Final = "/v1/sequences/{name:path}"
 ROUTES: Final = (
     Route(
         "POST",
-        f"/v1/sequences/{{name:path}}{_NEXT}",
+        f"{_PATH}{_NEXT}",
         take,
         scope="ingest",
-        operation={
-            "operationId": "nextValue",
-            "summary": "Get your own number: nobody else gets it.",
-            "description": "A request that is sent again gets another number: the first one is"
-            " lost with the reply that was lost. Values have 64 bits; JavaScript's numbers 53.",
-            "tags": ["sequences"],
-            "parameters": [_name_of(MAX_NAME_BYTES)],
-            "requestBody": json_body(_BODY, required=False),
-            "responses": {
-                "200": json_response(
-                    "The number, or with `count` the block of numbers.",
-                    {"oneOf": [_VALUE, _BLOCK]},
-                ),
-                "400": {"description": "The body is not JSON."},
-                "409": {"description": "No value is left within the sequence's limits."},
-                "413": {"description": "The body is too large."},
-                "415": {"description": "The body is announced as something else than JSON."},
-                "422": {
-                    "description": "There can be no such name, step, start, count or parameter."
-                },
-                "503": {"description": "A number may be lost, or MySQL is away: ask again."},
-            },
+        parameters=(),
+        name="nextValue",
+        tag="sequences",
+        summary="Get your own number: nobody else gets it.",
+        description="A request that is sent again gets another number: the first one is"
+        " lost with the reply that was lost. Values have 64 bits; JavaScript's numbers 53.",
+        other_parameters=[_name_of(MAX_NAME_BYTES)],
+        body=json_body(_BODY, required=False),
+        responses={
+            "200": json_response(
+                "The number, or with `count` the block of numbers.",
+                {"oneOf": [_VALUE, _BLOCK]},
+            ),
+            "400": "The body is not JSON.",
+            "409": "No value is left within the sequence's limits.",
+            "413": "The body is too large.",
+            "415": "The body is announced as something else than JSON.",
+            "422": "There can be no such name, step, start, count or parameter.",
+            "503": "A number may be lost, or MySQL is away: ask again.",
         },
     ),
     # One path may be of two routes: the document has to tell what each of them does with it.
     Route(
         "GET",
-        f"/v1/sequences/{{name:path}}{_NEXT}",
+        f"{_PATH}{_NEXT}",
         partial(peek, ending=_NEXT),
         scope="read",
-        operation=_last_value(
-            "lastValueNext",
-            f"The last number of the sequence whose name ends in {_NEXT}.",
-            MAX_NAME_BYTES - len(_NEXT),
-        ),
+        parameters=(),
+        name="lastValueNext",
+        tag="sequences",
+        summary=f"The last number of the sequence whose name ends in {_NEXT}.",
+        other_parameters=[_name_of(MAX_NAME_BYTES - len(_NEXT))],
+        responses=_LAST_VALUE,
     ),
     Route(
         "GET",
-        "/v1/sequences/{name:path}",
+        _PATH,
         peek,
         scope="read",
-        operation=_last_value(
-            "lastValue",
-            "The last number that was handed out; null where none was.",
-            MAX_NAME_BYTES,
-        ),
+        parameters=(),
+        name="lastValue",
+        tag="sequences",
+        summary="The last number that was handed out; null where none was.",
+        other_parameters=[_name_of(MAX_NAME_BYTES)],
+        responses=_LAST_VALUE,
     ),
 )

@@ -14,9 +14,9 @@ from countersink.metrics.exposition import render
 from countersink.metrics.health import CachedAnswer, Health, probes
 from countersink.metrics.samples import installation_samples, producer_samples
 from countersink.metrics.table import Sample, Samples
+from countersink.store.api_keys import SCOPES
 from countersink.web.auth.register import Identity
 from countersink.web.http.openapi import json_response, object_schema
-from countersink.web.http.parameters import read_parameters
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
@@ -57,13 +57,11 @@ class SystemState:
 
 async def system(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/system``."""
-    read_parameters(request, ())
     return JSONResponse(dict(await services.one(SystemState).state()))
 
 
 async def whoami(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/whoami``."""
-    read_parameters(request, ())
     return JSONResponse(
         {
             "key": (not who.link and who.key_id) or None,
@@ -80,63 +78,65 @@ _TEXT: Final = {"type": ["string", "null"]}
 _COUNT: Final = {"type": "integer"}
 _LIST: Final = {"type": "array", "items": {"type": "object"}}
 
-_SYSTEM: Final[dict[str, Any]] = {
-    "operationId": "system",
-    "tags": ["system"],
-    "summary": "The state of the whole installation",
-    "description": "What `countersink info --format json` prints; looked at once a second.",
-    "responses": {
-        "200": json_response(
-            "Everything known; what MySQL did not tell is null.",
-            object_schema(
-                {
-                    "at": {"type": "string", "description": "ISO 8601, Redis's clock"},
-                    "backlog": _COUNT | {"description": "entries that wait in the queue"},
-                    "pending": _COUNT | {"description": "of those, delivered to a worker"},
-                    "oldest": _TEXT | {"description": "ISO 8601; since when the oldest waits"},
-                    "lag_ms": _COUNT | {"description": "milliseconds that the oldest has waited"},
-                    "rows_per_second": {"type": "number"},
-                    "dead": {"type": ["integer", "null"], "description": "dead letters"},
-                    "dead_by_reason": {"type": ["object", "null"]},
-                    "dead_unknown": _TEXT,
-                    "streams": _LIST,
-                    "workers": _LIST,
-                    "schedules": {"type": "object"},
-                },
-                ["at", "backlog", "pending", "oldest", "lag_ms", "streams", "workers", "schedules"],
-            ),
-        )
+_STATE: Final = object_schema(
+    {
+        "at": {"type": "string", "description": "ISO 8601, Redis's clock"},
+        "backlog": _COUNT | {"description": "entries that wait in the queue"},
+        "pending": _COUNT | {"description": "of those, delivered to a worker"},
+        "oldest": _TEXT | {"description": "ISO 8601; since when the oldest waits"},
+        "lag_ms": _COUNT | {"description": "milliseconds that the oldest has waited"},
+        "rows_per_second": {"type": "number"},
+        "dead": {"type": ["integer", "null"], "description": "dead letters"},
+        "dead_by_reason": {"type": ["object", "null"]},
+        "dead_unknown": _TEXT,
+        "streams": _LIST,
+        "workers": _LIST,
+        "schedules": {"type": "object"},
     },
-}
-
-_WHOAMI: Final[dict[str, Any]] = {
-    "operationId": "whoami",
-    "tags": ["system"],
-    "summary": "Whose key this is, and what it may do",
-    "responses": {
-        "200": json_response(
-            "The key, or nulls where none is needed.",
-            object_schema(
-                {
-                    "key": _TEXT | {"description": "the public part of the key"},
-                    "name": _TEXT,
-                    "scopes": {"type": "array", "items": {"enum": ["ingest", "read", "admin"]}},
-                    "counters": {
-                        "type": "array",
-                        "items": {"type": "string"},
-                        "description": "shell patterns of the counters it is for; empty: all",
-                    },
-                    "login": {"type": "boolean", "description": "by the cookie of the dashboard"},
-                    "link": _TEXT | {"description": "the id of the link that lets in, if one does"},
-                }
-            ),
-        )
-    },
-}
-
-ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/v1/system", system, scope="read", whole=True, operation=_SYSTEM),
-    Route("GET", "/v1/whoami", whoami, scope="read", shared=True, operation=_WHOAMI),
+    ["at", "backlog", "pending", "oldest", "lag_ms", "streams", "workers", "schedules"],
+)
+_WHO: Final = object_schema(
+    {
+        "key": _TEXT | {"description": "the public part of the key"},
+        "name": _TEXT,
+        "scopes": {"type": "array", "items": {"enum": list(SCOPES)}},
+        "counters": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "shell patterns of the counters it is for; empty: all",
+        },
+        "login": {"type": "boolean", "description": "by the cookie of the dashboard"},
+        "link": _TEXT | {"description": "the id of the link that lets in, if one does"},
+    }
+)
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/v1/system",
+        system,
+        scope="read",
+        whole=True,
+        parameters=(),
+        name="system",
+        tag="system",
+        summary="The state of the whole installation",
+        description="What `countersink info --format json` prints; looked at once a second.",
+        responses={
+            "200": json_response("Everything known; what MySQL did not tell is null.", _STATE)
+        },
+    ),
+    Route(
+        "GET",
+        "/v1/whoami",
+        whoami,
+        scope="read",
+        shared=True,
+        parameters=(),
+        name="whoami",
+        tag="system",
+        summary="Whose key this is, and what it may do",
+        responses={"200": json_response("The key, or nulls where none is needed.", _WHO)},
+    ),
 )
 
 
@@ -218,25 +218,21 @@ HEALTH_ROUTES: Final = (
         "/livez",
         livez,
         scope=None,
-        operation={
-            "summary": "Whether the process lives",
-            "description": "It says nothing of the servers behind it: starting this process again"
-            " would not bring them back.",
-            "tags": ["health"],
-            "responses": {"200": _text("It does.")},
-        },
+        tag="health",
+        summary="Whether the process lives",
+        description="It says nothing of the servers behind it: starting this process again"
+        " would not bring them back.",
+        responses={"200": _text("It does.")},
     ),
     Route(
         "GET",
         "/readyz",
         readyz,
         scope=None,
-        operation={
-            "summary": "Whether the process can take increments",
-            "description": "Redis answers, or there is a spool, and it was not told to stop.",
-            "tags": ["health"],
-            "responses": {"200": _text("It can."), "503": _text("It cannot, for now.")},
-        },
+        tag="health",
+        summary="Whether the process can take increments",
+        description="Redis answers, or there is a spool, and it was not told to stop.",
+        responses={"200": _text("It can."), "503": _text("It cannot, for now.")},
     ),
     Route(
         "GET",
@@ -244,15 +240,11 @@ HEALTH_ROUTES: Final = (
         metrics,
         scope="read",
         whole=True,
-        operation={
-            "summary": "Metrics for Prometheus",
-            "description": "Of this process and of the installation as a whole, in Prometheus' text"
-            " format, or OpenMetrics where Accept asks for it.",
-            "tags": ["health"],
-            "responses": {
-                "200": _text("The metrics.", "text/plain", "application/openmetrics-text")
-            },
-        },
+        tag="health",
+        summary="Metrics for Prometheus",
+        description="Of this process and of the installation as a whole, in Prometheus' text"
+        " format, or OpenMetrics where Accept asks for it.",
+        responses={"200": _text("The metrics.", "text/plain", "application/openmetrics-text")},
     ),
 )
 """Of the process; the last ones in the document."""

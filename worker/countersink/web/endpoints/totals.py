@@ -25,7 +25,6 @@ from countersink.web.auth.register import Identity
 from countersink.web.http.answers import csv_answer, freshness, json_answer, wants_csv
 from countersink.web.http.openapi import NOT_VALID, closed_object, read_responses
 from countersink.web.http.parameters import (
-    COUNTER,
     COUNTER_NAME,
     END,
     FORMAT,
@@ -40,11 +39,10 @@ from countersink.web.http.parameters import (
     number,
     own_counter,
     picked_keys,
-    read_parameters,
     refuse,
     require_own,
 )
-from countersink.web.http.route import Route
+from countersink.web.http.route import Handler, Route
 from countersink.web.read_pool import Kind, read_problems, unknown
 from countersink.web.services import Services
 
@@ -96,17 +94,18 @@ _TOP: Final = (N, *PICKED, *_RANGE, ALSO, *_REST)
 
 async def totals(request: Request, services: Services, who: Identity) -> Response:
     """Totals of a counter or of all, by day, hour, month or key, or one figure."""
-    return await _answered(request, services, who, read_parameters(request, _TOTALS))
+    return await _answered(request, services, who, request.scope["countersink.given"])
 
 
 async def series(request: Request, services: Services, who: Identity, by: str) -> Response:
     """A counter's days or hours."""
-    return await _answered(request, services, who, {**read_parameters(request, _SERIES), "by": by})
+    given = {**request.scope["countersink.given"], "by": by}
+    return await _answered(request, services, who, given)
 
 
 async def top(request: Request, services: Services, who: Identity) -> Response:
     """A counter's keys with the largest totals."""
-    given = read_parameters(request, _TOP)
+    given = request.scope["countersink.given"]
     return await _answered(request, services, who, {**given, "by": "key", "top": given["n"]})
 
 
@@ -215,12 +214,9 @@ _ROW_SCHEMAS: Final = {
 
 def _document(*columns: str) -> dict[str, Any]:
     """The schema of an answer whose rows may have these columns besides ``total``."""
-    row = {
-        "type": "object",
-        "properties": {name: _ROW_SCHEMAS[name] for name in (*columns, "total")},
-        "required": ["total"],
-        "additionalProperties": False,
-    }
+    row = closed_object(
+        {name: _ROW_SCHEMAS[name] for name in (*columns, "total")}, required=["total"]
+    )
     return closed_object(
         {
             "counter": {"type": ["string", "null"], "description": "null: all of them"},
@@ -245,24 +241,7 @@ def _document(*columns: str) -> dict[str, Any]:
     )
 
 
-def _operation(
-    name: str, summary: str, parameters: Sequence[Parameter], *columns: str, one: bool = True
-) -> dict[str, Any]:
-    return {
-        "operationId": name,
-        "summary": summary,
-        "tags": ["reading"],
-        "parameters": [
-            *([COUNTER] if one else []),
-            *(parameter.document() for parameter in parameters),
-        ],
-        "responses": read_responses(_document(*columns), one=one),
-    }
-
-
-_ANY: Final = ("counter", "day", "hour", "month", "key")
-
-
+_ANY: Final = _document("counter", "day", "hour", "month", "key")
 _SCRAPE_COUNTERS: Final = Parameter(
     "counter",
     check_counter,
@@ -270,6 +249,7 @@ _SCRAPE_COUNTERS: Final = Parameter(
     COUNTER_NAME,
     repeatable=True,
     most=MAX_COUNTERS,
+    required=True,
 )
 _SCRAPE_TOP: Final = number(
     "top", 1, 1_000, "One sample for each of the so many keys with the largest totals."
@@ -279,7 +259,7 @@ _SCRAPE: Final = (_SCRAPE_COUNTERS, KEYS, _SCRAPE_TOP, INCLUDE_PENDING)
 
 async def openmetrics(request: Request, services: Services, who: Identity) -> Response:
     """Totals as ``countersink_events_total{counter="…"}``."""
-    given = read_parameters(request, _SCRAPE)
+    given = request.scope["countersink.given"]
     names = list(dict.fromkeys(given["counter"]))
     if not names:
         raise refuse("counter", f"choose 1 to {MAX_COUNTERS} counters")
@@ -356,61 +336,63 @@ def _known(reads: Reads, query: Query) -> Answer | None:
         return None
 
 
-_SCRAPE_OPERATION: Final[dict[str, Any]] = {
-    "operationId": "openmetrics",
-    "summary": "Totals of chosen counters, for Prometheus",
-    "tags": ["reading"],
-    "parameters": [
-        {**_SCRAPE_COUNTERS.document(), "required": True},
-        *(parameter.document() for parameter in _SCRAPE[1:]),
-    ],
-    "responses": {
-        "200": {
-            "description": "OpenMetrics 1.0 text. A counter that nothing was ever counted as has"
-            " no sample.",
-            "content": {"application/openmetrics-text": {"schema": {"type": "string"}}},
-        },
-        "404": {"description": "Nothing was ever counted as any of these."},
-        "422": NOT_VALID,
-    },
-}
+def _of_counter(
+    name: str,
+    handler: Handler,
+    parameters: Sequence[Parameter],
+    summary: str,
+    document: Mapping[str, Any],
+) -> Route:
+    return Route(
+        "GET",
+        f"/v1/counters/{{counter}}/{name}",
+        handler,
+        scope="read",
+        shared=True,
+        parameters=parameters,
+        name=name,
+        tag="reading",
+        summary=summary,
+        responses=read_responses(document, one=True),
+    )
 
 
 ROUTES: Final = (
-    Route(
-        "GET",
-        "/v1/counters/{counter}/totals",
-        totals,
-        scope="read",
-        shared=True,
-        operation=_operation("totals", "A counter's totals", _TOTALS, *_ANY),
-    ),
+    _of_counter("totals", totals, _TOTALS, "A counter's totals", _ANY),
     *(
-        Route(
-            "GET",
-            f"/v1/counters/{{counter}}/{name}",
-            partial(series, by=by),
-            scope="read",
-            shared=True,
-            operation=_operation(name, f"A counter's {by}s", _SERIES, by),
-        )
+        _of_counter(name, partial(series, by=by), _SERIES, f"A counter's {by}s", _document(by))
         for name, by in (("daily", "day"), ("hourly", "hour"))
     ),
-    Route(
-        "GET",
-        "/v1/counters/{counter}/top",
-        top,
-        scope="read",
-        shared=True,
-        operation=_operation("top", "A counter's largest keys", _TOP, "key", "also"),
-    ),
+    _of_counter("top", top, _TOP, "A counter's largest keys", _document("key", "also")),
     Route(
         "GET",
         "/v1/totals",
         totals,
         scope="read",
-        operation=_operation("allTotals", "Totals of all counters", _TOTALS, *_ANY, one=False),
+        parameters=_TOTALS,
+        name="allTotals",
+        tag="reading",
+        summary="Totals of all counters",
+        responses=read_responses(_ANY),
     ),
-    Route("GET", "/v1/export/openmetrics", openmetrics, scope="read", operation=_SCRAPE_OPERATION),
+    Route(
+        "GET",
+        "/v1/export/openmetrics",
+        openmetrics,
+        scope="read",
+        parameters=_SCRAPE,
+        name="openmetrics",
+        tag="reading",
+        summary="Totals of chosen counters, for Prometheus",
+        responses={
+            "200": {
+                "description": "OpenMetrics 1.0 text. A counter that nothing was ever counted as"
+                " has no sample.",
+                "content": {"application/openmetrics-text": {"schema": {"type": "string"}}},
+            },
+            "404": "Nothing was ever counted as any of these.",
+            "422": NOT_VALID,
+        },
+    ),
 )
 """The routes to totals."""

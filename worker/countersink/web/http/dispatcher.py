@@ -21,6 +21,7 @@ from countersink.web.auth.origins import Hosts
 from countersink.web.errors import Problem
 from countersink.web.http.answers import compress
 from countersink.web.http.headers import complete, decode_target, read_headers
+from countersink.web.http.parameters import read_parameters
 from countersink.web.http.route import Route, RouteTable
 from countersink.web.services import Services
 
@@ -86,6 +87,8 @@ class Dispatcher:
             raise
         try:
             who = await self._authenticator.admit(route, headers, client, scope)
+            if route.parameters is not None:
+                scope["countersink.given"] = read_parameters(scope, route.parameters)
             return await route.handler(Request(scope, receive, send), self._services, who)
         except Exception as error:
             page = _page_instead(route, error) if route.hidden and _is_browser(scope) else None

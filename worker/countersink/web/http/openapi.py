@@ -20,6 +20,7 @@ from countersink.web.auth.credentials import COOKIE
 from countersink.web.auth.register import Identity
 from countersink.web.errors import MEDIA_TYPE, TITLES
 from countersink.web.http.answers import COMPLETE, CSV, ROLLED_UP, TRUNCATED
+from countersink.web.http.parameters import IN_PATH
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
@@ -64,6 +65,11 @@ _PROBLEM: Final[dict[str, Any]] = {
         "status": {"type": "integer", "minimum": 400, "maximum": 599},
         "detail": {"type": "string"},
         "incident": {"type": "string", "description": "With status 500: find it in the log."},
+        "rolled_up_to": {
+            "type": "string",
+            "format": "date",
+            "description": "With status 422: the first day that can be asked for by day.",
+        },
         "errors": {
             "type": "array",
             "description": "What is wrong with which item.",
@@ -84,41 +90,8 @@ _INTRODUCTION: Final = (
     " is wrong is told as `application/problem+json`."
 )
 
-NOT_VALID: Final[Mapping[str, Any]] = {
-    "description": "A parameter is not valid, or the numbers do not tell what is asked for.",
-    "content": {
-        MEDIA_TYPE: {
-            "schema": {
-                "type": "object",
-                "required": ["type", "title", "status", "detail"],
-                "properties": {
-                    "type": {"type": "string"},
-                    "title": {"type": "string"},
-                    "status": {"type": "integer", "const": 422},
-                    "detail": {"type": "string"},
-                    "rolled_up_to": {
-                        "type": "string",
-                        "format": "date",
-                        "description": "The first day that can be asked for by day.",
-                    },
-                    "errors": {
-                        "type": "array",
-                        "description": "What is wrong with which parameter.",
-                        "items": {
-                            "type": "object",
-                            "required": ["parameter", "detail"],
-                            "properties": {
-                                "parameter": {"type": "string"},
-                                "detail": {"type": "string"},
-                            },
-                        },
-                    },
-                },
-            }
-        }
-    },
-}
-"""The answer to a question that cannot be answered (OpenAPI)."""
+NOT_VALID: Final = "A parameter is not valid, or the numbers do not tell what is asked for."
+"""Of the answer to a question that cannot be answered."""
 
 
 def document(routes: Iterable[Route], *, keys: bool = True, cookie: str = COOKIE) -> dict[str, Any]:
@@ -152,23 +125,35 @@ def document(routes: Iterable[Route], *, keys: bool = True, cookie: str = COOKIE
 
 
 def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
-    """A route's own operation with what every route has."""
-    made: dict[str, Any] = deepcopy(dict(route.operation))
-    made.setdefault("operationId", _operation_id(route))
-    if route.scope is not None:
-        made.setdefault("description", "")
-        made["description"] = f"{made['description']}\n\nScope: `{route.scope}`.".strip()
-    made["security"] = _security(route, keys)
-    _complete_parameters(route, made.setdefault("parameters", []))
-    responses: dict[str, Any] = made.setdefault("responses", {})
-    for status in _statuses(route, "requestBody" in made):
-        responses.setdefault(str(status), {"$ref": f"#/components/responses/Problem{status}"})
-    for code, response in responses.items():
-        # Whoever only says in words what is wrong means a problem.
-        plain = "content" not in response and "$ref" not in response
-        if plain and code.isdigit() and int(code) in TITLES:
-            responses[code] = {**problem(int(code)), **response}
+    """A route's operation, with what every route has."""
+    scope = route.scope and f"Scope: `{route.scope}`."
+    made: dict[str, Any] = {
+        "operationId": route.name or _operation_id(route),
+        "tags": [route.tag] if route.tag else [],
+        "summary": route.summary,
+        "description": "\n\n".join(filter(None, (route.description, scope))),
+        "security": _security(route, keys),
+        "parameters": _parameters(route),
+        "responses": {status: _response(status, told) for status, told in route.responses.items()},
+    }
+    if route.body is not None:
+        made["requestBody"] = route.body
+    for code in _statuses(route):
+        made["responses"].setdefault(str(code), {"$ref": f"#/components/responses/Problem{code}"})
     return made
+
+
+def _response(status: str, told: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Whoever only says in words what is wrong means a problem."""
+    if not isinstance(told, str):
+        return told
+    code = int(status)
+    return {**(problem(code) if code in TITLES else {}), "description": told}
+
+
+def path_parameter(name: str, **described: Any) -> dict[str, Any]:
+    """A parameter of a path: its description and schema."""
+    return {"name": name, "in": "path", "required": True, **described}
 
 
 def json_response(description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,22 +221,15 @@ def openapi_route(routes: Iterable[Route]) -> Route:
         PATH,
         answer,
         scope=None,
-        operation={
-            "summary": "This document",
-            "responses": {
-                "200": {
-                    "description": "OpenAPI 3.1.",
-                    "content": {"application/json": {"schema": {"type": "object"}}},
-                }
-            },
-        },
+        summary="This document",
+        responses={"200": json_response("OpenAPI 3.1.", {"type": "object"})},
     )
     return own
 
 
-def _statuses(route: Route, has_body: bool) -> list[int]:
+def _statuses(route: Route) -> list[int]:
     found = [*_EVERYWHERE]
-    if has_body:
+    if route.body is not None:
         found += _WITH_BODY
     if route.scope is not None or route.public:
         found += _WITH_KEY
@@ -265,13 +243,15 @@ def _security(route: Route, keys: bool) -> list[dict[str, list[str]]]:
     return needed if keys and not route.public else [{}, *needed]
 
 
-def _complete_parameters(route: Route, parameters: list[dict[str, Any]]) -> None:
-    described = {each.get("name") for each in parameters if each.get("in") == "path"}
-    for name in _PARAMETER.findall(route.path):
-        if name not in described:
-            parameters.append(
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            )
+def _parameters(route: Route) -> list[Mapping[str, Any]]:
+    described = {each["name"] for each in route.other_parameters}
+    in_path = [
+        path_parameter(name, **IN_PATH.get(name, {"schema": {"type": "string"}}))
+        for name in _PARAMETER.findall(route.path)
+        if name not in described
+    ]
+    query = [each.document() for each in route.parameters or ()]
+    return [*in_path, *route.other_parameters, *query]
 
 
 def _operation_id(route: Route) -> str:
@@ -317,5 +297,5 @@ def read_responses(
         "422": NOT_VALID,
     }
     if one:
-        made["404"] = {"description": "Nothing was ever counted under this name."}
+        made["404"] = "Nothing was ever counted under this name."
     return made

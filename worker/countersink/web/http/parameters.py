@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from countersink.runtime.limits import (
     MAX_COUNTER_LENGTH,
@@ -55,6 +56,7 @@ class Parameter:
         default: the value where it is not given; of a repeatable one the empty tuple.
         repeatable: may be given several times; its value is then a tuple.
         most: how many times.
+        required: for the document: it has to be given.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Parameter:
     default: Any = None
     repeatable: bool = False
     most: int = MAX_VALUES
+    required: bool = False
 
     def document(self) -> dict[str, Any]:
         """The parameter in OpenAPI 3.1."""
@@ -79,6 +82,8 @@ class Parameter:
         }
         if self.repeatable:
             found |= {"style": "form", "explode": True}
+        if self.required:
+            found["required"] = True
         return found
 
 
@@ -134,19 +139,21 @@ def _with_default(
     return Parameter(name, read, description, schema, default=default)
 
 
-def read_parameters(request: Request, known: Sequence[Parameter]) -> dict[str, Any]:
-    """The values of all ``known`` parameters, by name.
+def read_parameters(scope: Scope, known: Sequence[Parameter]) -> dict[str, Any]:
+    """The values of all ``known`` parameters of a request's query, by name.
 
     Bytes of the query that are no UTF-8 become lone surrogates, as everywhere where keys are text.
 
     Raises:
         Problem: 422.
     """
-    declared = {parameter.name: parameter for parameter in known}
     values: dict[str, Any] = {p.name: () if p.repeatable else p.default for p in known}
+    if not scope["query_string"]:
+        return values
+    declared = {parameter.name: parameter for parameter in known}
     errors: list[dict[str, str]] = []
     given: set[str] = set()
-    for name, text in _pairs(request):
+    for name, text in _pairs(scope["query_string"].decode("latin-1")):
         parameter = declared.get(name)
         if parameter is None:
             allowed = ", ".join(sorted(declared)) or "none"
@@ -169,8 +176,7 @@ def read_parameters(request: Request, known: Sequence[Parameter]) -> dict[str, A
     return values
 
 
-def _pairs(request: Request) -> list[tuple[str, str]]:
-    query = request.scope["query_string"].decode("latin-1")
+def _pairs(query: str) -> list[tuple[str, str]]:
     try:
         return parse_qsl(
             query,
@@ -280,14 +286,15 @@ EXCLUDE_PREFIX: Final = Parameter(
 )
 PICKED: Final = (KEYS, PREFIX, SEARCH, EXCLUDE_KEYS, EXCLUDE_PREFIX)
 """Which keys; :func:`picked_keys` reads their values."""
-COUNTER: Final[Mapping[str, Any]] = {
-    "name": "counter",
-    "in": "path",
-    "required": True,
-    "description": "The counter's name. Of `.` and `..` write `~.` and `~..`: clients take them for"
-    " steps in the path.",
-    "schema": COUNTER_NAME,
+IN_PATH: Final[Mapping[str, Mapping[str, Any]]] = {
+    "counter": {
+        "description": "The counter's name. Of `.` and `..` write `~.` and `~..`: clients take them"
+        " for steps in the path.",
+        "schema": COUNTER_NAME,
+    },
+    "day": {"schema": {"type": "string", "format": "date"}},
 }
+"""Parameters of paths, for the document; others are any text."""
 
 
 def picked_keys(given: Mapping[str, Any]) -> Keys:

@@ -2,7 +2,7 @@
 405 and their texts; the list of routes is in ``web/app.py``."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from countersink.store.api_keys import Scope
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
+from countersink.web.http.parameters import Parameter
 from countersink.web.services import Services
 
 _PARAMETER: Final = re.compile(r"\{([a-z_]+)(:path)?\}")
@@ -34,9 +35,15 @@ class Route:
         whole: it tells of the whole installation: keys for some counters only are refused.
         shared: whoever has a link to a counter is let in; the handler looks whether it is the
             counter that is asked for.
-        operation: the operation of the OpenAPI document (3.1): summary, parameters, requestBody,
-            responses. What every route has (401, 403, 429, …) is added to it.
+        parameters: of its query: their values are in ``scope["countersink.given"]``, by name; None:
+            whatever the query says is let be.
         hidden: not in the document: pages and their files.
+        name, tag, summary, description: of its operation in the OpenAPI document (3.1).
+        other_parameters: of its path and its headers, as the document has them; those of the path
+            that are any text need not be there.
+        body: what it takes, as the document has it; None: nothing.
+        responses: by status, as the document has them, or in words alone. What every route has
+            (401, 403, 429, …) is added.
     """
 
     method: str
@@ -47,8 +54,15 @@ class Route:
     public: bool = False
     whole: bool = False
     shared: bool = False
-    operation: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Sequence[Parameter] | None = None
     hidden: bool = False
+    name: str = ""
+    tag: str = ""
+    summary: str = ""
+    description: str = ""
+    other_parameters: Sequence[Mapping[str, Any]] = ()
+    body: Mapping[str, Any] | None = None
+    responses: Mapping[str, str | Mapping[str, Any]] = field(default_factory=dict)
 
 
 class RouteTable:
