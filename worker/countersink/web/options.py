@@ -8,8 +8,7 @@ from typing import Final
 
 from countersink.runtime.limits import MAX_AMOUNT
 from countersink.store.api_keys import check_pattern
-from countersink.web.auth.limits import Addresses
-from countersink.web.auth.origins import is_loopback
+from countersink.web.auth.origins import Addresses, is_loopback
 
 PORT: Final = 8321
 DAY_S: Final = 86_400.0

@@ -1,5 +1,5 @@
-"""Checks of the Host header (400, 421) and of origins against CSRF (403), with their texts; which
-headers show a proxy, and which addresses are loopback.
+"""Checks of the Host header (400, 421) and of origins against CSRF (403), with their texts; the
+client's address behind trusted proxies (IPv6 by /64); what shows a proxy, and what is loopback.
 
 A page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding) and then read and
 write here as if it were ours. Its name gives it away. Addresses need no list: no name resolves to
@@ -23,7 +23,16 @@ from countersink.web.errors import Problem
 
 _LOCAL: Final = frozenset(("localhost", "ip6-localhost", "localhost.localdomain"))
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
-_REMEMBERED: Final = 1_000
+_WITH_PORT: Final = re.compile(r"\[(?P<v6>[0-9A-Fa-f:.%]+)\](?::[0-9]*)?|(?P<v4>[0-9.]+):[0-9]*")
+UNKNOWN: Final = "unknown"
+"""Stands for whoever comes by a unix socket, or says what is no address."""
+_IPV6_PREFIX: Final = 64
+"""Bits that one customer has to himself: limits count per /64."""
+_REMEMBERED_HOSTS: Final = 1_000
+_REMEMBERED_PEERS: Final = 10_000
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_PORTS: Final = {"http": 80, "https": 443}
 _OF_PROXIES: Final = frozenset(
     (
         b"via",
@@ -94,7 +103,7 @@ class Hosts:
                 "This server does not answer to that name: start it with --allowed-host and the"
                 " name, or ask for it by its address",
             )
-        if len(self._good) < _REMEMBERED:
+        if len(self._good) < _REMEMBERED_HOSTS:
             self._good.add(host)
 
     def _ours(self, name: str) -> bool:
@@ -104,6 +113,67 @@ class Hosts:
             or name.endswith((".localhost", *self._below))
             or (_address(name) is not None and not _is_unspecified(name))
         )
+
+
+class Addresses:
+    """Finds the address that limits count by.
+
+    Args:
+        trusted: addresses and networks of proxies that are believed what they say in
+            ``X-Forwarded-For`` and ``X-Forwarded-Proto``.
+
+    Raises:
+        ValueError: one is neither.
+    """
+
+    def __init__(self, trusted: Iterable[str] = ()) -> None:
+        self._trusted: tuple[_Network, ...] = tuple(
+            ipaddress.ip_network(each, strict=False) for each in trusted
+        )
+        self._names: dict[str, str] = {}
+
+    def is_trusted(self, peer: str | None) -> bool:
+        """Whether this peer is a proxy of ours."""
+        if not self._trusted or peer is None:
+            return False
+        address = _unmapped(peer)
+        return address is not None and any(address in network for network in self._trusted)
+
+    def find(self, peer: str | None, forwarded_for: str | None) -> str:
+        """The name of the client: its address, of IPv6 its /64.
+
+        Args:
+            peer: the address of the connection.
+            forwarded_for: ``X-Forwarded-For``; from its right end, each is believed that a trusted
+                proxy has written there.
+        """
+        if forwarded_for is not None and self.is_trusted(peer):
+            for hop in reversed(forwarded_for.split(",")):
+                peer = _without_port(hop.strip())
+                if not self.is_trusted(peer):
+                    break
+        if peer is None:
+            return UNKNOWN
+        name = self._names.get(peer)
+        if name is None:
+            name = _name(peer)
+            if len(self._names) >= _REMEMBERED_PEERS:
+                self._names.clear()
+            self._names[peer] = name
+        return name
+
+
+def _name(peer: str) -> str:
+    address = _unmapped(peer)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
+    return UNKNOWN if address is None else str(address)
+
+
+def _without_port(hop: str) -> str:
+    """The address in ``192.0.2.1:4711`` or ``[2001:db8::1]:4711``, as some proxies write it."""
+    match = _WITH_PORT.fullmatch(hop)
+    return hop if match is None else match["v6"] or match["v4"]
 
 
 def is_own(headers: Mapping[bytes, bytes], scheme: str, *, silent: bool) -> bool:
@@ -159,10 +229,7 @@ def is_told(host: str) -> bool:
     """Whether browsers tell a server of this ``Host`` where a request comes from although it is not
     asked for by https: where they know that it is on their own machine (W3C Secure Contexts, 3.1).
     """
-    match = _HOST.fullmatch(host)
-    if match is None:
-        return False
-    name = match[1].lower().rstrip(".")
+    name = _host_name(host)
     address = _address(name)
     if address is None:
         return name == "localhost" or name.endswith(".localhost")
@@ -173,11 +240,14 @@ def is_told(host: str) -> bool:
 def is_of_this_machine(host: str) -> bool:
     """Whether a ``Host`` is one that only this machine leads to itself by: a loopback name or
     address, with or without a port."""
-    match = _HOST.fullmatch(host)
-    if match is None:
-        return False
-    name = match[1].lower().rstrip(".")
+    name = _host_name(host)
     return name.endswith(".localhost") or is_loopback(name.strip("[]"))
+
+
+def _host_name(host: str) -> str:
+    """Of a ``Host``, without a port; empty: it is malformed."""
+    match = _HOST.fullmatch(host)
+    return "" if match is None else match[1].lower().rstrip(".")
 
 
 def is_loopback(host: str) -> bool:
@@ -212,21 +282,17 @@ def refused() -> Problem:
 
 def _same(url: str, own: str) -> bool:
     try:
-        parts, ours = urlsplit(url.lower()), urlsplit(own)
-        return (parts.scheme, parts.hostname, _port(parts.port, parts.scheme)) == (
-            ours.scheme,
-            ours.hostname,
-            _port(ours.port, ours.scheme),
-        )
+        return _origin(url.lower()) == _origin(own)
     except ValueError:
         return False
 
 
-def _port(port: int | None, scheme: str) -> int | None:
-    return port if port is not None else {"http": 80, "https": 443}.get(scheme)
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _address(name: str) -> _Address | None:
     """The address that a host is, IPv6 in brackets or not; None: it is a name."""
     try:
         return ipaddress.ip_address(name.strip("[]"))
@@ -234,8 +300,14 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _is_unspecified(name: str) -> bool:
-    address = _address(name)
+def _unmapped(name: str) -> _Address | None:
+    """The same without its zone; one of IPv4 that is mapped to IPv6 is one of IPv4."""
+    address = _address(name.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address
+        return address.ipv4_mapped or address
+    return address
+
+
+def _is_unspecified(name: str) -> bool:
+    address = _unmapped(name)
     return address is not None and address.is_unspecified

@@ -86,14 +86,6 @@ class Credential:
     ends: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    any_made: bool
-    keys: list[api_keys.LiveKey]
-    logins: list[api_keys.LiveSession]
-    links: list[links.LiveLink]
-
-
 class Register:
     """Finds valid keys, logins and links.
 
@@ -164,24 +156,24 @@ class Register:
             StoreError: MySQL did not do its part; what was known stays.
         """
         began = self._clock()
-        found = await anyio.to_thread.run_sync(self._store.snapshot, _read, limiter=self._thread)
+        any_made, keys, logins, known_links = await anyio.to_thread.run_sync(
+            self._store.snapshot, _everything, limiter=self._thread
+        )
         self._began = began
         # Once there was a key, one is needed: also when somebody has emptied the table since.
-        self._any_made = self._any_made or found.any_made
-        self._keys = {
-            each.key.id: _known_key(each, began) for each in found.keys if each.key.scopes
-        }
-        self._warn({each.key.id for each in found.keys if not each.key.scopes})
+        self._any_made = self._any_made or any_made
+        self._keys = {each.key.id: _known_key(each, began) for each in keys if each.key.scopes}
+        self._warn({each.key.id for each in keys if not each.key.scopes})
         self._logins = {
             each.token_hash: Credential(
                 identity=replace(self._keys[each.api_key].identity, session=each.token_hash),
                 hash=each.token_hash,
                 ends=began + each.expires_in,
             )
-            for each in found.logins
+            for each in logins
             if each.api_key in self._keys
         }
-        self._links = {each.id: _known_link(each, began) for each in found.links}
+        self._links = {each.id: _known_link(each, began) for each in known_links}
         self._ended = {what: at for what, at in self._ended.items() if at >= began}
         for what in self._ended:
             self._drop(what)
@@ -262,8 +254,10 @@ class Register:
         return known if known is not None and self._clock() < known.ends else None
 
 
-def _read(session: Session) -> _Found:
-    return _Found(
+def _everything(
+    session: Session,
+) -> tuple[bool, list[api_keys.LiveKey], list[api_keys.LiveSession], list[links.LiveLink]]:
+    return (
         api_keys.any_made(session),
         api_keys.live(session),
         api_keys.live_logins(session),

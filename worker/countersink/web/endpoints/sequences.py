@@ -132,7 +132,7 @@ _BODY: Final = closed_object(
     },
     required=[],
 )
-_LAST_VALUE: Final = {
+_LAST_VALUE: Final[dict[str, Any]] = {
     "200": json_response("The number of the current period.", _VALUE),
     "422": "There can be no such name or parameter.",
 }

@@ -16,8 +16,7 @@ from starlette.types import Receive, Scope, Send
 from countersink.store.errors import Conflict, ReadInterrupted, Unavailable
 from countersink.stream.errors import StreamUnavailable
 from countersink.web.auth.authentication import Authenticator
-from countersink.web.auth.limits import Addresses
-from countersink.web.auth.origins import Hosts
+from countersink.web.auth.origins import Addresses, Hosts
 from countersink.web.errors import Problem
 from countersink.web.http.answers import compress
 from countersink.web.http.headers import complete, decode_target, read_headers
