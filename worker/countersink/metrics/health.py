@@ -52,22 +52,23 @@ class CachedAnswer(Generic[Answer]):
 
     def get(self) -> Answer | None:
         """The answer; None if it raised, or does not come in time."""
+        self.start()
         with self._lock:
-            if self._asked is None and time.monotonic() < self._good_until:
-                return self._answer
-            asked = self._asked
-            if asked is None:
-                asked = self._asked = threading.Event()
-                self._asked_at = time.monotonic()
-                # On a thread: it may hang for longer than anybody waits. There is just this one.
-                threading.Thread(
-                    target=self._run, args=(asked,), name="asking", daemon=True
-                ).start()
-            left = self._asked_at + self._within_s - time.monotonic()
-        if not asked.wait(max(0.0, left)):
+            asked, left = self._asked, self._asked_at + self._within_s - time.monotonic()
+        if asked is not None and not asked.wait(max(0.0, left)):
             return None
         with self._lock:
             return self._answer
+
+    def start(self) -> None:
+        """Ask, unless the last answer is good or somebody asks already; wait for nothing."""
+        with self._lock:
+            if self._asked is not None or time.monotonic() < self._good_until:
+                return
+            asked = self._asked = threading.Event()
+            self._asked_at = time.monotonic()
+            # On a thread: it may hang for longer than anybody waits. There is just this one.
+            threading.Thread(target=self._run, args=(asked,), name="asking", daemon=True).start()
 
     def _run(self, asked: threading.Event) -> None:
         answer: Answer | None = None
@@ -151,47 +152,30 @@ def probes(*, redis: str | None = None, mysql: str | None = None) -> Probes:
     Raises:
         StreamMisconfigured: the URL cannot be used.
     """
-    found: dict[str, Probe] = {}
+    asked: dict[str, Callable[[], bool]] = {}
     if redis is not None:
-        found["redis"] = _redis(redis)
+        client = connect_redis(redis, socket_timeout=ANSWER_S, client_name="countersink-probe")
+
+        def ping() -> bool:
+            with mapped():
+                return bool(client.ping())
+
+        asked["redis"] = ping
     if mysql is not None:
-        found["mysql"] = _mysql(mysql)
-    return found
+        url = mysql
+
+        def select() -> bool:
+            with connect_mysql(url, read_timeout=ANSWER_S) as session:  # the database is there
+                return bool(session.query("SELECT 1"))
+
+        asked["mysql"] = select
+    return {
+        name: CachedAnswer(ask, kept_s=KEPT_S, within_s=WITHIN_S) for name, ask in asked.items()
+    }
 
 
 def answering(probes: Probes) -> dict[str, bool]:
     """Which of them answer; all are asked at the same time."""
-    found: dict[str, bool] = {}
-
-    def look(name: str, probe: Probe) -> None:
-        found[name] = probe.get() is not None
-
-    threads = [
-        threading.Thread(target=look, args=each, name="probes", daemon=True)
-        for each in probes.items()
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {name: found.get(name, False) for name in probes}
-
-
-def _redis(url: str) -> Probe:
-    client = connect_redis(url, socket_timeout=ANSWER_S, client_name="countersink-probe")
-
-    def ask() -> bool:
-        with mapped():
-            return bool(client.ping())
-
-    return CachedAnswer(ask, kept_s=KEPT_S, within_s=WITHIN_S)
-
-
-def _mysql(url: str) -> Probe:
-    """It answers, and the database is there."""
-
-    def ask() -> bool:
-        with connect_mysql(url, read_timeout=ANSWER_S) as session:
-            return bool(session.query("SELECT 1"))
-
-    return CachedAnswer(ask, kept_s=KEPT_S, within_s=WITHIN_S)
+    for probe in probes.values():
+        probe.start()
+    return {name: probe.get() is not None for name, probe in probes.items()}

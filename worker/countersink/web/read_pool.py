@@ -7,11 +7,11 @@ gone.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final, Generic, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
@@ -37,8 +37,6 @@ MAX_PENDING_READS: Final = 8
 MAX_WAITING: Final = 16
 """Requests that may wait to read the queue."""
 RETRY_AFTER_S: Final = 5
-_CANCELLING: Final[set[asyncio.Task[None]]] = set()
-"""Held here until they are done: the event loop holds none."""
 
 T = TypeVar("T")
 Kind = Literal["one", "all", "pending"]
@@ -58,7 +56,6 @@ class _Holder:
     number: int = 0
 
 
-@dataclass(eq=False, slots=True)
 class ReadPool:
     """Runs reads in threads. For the event loop's thread.
 
@@ -70,21 +67,17 @@ class ReadPool:
         seconds: that one read may take, with the wait for its turn.
 
     Attributes:
-        one, all, pending: bound those of each kind that run at once.
+        limits: by kind, what bounds those that run at once.
     """
 
-    threads: int
-    seconds: float
-    one: anyio.CapacityLimiter = field(init=False)
-    all: anyio.CapacityLimiter = field(init=False)
-    pending: anyio.CapacityLimiter = field(init=False)
-    _holders: dict[tuple[str, Kind], _Holder] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Make the limiters."""
-        self.one = anyio.CapacityLimiter(self.threads)
-        self.all = anyio.CapacityLimiter(max(1, self.threads // 4))
-        self.pending = anyio.CapacityLimiter(1)
+    def __init__(self, threads: int, seconds: float) -> None:
+        self.limits: Final[Mapping[Kind, anyio.CapacityLimiter]] = {
+            "one": anyio.CapacityLimiter(threads),
+            "all": anyio.CapacityLimiter(max(1, threads // 4)),
+            "pending": anyio.CapacityLimiter(1),
+        }
+        self._seconds = seconds
+        self._holders: dict[tuple[str, Kind], _Holder] = {}
 
     @property
     def taken(self) -> int:
@@ -115,7 +108,7 @@ class ReadPool:
                 its time is over; as ``work``.
             ClientDisconnect: the client is gone.
         """
-        if kind == "pending" and self.pending.statistics().tasks_waiting >= MAX_WAITING:
+        if kind == "pending" and self.limits[kind].statistics().tasks_waiting >= MAX_WAITING:
             raise Problem(
                 503,
                 f"{MAX_WAITING} requests with include_pending wait for their turn already: ask"
@@ -123,11 +116,41 @@ class ReadPool:
                 retry_after=10,
             )
         holder = who.key_id or request.scope["countersink.client"]
-        return await _Read(self, holder, kind, partial(work, *args)).answer(request)
+        begun, cancellation = asyncio.Event(), Cancellation()
 
-    def limiter(self, kind: Kind) -> anyio.CapacityLimiter:
-        """What bounds all reads of a kind."""
-        return {"one": self.one, "all": self.all, "pending": self.pending}[kind]
+        def in_thread() -> T:
+            with cancellation.applied():
+                return work(*args)
+
+        async def read() -> T:
+            with self.held(holder, kind) as own:
+                async with own, self.limits[kind]:
+                    begun.set()  # from here on it has a thread, until that has ended
+                    return await anyio.to_thread.run_sync(
+                        in_thread, limiter=anyio.CapacityLimiter(1)
+                    )
+
+        reading = asyncio.create_task(read())
+        gone = asyncio.create_task(_gone(request))
+        try:
+            await asyncio.wait(
+                {reading, gone}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if reading.done():
+                return reading.result()
+            if gone.done():
+                raise ClientDisconnect
+            raise _too_slow(self._seconds)
+        except ReadInterrupted as error:  # the server has looked at the clock
+            raise _too_slow(self._seconds) from error
+        finally:
+            gone.cancel()
+            if not reading.done():  # it ends soon; nobody waits for that
+                reading.add_done_callback(_forget)
+                if begun.is_set():
+                    threading.Thread(target=cancellation.cancel, name="cancel", daemon=True).start()
+                else:
+                    reading.cancel()
 
     @contextmanager
     def held(self, name: str, kind: Kind) -> Iterator[anyio.CapacityLimiter]:
@@ -140,7 +163,7 @@ class ReadPool:
         holder = self._holders.get((name, kind))
         if holder is None:
             # Of those that read the queue one runs anyway: all of them wait for that in one line.
-            half = most if kind == "pending" else max(1, self.limiter(kind).total_tokens // 2)
+            half = most if kind == "pending" else max(1, self.limits[kind].total_tokens // 2)
             holder = self._holders[name, kind] = _Holder(anyio.CapacityLimiter(half))
         if holder.number >= most:
             raise Problem(
@@ -156,69 +179,6 @@ class ReadPool:
             holder.number -= 1
             if not holder.number:
                 del self._holders[name, kind]
-
-
-@dataclass(eq=False, repr=False, slots=True)
-class _Read(Generic[T]):
-    """One read.
-
-    Attributes:
-        pool: where it runs.
-        holder: the key or the address that has asked.
-        kind: of the read.
-        work: reads; blocks.
-    """
-
-    pool: ReadPool
-    holder: str
-    kind: Kind
-    work: Callable[[], T]
-    _begun: bool = False
-    _cancellation: Cancellation = field(default_factory=Cancellation)
-
-    async def answer(self, request: Request) -> T:
-        """What the work returns. Raises as :meth:`ReadPool.run`."""
-        reading = asyncio.create_task(self._read())
-        gone = asyncio.create_task(_gone(request))
-        try:
-            await asyncio.wait(
-                {reading, gone}, timeout=self.pool.seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-            if reading.done():
-                return reading.result()
-            if gone.done():
-                raise ClientDisconnect
-            raise _too_slow(self.pool.seconds)
-        except ReadInterrupted as error:  # the server has looked at the clock
-            raise _too_slow(self.pool.seconds) from error
-        finally:
-            gone.cancel()
-            if not reading.done():
-                self._end(reading)
-
-    async def _read(self) -> T:
-        with self.pool.held(self.holder, self.kind) as own:
-            async with own, self.pool.limiter(self.kind):
-                self._begun = True  # from here on it has a thread, until that has ended
-                return await anyio.to_thread.run_sync(
-                    self._in_thread, limiter=anyio.CapacityLimiter(1)
-                )
-
-    def _in_thread(self) -> T:
-        with self._cancellation.applied():
-            return self.work()
-
-    def _end(self, reading: "asyncio.Task[T]") -> None:
-        """See to it that it ends soon; nobody waits for that."""
-        reading.add_done_callback(_forget)
-        if not self._begun:
-            reading.cancel()
-            return
-        task = asyncio.create_task(
-            anyio.to_thread.run_sync(self._cancellation.cancel, limiter=anyio.CapacityLimiter(1))
-        )
-        _CANCELLING.add(task)
-        task.add_done_callback(_CANCELLING.discard)
 
 
 async def _gone(request: Request) -> None:

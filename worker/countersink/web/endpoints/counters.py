@@ -3,6 +3,7 @@ members of the rows and settings, how long the sorting is kept."""
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -16,11 +17,11 @@ from countersink.web.http.answers import freshness, json_answer
 from countersink.web.http.openapi import closed_object, object_schema, read_responses
 from countersink.web.http.parameters import (
     INCLUDE_PENDING,
-    Parameter,
     choice,
     flag,
     number,
     own_counter,
+    short_text,
 )
 from countersink.web.http.route import Route
 from countersink.web.read_pool import read_problems
@@ -38,17 +39,9 @@ _DEFAULT_COUNTERS: Final = 100
 _DEFAULT_DAYS: Final = 14
 
 
-def _part_of_name(text: str) -> str:
-    if len(text) > MAX_COUNTER_LENGTH:
-        raise ValueError(f"a counter's name has at most {MAX_COUNTER_LENGTH} characters")
-    return text
-
-
-_NAME: Final = {"type": "string", "maxLength": MAX_COUNTER_LENGTH}
+_part_of_name: Final = partial(short_text, whose="a counter's name", most=MAX_COUNTER_LENGTH)
 _PARAMETERS: Final = (
-    Parameter(
-        "search", _part_of_name, "Only counters that have this in their names.", _NAME, default=""
-    ),
+    _part_of_name("search", description="Only counters that have this in their names."),
     choice(
         "sort",
         SORTS,
@@ -59,13 +52,7 @@ _PARAMETERS: Final = (
         default=SORTS[0],
     ),
     flag("reverse", "The other way round."),
-    Parameter(
-        "after",
-        _part_of_name,
-        "Only counters after this one: `next` of the page before.",
-        _NAME,
-        default="",
-    ),
+    _part_of_name("after", description="Only counters after this one: `next` of the page before."),
     number("limit", 1, MAX_COUNTERS, "Counters in this page.", default=_DEFAULT_COUNTERS),
     number(
         "days",

@@ -1,8 +1,8 @@
 """``/v1/dead``, ``/v1/dead/retry``, ``/v1/dead/drop``: limits, members of the answers, texts of
 refusals (409, 422); texts of reasons are in ``runtime/dead_letter.py``."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -37,7 +37,24 @@ _REASON_SCHEMA: Final = {"type": "string", "pattern": f"^[ -~]{{1,{_REASON_LENGT
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
-_MOST: Final = 2**63 - 1
+_Ref = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$")]
+_Refs = Annotated[list[_Ref], Meta(min_length=1, max_length=MAX_REFS)]
+_UpTo = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=_LAST_MS,
+        description="Only those set aside by then, in Unix ms: `up_to` of the list that was seen.",
+    ),
+]
+_Most = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=2**63 - 1,
+        description="Where there are more of these than so many, none is touched (409).",
+    ),
+]
 
 
 class Choice(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,21 +68,20 @@ class Choice(msgspec.Struct, forbid_unknown_fields=True):
         most: of a reason or all, where there are more than so many none is touched.
     """
 
-    refs: list[str] | UnsetType = UNSET
+    refs: _Refs | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     all: bool | UnsetType = UNSET
-    up_to: Annotated[int, Meta(ge=0, le=_LAST_MS)] | UnsetType = UNSET
-    most: Annotated[int, Meta(ge=0, le=_MOST)] | UnsetType = UNSET
+    up_to: _UpTo | UnsetType = UNSET
+    most: _Most | UnsetType = UNSET
 
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The same, as the store takes it; neither refs nor a reason: all of them."""
-
-    refs: Sequence[str] | None
-    reason: str | None
-    up_to: datetime | None
-    most: int | None
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The same, as the store takes it; neither refs nor a reason: all of them."""
+        return {
+            "refs": self.refs or None,
+            "reason": self.reason or None,
+            "up_to": None if self.up_to is UNSET else _moment(self.up_to),
+        }
 
 
 def _reason(text: str) -> str:
@@ -88,15 +104,15 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
 
 async def retried(request: Request, services: Services, who: Identity) -> Response:
     """``POST /v1/dead/retry``."""
-    chosen = await _choice(request, services, who)
-    done = await services.run_in_session(_retry, chosen)
+    choice = await _choice(request, services)
+    done = await services.run_in_session(_retry, choice)
     return JSONResponse(asdict(done))
 
 
 async def dropped(request: Request, services: Services, who: Identity) -> Response:
     """``POST /v1/dead/drop``."""
-    chosen = await _choice(request, services, who)
-    number = await services.run_in_session(_drop, chosen)
+    choice = await _choice(request, services)
+    number = await services.run_in_session(_drop, choice)
     return JSONResponse({"dropped": number})
 
 
@@ -115,36 +131,29 @@ def _list(session: Session, reason: str | None, limit: int) -> dict[str, Any]:
     }
 
 
-def _retry(session: Session, chosen: _Chosen) -> Retried:
+def _retry(session: Session, choice: Choice) -> Retried:
     with leased_slot(session, "dead-retry") as slot:
-        _require_no_more(session, chosen)
-        return retry(
-            session,
-            slot=slot,
-            decode=decode_payload,
-            reason=chosen.reason,
-            refs=chosen.refs,
-            up_to=chosen.up_to,
-        )
+        _require_no_more(session, choice)
+        return retry(session, slot=slot, decode=decode_payload, **choice.chosen)
 
 
-def _drop(session: Session, chosen: _Chosen) -> int:
-    _require_no_more(session, chosen)
-    return dead.drop(session, reason=chosen.reason, refs=chosen.refs, up_to=chosen.up_to)
+def _drop(session: Session, choice: Choice) -> int:
+    _require_no_more(session, choice)
+    return dead.drop(session, **choice.chosen)
 
 
-def _require_no_more(session: Session, chosen: _Chosen) -> None:
+def _require_no_more(session: Session, choice: Choice) -> None:
     """Refuse where somebody would decide on what they have not seen.
 
     The time alone does not tell: what was set aside by then may be committed later.
     """
-    if chosen.most is None:
+    if choice.most is UNSET:
         return
-    by_reason = dead.count(session, up_to=chosen.up_to)
-    number = sum(by_reason.values()) if chosen.reason is None else by_reason.get(chosen.reason, 0)
-    if number > chosen.most:
+    by_reason = dead.count(session, up_to=choice.chosen["up_to"])
+    number = by_reason.get(choice.reason, 0) if choice.reason else sum(by_reason.values())
+    if number > choice.most:
         raise Problem(
-            409, f"There are {number:,} by now, not {chosen.most:,}: none was touched, look again"
+            409, f"There are {number:,} by now, not {choice.most:,}: none was touched, look again"
         )
 
 
@@ -163,40 +172,23 @@ def _shortened(row: dict[str, object]) -> dict[str, object]:
     return {**row, "payload": payload[:SHOWN_BYTES], "payload_characters": len(payload)}
 
 
-async def _choice(request: Request, services: Services, who: Identity) -> _Chosen:
+async def _choice(request: Request, services: Services) -> Choice:
     """What the body names."""
     body = await bodies.read(request, services)
     try:
         choice = msgspec.convert(bodies.read_json(body), Choice)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        for ref in choice.refs or ():
+            dead.parse_ref(ref)
+        if choice.reason is not UNSET:
+            _reason(choice.reason)
+    except (ValueError, RecursionError) as error:  # what cannot be decoded is a ValueError
         raise Problem(422, f"The body is not as it should be: {error}") from error
     given = [one for one in (choice.refs, choice.reason, choice.all) if one is not UNSET]
     if len(given) != 1 or choice.all is False:
         raise Problem(422, 'Say which: {"refs": [...]}, {"reason": "..."} or {"all": true}')
     if choice.refs is not UNSET and not (choice.up_to is UNSET and choice.most is UNSET):
         raise Problem(422, "up_to and most go with reason or all: refs say which")
-    refs = None if choice.refs is UNSET else choice.refs
-    reason = None if choice.reason is UNSET else choice.reason
-    if refs is not None and not 1 <= len(refs) <= MAX_REFS:
-        raise Problem(422, f"Name 1 to {MAX_REFS:,} dead letters")
-    if reason is not None:
-        try:
-            _reason(reason)
-        except ValueError as error:
-            raise Problem(422, f"In reason: {error}") from None
-    for ref in refs or ():
-        try:
-            dead.parse_ref(ref)
-        except ValueError:
-            raise Problem(
-                422, "A ref is 32 hex digits, or those and :POSITION, as the list has it"
-            ) from None
-    return _Chosen(
-        refs,
-        reason,
-        None if choice.up_to is UNSET else _moment(choice.up_to),
-        None if choice.most is UNSET else choice.most,
-    )
+    return choice
 
 
 _TEXT: Final = {"type": "string"}
@@ -226,30 +218,12 @@ _REASON: Final = object_schema(
         },
     }
 )
-_REFS: Final = {
-    "type": "array",
-    "items": {"type": "string", "pattern": "^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$"},
-    "minItems": 1,
-    "maxItems": MAX_REFS,
-}
-_UP_TO: Final = {
-    "type": "integer",
-    "minimum": 0,
-    "maximum": _LAST_MS,
-    "description": "Only those set aside by then, in Unix ms: `up_to` of the list that was seen.",
-}
-_NO_MORE: Final = {
-    "type": "integer",
-    "minimum": 0,
-    "maximum": _MOST,
-    "description": "Where there are more of these than so many, none is touched (409).",
-}
-
-
+_UP_TO: Final = msgspec.json.schema(_UpTo)
+_NO_MORE: Final = msgspec.json.schema(_Most)
 _CHOICE: Final = json_body(
     {
         "oneOf": [
-            closed_object({"refs": _REFS}),
+            closed_object({"refs": msgspec.json.schema(_Refs)}),
             *(
                 closed_object({name: schema, "up_to": _UP_TO, "most": _NO_MORE}, [name])
                 for name, schema in (("reason", _REASON_SCHEMA), ("all", {"const": True}))

@@ -24,7 +24,7 @@ from countersink.web.endpoints.increments import accept
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.openapi import path_parameter
-from countersink.web.http.parameters import Parameter, counter_of_path
+from countersink.web.http.parameters import Parameter, counter_of_path, short_text
 from countersink.web.http.route import Handler, Route
 from countersink.web.services import Services
 
@@ -54,24 +54,14 @@ _AHEAD: Final = ((b"sec-purpose", b"prefetch"), (b"purpose", b"prefetch"), (b"x-
 _WILD: Final = frozenset("*?[")
 
 
-def _label(text: str) -> str:
-    if len(text) > MAX_LABEL_LENGTH:
-        raise ValueError(f"a label has at most {MAX_LABEL_LENGTH} characters")
-    return text
-
-
 def _count(text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError("give 0 to show the number without counting, or 1")
     return text == "1"
 
 
-_LABEL: Final = Parameter(
-    "label",
-    _label,
-    "What stands on the left.",
-    {"type": "string", "maxLength": MAX_LABEL_LENGTH, "default": "hits"},
-    default="hits",
+_LABEL: Final = short_text(
+    "label", "a label", MAX_LABEL_LENGTH, "What stands on the left.", default="hits"
 )
 _COUNT: Final = Parameter(
     "count",

@@ -6,9 +6,10 @@ proxy's log nor the header Referer has it. The page sends it as ``Authorization:
 """
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -22,7 +23,13 @@ from countersink.web.endpoints.counters import require_counter
 from countersink.web.endpoints.pages import page
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import read_object
-from countersink.web.http.openapi import NOT_VALID, closed_object, json_body, json_response
+from countersink.web.http.openapi import (
+    NOT_VALID,
+    closed_object,
+    json_body,
+    json_response,
+    struct_schema,
+)
 from countersink.web.http.parameters import COUNTER_NAME, require_own
 from countersink.web.http.route import Route
 from countersink.web.services import Services
@@ -31,8 +38,8 @@ DEFAULT_DAYS: Final = 7
 
 
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
-    counter: str
-    days: int = DEFAULT_DAYS
+    counter: Annotated[str, Meta(pattern=COUNTER_NAME["pattern"])]
+    days: Annotated[int, Meta(ge=1, le=links.MOST_DAYS)] = DEFAULT_DAYS
 
 
 async def create(request: Request, services: Services, who: Identity) -> Response:
@@ -42,8 +49,6 @@ async def create(request: Request, services: Services, who: Identity) -> Respons
         counter = check_counter(asked.counter)
     except ValueError as error:
         raise Problem(422, str(error)) from None
-    if not 1 <= asked.days <= links.MOST_DAYS:
-        raise Problem(422, f"A link lasts 1 to {links.MOST_DAYS} days")
     await require_counter(request, services, who, require_own(counter, who))
     expires = datetime.now(UTC) + timedelta(days=asked.days)
     try:
@@ -115,18 +120,6 @@ _MADE: Final[dict[str, Any]] = {
 }
 
 
-_BODY: Final = closed_object(
-    {
-        "counter": COUNTER_NAME,
-        "days": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": links.MOST_DAYS,
-            "default": DEFAULT_DAYS,
-        },
-    },
-    required=["counter"],
-)
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "POST",
@@ -138,7 +131,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         tag="sharing",
         summary="Make a link that shows a counter, read-only, until it ends",
         description="It ends with the key that it is made with, too.",
-        body=json_body(_BODY),
+        body=json_body(struct_schema(_Asked)),
         responses={
             "201": json_response("The link.", closed_object(_MADE)),
             "404": "Nothing was ever counted under this name.",

@@ -2,9 +2,10 @@
 statuses and texts; limits of notes are in ``store/counters/notes.py``."""
 
 from datetime import UTC, date
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -16,14 +17,20 @@ from countersink.web.auth.register import Identity
 from countersink.web.endpoints.counters import require_counter
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import read_object
-from countersink.web.http.openapi import NOT_VALID, closed_object, json_body, json_response
+from countersink.web.http.openapi import (
+    NOT_VALID,
+    closed_object,
+    json_body,
+    json_response,
+    struct_schema,
+)
 from countersink.web.http.parameters import END, START, day, own_counter
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
 
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
-    note: str
+    note: Annotated[str, Meta(min_length=1, max_length=notes.MAX_NOTE)]
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
@@ -101,9 +108,6 @@ _NOTE: Final = closed_object(
     }
 )
 _LIST: Final = closed_object({"rows": {"type": "array", "items": _NOTE}})
-_BODY: Final = closed_object(
-    {"note": {"type": "string", "minLength": 1, "maxLength": notes.MAX_NOTE}}
-)
 
 
 def _routes(path: str, *, one: bool) -> tuple[Route, ...]:
@@ -135,7 +139,7 @@ def _routes(path: str, *, one: bool) -> tuple[Route, ...]:
             name=f"put{name}",
             tag="notes",
             summary=f"Write the note on one of {words} days",
-            body=json_body(_BODY),
+            body=json_body(struct_schema(_Asked)),
             responses={
                 "200": json_response("The note.", _NOTE),
                 "409": "There are as many notes as there may be.",

@@ -2,9 +2,10 @@
 texts."""
 
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -13,11 +14,11 @@ from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.openapi import (
-    closed_object,
     json_body,
     json_response,
     object_schema,
     path_parameter,
+    struct_schema,
 )
 from countersink.web.http.route import Route
 from countersink.web.services import Services
@@ -28,16 +29,37 @@ MAX_NAME_BYTES: Final = 255
 _NEXT: Final = "/next"
 
 
+_Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
-    step: int | None = None
-    start: int | None = None
-    count: int | None = None
+    step: Annotated[
+        _Int64 | None,
+        Meta(
+            description="From the last value; not 0. Default: 1.",
+            extra_json_schema={"not": {"const": 0}},
+        ),
+    ] = None
+    start: Annotated[
+        _Int64 | None, Meta(description="The first value, where there is none yet.")
+    ] = None
+    count: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_BLOCK)] | None,
+        Meta(description="A block of so many values at once."),
+    ] = None
 
 
 async def take(request: Request, services: Services, who: Identity) -> Response:
     """Hand out the next value, or a block of them."""
     name = _name(request, who)
-    asked = await _asked(request, services)
+    asked = await bodies.read_object(
+        request,
+        services,
+        _Asked,
+        limit=None,
+        optional=True,
+        advice=': send {"step": 1}, or nothing',
+    )
     sequences = services.store.sequences
     try:
         if asked.count is None:
@@ -78,20 +100,6 @@ def _name(request: Request, who: Identity) -> str:
     return name
 
 
-async def _asked(request: Request, services: Services) -> _Asked:
-    asked = await bodies.read_object(
-        request,
-        services,
-        _Asked,
-        limit=None,
-        optional=True,
-        advice=': send {"step": 1}, or nothing',
-    )
-    if asked.count is not None and not 1 <= asked.count <= MAX_BLOCK:
-        raise Problem(422, f"The count is 1 to {MAX_BLOCK:,}")
-    return asked
-
-
 def _name_of(longest: int) -> dict[str, Any]:
     return path_parameter(
         "name",
@@ -108,29 +116,6 @@ _BLOCK: Final = object_schema(
         "last": {"type": "integer"},
         "step": {"type": "integer"},
     }
-)
-_INT64: Final[dict[str, Any]] = {
-    "type": ["integer", "null"],
-    "format": "int64",
-    "minimum": -(2**63),
-    "maximum": 2**63 - 1,
-}
-_BODY: Final = closed_object(
-    {
-        "step": {
-            **_INT64,
-            "not": {"const": 0},
-            "description": "From the last value; not 0. Default: 1.",
-        },
-        "start": {**_INT64, "description": "The first value, where there is none yet."},
-        "count": {
-            "type": ["integer", "null"],
-            "minimum": 1,
-            "maximum": MAX_BLOCK,
-            "description": "A block of so many values at once.",
-        },
-    },
-    required=[],
 )
 _LAST_VALUE: Final[dict[str, Any]] = {
     "200": json_response("The number of the current period.", _VALUE),
@@ -150,7 +135,7 @@ ROUTES: Final = (
         description="A request that is sent again gets another number: the first one is"
         " lost with the reply that was lost. Values have 64 bits; JavaScript's numbers 53.",
         other_parameters=[_name_of(MAX_NAME_BYTES)],
-        body=json_body(_BODY, required=False),
+        body=json_body(struct_schema(_Asked), required=False),
         responses={
             "200": json_response(
                 "The number, or with `count` the block of numbers.",

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 from zoneinfo import available_timezones
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -164,6 +165,13 @@ def json_response(description: str, schema: Mapping[str, Any]) -> dict[str, Any]
 def json_body(schema: Mapping[str, Any], *, required: bool = True) -> dict[str, Any]:
     """A request's JSON body."""
     return {"required": required, "content": {"application/json": {"schema": schema}}}
+
+
+def struct_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of what is read as ``kind``."""
+    schema: dict[str, Any] = msgspec.json.schema_components([kind])[1][kind.__name__]
+    del schema["title"]  # a name of ours
+    return schema
 
 
 def object_schema(

@@ -74,6 +74,8 @@ class Parameter:
         schema = dict(self.schema)
         if self.repeatable:
             schema = {"type": "array", "items": schema, "maxItems": self.most}
+        elif self.default is not None:
+            schema.setdefault("default", self.default)
         found: dict[str, Any] = {
             "name": self.name,
             "in": "query",
@@ -99,7 +101,7 @@ def number(
         return int(text)
 
     schema = {"type": "integer", "minimum": least, "maximum": most}
-    return _with_default(name, read_number, description, schema, default)
+    return Parameter(name, read_number, description, schema, default=default)
 
 
 def flag(name: str, description: str, *, default: bool = False) -> Parameter:
@@ -110,7 +112,7 @@ def flag(name: str, description: str, *, default: bool = False) -> Parameter:
             raise ValueError("give true or false")
         return text == "true"
 
-    return _with_default(name, read_flag, description, {"type": "boolean"}, default)
+    return Parameter(name, read_flag, description, {"type": "boolean"}, default=default)
 
 
 def choice(
@@ -124,19 +126,20 @@ def choice(
             raise ValueError(f"give one of {', '.join(words)}")
         return text
 
-    return _with_default(name, read_choice, description, {"type": "string", "enum": words}, default)
+    schema = {"type": "string", "enum": words}
+    return Parameter(name, read_choice, description, schema, default=default)
 
 
-def _with_default(
-    name: str,
-    read: Callable[[str], Any],
-    description: str,
-    schema: Mapping[str, Any],
-    default: object,
-) -> Parameter:
-    if default is not None:
-        schema = {**schema, "default": default}
-    return Parameter(name, read, description, schema, default=default)
+def short_text(name: str, whose: str, most: int, description: str, default: str = "") -> Parameter:
+    """A parameter that is any text of so many characters, of what ``whose`` says."""
+
+    def read_text(text: str) -> str:
+        if len(text) > most:
+            raise ValueError(f"{whose} has at most {most} characters")
+        return text
+
+    schema = {"type": "string", "maxLength": most}
+    return Parameter(name, read_text, description, schema, default=default)
 
 
 def read_parameters(scope: Scope, known: Sequence[Parameter]) -> dict[str, Any]:
