@@ -30,7 +30,7 @@ from countersink.web.services import Services
 
 
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
-    note: Annotated[str, Meta(min_length=1, max_length=notes.MAX_NOTE)]
+    note: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": notes.MAX_NOTE})]
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
