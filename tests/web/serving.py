@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -75,6 +75,10 @@ class Web:
         # Until it knows, the server may still be open to everybody.
         self.look_again()
         return text
+
+    def beside(self, **options: Any) -> AbstractContextManager[Web]:
+        """Another server, as of :func:`serving`, with the same servers behind it."""
+        return serving(self.options.redis_url, self.options.mysql_url, **options)
 
     def look_again(self) -> None:
         """Let the server read the keys and logins now."""

@@ -21,10 +21,7 @@ DOORS_AND_LOGIN = (*ROUTES, *pages.ROUTES)
 @pytest.fixture(scope="module")
 def dashboard(guarded: Web) -> Iterator[Web]:
     """A server with a way in, behind a proxy at the same machine."""
-    options = guarded.options
-    with serving(
-        options.redis_url,
-        options.mysql_url,
+    with guarded.beside(
         routes=DOORS_AND_LOGIN,
         trusted_proxies=("127.0.0.1",),
         allowed_hosts=("counters.example.com",),

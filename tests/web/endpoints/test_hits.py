@@ -130,7 +130,7 @@ def test_the_badge_says_how_many_there_were_with_this_one(web: Web) -> None:
     assert title(shown.content) == "visits & more: 42"
     assert counted(web, "views") == {"home": 42}
     # Another server has not counted them, and knows of all the same.
-    with serving(web.options.redis_url, web.options.mysql_url) as other:
+    with web.beside() as other:
         answer = requests.get(f"{other.url}/hit/views/home.svg", timeout=20)
         assert title(answer.content) == "hits: 43"
 

@@ -17,7 +17,7 @@ from countersink.web.http.bodies import MAX_MEMBERS, unpack
 from countersink.web.server.protocol import MAX_HEAD_BYTES, PART_BYTES, SMALL_PARTS
 from tests.web.raw import answer, connected, exchange, status
 from tests.web.routes import ROUTES
-from tests.web.serving import Web, serving
+from tests.web.serving import Web
 
 LIMIT = 4_096
 POST = b"POST /ingest HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -26,14 +26,7 @@ POST = b"POST /ingest HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 @pytest.fixture(scope="module")
 def small(opened: Web) -> Iterator[Web]:
     """A server with little room and little patience."""
-    options = opened.options
-    with serving(
-        options.redis_url,
-        options.mysql_url,
-        routes=ROUTES,
-        max_body_bytes=LIMIT,
-        request_timeout_s=0.5,
-    ) as served:
+    with opened.beside(routes=ROUTES, max_body_bytes=LIMIT, request_timeout_s=0.5) as served:
         yield served
 
 

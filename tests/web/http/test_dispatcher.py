@@ -16,7 +16,7 @@ from countersink.web.options import WebOptions
 from countersink.web.server.process import check_keys
 from tests.web.raw import exchange, status
 from tests.web.routes import ROUTES, SECRET
-from tests.web.serving import Web, serving
+from tests.web.serving import Web
 
 CLOSE = b"Connection: close\r\n"
 
@@ -102,9 +102,8 @@ def test_a_picture_that_says_nothing_may_count_only_where_browsers_would_say_som
 
 
 def test_where_everybody_may_do_everything_by_intent_the_same_holds(opened: Web) -> None:
-    urls = opened.options.redis_url, opened.options.mysql_url
-    with serving(
-        *urls, routes=ROUTES, host="0.0.0.0", without_keys=True, trusted_proxies=("127.0.0.1",)
+    with opened.beside(
+        routes=ROUTES, host="0.0.0.0", without_keys=True, trusted_proxies=("127.0.0.1",)
     ) as web:
         url = web.url.replace("0.0.0.0", "127.0.0.1")
         old = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) Version/15.6 Safari/605.1.15"
@@ -194,13 +193,12 @@ def test_what_does_not_look_as_if_it_were_of_this_machine_needs_a_key(opened: We
 
 
 def test_a_name_that_was_allowed_is_not_this_machines(opened: Web) -> None:
-    urls = opened.options.redis_url, opened.options.mysql_url
-    with serving(*urls, routes=ROUTES, allowed_hosts=("counters.example",)) as web:
+    with opened.beside(routes=ROUTES, allowed_hosts=("counters.example",)) as web:
         assert ask(web, "/live", Host="counters.example").status_code == 200
         assert ask(web, "/read", Host="counters.example").status_code == 401
         assert ask(web, "/read").status_code == 200
-    with serving(
-        *urls, routes=ROUTES, allowed_hosts=("counters.example",), without_keys=True
+    with opened.beside(
+        routes=ROUTES, allowed_hosts=("counters.example",), without_keys=True
     ) as web:
         assert ask(web, "/read", Host="counters.example", Via="1.1 x").status_code == 200
 

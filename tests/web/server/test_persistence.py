@@ -13,7 +13,7 @@ from countersink.web.http.route import Route
 from countersink.web.services import Services
 from tests.web.raw import answer, connected, exchange, status
 from tests.web.routes import ROUTES
-from tests.web.serving import Web, serving
+from tests.web.serving import Web
 
 OLD = b" HTTP/1.0\r\nHost: localhost\r\n"
 KEPT = b"Connection: keep-alive\r\n"
@@ -32,9 +32,8 @@ async def stream(request: Request, services: Services, who: Identity) -> Respons
 
 @pytest.fixture(scope="module")
 def streaming(opened: Web) -> Iterator[Web]:
-    urls = opened.options.redis_url, opened.options.mysql_url
     routes = (*ROUTES, Route("GET", "/stream", stream, scope=None))
-    with serving(*urls, routes=routes) as served:
+    with opened.beside(routes=routes) as served:
         yield served
 
 

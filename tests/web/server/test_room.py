@@ -26,7 +26,6 @@ from tests.web.serving import Web, serving
 
 
 def test_more_connections_than_allowed_are_told_to_come_again(opened: Web) -> None:
-    urls = opened.options.redis_url, opened.options.mysql_url
     begun = threading.Semaphore(0)
 
     async def work(request: Request, services: Services, who: Identity) -> Response:
@@ -35,7 +34,7 @@ def test_more_connections_than_allowed_are_told_to_come_again(opened: Web) -> No
         return Response()
 
     routes = (Route("GET", "/work", work, scope=None),)
-    with serving(*urls, routes=routes, max_connections=5) as web, ExitStack() as stack:
+    with opened.beside(routes=routes, max_connections=5) as web, ExitStack() as stack:
         for _ in range(5):
             busy = stack.enter_context(connected(web.url))
             busy.sendall(b"GET /work HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -46,9 +45,8 @@ def test_more_connections_than_allowed_are_told_to_come_again(opened: Web) -> No
 
 
 def test_where_there_are_too_many_one_that_does_nothing_makes_room(opened: Web) -> None:
-    urls = opened.options.redis_url, opened.options.mysql_url
     request = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with serving(*urls, routes=ROUTES, max_connections=5) as web, ExitStack() as stack:
+    with opened.beside(routes=ROUTES, max_connections=5) as web, ExitStack() as stack:
         idle = [stack.enter_context(connected(web.url)) for _ in range(5)]
         idle[0].sendall(request)
         assert status(idle[0].recv(65_536)) == 200
@@ -58,10 +56,9 @@ def test_where_there_are_too_many_one_that_does_nothing_makes_room(opened: Web) 
 
 
 def test_bodies_that_do_not_end_and_answers_that_nobody_takes_make_room(opened: Web) -> None:
-    urls = opened.options.redis_url, opened.options.mysql_url
     request = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with (
-        serving(*urls, max_connections=5, request_timeout_s=60) as web,
+        opened.beside(max_connections=5, request_timeout_s=60) as web,
         ExitStack() as stack,
     ):
         form = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
@@ -132,7 +129,6 @@ def test_small_bodies_and_beacons_do_not_wait_for_room_among_large_ones(
 
 @pytest.mark.usefixtures("many_files")
 def test_a_pipeline_without_room_ends_after_the_answer_that_is_due(opened: Web) -> None:
-    urls = opened.options.redis_url, opened.options.mysql_url
     begun, go_on = threading.Semaphore(0), asyncio.Event()
     served = []
 
@@ -143,7 +139,7 @@ def test_a_pipeline_without_room_ends_after_the_answer_that_is_due(opened: Web) 
         return Response(b"done")
 
     routes = (Route("POST", "/work/{name}", work, scope=None),)
-    with serving(*urls, routes=routes, max_body_bytes=MAX_HELD) as web:
+    with opened.beside(routes=routes, max_body_bytes=MAX_HELD) as web:
         first = b"POST /work/first HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
         more = first.replace(b"first", b"more").replace(b" 0\r", b" 25000\r") + bytes(25_000)
         with ExitStack() as stack:
@@ -168,7 +164,6 @@ def test_a_pipeline_without_room_ends_after_the_answer_that_is_due(opened: Web) 
 
 @pytest.mark.usefixtures("many_files")
 def test_bodies_that_no_handler_takes_are_bounded(opened: Web) -> None:
-    urls = opened.options.redis_url, opened.options.mysql_url
     begun = threading.Semaphore(0)
 
     async def work(request: Request, services: Services, who: Identity) -> Response:
@@ -177,7 +172,7 @@ def test_bodies_that_no_handler_takes_are_bounded(opened: Web) -> None:
         return Response()
 
     routes = (Route("GET", "/work", work, scope=None),)
-    with serving(*urls, routes=routes) as web, ExitStack() as stack:
+    with opened.beside(routes=routes) as web, ExitStack() as stack:
         sent = b"GET /work HTTP/1.1\r\nHost: localhost\r\nContent-Length: 250000\r\n\r\n"
         body = bytes(250_000)
         many = []

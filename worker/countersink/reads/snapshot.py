@@ -39,7 +39,15 @@ from countersink.store.counters import policies
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
 from countersink.store.totals.many_counters import grouped
-from countersink.store.totals.selection import ANY, Days, KeyMatch, Keys, Picked, Selection, picked
+from countersink.store.totals.selection import (
+    ANY,
+    DayRange,
+    KeyMatch,
+    Keys,
+    Picked,
+    Selection,
+    picked,
+)
 from countersink.store.totals.series import Hours
 from countersink.store.totals.shapes import rolled_up_to
 from countersink.stream.errors import StreamError
@@ -173,7 +181,7 @@ class Reads:
         keys: Iterable[str],
         *,
         include_pending: bool = False,
-        **days: Unpack[Days],
+        **days: Unpack[DayRange],
     ) -> Read[dict[str, int]]:
         """The totals of many keys at once, in their order; 0 for those without counts."""
         wanted = Selection(counter, keys=list(keys), **days)
@@ -186,7 +194,7 @@ class Reads:
         n: int = 10,
         match: KeyMatch = ANY,
         include_pending: bool = False,
-        **days: Unpack[Days],
+        **days: Unpack[DayRange],
     ) -> Read[list[tuple[str, int]]]:
         """The ``n`` keys with the largest totals, of those that match: (key, total), largest first,
         then by key.
@@ -200,7 +208,7 @@ class Reads:
         *,
         match: KeyMatch = ANY,
         include_pending: bool = False,
-        **days: Unpack[Days],
+        **days: Unpack[DayRange],
     ) -> Read[list[tuple[str, int]]]:
         """(key, total) for every key of the range that matches, largest first, then by key."""
         wanted = picked(counter, match=match, **days)
@@ -211,7 +219,7 @@ class Reads:
         *,
         visible: Callable[[str], bool] = lambda name: True,
         include_pending: bool = False,
-        **days: Unpack[Days],
+        **days: Unpack[DayRange],
     ) -> Read[dict[str, int]]:
         """The totals of all counters that are visible, by name."""
         wanted = Selection(visible=visible, **days)

@@ -247,7 +247,7 @@ def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = A
     return match if match.prefix else [each for each in match.keys if each in match]
 
 
-class Days(TypedDict, total=False):
+class DayRange(TypedDict, total=False):
     """A range of days, both ends inclusive, and whose days they are: as of :class:`Selection`."""
 
     start: date | None
@@ -255,7 +255,7 @@ class Days(TypedDict, total=False):
     time_zone: str | None
 
 
-class Picked(Days, total=False):
+class Picked(DayRange, total=False):
     """A range of days, and keys as :func:`wanted_keys` takes them."""
 
     key: str | None
@@ -270,7 +270,7 @@ def picked(
     keys: Sequence[str] | None = None,
     match: KeyMatch = ANY,
     unrolled: bool = False,
-    **days: Unpack[Days],
+    **days: Unpack[DayRange],
 ) -> Selection:
     """What is wanted of one counter.
 
