@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -44,18 +46,19 @@ async def refused(request: Request, services: Services, who: Identity) -> Respon
     raise Refused(SECRET)
 
 
+lenient = partial(Route, parameters=None)
 ROUTES = (
-    Route("GET", "/read", echo, scope="read"),
-    Route("GET", "/read/{name}", echo, scope="read"),
-    Route("POST", "/read/{name}", echo, scope="ingest"),
-    Route("POST", "/ingest", echo, scope="ingest"),
-    Route("POST", "/admin", echo, scope="admin"),
-    Route("GET", "/hit/{name}/{key:path}.gif", echo, scope="ingest", public=True),
-    Route("POST", "/hit/{name}", echo, scope="ingest", public=True),
-    Route("GET", "/live", echo, scope=None),
-    Route("POST", "/live", echo, scope=None),
-    Route("GET", "/page", echo, scope="read", hidden=True),
-    Route("GET", "/broken", broken, scope=None),
-    Route("GET", "/away", away, scope=None),
-    Route("GET", "/refused", refused, scope=None),
+    lenient("GET", "/read", echo, scope="read"),
+    lenient("GET", "/read/{name}", echo, scope="read"),
+    lenient("POST", "/read/{name}", echo, scope="ingest"),
+    lenient("POST", "/ingest", echo, scope="ingest"),
+    lenient("POST", "/admin", echo, scope="admin"),
+    lenient("GET", "/hit/{name}/{key:path}.gif", echo, scope="ingest", public=True),
+    lenient("POST", "/hit/{name}", echo, scope="ingest", public=True),
+    lenient("GET", "/live", echo, scope=None),
+    lenient("POST", "/live", echo, scope=None),
+    lenient("GET", "/page", echo, scope="read", hidden=True),
+    lenient("GET", "/broken", broken, scope=None),
+    lenient("GET", "/away", away, scope=None),
+    lenient("GET", "/refused", refused, scope=None),
 )

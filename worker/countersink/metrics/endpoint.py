@@ -15,6 +15,7 @@ import time
 import weakref
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -138,11 +139,7 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: a client that went away is no news."""
 
-    def server_bind(self) -> None:
-        """Bind; without the name look-up of the library, which may take long."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+    server_bind = TCPServer.server_bind  # without the name look-up of HTTPServer: it may take long
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -54,13 +54,10 @@ def families(samples: Samples) -> list[Metric]:
     Raises:
         KeyError: as :func:`render`.
     """
-    found: dict[str, list[Sample]] = {}
+    found: dict[str, list[Sample]] = {name: [] for name in METRICS}
     for sample in samples:
-        found.setdefault(sample.name, []).append(sample)
-    unknown = found.keys() - METRICS.keys()
-    if unknown:
-        raise KeyError(f"no metric of the table: {', '.join(sorted(unknown))}")
-    return [_family(name, found[name]) for name in METRICS if name in found]
+        found[sample.name].append(sample)
+    return [_family(name, some) for name, some in found.items() if some]
 
 
 def _family(name: str, samples: Iterable[Sample]) -> Metric:

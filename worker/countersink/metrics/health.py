@@ -121,7 +121,9 @@ class Health:
     def everything(self) -> Samples:
         """All samples: those that every process has, and its own."""
         up = answering(self.probes)
-        yield Sample("countersink_build_info", 1, {"version": _version(), "process": self.process})
+        yield Sample(
+            "countersink_build_info", 1, {"version": installed_version(), "process": self.process}
+        )
         yield Sample("countersink_ready", float(not self._unready(up)))
         for server, answers in up.items():
             yield Sample("countersink_server_up", float(answers), {"server": server})
@@ -138,7 +140,7 @@ class Health:
 
 
 @cache
-def _version() -> str:
+def installed_version() -> str:
     """Of countersink; empty in a source tree that is not installed."""
     try:
         return version("countersink")

@@ -35,215 +35,211 @@ class MetricSpec:
     where: Where = "every process"
 
 
-def _counter(name: str, help: str, *labels: str) -> MetricSpec:
-    return MetricSpec(name, "counter", help, labels)
-
-
-def _gauge(name: str, help: str, *labels: str) -> MetricSpec:
-    return MetricSpec(name, "gauge", help, labels)
-
-
-def _summary(name: str, help: str, *labels: str) -> MetricSpec:
-    return MetricSpec(name, "summary", help, labels)
+def _metric(name: str, help: str, *labels: str, kind: Kind | None = None) -> MetricSpec:
+    """A counter where its name says so, else a gauge, unless ``kind`` is another."""
+    return MetricSpec(
+        name, kind or ("counter" if name.endswith("_total") else "gauge"), help, labels
+    )
 
 
 _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
     "every process": [
-        _gauge(
+        _metric(
             "countersink_build_info",
             "Always 1; the version, and which command it is.",
             "version",
             "process",
         ),
-        _gauge("countersink_ready", "1 if /readyz says yes, else 0."),
-        _gauge(
+        _metric("countersink_ready", "1 if /readyz says yes, else 0."),
+        _metric(
             "countersink_server_up",
             "1 if the server (redis, mysql) answered this process within a second, else 0.",
             "server",
         ),
     ],
     "worker": [
-        _gauge(
+        _metric(
             "countersink_worker_state",
             "1 for the state that the worker is in, else 0; waiting: for a server that is away.",
             "state",
         ),
-        _gauge("countersink_worker_slot", "The slot it has leased."),
-        _counter(
+        _metric("countersink_worker_slot", "The slot it has leased."),
+        _metric(
             "countersink_worker_entries_total",
             "Entries by what became of them: applied, duplicate (it had been applied before),"
             " too_old (to the dead letters), lost (trimmed from a stream before anybody applied"
             " it).",
             "outcome",
         ),
-        _counter(
+        _metric(
             "countersink_worker_rows_total",
             "Rows of entries by what became of them: applied, dead (to the dead letters).",
             "outcome",
         ),
-        _counter(
+        _metric(
             "countersink_worker_rows_overflown_total",
             "Rows, of those applied, that went to the key __overflow__: of new keys beyond"
             " max_keys.",
         ),
-        _counter(
+        _metric(
             "countersink_worker_cells_total",
             "Rows of counter_slot that were written: one per counter, bucket and key of a batch.",
         ),
-        _summary(
+        _metric(
             "countersink_worker_batch_duration_seconds",
             "Time from a batch's reading to its acknowledgement, waiting for servers included.",
+            kind="summary",
         ),
-        _gauge(
+        _metric(
             "countersink_worker_last_batch_timestamp_seconds",
             "Unix time at which a batch was last acknowledged.",
         ),
-        _gauge(
+        _metric(
             "countersink_worker_last_error_timestamp_seconds",
             "Unix time at which a server last had to be waited for.",
         ),
     ],
     "scheduler": [
-        _gauge(
+        _metric(
             "countersink_scheduler_state",
             "1 for the state that the scheduler is in, else 0; leading: it is in charge.",
             "state",
         ),
-        _gauge(
+        _metric(
             "countersink_scheduler_last_look_timestamp_seconds",
             "Unix time at which the scheduler in charge last looked after all runs.",
         ),
-        _counter(
+        _metric(
             "countersink_scheduler_runs_enqueued_total",
             "Runs that it handed to RQ, those that RQ had lost included.",
         ),
     ],
     "jobs": [
-        _gauge(
+        _metric(
             "countersink_jobs_state", "1 for the state that the job process is in, else 0.", "state"
         ),
-        _counter(
+        _metric(
             "countersink_jobs_runs_started_total",
             "Jobs that it took from RQ's queue: runs and pieces of backfills.",
         ),
     ],
     "tail": [
-        _counter(
+        _metric(
             "countersink_tail_lines_total",
             "Lines by what became of them: counted (and stored in Redis), rejected.",
             "outcome",
         ),
-        _counter("countersink_tail_entries_total", "Entries that it stored in Redis."),
+        _metric("countersink_tail_entries_total", "Entries that it stored in Redis."),
     ],
     "producer": [
-        _counter(
+        _metric(
             "countersink_producer_increments_accepted_total",
             "Increments that were taken and not dropped.",
         ),
-        _counter(
+        _metric(
             "countersink_producer_increments_stored_total",
             "Increments that Redis has acknowledged, straight from memory.",
         ),
-        _counter(
+        _metric(
             "countersink_producer_increments_resent_total",
             "Increments sent again because the answer was lost; they count once.",
         ),
-        _counter(
+        _metric(
             "countersink_producer_increments_spooled_total",
             "Increments written to the spool on disk.",
         ),
-        _counter(
+        _metric(
             "countersink_producer_increments_replayed_total",
             "Increments sent from the spool, also from what dead processes left there.",
         ),
-        _counter(
+        _metric(
             "countersink_producer_increments_dropped_total",
             "Increments that fitted neither into memory nor into the spool: they are lost.",
         ),
-        _gauge(
+        _metric(
             "countersink_producer_pending_rows", "Distinct rows in memory that are not stored yet."
         ),
-        _gauge(
+        _metric(
             "countersink_producer_connected",
             "1 if Redis took entries the last time it was asked, else 0.",
         ),
-        _gauge(
+        _metric(
             "countersink_producer_spool_bytes",
             "Bytes of all segments in the spool's directory; only where there is a spool.",
         ),
     ],
     "statsd": [
-        _counter("countersink_statsd_packets_total", "Datagrams received, by UDP and unix socket."),
-        _counter(
+        _metric("countersink_statsd_packets_total", "Datagrams received, by UDP and unix socket."),
+        _metric(
             "countersink_statsd_packets_lost_total",
             "Datagrams that the kernel dropped because its receive buffer was full.",
         ),
-        _counter(
+        _metric(
             "countersink_statsd_lines_total",
             "Lines by what became of them: counted, ignored (another type), discarded (by a rule"
             " of the map), malformed.",
             "outcome",
         ),
-        _counter(
+        _metric(
             "countersink_statsd_lines_overflown_total",
             "Counted lines that went to the counter __overflow__, since there were too many names.",
         ),
-        _gauge("countersink_statsd_connections", "Stream connections now."),
-        _counter(
+        _metric("countersink_statsd_connections", "Stream connections now."),
+        _metric(
             "countersink_statsd_connections_refused_total",
             "Stream connections that were closed since there were too many.",
         ),
     ],
     "web": [
-        _counter(
+        _metric(
             "countersink_web_requests_total", "Requests that were answered, by status.", "status"
         )
     ],
     "whole": [
-        _gauge("countersink_queue_entries", "Entries that wait in the streams."),
-        _gauge(
+        _metric("countersink_queue_entries", "Entries that wait in the streams."),
+        _metric(
             "countersink_queue_pending_entries",
             "Entries of these that a worker has and has not acknowledged.",
         ),
-        _gauge(
+        _metric(
             "countersink_queue_oldest_age_seconds",
             "For how long the oldest entry has waited; 0 when nothing waits.",
         ),
-        _gauge("countersink_queue_bytes", "Memory that the streams take in Redis."),
-        _gauge(
+        _metric("countersink_queue_bytes", "Memory that the streams take in Redis."),
+        _metric(
             "countersink_workers",
             "Workers that told of themselves in the last minute, by state.",
             "state",
         ),
-        _gauge("countersink_dead_rows", "Rows among the dead letters, by reason.", "reason"),
-        _gauge(
+        _metric("countersink_dead_rows", "Rows among the dead letters, by reason.", "reason"),
+        _metric(
             "countersink_overflown_rows",
             "Rows of yesterday and today (UTC) that went to the key __overflow__, since their"
             " counters had max_keys keys.",
         ),
-        _gauge("countersink_overflown_counters", "Counters that these rows belong to."),
-        _gauge("countersink_schedulers_in_charge", "1 if a scheduler is in charge, else 0."),
-        _gauge(
+        _metric("countersink_overflown_counters", "Counters that these rows belong to."),
+        _metric("countersink_schedulers_in_charge", "1 if a scheduler is in charge, else 0."),
+        _metric(
             "countersink_job_last_success_timestamp_seconds",
             "Unix time at which the last run of the job ended well; of jobs that ever did.",
             "job_name",
         ),
-        _gauge(
+        _metric(
             "countersink_job_runs",
             "Runs of the job that were planned in the last 24 hours, by state.",
             "job_name",
             "state",
         ),
-        _gauge(
+        _metric(
             "countersink_job_overdue_runs",
             "Runs that were planned more than 5 minutes ago and have not begun.",
         ),
-        _gauge(
+        _metric(
             "countersink_job_failures_in_a_row",
             "Attempts in a row that failed, of jobs with three or more.",
             "job_name",
         ),
-        _gauge(
+        _metric(
             "countersink_looked_timestamp_seconds",
             "Unix time at which the installation was looked at, for what stands here of it.",
         ),

@@ -59,13 +59,13 @@ def csv_text(
         rows: by column.
         spreadsheet: text is as :func:`for_spreadsheet` makes it; else as it is, for programs.
     """
-    cell = _cell if spreadsheet else _as_it_is
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer)
     writer.writerow(columns)
     each = iter(rows)
     while some := list(islice(each, _AT_ONCE)):
-        writer.writerows([cell(row[column]) for column in columns] for row in some)
+        cells = ([row[column] for column in columns] for row in some)
+        writer.writerows([list(map(_cell, row)) for row in cells] if spreadsheet else cells)
         yield buffer.getvalue()
         buffer.seek(0)
         buffer.truncate()
@@ -76,10 +76,6 @@ def for_spreadsheet(text: str) -> str:
     """``text`` with ``'`` in front where a spreadsheet would take it for a formula (OWASP), and
     where there is one already: whoever takes one ``'`` off the front has the text again."""
     return f"{_MARK}{text}" if text.startswith((*_FORMULA, _MARK)) else text
-
-
-def _as_it_is(value: object) -> object:
-    return value
 
 
 def _cell(value: object) -> object:

@@ -38,8 +38,8 @@ class Glance:
     Attributes:
         search: a part of their names; empty for all.
         after: only those after this one; empty for all.
-        limit: so many of them at most.
-        days: last days, today's included, of each counter's own time zone; 0 for none.
+        limit: so many of them at most, 1 or more.
+        days: last days, at most :data:`MAX_DAYS`, today's included, of each counter's own time zone; 0 for none.
         totals: whether all that was ever counted is asked for.
         visible: tells which names may be seen.
         standing: all of them, and what they are sorted by, from :func:`standing`; None: by name, in
@@ -55,17 +55,6 @@ class Glance:
     visible: Callable[[str], bool] = field(default=lambda name: True, repr=False)
     standing: Standing | None = field(default=None, repr=False)
     reverse: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be answered.
-
-        Raises:
-            ValueError: no counters, or too many days, are asked for.
-        """
-        if self.limit < 1:
-            raise ValueError("ask for 1 counter or more")
-        if not 0 <= self.days <= MAX_DAYS:
-            raise ValueError(f"ask for 0 to {MAX_DAYS} days")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,8 +72,8 @@ class OverviewLine:
     counter: str
     time_zone: str
     resolution: str
-    total: int | None = None
-    days: list[tuple[date, int]] | None = None
+    total: int | None
+    days: list[tuple[date, int]] | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,17 +106,18 @@ def overview(session: Session, _: Selection, pending: Pending, *, glance: Glance
     more = len(page) > glance.limit
     page = page[: glance.limit]
     in_force, now = _in_force(session, page)
+    totals = _totals(session, page, pending) if glance.totals else {}
+    days = _days(session, in_force, pending, glance.days, now)
     lines = [
         OverviewLine(
-            counter=name, time_zone=in_force[name].time_zone, resolution=in_force[name].resolution
+            counter=name,
+            time_zone=in_force[name].time_zone,
+            resolution=in_force[name].resolution,
+            total=totals.get(name),
+            days=days.get(name),
         )
         for name in page
     ]
-    totals = _totals(session, page, pending) if glance.totals else {}
-    days = _days(session, in_force, pending, glance.days, now)
-    for line in lines:
-        line.total = totals.get(line.counter)
-        line.days = days.get(line.counter)
     return Overview(lines=lines, counters=len(names), more=more)
 
 

@@ -170,15 +170,12 @@ class Folding:
         return self._labels[counter, minute]
 
     def _inside(self, counter: str, label: int) -> bool:
-        ranges = self._of(counter)
-        return ranges is None or any(label in one for one in ranges)
-
-    def _of(self, counter: str) -> Ranges:
         if counter not in self._ranges:
             wanted = self._wanted
             view = View(counter, self.policies.of(counter), wanted.time_zone)
             self._ranges[counter] = view.ranges(wanted.start, wanted.end)
-        return self._ranges[counter]
+        ranges = self._ranges[counter]
+        return ranges is None or any(label in one for one in ranges)
 
 
 @dataclass(slots=True)

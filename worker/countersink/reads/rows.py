@@ -1,7 +1,7 @@
 """Rows of ``countersink export``, one by one: its layouts, names of columns (``COLUMNS``) and texts
 of days and months."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Final
@@ -24,6 +24,12 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "total": ("counter", "total"),
 }
 """What each layout has."""
+
+_SERIES: Final[Mapping[str, Callable[[Session, Selection], Iterable[tuple[date, int]]]]] = {
+    "day": series.daily,
+    "hour": series.hourly,
+    "month": series.monthly,
+}
 
 Value = str | int | date | datetime
 """A counter and a key are str, a total is int, a day is a date, a month the date of its first day,
@@ -59,12 +65,8 @@ def rows(session: Session, by: str, wanted: Selection) -> Iterator[tuple[Value, 
     """
     assert wanted.counter is not None
     found: Iterator[tuple[Value, ...]]
-    if by == "day":
-        found = iter(series.daily(session, wanted))
-    elif by == "hour":
-        found = iter(series.hourly(session, wanted))
-    elif by == "month":
-        found = iter(series.monthly(session, wanted))
+    if by in _SERIES:
+        found = iter(_SERIES[by](session, wanted))
     elif by == "total":
         found = iter([(sums.total(session, wanted),)])
     else:

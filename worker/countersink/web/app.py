@@ -4,6 +4,7 @@ and the limits of wrong keys and of queue rows per answer made from the options.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -44,19 +45,18 @@ MINUTE_S: Final = 60.0
 PENDING_ROWS_PER_ENTRY: Final = 25
 """Rows that are read for one answer, for each of ``max_pending_entries``: an entry may have
 thousands."""
-ROUTES: Final[tuple[Route, ...]] = (
-    *increments.ROUTES,
-    *hits.ROUTES,
-    *sequences.ROUTES,
-    *counters.ROUTES,
-    *totals.ROUTES,
-    *live.ROUTES,
-    *system.ROUTES,
-    *dead.ROUTES,
-    *notes.ROUTES,
-    *links.ROUTES,
-    *system.HEALTH_ROUTES,
-    *pages.ROUTES,
+_BY_TAG: Final = {
+    "sending": (*increments.ROUTES, *hits.ROUTES),
+    "sequences": sequences.ROUTES,
+    "reading": (*counters.ROUTES, *totals.ROUTES),
+    "system": (*live.ROUTES, *system.ROUTES, *dead.ROUTES),
+    "notes": notes.ROUTES,
+    "sharing": links.ROUTES,
+    "health": system.HEALTH_ROUTES,
+    "": pages.ROUTES,
+}
+ROUTES: Final = tuple(
+    replace(route, tag=tag) for tag, routes in _BY_TAG.items() for route in routes
 )
 """All routes, in the order of the document."""
 

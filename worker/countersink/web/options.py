@@ -3,8 +3,8 @@ per key and address, wrong keys, connections, time limits, length of a login; wi
 messages."""
 
 import math
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, fields
+from typing import Final, TypeVar
 
 from countersink.runtime.limits import MAX_AMOUNT
 from countersink.store.api_keys import check_pattern
@@ -12,25 +12,13 @@ from countersink.web.auth.origins import Addresses, is_loopback
 
 PORT: Final = 8321
 DAY_S: Final = 86_400.0
-_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "port": (0, 65_535),
-    "max_body_bytes": (1_024, 1 << 30),
-    "max_items": (1, 1_000),
-    "max_amount": (1, MAX_AMOUNT),
-    "max_ahead_s": (0, 1e12),
-    "max_age_days": (0, 1_000_000),
-    "rate_per_key": (0, 1e9),
-    "rate_per_address": (0, 1e9),
-    "failures_per_minute": (1, 1_000_000),
-    "max_connections": (1, 1_000_000),
-    "request_timeout_s": (0.1, 3_600),
-    "read_timeout_s": (0.1, 3_600),
-    "wait_s": (0, 300),
-    "max_pending_entries": (0, 10_000_000),
-    "threads": (1, 256),
-    "session_hours": (0.01, 8_760),
-}
-"""The least and the most of each number."""
+T = TypeVar("T", int, float)
+
+
+def _number(default: T, least: float, most: float) -> T:
+    """A setting that is a number from ``least`` to ``most``."""
+    made: T = field(default=default, metadata={"range": (least, most)})
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,26 +61,26 @@ class WebOptions:
     redis_url: str = field(repr=False)
     mysql_url: str = field(repr=False)
     host: str = "127.0.0.1"
-    port: int = PORT
+    port: int = _number(PORT, 0, 65_535)
     without_keys: bool = False
     allowed_hosts: tuple[str, ...] = ()
     public_counters: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
-    max_body_bytes: int = 1 << 20
-    max_items: int = 1_000
-    max_amount: int = 1_000_000_000
-    max_ahead_s: float = DAY_S
-    max_age_days: int = 3_650
-    rate_per_key: float = 10_000.0
-    rate_per_address: float = 1_000.0
-    failures_per_minute: int = 10
-    max_connections: int = 1_000
-    request_timeout_s: float = 10.0
-    read_timeout_s: float = 30.0
-    wait_s: float = 10.0
-    max_pending_entries: int = 20_000
-    threads: int = 8
-    session_hours: float = 12.0
+    max_body_bytes: int = _number(1 << 20, 1_024, 1 << 30)
+    max_items: int = _number(1_000, 1, 1_000)
+    max_amount: int = _number(1_000_000_000, 1, MAX_AMOUNT)
+    max_ahead_s: float = _number(DAY_S, 0, 1e12)
+    max_age_days: int = _number(3_650, 0, 1_000_000)
+    rate_per_key: float = _number(10_000.0, 0, 1e9)
+    rate_per_address: float = _number(1_000.0, 0, 1e9)
+    failures_per_minute: int = _number(10, 1, 1_000_000)
+    max_connections: int = _number(1_000, 1, 1_000_000)
+    request_timeout_s: float = _number(10.0, 0.1, 3_600)
+    read_timeout_s: float = _number(30.0, 0.1, 3_600)
+    wait_s: float = _number(10.0, 0, 300)
+    max_pending_entries: int = _number(20_000, 0, 10_000_000)
+    threads: int = _number(8, 1, 256)
+    session_hours: float = _number(12.0, 0.01, 8_760)
 
     def __post_init__(self) -> None:
         """Check.
@@ -102,7 +90,8 @@ class WebOptions:
         """
         if not self.host:
             raise ValueError("--host is an address, such as 127.0.0.1, not empty")
-        for name, (least, most) in _RANGES.items():
+        ranges = {each.name: each.metadata["range"] for each in fields(self) if each.metadata}
+        for name, (least, most) in ranges.items():
             value = getattr(self, name)
             if not (math.isfinite(value) and least <= value <= most):
                 option = name.replace("_", "-")

@@ -21,7 +21,7 @@ from countersink.stream.decode import decode_payload
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
-from countersink.web.http.openapi import closed_object, json_body, json_response, object_schema
+from countersink.web.http.openapi import closed_object, json_body, object_schema, response
 from countersink.web.http.parameters import Parameter, number
 from countersink.web.http.route import Handler, Route
 from countersink.web.services import Services
@@ -231,7 +231,6 @@ _CHOICE: Final = json_body(
         ]
     }
 )
-_NOT_VALID: Final = {"422": "A parameter or the body is not as it should be."}
 _LIST: Final = object_schema(
     {
         "rows": {"type": "array", "items": _ROW},
@@ -255,14 +254,11 @@ def _on_choice(what: str, handler: Handler, done: Mapping[str, Any], **told: Any
         handler,
         scope="admin",
         whole=True,
-        parameters=(),
         name=f"{what}DeadLetters",
-        tag="system",
         body=_CHOICE,
         responses={
             "200": done,
             "409": "There are more than `most`; none was touched.",
-            **_NOT_VALID,
         },
         **told,
     )
@@ -277,17 +273,15 @@ ROUTES: Final[tuple[Route, ...]] = (
         whole=True,
         parameters=_PARAMETERS,
         name="deadLetters",
-        tag="system",
         summary="Dead letters, newest first",
         responses={
-            "200": json_response("Dead letters, and how many there are of each reason.", _LIST),
-            **_NOT_VALID,
+            "200": response("Dead letters, and how many there are of each reason.", _LIST),
         },
     ),
     _on_choice(
         "retry",
         retried,
-        json_response("What became of them.", _RETRIED),
+        response("What became of them.", _RETRIED),
         summary="Count dead letters after all, each exactly once",
         description="What fails again stays. What may be counted already (`too_old`, `reconciled`)"
         " is retried only by its ref or by reason. Asking twice counts once.",
@@ -295,7 +289,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _on_choice(
         "drop",
         dropped,
-        json_response("How many are gone.", object_schema({"dropped": _COUNT})),
+        response("How many are gone.", object_schema({"dropped": _COUNT})),
         summary="Delete dead letters for good",
         description="What they would have counted is never counted.",
     ),

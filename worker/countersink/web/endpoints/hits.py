@@ -23,7 +23,7 @@ from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge
 from countersink.web.endpoints.increments import accept
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
-from countersink.web.http.openapi import path_parameter
+from countersink.web.http.openapi import path_parameter, response
 from countersink.web.http.parameters import Parameter, counter_of_path, short_text
 from countersink.web.http.route import Handler, Route
 from countersink.web.services import Services
@@ -52,6 +52,8 @@ _HEADERS: Final[Mapping[str, str]] = {
 _AHEAD: Final = ((b"sec-purpose", b"prefetch"), (b"purpose", b"prefetch"), (b"x-moz", b"prefetch"))
 """What browsers say that load a page which nobody may ever look at."""
 _WILD: Final = frozenset("*?[")
+_NOTHING: Final = "(?!)"
+"""Matches nothing."""
 
 
 def _count(text: str) -> bool:
@@ -190,7 +192,7 @@ class PublicCounters:
         patterns = services.options.public_counters
         wild = [one for one in patterns if not _WILD.isdisjoint(one)]
         self._named = frozenset(patterns).difference(wild)
-        self._fits = re.compile("|".join(map(translate, wild))).match if wild else None
+        self._fits = re.compile("|".join(map(translate, wild)) or _NOTHING).match
         self._services = services
         self._known: frozenset[str] = frozenset()
         self._read_at = -math.inf
@@ -207,7 +209,7 @@ class PublicCounters:
         """
         if counter in self._named:
             return True
-        if self._fits is None or not self._fits(counter):
+        if not self._fits(counter):
             return False
         now = time.monotonic()
         if counter in self._known and now < self._read_at + KNOWN_S:
@@ -240,7 +242,6 @@ class PublicCounters:
             self._reading = None
 
     def _names(self) -> frozenset[str]:
-        assert self._fits is not None
         return frozenset(filter(self._fits, self._services.store.snapshot(counter_names)))
 
 
@@ -251,12 +252,8 @@ _REFUSED: Final = {
     " fits a public pattern; nothing was counted.",
 }
 _KEY: Final = path_parameter("key", description="May hold slashes.", schema={"type": "string"})
+_PICTURE: Final = {"type": "string", "format": "binary"}
 _COUNTED: Final = {"204": "It is counted."}
-
-
-def _picture(media_type: str) -> dict[str, Any]:
-    schema = {"type": "string", "format": "binary"}
-    return {"200": {"description": "A picture.", "content": {media_type: {"schema": schema}}}}
 
 
 def _route(
@@ -276,7 +273,6 @@ def _route(
         public=True,
         parameters=parameters,
         name=name,
-        tag="sending",
         summary=summary,
         description="Counters that the server is told are public need no key.",
         other_parameters=[_KEY],
@@ -291,7 +287,7 @@ ROUTES: Final = (
         pixel,
         "hitPixel",
         "Count a visit: a transparent pixel.",
-        _picture("image/gif"),
+        {"200": response("A picture.", _PICTURE, "image/gif")},
     ),
     _route(
         "GET",
@@ -300,7 +296,7 @@ ROUTES: Final = (
         "hitBadge",
         "Count a visit: a badge with the number, which takes the scope read where the counter is"
         " not public.",
-        _picture("image/svg+xml"),
+        {"200": response("A picture.", _PICTURE, "image/svg+xml")},
         (_LABEL, _COUNT),
     ),
     # One path may be of two routes: the document has to tell what each of them does with it.

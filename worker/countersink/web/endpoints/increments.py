@@ -22,7 +22,7 @@ from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.bodies import read_json
-from countersink.web.http.openapi import closed_object, json_response
+from countersink.web.http.openapi import closed_object, response
 from countersink.web.http.parameters import COUNTER_NAME, choice
 from countersink.web.http.route import Route
 from countersink.web.options import DAY_S, WebOptions
@@ -377,13 +377,12 @@ ROUTES: Final = (
         scope="ingest",
         parameters=(_WAIT,),
         name="addIncrements",
-        tag="sending",
         summary="Count: one increment, or up to 1,000, all or none.",
         other_parameters=[_IDEMPOTENCY_KEY],
         body={"required": True, "content": {"application/json": _BODY, "text/plain": _BODY}},
         responses={
-            "200": json_response("They are where `wait` asked for.", _ACCEPTED),
-            "202": json_response(
+            "200": response("They are where `wait` asked for.", _ACCEPTED),
+            "202": response(
                 "They are accepted: in this server's memory, and on their way."
                 " State `unknown`: Redis had them, and has lost entries since; sent again"
                 " with the same Idempotency-Key they count once all the same.",

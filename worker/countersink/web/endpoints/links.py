@@ -24,10 +24,9 @@ from countersink.web.endpoints.pages import page
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import read_object
 from countersink.web.http.openapi import (
-    NOT_VALID,
     closed_object,
     json_body,
-    json_response,
+    response,
     struct_schema,
 )
 from countersink.web.http.parameters import COUNTER_NAME, require_own
@@ -126,17 +125,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/links",
         create,
         scope="read",
-        parameters=(),
         name="createLink",
-        tag="sharing",
         summary="Make a link that shows a counter, read-only, until it ends",
         description="It ends with the key that it is made with, too.",
         body=json_body(struct_schema(_Asked)),
         responses={
-            "201": json_response("The link.", closed_object(_MADE)),
+            "201": response("The link.", closed_object(_MADE)),
             "404": "Nothing was ever counted under this name.",
             "409": "There are as many links as there may be.",
-            "422": NOT_VALID,
         },
     ),
     Route(
@@ -144,16 +140,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/links",
         listed,
         scope="read",
-        parameters=(),
         name="links",
-        tag="sharing",
         summary="The links that are valid: one's own, or with the scope admin all",
         responses={
-            "200": json_response(
+            "200": response(
                 "Links, without their tokens.",
                 closed_object({"rows": {"type": "array", "items": closed_object(_LINK)}}),
             ),
-            "422": NOT_VALID,
         },
     ),
     Route(
@@ -161,14 +154,11 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/links/{id}",
         revoke,
         scope="read",
-        parameters=(),
         name="revokeLink",
-        tag="sharing",
         summary="End a link: within two seconds it is refused",
         responses={
             "204": "It has ended.",
             "404": "There is no such link, or no longer.",
-            "422": NOT_VALID,
         },
     ),
     Route("GET", links.PAGE, shared_page, scope=None, hidden=True),

@@ -27,7 +27,7 @@ from countersink.store.errors import StoreError
 from countersink.stream.errors import StreamError
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
-from countersink.web.http.openapi import closed_object
+from countersink.web.http.openapi import closed_object, response
 from countersink.web.http.parameters import COUNTER_NAME, Parameter
 from countersink.web.http.route import Route
 from countersink.web.services import Services
@@ -368,14 +368,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         scope="read",
         parameters=(COUNTER,),
         name="live",
-        tag="system",
         summary="Live numbers, as server-sent events",
         description="About once a second one event whose data is a JSON document: `counters`, how"
         " many there are; `complete_up_to`; `today`, the day and its total of each named counter"
         ' that has changed. `{"trouble": true}` where a server behind this one is away. The stream'
         f" ends after {LIFE_S:.0f} seconds: open another one.",
         responses={
-            "200": {"description": "Events.", "content": {MEDIA_TYPE: {"schema": _EVENT}}},
+            "200": response("Events.", _EVENT, MEDIA_TYPE),
             "422": "A name that no counter can have, or too many of them.",
             "503": "Too many listen already.",
         },

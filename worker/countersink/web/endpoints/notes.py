@@ -18,10 +18,9 @@ from countersink.web.endpoints.counters import require_counter
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import read_object
 from countersink.web.http.openapi import (
-    NOT_VALID,
     closed_object,
     json_body,
-    json_response,
+    response,
     struct_schema,
 )
 from countersink.web.http.parameters import END, START, day, own_counter
@@ -115,7 +114,7 @@ def _routes(path: str, *, one: bool) -> tuple[Route, ...]:
     of, name, words = (
         ("counter", "Note", "a counter's") if one else ("common", "CommonNote", "every counter's")
     )
-    refused = {"404": "There is no such counter, or no note on this day.", "422": NOT_VALID}
+    refused = {"404": "There is no such counter, or no note on this day."}
     return (
         Route(
             "GET",
@@ -125,9 +124,8 @@ def _routes(path: str, *, one: bool) -> tuple[Route, ...]:
             shared=one,
             parameters=(START, END),
             name=f"{of}Notes",
-            tag="notes",
             summary=f"The notes on {words} days",
-            responses={"200": json_response("Notes, by day.", _LIST), **refused},
+            responses={"200": response("Notes, by day.", _LIST), **refused},
         ),
         Route(
             "PUT",
@@ -135,13 +133,11 @@ def _routes(path: str, *, one: bool) -> tuple[Route, ...]:
             write,
             scope="admin",
             whole=not one,
-            parameters=(),
             name=f"put{name}",
-            tag="notes",
             summary=f"Write the note on one of {words} days",
             body=json_body(struct_schema(_Asked)),
             responses={
-                "200": json_response("The note.", _NOTE),
+                "200": response("The note.", _NOTE),
                 "409": "There are as many notes as there may be.",
                 **refused,
             },
@@ -152,9 +148,7 @@ def _routes(path: str, *, one: bool) -> tuple[Route, ...]:
             delete,
             scope="admin",
             whole=not one,
-            parameters=(),
             name=f"delete{name}",
-            tag="notes",
             summary=f"Delete the note on one of {words} days",
             responses={"204": "It is gone.", **refused},
         ),

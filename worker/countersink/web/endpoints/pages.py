@@ -19,7 +19,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
@@ -76,14 +76,9 @@ _OTHER: Final = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^ *(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
 
 
-async def dashboard(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /``."""
-    return page(request, "index.html")
-
-
-async def login_page(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /login``."""
-    return page(request, "login.html")
+async def html(request: Request, services: Services, who: Identity, name: str) -> Response:
+    """``GET /`` and ``GET /login``."""
+    return page(request, name)
 
 
 async def icon(request: Request, services: Services, who: Identity) -> Response:
@@ -312,8 +307,8 @@ def _variable(name: str) -> str:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/", dashboard, scope="read", hidden=True),
-    Route("GET", "/login", login_page, scope=None, hidden=True),
+    Route("GET", "/", partial(html, name="index.html"), scope="read", hidden=True),
+    Route("GET", "/login", partial(html, name="login.html"), scope=None, hidden=True),
     Route("GET", "/favicon.ico", icon, scope=None, hidden=True),
     Route("GET", "/static/{version}/{file:path}", static, scope=None, hidden=True),
     Route("POST", "/login", login, scope=None, hidden=True),

@@ -15,9 +15,9 @@ from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.openapi import (
     json_body,
-    json_response,
     object_schema,
     path_parameter,
+    response,
     struct_schema,
 )
 from countersink.web.http.route import Route
@@ -118,7 +118,7 @@ _BLOCK: Final = object_schema(
     }
 )
 _LAST_VALUE: Final[dict[str, Any]] = {
-    "200": json_response("The number of the current period.", _VALUE),
+    "200": response("The number of the current period.", _VALUE),
     "422": "There can be no such name or parameter.",
 }
 _PATH: Final = "/v1/sequences/{name:path}"
@@ -128,16 +128,14 @@ ROUTES: Final = (
         f"{_PATH}{_NEXT}",
         take,
         scope="ingest",
-        parameters=(),
         name="nextValue",
-        tag="sequences",
         summary="Get your own number: nobody else gets it.",
         description="A request that is sent again gets another number: the first one is"
         " lost with the reply that was lost. Values have 64 bits; JavaScript's numbers 53.",
         other_parameters=[_name_of(MAX_NAME_BYTES)],
         body=json_body(struct_schema(_Asked), required=False),
         responses={
-            "200": json_response(
+            "200": response(
                 "The number, or with `count` the block of numbers.",
                 {"oneOf": [_VALUE, _BLOCK]},
             ),
@@ -150,28 +148,20 @@ ROUTES: Final = (
         },
     ),
     # One path may be of two routes: the document has to tell what each of them does with it.
-    Route(
-        "GET",
-        f"{_PATH}{_NEXT}",
-        partial(peek, ending=_NEXT),
-        scope="read",
-        parameters=(),
-        name="lastValueNext",
-        tag="sequences",
-        summary=f"The last number of the sequence whose name ends in {_NEXT}.",
-        other_parameters=[_name_of(MAX_NAME_BYTES - len(_NEXT))],
-        responses=_LAST_VALUE,
-    ),
-    Route(
-        "GET",
-        _PATH,
-        peek,
-        scope="read",
-        parameters=(),
-        name="lastValue",
-        tag="sequences",
-        summary="The last number that was handed out; null where none was.",
-        other_parameters=[_name_of(MAX_NAME_BYTES)],
-        responses=_LAST_VALUE,
+    *(
+        Route(
+            "GET",
+            f"{_PATH}{ending}",
+            partial(peek, ending=ending),
+            scope="read",
+            name=f"lastValue{ending[1:].title()}",
+            summary=summary,
+            other_parameters=[_name_of(MAX_NAME_BYTES - len(ending))],
+            responses=_LAST_VALUE,
+        )
+        for ending, summary in (
+            (_NEXT, f"The last number of the sequence whose name ends in {_NEXT}."),
+            ("", "The last number that was handed out; null where none was."),
+        )
     ),
 )

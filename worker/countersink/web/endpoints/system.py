@@ -16,7 +16,7 @@ from countersink.metrics.samples import installation_samples, producer_samples
 from countersink.metrics.table import Sample, Samples
 from countersink.store.api_keys import SCOPES
 from countersink.web.auth.register import Identity
-from countersink.web.http.openapi import json_response, object_schema
+from countersink.web.http.openapi import object_schema, response
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
@@ -75,6 +75,7 @@ async def whoami(request: Request, services: Services, who: Identity) -> Respons
 
 
 _TEXT: Final = {"type": ["string", "null"]}
+_WORDS: Final = {"type": "string"}
 _COUNT: Final = {"type": "integer"}
 _LIST: Final = {"type": "array", "items": {"type": "object"}}
 
@@ -116,14 +117,10 @@ ROUTES: Final = (
         system,
         scope="read",
         whole=True,
-        parameters=(),
         name="system",
-        tag="system",
         summary="The state of the whole installation",
         description="What `countersink info --format json` prints; looked at once a second.",
-        responses={
-            "200": json_response("Everything known; what MySQL did not tell is null.", _STATE)
-        },
+        responses={"200": response("Everything known; what MySQL did not tell is null.", _STATE)},
     ),
     Route(
         "GET",
@@ -131,11 +128,9 @@ ROUTES: Final = (
         whoami,
         scope="read",
         shared=True,
-        parameters=(),
         name="whoami",
-        tag="system",
         summary="Whose key this is, and what it may do",
-        responses={"200": json_response("The key, or nulls where none is needed.", _WHO)},
+        responses={"200": response("The key, or nulls where none is needed.", _WHO)},
     ),
 )
 
@@ -190,10 +185,9 @@ class Monitor:
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """All metrics as text, and its media type; ``accept`` is the request's header."""
-        return await anyio.to_thread.run_sync(self._render, accept, limiter=self._threads)
-
-    def _render(self, accept: str) -> tuple[bytes, str]:
-        return render(self._health.everything(), accept)
+        return await anyio.to_thread.run_sync(
+            lambda: render(self._health.everything(), accept), limiter=self._threads
+        )
 
     def _samples(self) -> Samples:
         yield from producer_samples(self._services.producer)
@@ -204,35 +198,30 @@ class Monitor:
             yield from installation_samples(system)
 
 
-def _text(description: str, *media_types: str) -> dict[str, Any]:
-    schema = {"schema": {"type": "string"}}
-    return {
-        "description": description,
-        "content": dict.fromkeys(media_types or ("text/plain",), schema),
-    }
-
-
 HEALTH_ROUTES: Final = (
     Route(
         "GET",
         "/livez",
         livez,
         scope=None,
-        tag="health",
+        parameters=None,
         summary="Whether the process lives",
         description="It says nothing of the servers behind it: starting this process again"
         " would not bring them back.",
-        responses={"200": _text("It does.")},
+        responses={"200": response("It does.", _WORDS, "text/plain")},
     ),
     Route(
         "GET",
         "/readyz",
         readyz,
         scope=None,
-        tag="health",
+        parameters=None,
         summary="Whether the process can take increments",
         description="Redis answers, or there is a spool, and it was not told to stop.",
-        responses={"200": _text("It can."), "503": _text("It cannot, for now.")},
+        responses={
+            "200": response("It can.", _WORDS, "text/plain"),
+            "503": response("It cannot, for now.", _WORDS, "text/plain"),
+        },
     ),
     Route(
         "GET",
@@ -240,11 +229,13 @@ HEALTH_ROUTES: Final = (
         metrics,
         scope="read",
         whole=True,
-        tag="health",
+        parameters=None,
         summary="Metrics for Prometheus",
         description="Of this process and of the installation as a whole, in Prometheus' text"
         " format, or OpenMetrics where Accept asks for it.",
-        responses={"200": _text("The metrics.", "text/plain", "application/openmetrics-text")},
+        responses={
+            "200": response("The metrics.", _WORDS, "text/plain", "application/openmetrics-text")
+        },
     ),
 )
 """Of the process; the last ones in the document."""

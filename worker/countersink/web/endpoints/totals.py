@@ -6,8 +6,9 @@ The options, the rows and the errors are those of ``countersink totals``. The sa
 counters, for Prometheus to scrape: ``/v1/export/openmetrics``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import date
 from functools import partial
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from countersink.store.errors import UnknownCounter
 from countersink.store.totals.selection import Selection
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import csv_answer, freshness, json_answer, wants_csv
-from countersink.web.http.openapi import NOT_VALID, closed_object, read_responses
+from countersink.web.http.openapi import closed_object, read_responses, response
 from countersink.web.http.parameters import (
     COUNTER_NAME,
     END,
@@ -270,70 +271,54 @@ async def openmetrics(request: Request, services: Services, who: Identity) -> Re
         raise refuse("counter", f"that could be more than {MAX_SAMPLES:,} samples: ask for less")
     for name in names:
         require_own(name, who)
-    pending = given["include_pending"]
-    kind: Kind = "pending" if pending else "one"
-    work = partial(_scrape, names, keys, given["top"], pending)
     return await services.read_pool.run(
-        request, who, _scraped, services.reads, work, pending, kind=kind
+        request,
+        who,
+        _scrape,
+        services.reads,
+        names,
+        keys,
+        given["top"],
+        given["include_pending"],
+        kind="pending" if given["include_pending"] else "one",
     )
 
 
-def _scraped(reads: Reads, work: Callable[[Reads], Response], pending: bool) -> Response:
+def _scrape(
+    reads: Reads, names: Sequence[str], keys: Sequence[str], top: int | None, pending: bool
+) -> Response:
+    def asked(same: Reads) -> dict[str, Answer]:
+        found: dict[str, Answer] = {}
+        by = "key" if keys or top else "total"
+        with same.group(sorted(names)):
+            for name in sorted(names):
+                # One that was not counted yet fails no scrape of the others.
+                with suppress(UnknownCounter):
+                    selection = Selection(name, keys=keys or None)
+                    query = Query(selection, by=by, top=top, include_pending=pending)
+                    found[name] = ask(same, query)
+        return found
+
     # All counters are of one moment: the queue is read once for them, and so are their tables.
     with read_problems():
-        answer: Response = reads.together(work, include_pending=pending)
-    return answer
-
-
-def _scrape(
-    names: Sequence[str],
-    keys: Sequence[str],
-    top: int | None,
-    include_pending: bool,
-    reads: Reads,
-) -> Response:
+        found = reads.together(asked, include_pending=pending)
+    if not found:
+        what = repr(names[0]) if len(names) == 1 else f"any of these {len(names)}"
+        error = UnknownCounter(f"nothing was ever counted as {what}")
+        raise unknown(error, without_pending=not pending)
     samples: list[TotalSample] = []
-    complete: list[datetime | None] = []
-    found: dict[str, Answer | None] = {}
-    with reads.group(sorted(names)):
-        for name in sorted(names):
-            query = Query(
-                Selection(name, keys=keys or None),
-                by="key" if keys or top else "total",
-                top=top,
-                include_pending=include_pending,
-            )
-            found[name] = _known(reads, query)
-    for name in names:
-        answer = found[name]
-        if answer is None:
-            continue
-        complete.append(answer.complete_up_to)
-        for row in answer.rows:
+    for name in filter(found.__contains__, names):
+        for row in found[name].rows:
             key, total = row.get("key"), row["total"]
             assert isinstance(total, int)
             samples.append(TotalSample(name, None if key is None else str(key), total))
-    if not complete:
-        what = repr(names[0]) if len(names) == 1 else f"any of these {len(names)}"
-        error = UnknownCounter(f"nothing was ever counted as {what}")
-        raise unknown(error, without_pending=not include_pending)
+    complete = [answer.complete_up_to for answer in found.values()]
     known = [moment for moment in complete if moment is not None]
     up_to = min(known) if len(known) == len(complete) else None
     headers = {**freshness(up_to, None), "Cache-Control": "private, no-cache"}
     return Response(
         openmetrics_text(samples, up_to).encode(), headers={**headers, "Content-Type": CONTENT_TYPE}
     )
-
-
-def _known(reads: Reads, query: Query) -> Answer | None:
-    """The answer; None of a counter that was not counted yet.
-
-    The others are scraped all the same: a series that is not there yet fails no scrape.
-    """
-    try:
-        return ask(reads, query)
-    except UnknownCounter:
-        return None
 
 
 def _of_counter(
@@ -351,7 +336,6 @@ def _of_counter(
         shared=True,
         parameters=parameters,
         name=name,
-        tag="reading",
         summary=summary,
         responses=read_responses(document, one=True),
     )
@@ -371,7 +355,6 @@ ROUTES: Final = (
         scope="read",
         parameters=_TOTALS,
         name="allTotals",
-        tag="reading",
         summary="Totals of all counters",
         responses=read_responses(_ANY),
     ),
@@ -382,16 +365,14 @@ ROUTES: Final = (
         scope="read",
         parameters=_SCRAPE,
         name="openmetrics",
-        tag="reading",
         summary="Totals of chosen counters, for Prometheus",
         responses={
-            "200": {
-                "description": "OpenMetrics 1.0 text. A counter that nothing was ever counted as"
-                " has no sample.",
-                "content": {"application/openmetrics-text": {"schema": {"type": "string"}}},
-            },
+            "200": response(
+                "OpenMetrics 1.0 text. A counter that nothing was ever counted as has no sample.",
+                {"type": "string"},
+                "application/openmetrics-text",
+            ),
             "404": "Nothing was ever counted as any of these.",
-            "422": NOT_VALID,
         },
     ),
 )

@@ -86,7 +86,7 @@ class Dispatcher:
             raise
         try:
             who = await self._authenticator.admit(route, headers, client, scope)
-            if route.parameters is not None:
+            if route.parameters is not None and not route.hidden:
                 scope["countersink.given"] = read_parameters(scope, route.parameters)
             return await route.handler(Request(scope, receive, send), self._services, who)
         except Exception as error:

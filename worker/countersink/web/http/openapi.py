@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 from zoneinfo import available_timezones
 
@@ -17,6 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from countersink.metrics.health import installed_version
 from countersink.web.auth.credentials import COOKIE
 from countersink.web.auth.register import Identity
 from countersink.web.errors import MEDIA_TYPE, TITLES
@@ -42,6 +42,7 @@ _WORDS: Final[Mapping[int, str]] = {
     413: "The body is too large.",
     415: "The body is packed, or typed, in a way that is not known.",
     421: "The name in the Host header is not one of this server's.",
+    422: "A parameter is not valid, or the numbers do not tell what is asked for.",
     429: "Too many requests, or too many wrong keys.",
     431: "The headers are too many, or too large.",
     500: "A bug. The number in it is in the server's log, too.",
@@ -54,6 +55,7 @@ _HEADERS: Final[Mapping[int, Mapping[str, Any]]] = {
 }
 _EVERYWHERE: Final = (400, 408, 421, 429, 431, 500, 503)
 _WITH_BODY: Final = (413, 415)
+_WITH_PARAMETERS: Final = 422
 _WITH_KEY: Final = (401, 403)
 
 _PROBLEM: Final[dict[str, Any]] = {
@@ -91,9 +93,6 @@ _INTRODUCTION: Final = (
     " is wrong is told as `application/problem+json`."
 )
 
-NOT_VALID: Final = "A parameter is not valid, or the numbers do not tell what is asked for."
-"""Of the answer to a question that cannot be answered."""
-
 
 def document(routes: Iterable[Route], *, keys: bool = True, cookie: str = COOKIE) -> dict[str, Any]:
     """The document of ``routes``.
@@ -110,7 +109,11 @@ def document(routes: Iterable[Route], *, keys: bool = True, cookie: str = COOKIE
             paths.setdefault(path, {})[route.method.lower()] = operation(route, keys=keys)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "countersink", "version": _version(), "description": _INTRODUCTION},
+        "info": {
+            "title": "countersink",
+            "version": installed_version() or "0",
+            "description": _INTRODUCTION,
+        },
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
@@ -157,9 +160,10 @@ def path_parameter(name: str, **described: Any) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, **described}
 
 
-def json_response(description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A response with a JSON body."""
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
+def response(description: str, schema: Mapping[str, Any], *media_types: str) -> dict[str, Any]:
+    """A response with a body; JSON where no type is named."""
+    types = media_types or ("application/json",)
+    return {"description": description, "content": {each: {"schema": schema} for each in types}}
 
 
 def json_body(schema: Mapping[str, Any], *, required: bool = True) -> dict[str, Any]:
@@ -202,10 +206,8 @@ def _time_zone() -> dict[str, Any]:
 
 def problem(status: int) -> dict[str, Any]:
     """A response that is a problem document."""
-    made: dict[str, Any] = {
-        "description": _WORDS.get(status, TITLES[status]),
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
+    schema = {"$ref": "#/components/schemas/Problem"}
+    made = response(_WORDS.get(status, TITLES[status]), schema, MEDIA_TYPE)
     if status in _HEADERS:
         made["headers"] = deepcopy(dict(_HEADERS[status]))
     return made
@@ -229,8 +231,9 @@ def openapi_route(routes: Iterable[Route]) -> Route:
         PATH,
         answer,
         scope=None,
+        parameters=None,
         summary="This document",
-        responses={"200": json_response("OpenAPI 3.1.", {"type": "object"})},
+        responses={"200": response("OpenAPI 3.1.", {"type": "object"})},
     )
     return own
 
@@ -239,6 +242,8 @@ def _statuses(route: Route) -> list[int]:
     found = [*_EVERYWHERE]
     if route.body is not None:
         found += _WITH_BODY
+    if route.parameters is not None:
+        found.append(_WITH_PARAMETERS)
     if route.scope is not None or route.public:
         found += _WITH_KEY
     return sorted(found)
@@ -265,13 +270,6 @@ def _parameters(route: Route) -> list[Mapping[str, Any]]:
 def _operation_id(route: Route) -> str:
     words = re.findall(r"[a-z0-9]+", _PARAMETER.sub(r"\1", route.path).lower())
     return "_".join([route.method.lower(), *words])
-
-
-def _version() -> str:
-    try:
-        return version("countersink")
-    except PackageNotFoundError:
-        return "0"
 
 
 def read_responses(
@@ -302,7 +300,6 @@ def read_responses(
     made: dict[str, Any] = {
         "200": {"description": "The answer.", "headers": headers, "content": content},
         "304": {"description": "It is as If-None-Match has it.", "headers": headers},
-        "422": NOT_VALID,
     }
     if one:
         made["404"] = "Nothing was ever counted under this name."

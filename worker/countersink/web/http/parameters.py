@@ -37,6 +37,7 @@ COUNTER_NAME: Final[Mapping[str, Any]] = {
     "pattern": f"^[A-Za-z0-9_.:-]{{1,{MAX_COUNTER_LENGTH}}}$",
 }
 """The schema of what :func:`countersink.runtime.limits.check_counter` takes."""
+TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 _SHOWN: Final = 20
 """Errors that are told at once."""
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -142,6 +143,13 @@ def short_text(name: str, whose: str, most: int, description: str, default: str 
     return Parameter(name, read_text, description, schema, default=default)
 
 
+def several(
+    name: str, read: Callable[[str], Any], description: str, schema: Mapping[str, Any] = TEXT
+) -> Parameter:
+    """A parameter that may be given several times."""
+    return Parameter(name, read, description, schema, repeatable=True)
+
+
 def read_parameters(scope: Scope, known: Sequence[Parameter]) -> dict[str, Any]:
     """The values of all ``known`` parameters of a request's query, by name.
 
@@ -238,13 +246,11 @@ TIME_ZONE: Final = Parameter(
     "Whose days, hours and months: an IANA name. Default: each counter's own.",
     {"$ref": "#/components/schemas/TimeZone"},
 )
-KEYS: Final = Parameter(
+KEYS: Final = several(
     "key",
     stored_form,
     "This key alone; may be given several times. One of more than 255 bytes is looked"
     " for in the form in which it is counted.",
-    {"type": "string"},
-    repeatable=True,
 )
 INCLUDE_PENDING: Final = flag(
     "include_pending",
@@ -259,12 +265,11 @@ FORMAT: Final = choice(
 SPREADSHEET: Final = flag(
     "spreadsheet", "CSV for people: a `'` before what a spreadsheet would run as a formula."
 )
-PREFIX: Final = Parameter(
+PREFIX: Final = several(
     "prefix",
     _part_of_key,
     "Keys that begin so, byte by byte; may be given several times, and beside key.",
     _KEY_SCHEMA,
-    repeatable=True,
 )
 SEARCH: Final = Parameter(
     "search",
@@ -273,19 +278,16 @@ SEARCH: Final = Parameter(
     _KEY_SCHEMA,
     default="",
 )
-EXCLUDE_KEYS: Final = Parameter(
+EXCLUDE_KEYS: Final = several(
     "exclude_key",
     stored_form,
     "Without this key; may be given several times.",
-    {"type": "string"},
-    repeatable=True,
 )
-EXCLUDE_PREFIX: Final = Parameter(
+EXCLUDE_PREFIX: Final = several(
     "exclude_prefix",
     _prefix_to_exclude,
     "Without keys that begin so, byte by byte; may be given several times.",
     {**_KEY_SCHEMA, "minLength": 1},
-    repeatable=True,
 )
 PICKED: Final = (KEYS, PREFIX, SEARCH, EXCLUDE_KEYS, EXCLUDE_PREFIX)
 """Which keys; :func:`picked_keys` reads their values."""

@@ -35,10 +35,11 @@ class Route:
         whole: it tells of the whole installation: keys for some counters only are refused.
         shared: whoever has a link to a counter is let in; the handler looks whether it is the
             counter that is asked for.
-        parameters: of its query: their values are in ``scope["countersink.given"]``, by name; None:
-            whatever the query says is let be.
-        hidden: not in the document: pages and their files.
-        name, tag, summary, description: of its operation in the OpenAPI document (3.1).
+        parameters: of its query, which has no others: their values are in
+            ``scope["countersink.given"]``, by name; None: whatever the query says is let be.
+        hidden: not in the document, and its query is let be: pages and their files.
+        name, summary, description: of its operation in the OpenAPI document (3.1).
+        tag: under which the document has it, given in :mod:`countersink.web.app`.
         other_parameters: of its path and its headers, as the document has them; those of the path
             that are any text need not be there.
         body: what it takes, as the document has it; None: nothing.
@@ -54,7 +55,7 @@ class Route:
     public: bool = False
     whole: bool = False
     shared: bool = False
-    parameters: Sequence[Parameter] | None = None
+    parameters: Sequence[Parameter] | None = ()
     hidden: bool = False
     name: str = ""
     tag: str = ""

@@ -125,16 +125,9 @@ def listen(options: WebOptions) -> socket.socket:
     found = socket.getaddrinfo(
         options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
+    family, _, _, _, address = found[0]
+    both = family == socket.AF_INET6  # of "::" IPv4, too
+    return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
 
 
 def allow_files(connections: int) -> int:
