@@ -39,7 +39,8 @@ class Glance:
         search: a part of their names; empty for all.
         after: only those after this one; empty for all.
         limit: so many of them at most, 1 or more.
-        days: last days, at most :data:`MAX_DAYS`, today's included, of each counter's own time zone; 0 for none.
+        days: last days, at most :data:`MAX_DAYS`, today's included, of each counter's own time
+            zone; 0 for none.
         totals: whether all that was ever counted is asked for.
         visible: tells which names may be seen.
         standing: all of them, and what they are sorted by, from :func:`standing`; None: by name, in

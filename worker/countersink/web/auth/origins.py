@@ -111,7 +111,7 @@ class Hosts:
             self._any
             or name in self._names
             or name.endswith((".localhost", *self._below))
-            or (_address(name) is not None and not _is_unspecified(name))
+            or (_address(name.strip("[]")) is not None and not _is_unspecified(name))
         )
 
 
@@ -241,13 +241,13 @@ def is_of_this_machine(host: str) -> bool:
     """Whether a ``Host`` is one that only this machine leads to itself by: a loopback name or
     address, with or without a port."""
     name = _host_name(host)
-    return name.endswith(".localhost") or is_loopback(name.strip("[]"))
+    return name.endswith(".localhost") or is_loopback(name)
 
 
 def _host_name(host: str) -> str:
-    """Of a ``Host``, without a port; empty: it is malformed."""
+    """Of a ``Host``, without a port and brackets; empty: it is malformed."""
     match = _HOST.fullmatch(host)
-    return "" if match is None else match[1].lower().rstrip(".")
+    return "" if match is None else match[1].lower().rstrip(".").strip("[]")
 
 
 def is_loopback(host: str) -> bool:
@@ -293,9 +293,9 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _address(name: str) -> _Address | None:
-    """The address that a host is, IPv6 in brackets or not; None: it is a name."""
+    """The address that a host is; None: it is a name."""
     try:
-        return ipaddress.ip_address(name.strip("[]"))
+        return ipaddress.ip_address(name)
     except ValueError:
         return None
 
@@ -309,5 +309,5 @@ def _unmapped(name: str) -> _Address | None:
 
 
 def _is_unspecified(name: str) -> bool:
-    address = _unmapped(name)
+    address = _unmapped(name.strip("[]"))
     return address is not None and address.is_unspecified
