@@ -44,8 +44,8 @@ from countersink.store.totals.selection import (
     DayRange,
     KeyMatch,
     Keys,
-    Picked,
     Selection,
+    TotalsQuestion,
     picked,
 )
 from countersink.store.totals.series import Hours
@@ -134,7 +134,7 @@ class Reads:
         )
 
     def total(
-        self, counter: str, *, include_pending: bool = False, **wanted: Unpack[Picked]
+        self, counter: str, *, include_pending: bool = False, **wanted: Unpack[TotalsQuestion]
     ) -> Read[int]:
         """The sum over all keys, over one, over several, or over those that match."""
         return self.ask(total, picked(counter, **wanted), include_pending=include_pending)
@@ -145,7 +145,7 @@ class Reads:
         *,
         include_pending: bool = False,
         unrolled: bool = False,
-        **wanted: Unpack[Picked],
+        **wanted: Unpack[TotalsQuestion],
     ) -> Read[list[tuple[date, int]]]:
         """(day, total) for each day in order, days without counts as 0.
 
@@ -161,7 +161,7 @@ class Reads:
         *,
         include_pending: bool = False,
         unrolled: bool = False,
-        **wanted: Unpack[Picked],
+        **wanted: Unpack[TotalsQuestion],
     ) -> Read[Hours]:
         """(begin of the hour, total) for each hour in order, hours without counts as 0; the rest as
         :meth:`daily`.
@@ -170,7 +170,7 @@ class Reads:
         return self.ask(hourly, selection, include_pending=include_pending)
 
     def monthly(
-        self, counter: str, *, include_pending: bool = False, **wanted: Unpack[Picked]
+        self, counter: str, *, include_pending: bool = False, **wanted: Unpack[TotalsQuestion]
     ) -> Read[list[tuple[date, int]]]:
         """(first day of the month, total) for each month in order, those without counts as 0."""
         return self.ask(monthly, picked(counter, **wanted), include_pending=include_pending)

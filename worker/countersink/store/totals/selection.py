@@ -248,15 +248,17 @@ def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = A
 
 
 class DayRange(TypedDict, total=False):
-    """A range of days, both ends inclusive, and whose days they are: as of :class:`Selection`."""
+    """A range of days; both included. Left out: all that has data, in the counter's own zone."""
 
     start: date | None
     end: date | None
     time_zone: str | None
 
 
-class Picked(DayRange, total=False):
-    """A range of days, and keys as :func:`wanted_keys` takes them."""
+class TotalsQuestion(DayRange, total=False):
+    """Which keys of a counter are meant (one, several, or those that match; left out: all), and of
+    which days.
+    """
 
     key: str | None
     keys: Sequence[str] | None

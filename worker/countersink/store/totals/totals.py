@@ -1,31 +1,20 @@
 """``Totals`` for programs: ``total``, ``daily``, ``hourly``, ``monthly``, ``top``, ``by_key``,
 ``counters``, ``span``; the SQL is in ``sums.py``."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import date, datetime
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from countersink.store.sessions import Pool
 from countersink.store.totals import many_counters, series, shapes, sums
-from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
-
-
-class DayRange(TypedDict, total=False):
-    """A range of days; both included. Left out: all that has data, in the counter's own zone."""
-
-    start: date | None
-    end: date | None
-    time_zone: str | None
-
-
-class TotalsQuestion(DayRange, total=False):
-    """Which keys of a counter are meant (one, several, or those that match; left out: all), and of
-    which days.
-    """
-
-    key: str | None
-    keys: Sequence[str] | None
-    match: KeyMatch
+from countersink.store.totals.selection import (
+    ANY,
+    DayRange,
+    KeyMatch,
+    Selection,
+    TotalsQuestion,
+    picked,
+)
 
 
 class Totals:
@@ -54,12 +43,12 @@ class Totals:
 
     def total(self, counter: str, **asked: Unpack[TotalsQuestion]) -> int:
         """The sum over all keys, over one, over several, or over those that match."""
-        wanted = _selection(counter, **asked)
+        wanted = picked(counter, **asked)
         return self._pool.read(lambda session: sums.total(session, wanted))
 
     def daily(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """(day, total) for each day in order, 0 for days without counts; at most 100,000 days."""
-        wanted = _selection(counter, **asked)
+        wanted = picked(counter, **asked)
         return self._pool.read(lambda session: series.daily(session, wanted))
 
     def hourly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
@@ -69,14 +58,14 @@ class Totals:
         The begin is aware, with the zone's UTC offset at the time: an hour that clocks repeat is
         there twice. A counter that is counted by day has no hours: InexactZone.
         """
-        wanted = _selection(counter, **asked)
+        wanted = picked(counter, **asked)
         return self._pool.read(lambda session: series.hourly(session, wanted))
 
     def monthly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """(first day of the month, total) for each month in order, 0 for months without counts; of
         the first and the last month what the range holds of them.
         """
-        wanted = _selection(counter, **asked)
+        wanted = picked(counter, **asked)
         return self._pool.read(lambda session: series.monthly(session, wanted))
 
     def many(self, counter: str, keys: Iterable[str], **days: Unpack[DayRange]) -> dict[str, int]:
@@ -122,14 +111,3 @@ class Totals:
         where nothing is.
         """
         return self._pool.read(lambda session: shapes.rolled_up_to(session, counter))
-
-
-def _selection(
-    counter: str,
-    *,
-    key: str | None = None,
-    keys: Sequence[str] | None = None,
-    match: KeyMatch = ANY,
-    **days: Unpack[DayRange],
-) -> Selection:
-    return Selection(counter, keys=wanted_keys(key, keys, match), **days)
