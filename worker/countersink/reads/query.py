@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from countersink.reads.errors import AnswerTooLarge
 from countersink.reads.pending import (
@@ -20,6 +20,7 @@ from countersink.reads.pending import (
     names,
     total,
 )
+from countersink.reads.rows import text
 from countersink.reads.snapshot import Read, Reads
 from countersink.runtime.limits import key_bytes
 from countersink.store.counters.buckets import month_ends, month_of
@@ -30,7 +31,6 @@ from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
-When = TypeVar("When", date, datetime)
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "day": ("day", "total"),
@@ -41,6 +41,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "total": ("total",),
 }
 """What each ``--by`` shows."""
+_SERIES: Final[Mapping[str, Question[Any]]] = {"day": daily, "hour": hourly, "month": monthly}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Answer:
     """
 
     columns: tuple[str, ...]
-    rows: list[dict[str, object]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     complete_up_to: datetime | None = None
     pending: int = 0
     rolled_up_to: date | None = None
@@ -144,7 +145,7 @@ class _Answering:
                     for name in some:
                         self._add(name, self._rows(name))
         if query.by == "counter":
-            rows.sort(key=lambda row: (-_int(row["total"]), str(row["counter"])))
+            rows.sort(key=lambda row: (-row["total"], row["counter"]))
             self._answer.rows = rows = self._cut(rows)
             self._check_number()
         for row in rows:
@@ -152,7 +153,7 @@ class _Answering:
                 del row["counter"]
         return self._answer
 
-    def _add(self, counter: str, found: Iterable[dict[str, object]]) -> None:
+    def _add(self, counter: str, found: Iterable[dict[str, Any]]) -> None:
         """The rows of a counter go into the answer."""
         rows = self._answer.rows
         cut_later = self._query.by == "counter"
@@ -179,17 +180,11 @@ class _Answering:
             return ordered[: query.most]
         return ordered
 
-    def _rows(self, counter: str) -> Iterator[dict[str, object]]:
+    def _rows(self, counter: str) -> Iterator[dict[str, Any]]:
         query, wanted = self._query, replace(self._selection, counter=counter)
-        if query.by == "day":
-            for day, amount in self._unrolled(daily, wanted):
-                yield {"day": day.isoformat(), "total": amount}
-        elif query.by == "hour":
-            for hour, amount in self._unrolled(hourly, wanted):
-                yield {"hour": hour.isoformat(timespec="minutes"), "total": amount}
-        elif query.by == "month":
-            for month, amount in self._take(self._fitting(monthly, wanted)):
-                yield {"month": month.isoformat()[:7], "total": amount}
+        if query.by in _SERIES:
+            for moment, amount in self._series(query.by, wanted):
+                yield {query.by: text(moment, query.by), "total": amount}
         elif query.by == "key":
             found = self._by_key(wanted)
             keys = [key for key, _ in found]
@@ -200,10 +195,11 @@ class _Answering:
         else:
             yield {"total": self._ask(total, wanted)}
 
-    def _unrolled(
-        self, question: Question[list[tuple[When, int]]], wanted: Selection
-    ) -> list[tuple[When, int]]:
-        """A series of days or hours, from where they are not rolled up to months yet."""
+    def _series(self, by: str, wanted: Selection) -> list[tuple[Any, int]]:
+        """Months; or days or hours, from where they are not rolled up to months yet."""
+        question = _SERIES[by]
+        if by == "month":
+            return self._take(self._fitting(question, wanted))
         answer, wanted = self._answer, replace(wanted, unrolled=True)
         try:
             read = self._fitting(question, wanted)
@@ -224,8 +220,8 @@ class _Answering:
         return self._take(read)
 
     def _fitting(
-        self, question: Question[list[tuple[When, int]]], wanted: Selection
-    ) -> Read[list[tuple[When, int]]]:
+        self, question: Question[list[tuple[Any, int]]], wanted: Selection
+    ) -> Read[list[tuple[Any, int]]]:
         """A series; where nobody said when it begins, the part of it that is short enough and has
         the most days with counts.
 
@@ -284,8 +280,3 @@ class _Answering:
             answer.rolled_up_to = max(read.rolled_up_to, answer.rolled_up_to or date.min)
         self._asked = True
         return read.value
-
-
-def _int(value: object) -> int:
-    assert isinstance(value, int)
-    return value

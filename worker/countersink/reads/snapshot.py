@@ -80,6 +80,12 @@ class Read(Generic[T]):
     unknown_because: StreamError | None = None
 
 
+class ReadQuestion(TotalsQuestion, total=False):
+    """The same, and whether to add what is still in the queue."""
+
+    include_pending: bool
+
+
 class Reads:
     """Totals together with what is still in the queue. Thread-safe as far as its two parts are.
 
@@ -133,47 +139,43 @@ class Reads:
             lambda snapshot: snapshot.ask(question, selection, include_pending),
         )
 
-    def total(
-        self, counter: str, *, include_pending: bool = False, **wanted: Unpack[TotalsQuestion]
-    ) -> Read[int]:
-        """The sum over all keys, over one, over several, or over those that match."""
-        return self.ask(total, picked(counter, **wanted), include_pending=include_pending)
-
-    def daily(
+    def _picked(
         self,
+        question: Question[T],
         counter: str,
         *,
         include_pending: bool = False,
         unrolled: bool = False,
-        **wanted: Unpack[TotalsQuestion],
+        **asked: Unpack[TotalsQuestion],
+    ) -> Read[T]:
+        wanted = picked(counter, unrolled=unrolled, **asked)
+        return self.ask(question, wanted, include_pending=include_pending)
+
+    def total(self, counter: str, **asked: Unpack[ReadQuestion]) -> Read[int]:
+        """The sum over all keys, over one, over several, or over those that match."""
+        return self._picked(total, counter, **asked)
+
+    def daily(
+        self, counter: str, *, unrolled: bool = False, **asked: Unpack[ReadQuestion]
     ) -> Read[list[tuple[date, int]]]:
         """(day, total) for each day in order, days without counts as 0.
 
         Where retention has rolled up days to months, it takes a ``start``, else it is a RolledUp
         error; or, with ``unrolled``, the series begins behind them.
         """
-        selection = picked(counter, unrolled=unrolled, **wanted)
-        return self.ask(daily, selection, include_pending=include_pending)
+        return self._picked(daily, counter, unrolled=unrolled, **asked)
 
     def hourly(
-        self,
-        counter: str,
-        *,
-        include_pending: bool = False,
-        unrolled: bool = False,
-        **wanted: Unpack[TotalsQuestion],
+        self, counter: str, *, unrolled: bool = False, **asked: Unpack[ReadQuestion]
     ) -> Read[Hours]:
         """(begin of the hour, total) for each hour in order, hours without counts as 0; the rest as
         :meth:`daily`.
         """
-        selection = picked(counter, unrolled=unrolled, **wanted)
-        return self.ask(hourly, selection, include_pending=include_pending)
+        return self._picked(hourly, counter, unrolled=unrolled, **asked)
 
-    def monthly(
-        self, counter: str, *, include_pending: bool = False, **wanted: Unpack[TotalsQuestion]
-    ) -> Read[list[tuple[date, int]]]:
+    def monthly(self, counter: str, **asked: Unpack[ReadQuestion]) -> Read[list[tuple[date, int]]]:
         """(first day of the month, total) for each month in order, those without counts as 0."""
-        return self.ask(monthly, picked(counter, **wanted), include_pending=include_pending)
+        return self._picked(monthly, counter, **asked)
 
     def many(
         self,

@@ -146,7 +146,8 @@ class ReadPool:
         finally:
             gone.cancel()
             if not reading.done():  # it ends soon; nobody waits for that
-                reading.add_done_callback(_forget)
+                # Nobody else asks for its exception.
+                reading.add_done_callback(lambda done: done.cancelled() or done.exception())
                 if begun.is_set():
                     threading.Thread(target=cancellation.cancel, name="cancel", daemon=True).start()
                 else:
@@ -185,11 +186,6 @@ async def _gone(request: Request) -> None:
     """Wait until the client has hung up."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _forget(reading: "asyncio.Task[T]") -> None:
-    if not reading.cancelled():
-        reading.exception()  # nobody else asks
 
 
 def _too_slow(seconds: float) -> Problem:

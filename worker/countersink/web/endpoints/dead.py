@@ -218,14 +218,13 @@ _REASON: Final = object_schema(
         },
     }
 )
-_UP_TO: Final = msgspec.json.schema(_UpTo)
-_NO_MORE: Final = msgspec.json.schema(_Most)
+_BOUNDS: Final = {"up_to": msgspec.json.schema(_UpTo), "most": msgspec.json.schema(_Most)}
 _CHOICE: Final = json_body(
     {
         "oneOf": [
             closed_object({"refs": msgspec.json.schema(_Refs)}),
             *(
-                closed_object({name: schema, "up_to": _UP_TO, "most": _NO_MORE}, [name])
+                closed_object({name: schema, **_BOUNDS}, [name])
                 for name, schema in (("reason", _REASON_SCHEMA), ("all", {"const": True}))
             ),
         ]

@@ -24,7 +24,7 @@ from countersink.web.endpoints.increments import accept
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.openapi import path_parameter, response
-from countersink.web.http.parameters import Parameter, counter_of_path, short_text
+from countersink.web.http.parameters import Parameter, choice, counter_of_path, short_text
 from countersink.web.http.route import Handler, Route
 from countersink.web.services import Services
 
@@ -56,22 +56,10 @@ _NOTHING: Final = "(?!)"
 """Matches nothing."""
 
 
-def _count(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError("give 0 to show the number without counting, or 1")
-    return text == "1"
-
-
 _LABEL: Final = short_text(
     "label", "a label", MAX_LABEL_LENGTH, "What stands on the left.", default="hits"
 )
-_COUNT: Final = Parameter(
-    "count",
-    _count,
-    "`0` shows the number and counts nothing.",
-    {"type": "string", "enum": ["0", "1"], "default": "1"},
-    default=True,
-)
+_COUNT: Final = choice("count", ("0", "1"), "`0` shows the number and counts nothing.", default="1")
 
 
 async def pixel(request: Request, services: Services, who: Identity) -> Response:
@@ -87,16 +75,17 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
     given = request.scope["countersink.given"]
     counter, key = _named(request)
     visits, total = 0, None
-    if given["count"]:
+    counts = given["count"] == "1"
+    if counts:
         await _require_ingest(services, who, counter)
         visits = _visit(request, services, counter, key)
     try:
         if await _may_see(services, who, counter):
             total = await services.one(HitNumbers).number(counter, key, visits)
-        elif not given["count"]:
+        elif not counts:
             raise Problem(403, "This takes a key with the scope read, for this counter")
     except Problem:
-        if not given["count"]:
+        if not counts:
             raise
     picture = badge(given["label"], total)
     return Response(picture, headers=_HEADERS, media_type="image/svg+xml")

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from countersink.reads.formats import iso
-from countersink.runtime.limits import check_counter
 from countersink.store import links
 from countersink.store.errors import NoSuchLink, TooManyLinks
 from countersink.store.links import ShareLink
@@ -44,11 +43,8 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
 async def create(request: Request, services: Services, who: Identity) -> Response:
     """``POST /v1/links``."""
     asked = await read_object(request, services, _Asked)
-    try:
-        counter = check_counter(asked.counter)
-    except ValueError as error:
-        raise Problem(422, str(error)) from None
-    await require_counter(request, services, who, require_own(counter, who))
+    counter = require_own(asked.counter, who)
+    await require_counter(request, services, who, counter)
     expires = datetime.now(UTC) + timedelta(days=asked.days)
     try:
         made, token = await services.run_in_session(

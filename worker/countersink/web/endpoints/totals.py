@@ -180,22 +180,19 @@ def _answer(
             pending=query.include_pending,
             spreadsheet=spreadsheet,
         )
-    return json_answer(
-        request,
-        _content(query, answer),
-        {"complete_up_to": iso(answer.complete_up_to)},
-        headers,
-        pending=query.include_pending,
-    )
-
-
-def _content(query: Query, answer: Answer) -> dict[str, Any]:
-    return {
+    content = {
         "counter": query.selection.counter,
         "rows": answer.rows,
         "rolled_up_to": answer.rolled_up_to and answer.rolled_up_to.isoformat(),
         "truncated": answer.truncated,
     }
+    return json_answer(
+        request,
+        content,
+        {"complete_up_to": iso(answer.complete_up_to)},
+        headers,
+        pending=query.include_pending,
+    )
 
 
 _ROW_SCHEMAS: Final = {
@@ -309,9 +306,7 @@ def _scrape(
     samples: list[TotalSample] = []
     for name in filter(found.__contains__, names):
         for row in found[name].rows:
-            key, total = row.get("key"), row["total"]
-            assert isinstance(total, int)
-            samples.append(TotalSample(name, None if key is None else str(key), total))
+            samples.append(TotalSample(name, row.get("key"), row["total"]))
     complete = [answer.complete_up_to for answer in found.values()]
     known = [moment for moment in complete if moment is not None]
     up_to = min(known) if len(known) == len(complete) else None

@@ -55,7 +55,6 @@ _HEADERS: Final[Mapping[int, Mapping[str, Any]]] = {
 }
 _EVERYWHERE: Final = (400, 408, 421, 429, 431, 500, 503)
 _WITH_BODY: Final = (413, 415)
-_WITH_PARAMETERS: Final = 422
 _WITH_KEY: Final = (401, 403)
 
 _PROBLEM: Final[dict[str, Any]] = {
@@ -243,7 +242,7 @@ def _statuses(route: Route) -> list[int]:
     if route.body is not None:
         found += _WITH_BODY
     if route.parameters is not None:
-        found.append(_WITH_PARAMETERS)
+        found.append(422)
     if route.scope is not None or route.public:
         found += _WITH_KEY
     return sorted(found)
