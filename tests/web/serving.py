@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+import requests
 import uvloop
 
 from countersink.cli.commands.maintain.info import found
@@ -75,6 +76,11 @@ class Web:
         # Until it knows, the server may still be open to everybody.
         self.look_again()
         return text
+
+    def ask(self, method: str, path: str, key: str = "", **more: Any) -> requests.Response:
+        """The answer to a request with this key; ``more`` is for :func:`requests.request`."""
+        headers = {**({"Authorization": f"Bearer {key}"} if key else {}), **more.pop("headers", {})}
+        return requests.request(method, f"{self.url}{path}", headers=headers, timeout=20, **more)
 
     def beside(self, **options: Any) -> AbstractContextManager[Web]:
         """Another server, as of :func:`serving`, with the same servers behind it."""

@@ -40,13 +40,8 @@ def reader(web: Web) -> str:
     return web.key("read", name="reader")
 
 
-def ask(web: Web, method: str, path: str, key: str, **more: Any) -> requests.Response:
-    headers = {"Authorization": f"Bearer {key}", **more.pop("headers", {})}
-    return requests.request(method, f"{web.url}{path}", headers=headers, timeout=20, **more)
-
-
 def make(web: Web, key: str, counter: str = "views", **more: Any) -> dict[str, Any]:
-    answer = ask(web, "POST", "/v1/links", key, json={"counter": counter, **more})
+    answer = web.ask("POST", "/v1/links", key, json={"counter": counter, **more})
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
 
@@ -79,10 +74,10 @@ def test_a_link_shows_its_counter_until_it_ends(web: Web, reader: str) -> None:
     assert forged(web, made["id"]) == made["token"]  # the form, byte by byte
     token = made["token"]
     for question in ("", "/totals?by=key", "/daily", "/top", "/notes", "/daily?format=csv"):
-        assert ask(web, "GET", f"/v1/counters/views{question}", token).status_code == 200, question
-    assert ask(web, "GET", "/v1/counters/views/daily", token).json()["rows"][0]["total"] == 3
-    assert ask(web, "HEAD", "/v1/counters/views/daily", token).status_code == 200
-    who = ask(web, "GET", "/v1/whoami", token).json()
+        assert web.ask("GET", f"/v1/counters/views{question}", token).status_code == 200, question
+    assert web.ask("GET", "/v1/counters/views/daily", token).json()["rows"][0]["total"] == 3
+    assert web.ask("HEAD", "/v1/counters/views/daily", token).status_code == 200
+    who = web.ask("GET", "/v1/whoami", token).json()
     assert (who["scopes"], who["counters"], who["link"]) == (["read"], ["views"], made["id"])
     assert who["key"] is None
     page = requests.get(f"{web.url}/shared", timeout=20)  # without a key
@@ -101,7 +96,7 @@ def test_a_link_opens_nothing_else(web: Web, reader: str) -> None:
             continue
         place = path.replace("{counter}", "views").replace("{day}", "2026-10-20")
         place = place.replace("{key:path}", "k").replace("{name:path}", "n").replace("{id}", "i")
-        answer = ask(web, method, place, token, json={"counter": "views"})
+        answer = web.ask(method, place, token, json={"counter": "views"})
         if answer.status_code != 403:
             shown.add((method, path))
         else:
@@ -113,7 +108,7 @@ def test_a_link_opens_nothing_else(web: Web, reader: str) -> None:
         ("GET", "/v1/whoami"),
     }
     # Not even what needs no key: whoever wants that shows none.
-    assert ask(web, "POST", "/hit/public/k", token).status_code == 403
+    assert web.ask("POST", "/hit/public/k", token).status_code == 403
     assert requests.post(f"{web.url}/hit/public/k", timeout=20).status_code == 204
     with requests.get(f"{web.url}/", timeout=20, headers={"Accept": "text/html"}) as page:
         assert page.url.endswith("/login")
@@ -191,29 +186,29 @@ def test_a_token_that_was_changed_is_none(web: Web, reader: str) -> None:
     }
     for what, wrong in tokens.items():
         for path in ("/v1/counters/views/daily", "/v1/counters/views.secret/daily"):
-            assert ask(web, "GET", path, wrong).status_code in (401, 429), (what, path)
+            assert web.ask("GET", path, wrong).status_code in (401, 429), (what, path)
     web.look_again()
-    assert ask(web, "GET", "/v1/counters/views/daily", token).status_code == 200
+    assert web.ask("GET", "/v1/counters/views/daily", token).status_code == 200
 
 
 def test_a_link_ends_by_its_end_its_revocation_and_its_key(web: Web, reader: str) -> None:
     admin = web.key("admin", name="admin")
     first, second, third = (make(web, reader) for _ in range(3))
     stranger = web.key("read", name="stranger")
-    listed = ask(web, "GET", "/v1/links", reader).json()["rows"]
+    listed = web.ask("GET", "/v1/links", reader).json()["rows"]
     assert {one["id"] for one in listed} == {one["id"] for one in (first, second, third)}
     assert "token" not in listed[0]
-    assert ask(web, "GET", "/v1/links", stranger).json()["rows"] == []
-    assert ask(web, "DELETE", f"/v1/links/{first['id']}", stranger).status_code == 404
-    assert len(ask(web, "GET", "/v1/links", admin).json()["rows"]) == 3
+    assert web.ask("GET", "/v1/links", stranger).json()["rows"] == []
+    assert web.ask("DELETE", f"/v1/links/{first['id']}", stranger).status_code == 404
+    assert len(web.ask("GET", "/v1/links", admin).json()["rows"]) == 3
 
     def works(link: dict[str, Any]) -> bool:
-        return ask(web, "GET", "/v1/counters/views/daily", link["token"]).status_code == 200
+        return web.ask("GET", "/v1/counters/views/daily", link["token"]).status_code == 200
 
     assert all(map(works, (first, second, third)))
-    assert ask(web, "DELETE", f"/v1/links/{first['id']}", reader).status_code == 204
+    assert web.ask("DELETE", f"/v1/links/{first['id']}", reader).status_code == 204
     assert not works(first)  # at once, where it was revoked
-    assert ask(web, "DELETE", f"/v1/links/{first['id']}", reader).status_code == 404
+    assert web.ask("DELETE", f"/v1/links/{first['id']}", reader).status_code == 404
     with open_tables(web.options.mysql_url) as session:
         session.execute(
             "UPDATE share_link SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND WHERE id = %s",
@@ -229,20 +224,20 @@ def test_a_link_ends_by_its_end_its_revocation_and_its_key(web: Web, reader: str
 def test_links_of_the_command_line_end_all_at_once(web: Web, reader: str) -> None:
     with open_tables(web.options.mysql_url) as session:
         _, token = links.create(session, "views", datetime.now(UTC) + timedelta(days=1))
-        assert ask(web, "GET", "/v1/counters/views/daily", token).status_code == 200
+        assert web.ask("GET", "/v1/counters/views/daily", token).status_code == 200
         assert links.revoke_all(session) == 1
         assert links.revoke_all(session) == 0
     path = "/v1/counters/views/daily"
-    eventually(lambda: ask(web, "GET", path, token).status_code == 401)
+    eventually(lambda: web.ask("GET", path, token).status_code == 401)
 
 
 def test_who_may_not_see_a_counter_makes_no_link_to_it(web: Web, reader: str) -> None:
     bound = web.key("read", name="bound", counters=("views",))
-    assert ask(web, "POST", "/v1/links", bound, json={"counter": "public"}).status_code == 403
+    assert web.ask("POST", "/v1/links", bound, json={"counter": "public"}).status_code == 403
     ingest = web.key("ingest", name="sender")
-    assert ask(web, "POST", "/v1/links", ingest, json={"counter": "views"}).status_code == 403
+    assert web.ask("POST", "/v1/links", ingest, json={"counter": "views"}).status_code == 403
     token = make(web, bound)["token"]
-    assert ask(web, "POST", "/v1/links", token, json={"counter": "views"}).status_code == 403
+    assert web.ask("POST", "/v1/links", token, json={"counter": "views"}).status_code == 403
     assert (
         requests.post(f"{web.url}/v1/links", json={"counter": "views"}, timeout=20).status_code
         == 401
@@ -256,14 +251,14 @@ def test_who_may_not_see_a_counter_makes_no_link_to_it(web: Web, reader: str) ->
         ({"counter": "views", "until": 7}, 422),
         ({}, 422),
     ):
-        assert ask(web, "POST", "/v1/links", reader, json=body).status_code == status, body
+        assert web.ask("POST", "/v1/links", reader, json=body).status_code == status, body
 
 
 def test_a_deleted_counter_takes_its_links_and_notes_along(web: Web, reader: str) -> None:
     admin = web.key("admin", name="admin")
     token = make(web, reader)["token"]
     note = "/v1/counters/views/notes/2026-10-20"
-    assert ask(web, "PUT", note, admin, json={"note": "x"}).status_code == 200
+    assert web.ask("PUT", note, admin, json={"note": "x"}).status_code == 200
     web.store.counters.delete("views")
     with open_tables(web.options.mysql_url) as session:
         for table in ("share_link", "day_note"):
@@ -271,8 +266,8 @@ def test_a_deleted_counter_takes_its_links_and_notes_along(web: Web, reader: str
     web.producer.increment("views", "/a")
     web.apply()
     path = "/v1/counters/views/daily"
-    eventually(lambda: ask(web, "GET", path, token).status_code == 401)
-    assert ask(web, "GET", "/v1/counters/views/notes", admin).json()["rows"] == []
+    eventually(lambda: web.ask("GET", path, token).status_code == 401)
+    assert web.ask("GET", "/v1/counters/views/notes", admin).json()["rows"] == []
 
 
 def test_a_link_is_told_nowhere_but_to_who_made_it(
@@ -280,8 +275,8 @@ def test_a_link_is_told_nowhere_but_to_who_made_it(
 ) -> None:
     made = make(web, reader)
     signature = made["token"].split(".")[-1]
-    ask(web, "GET", "/v1/counters/views/daily", made["token"])
-    ask(web, "GET", "/v1/totals", made["token"])
+    web.ask("GET", "/v1/counters/views/daily", made["token"])
+    web.ask("GET", "/v1/totals", made["token"])
     assert signature not in caplog.text
     claim = links.claim_of(made["token"])
     known = web.services.register.link(made["id"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 import requests
@@ -28,17 +27,12 @@ def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
         yield served
 
 
-def ask(web: Web, method: str, path: str, key: str = "", **more: Any) -> requests.Response:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return requests.request(method, f"{web.url}{path}", headers=headers, timeout=20, **more)
-
-
 def put(web: Web, path: str, note: object, key: str = "") -> requests.Response:
-    return ask(web, "PUT", path, key, json={"note": note})
+    return web.ask("PUT", path, key, json={"note": note})
 
 
 def told(web: Web, path: str = VIEWS, key: str = "") -> list[tuple[str | None, str, str]]:
-    rows = ask(web, "GET", path, key).json()["rows"]
+    rows = web.ask("GET", path, key).json()["rows"]
     return [(row["counter"], row["day"], row["note"]) for row in rows]
 
 
@@ -62,9 +56,9 @@ def test_notes_are_written_changed_listed_and_deleted(web: Web) -> None:
     assert told(web, f"{VIEWS}?from=2026-10-21") == [two, everywhere]
     assert told(web, f"{VIEWS}?from=2026-10-20&to=2026-10-20") == [one]
     assert told(web, COMMON) == [everywhere]
-    assert ask(web, "DELETE", f"{VIEWS}/2026-10-22").status_code == 204
-    assert ask(web, "DELETE", f"{VIEWS}/2026-10-22").status_code == 404
-    assert ask(web, "DELETE", f"{COMMON}/2026-10-22").status_code == 204
+    assert web.ask("DELETE", f"{VIEWS}/2026-10-22").status_code == 204
+    assert web.ask("DELETE", f"{VIEWS}/2026-10-22").status_code == 404
+    assert web.ask("DELETE", f"{COMMON}/2026-10-22").status_code == 204
     assert told(web) == [one]
 
 
@@ -89,7 +83,7 @@ def test_notes_are_written_changed_listed_and_deleted(web: Web) -> None:
     ],
 )
 def test_what_is_no_note_is_refused(web: Web, path: str, body: object, status: int) -> None:
-    assert ask(web, "PUT", path, json=body).status_code == status
+    assert web.ask("PUT", path, json=body).status_code == status
     assert told(web) == []
 
 
@@ -117,13 +111,13 @@ def test_whose_key_may_do_what(web: Web) -> None:
     for key, status in ((bound, 403), (reader, 403), (sender, 403), ("wrong", 401), ("", 401)):
         for path in (note, common):
             assert put(web, path, "y", key).status_code == status, path
-            assert ask(web, "DELETE", path, key).status_code == status, path
+            assert web.ask("DELETE", path, key).status_code == status, path
     assert put(web, "/v1/counters/sales/notes/2026-10-20", "mine", bound).status_code == 200
     assert len(told(web, VIEWS, reader)) == 2
-    assert ask(web, "GET", VIEWS, bound).status_code == 403
+    assert web.ask("GET", VIEWS, bound).status_code == 403
     assert len(told(web, COMMON, reader)) == 1
-    assert ask(web, "GET", VIEWS, sender).status_code == 403
-    link = ask(web, "POST", "/v1/links", reader, json={"counter": "views"}).json()["token"]
+    assert web.ask("GET", VIEWS, sender).status_code == 403
+    link = web.ask("POST", "/v1/links", reader, json={"counter": "views"}).json()["token"]
     assert told(web, VIEWS, link) == [("views", "2026-10-20", "x")]
     assert put(web, note, "y", link).status_code == 403
 
