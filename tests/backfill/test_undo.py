@@ -26,7 +26,7 @@ from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.counters import buckets
-from countersink.store.counters.buckets import label_of
+from countersink.store.sql import label_of
 from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import (
     COUNTER,

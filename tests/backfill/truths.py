@@ -12,8 +12,8 @@ from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import label_of
 from countersink.store.counters.policies import load
+from countersink.store.sql import label_of
 from tests.store.helpers import entry, minute, now_ms
 
 DAY = date(2026, 3, 14)

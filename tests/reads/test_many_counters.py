@@ -15,8 +15,8 @@ from countersink.reads.overview import Glance
 from countersink.reads.query import COLUMNS, Query, ask
 from countersink.store import Store
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import label_of
 from countersink.store.errors import StoreError
+from countersink.store.sql import label_of
 from countersink.store.totals import many_counters
 from countersink.store.totals.selection import KeyMatch, Selection
 from tests.reads.support import DAYS

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import date, datetime
 from typing import Any
 
-from countersink.store.counters.buckets import label_of
+from countersink.store.sql import label_of
 from tests.support.ledger import checks, held, posted
 from tests.support.oracle import connect
 

@@ -17,8 +17,8 @@ from countersink.schedules.jobs.move import Moved, Mover, move, open_tables
 from countersink.schedules.jobs.ranges import BucketKey, BucketRange, Month, next_part
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store.connection import Session, connect
-from countersink.store.counters.buckets import day_label
 from countersink.store.errors import BadData, Conflict, Unavailable
+from countersink.store.sql import day_label
 from tests.schedules.tables import DAY, LABEL, MAX, MIN, Tables, spread
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 

@@ -19,7 +19,7 @@ from countersink.schedules.jobs.retention import RetentionDone, roll_up
 from countersink.schedules.options import JobOptions
 from countersink.store import Store, errors
 from countersink.store.apply.apply import Applier
-from countersink.store.counters.buckets import label_of
+from countersink.store.sql import label_of
 from tests.schedules.tables import MAX, Tables, spread
 from tests.store.helpers import entry, minute, together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import Resolution, label_of, label_time
+from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.policies import Policy
+from countersink.store.sql import label_of, label_time
 
 Change = tuple[int, str, Resolution]
 """(Unix minute from which it is for, time zone, resolution)."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.counters.policies import DEFAULT, Policies, Policy
-from countersink.store.sql import label_text
+from countersink.store.sql import label_of, label_text, label_time
 
 ZONES = (
     "UTC",
@@ -92,7 +92,7 @@ def test_labels_are_what_the_table_holds() -> None:
     policy = Policy(number=3, time_zone="Europe/Berlin")
     label = policy.label(minute("2026-11-20T23:00+00:00"))
     assert label_text(label) == "2026-11-21 00:00:03"
-    assert buckets.label_of(buckets.label_time(label)) == label
+    assert label_of(label_time(label)) == label
     quarter = Policy(number=0, time_zone="Europe/Berlin", resolution="quarter")
     text = label_text(quarter.label(minute("2026-11-20T23:59+00:00")))
     assert text == "2026-11-20 23:45:00"

@@ -11,6 +11,7 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import MAX_MINUTE, RESOLUTIONS, Resolution, date_changes
 from countersink.store.counters.policies import Policy
+from countersink.store.sql import day_label
 from tests.store.helpers import entry, minute
 from tests.store.policy_rows import put_policies
 
@@ -52,9 +53,9 @@ def test_beyond_all_events_the_days_are_those_of_utc(zone: str) -> None:
             assert buckets.date_at(zone, begins) == day
             assert buckets.date_at(zone, begins - 1) == day - timedelta(days=1)
     for day in (date.min, date(1969, 12, 30), date(9999, 12, 29), date.max):
-        assert date_changes(zone, day) == (buckets.day_label(day),)
+        assert date_changes(zone, day) == (day_label(day),)
     policy = Policy(time_zone=zone)
-    last = buckets.day_label(date.max)
+    last = day_label(date.max)
     assert policy.ends_at(last) - policy.starts_at(last) == 86_400
 
 

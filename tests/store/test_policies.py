@@ -13,10 +13,9 @@ from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import exclusive
 from countersink.store.connection import Session, connect
-from countersink.store.counters import buckets
 from countersink.store.counters.policies import load
 from countersink.store.errors import Conflict, Refused
-from countersink.store.sql import label_text
+from countersink.store.sql import label_of, label_text
 from countersink.store.verify import open_session, verify
 from tests.store.helpers import entry, ledger
 from tests.support.processes import Children
@@ -50,7 +49,7 @@ def counted(session: Session, counter: str = "views") -> dict[str, int]:
         "SELECT bucket, SUM(amount) FROM counter_slot WHERE counter = %s GROUP BY bucket",
         (counter,),
     )
-    return {label_text(buckets.label_of(bucket)): int(amount) for bucket, amount in rows}
+    return {label_text(label_of(bucket)): int(amount) for bucket, amount in rows}
 
 
 def expected(session: Session, *events: Row) -> dict[str, int]:

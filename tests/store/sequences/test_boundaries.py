@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.store.counters.buckets import day_label, label_time
 from countersink.store.errors import Refused
 from countersink.store.sequences.options import (
     ALL_TIME,
@@ -17,6 +16,7 @@ from countersink.store.sequences.options import (
     first_day_at,
     place_at,
 )
+from countersink.store.sql import day_label, label_time
 
 ZONES = (
     *("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Pacific/Apia"),

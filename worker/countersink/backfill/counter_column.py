@@ -14,7 +14,7 @@ from countersink.backfill import formats
 from countersink.backfill.count.task import refuse
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats import Reader, RecordTally
-from countersink.backfill.formats.csv_json import CsvRecords, json_lines, keys_of
+from countersink.backfill.formats.csv_json import CsvRecords, json_lines
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input import files
 from countersink.backfill.input.content import head_of, open_content
@@ -22,9 +22,9 @@ from countersink.backfill.input.spans import SpanReader
 from countersink.backfill.options import BackfillOptions
 from countersink.backfill.rejects import named
 from countersink.producers.access_log.formats.reader import Window
+from countersink.runtime.limits import check_counter
 from countersink.store.connection import Session
 from countersink.store.counters import policies
-from countersink.store.counters.settings import check_name
 from countersink.store.sessions import PatientSession, open_tables
 
 MOST_COUNTERS: Final = 1_000
@@ -90,9 +90,9 @@ def exported(
             head = head_of(content)
             formats.check_encoding(head)
             reader: Reader = (
-                CsvRecords(recipe, head, keys_of(recipe))
+                CsvRecords(recipe, head, formats.keys_of(recipe))
                 if recipe.input_format == "csv"
-                else json_lines(recipe, keys_of(recipe))
+                else json_lines(recipe, formats.keys_of(recipe))
             )
             at, line = 0, 1
             while not stop():
@@ -148,7 +148,7 @@ def _refused(session: Session, names: list[str]) -> dict[str, str]:
     refused: dict[str, str] = {}
     for name in names:
         try:
-            check_name(name)
+            check_counter(name)
             refuse(session, in_force, name)
         except (BackfillError, ValueError) as error:
             refused[name] = str(error)

@@ -15,8 +15,8 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Recipe
 from countersink.store.connection import Session
 from countersink.store.counters import policies
-from countersink.store.counters.buckets import label_of
 from countersink.store.counters.policies import Policies
+from countersink.store.sql import label_of
 
 PAGE: Final = 1000
 """Rows that are read at once."""

@@ -21,11 +21,11 @@ from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import Control, bump, exclusive, read_control
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.counters import policies
-from countersink.store.counters.buckets import label_of
 from countersink.store.errors import BadCells
 from countersink.store.in_app.connection import FIRST_OWN
 from countersink.store.ledger import seals
 from countersink.store.sessions import PatientSession
+from countersink.store.sql import label_of
 
 ROWS: Final = 1000
 """Corrections that are taken back in a transaction."""

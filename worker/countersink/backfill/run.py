@@ -36,10 +36,10 @@ from countersink.backfill.options import (
 from countersink.backfill.reconcile.correction import Corrected, compare
 from countersink.backfill.reconcile.scope import check_days
 from countersink.backfill.rejects import RejectsFile
+from countersink.runtime.limits import check_counter
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import policies
 from countersink.store.counters.policies import Policies
-from countersink.store.counters.settings import check_name
 from countersink.store.errors import StoreError
 from countersink.store.sessions import PatientSession, open_tables
 
@@ -230,7 +230,7 @@ def backfill(
     """
     try:
         formats.check(options.recipe)
-        check_name(options.counter)
+        check_counter(options.counter)
     except ValueError as error:
         raise BackfillError(str(error)) from error
     found, failed = files.expand(options.sources)

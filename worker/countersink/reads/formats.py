@@ -25,9 +25,9 @@ from typing import Any, BinaryIO, Final
 
 from countersink.reads.errors import TotalTooLarge
 from countersink.reads.rows import Value, text
-from countersink.store.counters import buckets
 from countersink.store.counters.counters import Counter
 from countersink.store.counters.policies import Policy
+from countersink.store.sql import label_time
 
 _AT_ONCE: Final = 1000
 """Rows that are written at once."""
@@ -243,7 +243,7 @@ def policy_begins(policy: Policy) -> str | None:
     """The first event time that a policy is for, in UTC; None for the beginning of time."""
     if policy.valid_from <= 0:
         return None
-    return f"{buckets.label_time(policy.valid_from * 60).isoformat(timespec='minutes')}Z"
+    return f"{label_time(policy.valid_from * 60).isoformat(timespec='minutes')}Z"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.policies import DEFAULT, Policy, load
 from countersink.store.errors import InexactZone, RolledUp, UnknownZone
-from countersink.store.sql import NOW_MS, marks, parts
+from countersink.store.sql import NOW_MS, day_label, label_time, marks, parts
 from countersink.store.totals import series
 from countersink.store.totals.many_counters import SIZE, grouped, ledger_totals
 from countersink.store.totals.selection import Selection
@@ -221,7 +221,7 @@ def _plain(
     days: Sequence[date],
 ) -> dict[str, list[tuple[date, int]]]:
     """Of counters that have counted UTC days all the time: many of them in one query."""
-    labels = {buckets.day_label(day): day for day in days}
+    labels = {day_label(day): day for day in days}
     first, last = min(labels), max(labels)
     sums = {name: dict.fromkeys(days, 0) for name in names}
     for some in parts(list(sums), _COUNTERS_PER_QUERY):
@@ -229,7 +229,7 @@ def _plain(
             "SELECT counter, bucket, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY)"
             f" WHERE counter IN ({marks(some)}) AND bucket >= %s AND bucket <= %s"
             " GROUP BY counter, bucket",
-            (*some, buckets.label_time(first), buckets.label_time(last)),
+            (*some, label_time(first), label_time(last)),
         )
         for name, bucket, amount in rows:
             sums[name][bucket.date()] += int(amount)

@@ -10,7 +10,7 @@ and buckets through the driver's own quoting, so nothing can be read as SQL.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from countersink.store.errors import Refused
@@ -23,6 +23,7 @@ NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 
 """The server's clock as Unix ms."""
 
 EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (naive, as DATETIME is)
+_DAY_S: Final = 86_400
 CELLS_PER_STATEMENT: Final = 1000
 CELL_BYTES: Final = 800
 """More than any cell takes whose counter and key are as long as they may be."""
@@ -73,13 +74,32 @@ def per_statement(session: "Session", most: int = CELLS_PER_STATEMENT) -> int:
     return max(1, min(most, room(session) // CELL_BYTES))
 
 
+def label_of(bucket: datetime) -> int:
+    """The label that a DATETIME read from the table is."""
+    return round((bucket - EPOCH).total_seconds())
+
+
+def label_time(label: int) -> datetime:
+    """A label as the naive datetime that the table holds.
+
+    Raises:
+        OverflowError: beyond the year 9999.
+    """
+    return EPOCH + timedelta(seconds=label)
+
+
+def day_label(day: date) -> int:
+    """The plain label of a date's midnight."""
+    return (day.toordinal() - EPOCH.toordinal()) * _DAY_S
+
+
 def label_text(label: int) -> str:
     """A bucket's label as the text of a DATETIME literal.
 
     Raises:
         OverflowError: beyond the year 9999.
     """
-    return (EPOCH + timedelta(seconds=label)).isoformat(" ")
+    return label_time(label).isoformat(" ")
 
 
 def head(session: "Session", counter: str, bucket: int) -> str:

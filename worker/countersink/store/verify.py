@@ -27,7 +27,7 @@ from countersink.store.ledger.balance import CounterWindow, Sides, balance, loca
 from countersink.store.ledger.balance import Difference as Difference
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
-from countersink.store.sql import label_text, parts
+from countersink.store.sql import label_text, label_time, parts
 from countersink.store.tracked.check import RowDifference, check
 from countersink.store.tracked.definitions import TrackedTable, find, read_all
 
@@ -211,7 +211,7 @@ def _differences(
         yield from _against_ledger(session, name, sides)
     last = max(sides.months, default=None)
     if last is not None:
-        month, up_to = buckets.label_time(last).date(), sides.rolled_up_to
+        month, up_to = label_time(last).date(), sides.rolled_up_to
         if up_to is None or up_to <= month:
             detail = f"a row of the month {month:%Y-%m}, of which no day was said to be rolled up"
             yield Difference(name, "no_rollup", *amounts, detail, day=month)
@@ -231,7 +231,7 @@ def _differences(
     ]
     odd += [month for month in sides.months if month % _DAY_S or not _begins_month(month)]
     if odd:
-        first = buckets.label_time(min(odd))
+        first = label_time(min(odd))
         detail = f"rows of {len(odd):,} times at which no bucket begins, such as {first}"
         yield Difference(name, "no_bucket", *amounts, detail, day=first.date())
 
@@ -259,4 +259,4 @@ def _against_ledger(session: Session, name: str, sides: Sides) -> Iterator[Diffe
 
 
 def _begins_month(label: int) -> bool:
-    return buckets.label_time(label).day == 1
+    return label_time(label).day == 1

@@ -34,8 +34,8 @@ from countersink.schedules.jobs.ranges import (
 )
 from countersink.store import lease
 from countersink.store.connection import Connect
-from countersink.store.counters.buckets import day_label
 from countersink.store.ledger import postings
+from countersink.store.sql import day_label
 
 RECENT_DAYS: Final = 3
 """Days of which every run of the job looks at the buckets; it looks at all of them once a day."""

@@ -13,10 +13,9 @@ from datetime import date
 from typing import Final
 
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import label_of, label_time
 from countersink.store.counters.policies import Policies, load
 from countersink.store.errors import UnknownCounter
-from countersink.store.sql import NOW_MS, label_text
+from countersink.store.sql import NOW_MS, label_of, label_text, label_time
 
 Bucket = tuple[str, int]
 """(counter, label)."""

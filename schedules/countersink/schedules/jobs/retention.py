@@ -34,9 +34,10 @@ from countersink.schedules.jobs.ranges import (
 )
 from countersink.store.apply import guards, key_caps
 from countersink.store.connection import LOCK_WAIT, Connect, Session
-from countersink.store.counters.buckets import day_label, local_day
+from countersink.store.counters.buckets import local_day
 from countersink.store.counters.policies import Policy
 from countersink.store.sessions import open_tables
+from countersink.store.sql import day_label
 from countersink.stream import progress
 from countersink.stream.connection import connect, mapped
 from countersink.stream.errors import Interrupted, StreamError

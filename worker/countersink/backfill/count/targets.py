@@ -23,9 +23,9 @@ from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import policies
-from countersink.store.counters.buckets import label_of, label_time
 from countersink.store.counters.policies import Policies, Policy, load_own
 from countersink.store.ledger import seals
+from countersink.store.sql import label_of, label_time
 from countersink.store.tracked.definitions import tracked_names
 
 _CELLS: Final = 20_000

@@ -11,7 +11,7 @@ from datetime import date
 from typing import Final, Protocol, cast
 
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.formats.csv_json import CsvRecords, json_lines, keys_of, times_of
+from countersink.backfill.formats.csv_json import CsvRecords, json_lines, times_of
 from countersink.backfill.input.content import HEAD_BYTES
 from countersink.backfill.input.spans import Quoting
 from countersink.backfill.options import INPUT_FORMATS, InputFormat, Recipe
@@ -30,6 +30,7 @@ from countersink.producers.access_log.formats.log_format import format_from_text
 from countersink.producers.access_log.formats.named import PATTERNED, named_format
 from countersink.producers.access_log.formats.reader import (
     BLANK,
+    Keys,
     LineReader,
     Opened,
     RecordTally,
@@ -90,6 +91,24 @@ def make_reader(
     return Opened(reader, recipe.envelope) if recipe.envelope else reader
 
 
+def keys_of(recipe: Recipe, minutes: tuple[int, int] | None = None, counter: str = "") -> Keys:
+    """Which keys lines have by a recipe, and which lines are left out.
+
+    Raises:
+        ValueError: something cannot be; the message says what to do.
+    """
+    return Keys(
+        recipe.key,
+        recipe.where,
+        recipe.exclude_keys,
+        strip_query=recipe.strip_query,
+        column=recipe.key_column,
+        counter_column=recipe.counter_column,
+        counter=counter,
+        minutes=minutes,
+    )
+
+
 def check(recipe: Recipe) -> None:
     """Find what is wrong with ``recipe``, as far as that can be told without the source.
 
@@ -112,7 +131,8 @@ def check(recipe: Recipe) -> None:
     _check_csv_only(recipe)
     if recipe.input_format in ("auto", "w3c"):
         _check_log(recipe)
-        Clock(time_zone=recipe.time_zone)
+        if recipe.time_zone:
+            Clock(time_zone=recipe.time_zone)
         return
     if recipe.input_format in (*PATTERNED, "log-format"):
         _check_log(recipe)

@@ -43,24 +43,6 @@ _LONGEST_HEADER: Final = 64 * 1024
 csv.field_size_limit(max(csv.field_size_limit(), 3 * LONGEST))  # %HH for each byte, at worst
 
 
-def keys_of(recipe: Recipe, minutes: tuple[int, int] | None = None, counter: str = "") -> Keys:
-    """Which keys lines have by a recipe, and which lines are left out.
-
-    Raises:
-        ValueError: something cannot be; the message says what to do.
-    """
-    return Keys(
-        recipe.key,
-        recipe.where,
-        recipe.exclude_keys,
-        strip_query=recipe.strip_query,
-        column=recipe.key_column,
-        counter_column=recipe.counter_column,
-        counter=counter,
-        minutes=minutes,
-    )
-
-
 def times_of(recipe: Recipe) -> tuple[str, ...]:
     """Where a record's time is, in one place or, to be joined, in several."""
     return tuple(name for name in (recipe.time_column, *recipe.more_time_columns) if name)

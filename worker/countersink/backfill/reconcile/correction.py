@@ -30,10 +30,10 @@ from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session
-from countersink.store.counters.buckets import label_time
 from countersink.store.errors import BadCells, Conflict
 from countersink.store.ledger import seals
 from countersink.store.sessions import PatientSession, open_tables
+from countersink.store.sql import label_time
 from countersink.store.totals.views import View
 
 ROWS: Final = 1000

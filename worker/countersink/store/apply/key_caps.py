@@ -39,10 +39,9 @@ from typing import Final, TypeVar
 from countersink.runtime.limits import is_name
 from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import day_label, label_of, label_time
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
-from countersink.store.sql import insert_rows, parts
+from countersink.store.sql import day_label, insert_rows, label_of, label_time, parts
 from countersink.store.totals import views
 from countersink.store.totals.views import LabelRange, View
 

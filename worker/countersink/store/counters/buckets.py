@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 from countersink.store.errors import SeriesTooLong
-from countersink.store.sql import EPOCH
+from countersink.store.sql import EPOCH, day_label
 
 Resolution = Literal["day", "hour", "quarter"]
 RESOLUTIONS: Final[tuple[Resolution, ...]] = get_args(Resolution)
@@ -117,25 +117,6 @@ def day_begins(time_zone: str, day: date) -> int:
         if date_at(time_zone, minute * 60) >= day:
             return minute * 60
     return begins
-
-
-def label_of(bucket: datetime) -> int:
-    """The label that a DATETIME read from the table is."""
-    return round((bucket - EPOCH).total_seconds())
-
-
-def label_time(label: int) -> datetime:
-    """A label as the naive datetime that the table holds.
-
-    Raises:
-        OverflowError: beyond the year 9999.
-    """
-    return EPOCH + timedelta(seconds=label)
-
-
-def day_label(day: date) -> int:
-    """The plain label of a date's midnight."""
-    return (day.toordinal() - _EPOCH_ORDINAL) * _DAY
 
 
 @lru_cache(maxsize=65_536)

@@ -16,10 +16,10 @@ from typing import Final, Literal
 
 from countersink.store.apply.cells import FIRST_SLOT
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import label_of
 from countersink.store.errors import Conflict
 from countersink.store.ledger import seals
 from countersink.store.ledger.postings import BucketSums, Posting, post
+from countersink.store.sql import label_of
 
 Table = Literal["counter_slot", "counter_month"]
 TABLES: Final[tuple[Table, ...]] = ("counter_slot", "counter_month")

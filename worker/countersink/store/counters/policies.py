@@ -20,9 +20,9 @@ from typing import Any, Final
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.buckets import Resolution, label_of, label_time
+from countersink.store.counters.buckets import Resolution
 from countersink.store.errors import Refused, UnknownZone
-from countersink.store.sql import insert_rows, label_text, marks, parts
+from countersink.store.sql import insert_rows, label_of, label_text, label_time, marks, parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,10 +332,10 @@ def policy_of(counter: str, columns: Sequence[Any]) -> Policy:
     return Policy(
         counter=counter,
         number=int(number),
-        valid_from=buckets.label_of(valid_from) // 60,
+        valid_from=label_of(valid_from) // 60,
         time_zone=time_zone,
         resolution=resolution,
-        used_to=None if used_to is None else buckets.label_of(used_to),
+        used_to=None if used_to is None else label_of(used_to),
     )
 
 

@@ -17,7 +17,7 @@ from countersink.store.counters.policies import Policy, load
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.in_app import settings_version
 from countersink.store.ledger import seals
-from countersink.store.sql import EPOCH, NOW_MS
+from countersink.store.sql import EPOCH, NOW_MS, label_of, label_time
 from countersink.store.totals.shapes import counter_names
 
 DEFAULT_APP_SLOTS: Final = 16
@@ -216,10 +216,10 @@ def _supersede(session: Session, name: str, last: Policy, start: int) -> None:
         "SELECT bucket FROM counter_slot FORCE INDEX (PRIMARY)"
         " WHERE counter = %s AND bucket > %s AND SECOND(bucket) = %s"
         " ORDER BY bucket DESC LIMIT 1",
-        (name, buckets.label_time(used_to), last.number),
+        (name, label_time(used_to), last.number),
     )
     if beyond:
-        used_to = buckets.label_of(beyond[0][0])
+        used_to = label_of(beyond[0][0])
     found = session.query(
         "SELECT 1 FROM counter_policy WHERE counter = %s AND number = %s", (name, last.number)
     )
@@ -227,7 +227,7 @@ def _supersede(session: Session, name: str, last: Policy, start: int) -> None:
         _write(session, name, last)
     session.execute(
         "UPDATE counter_policy SET used_to = %s WHERE counter = %s AND number = %s",
-        (buckets.label_time(used_to), name, last.number),
+        (label_time(used_to), name, last.number),
     )
 
 
@@ -238,7 +238,7 @@ def _write(session: Session, name: str, policy: Policy) -> None:
         (
             name,
             policy.number,
-            buckets.label_time(policy.valid_from * 60),
+            label_time(policy.valid_from * 60),
             policy.time_zone,
             policy.resolution,
         ),
@@ -413,10 +413,10 @@ def _check_hours(policy: Policy, since: int) -> None:
         if offset % 3600:
             raise ValueError(
                 f"{policy.time_zone} is not whole hours from UTC ({timedelta(seconds=offset)} on"
-                f" {buckets.label_time(minute * 60):%Y-%m-%d}), so hours do not add up to its days:"
+                f" {label_time(minute * 60):%Y-%m-%d}), so hours do not add up to its days:"
                 " use the resolution quarter"
             )
 
 
 def _text(minute: int) -> str:
-    return f"{buckets.label_time(minute * 60).isoformat(timespec='minutes')}Z"
+    return f"{label_time(minute * 60).isoformat(timespec='minutes')}Z"

@@ -19,10 +19,10 @@ from typing import Final, Literal
 
 from countersink.runtime.limits import key_text
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import LAST_DAY, ONE_DAY, day_label, label_of, label_time
+from countersink.store.counters.buckets import LAST_DAY, ONE_DAY
 from countersink.store.ledger import postings
 from countersink.store.ledger.postings import MODULUS, Posting, key_weight, quotient
-from countersink.store.sql import marks
+from countersink.store.sql import day_label, label_of, label_time, marks
 
 Problem = Literal[
     "sum",

@@ -28,9 +28,8 @@ from zlib import crc32
 
 from countersink.store import sql
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import label_of, label_time
 from countersink.store.in_app.connection import AppConnection, execute, own_slot
-from countersink.store.sql import insert_rows, label_text, marks
+from countersink.store.sql import insert_rows, label_of, label_text, label_time, marks
 
 BucketSum = tuple[str, int, int, int]
 """(counter, label, sum of the amounts, sum of each amount by the weight of its key)."""

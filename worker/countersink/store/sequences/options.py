@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from countersink.store.counters import buckets
 from countersink.store.errors import Refused
-from countersink.store.sql import EPOCH
+from countersink.store.sql import EPOCH, day_label
 
 MIN_VALUE: Final = -(2**63)
 MAX_VALUE: Final = 2**63 - 1
@@ -273,7 +273,7 @@ def _literal(seconds: int) -> str:
     return f"TIMESTAMP'{moment:%Y-%m-%d %H:%M:%S}'"
 
 
-_ALL_TIME_SQL: Final = PeriodSql(WITHOUT_PERIODS, _literal(buckets.day_label(ALL_TIME)), "")
+_ALL_TIME_SQL: Final = PeriodSql(WITHOUT_PERIODS, _literal(day_label(ALL_TIME)), "")
 
 
 @lru_cache(maxsize=1024)
@@ -283,7 +283,7 @@ def _place(scheme: Scheme, current: date) -> PeriodSql:
     days = [_previous(scheme, current), current, following, _next(scheme, following)]
     begins = [_literal(buckets.day_begins(scheme.time_zone, day)) for day in days]
     cases = " ".join(
-        f"WHEN UTC_TIMESTAMP() < {end} THEN {_literal(buckets.day_label(day))}"
+        f"WHEN UTC_TIMESTAMP() < {end} THEN {_literal(day_label(day))}"
         for day, end in zip(days[:-1], begins[1:], strict=True)
     )
     return PeriodSql(

@@ -31,7 +31,8 @@ from typing import Any, Final
 
 from countersink.runtime.limits import key_bytes, key_text
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import label_of, month_ends
+from countersink.store.counters.buckets import month_ends
+from countersink.store.sql import label_of
 from countersink.store.totals.selection import (
     ANY,
     KeyMatch,

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
 from countersink.store.counters import buckets
-from countersink.store.counters.buckets import WIDTH, day_label, label_time, policy_number
+from countersink.store.counters.buckets import WIDTH, policy_number
 from countersink.store.counters.policies import Policy
 from countersink.store.errors import InexactZone, Refused
-from countersink.store.sql import label_text
+from countersink.store.sql import day_label, label_text, label_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

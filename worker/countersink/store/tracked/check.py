@@ -18,9 +18,8 @@ from typing import Any, Final, Literal
 
 from countersink.runtime.limits import key_text
 from countersink.store.connection import SQL_MODE, Session, rerun
-from countersink.store.counters.buckets import label_time
 from countersink.store.errors import Conflict, HiddenTriggers, Refused, TableChanged, Unavailable
-from countersink.store.sql import label_text, quoted
+from countersink.store.sql import label_text, label_time, quoted
 from countersink.store.tracked import privileges, triggers
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import is_day, key_sql, label_of_number, number_sql

@@ -27,8 +27,7 @@ from datetime import date
 from typing import Final
 
 from countersink.runtime.limits import DIGEST_DIGITS, MAX_KEY_BYTES, cut_bytes
-from countersink.store.counters.buckets import day_label
-from countersink.store.sql import quoted
+from countersink.store.sql import day_label, quoted
 from countersink.store.tracked.table import BINARY_TYPES, INTEGER_TYPES, Column, width
 
 NO_DAY: Final = date(1969, 12, 31)

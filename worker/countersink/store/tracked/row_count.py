@@ -18,9 +18,8 @@ from datetime import date
 from typing import Final
 
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import day_label, label_time
 from countersink.store.errors import Refused, UnknownCounter
-from countersink.store.sql import marks, parts
+from countersink.store.sql import day_label, label_time, marks, parts
 from countersink.store.totals.selection import check_days
 from countersink.store.tracked import encoding
 from countersink.store.tracked.condition import NEVER, Alike, Check, Condition, Exactly, condition
