@@ -5,8 +5,6 @@ never stop, kill, freeze or reconfigure those. A test that does so makes its own
 `own_redis_server` and `own_mysql_server`.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

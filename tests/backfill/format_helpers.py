@@ -1,7 +1,5 @@
 """Lines through the readers of formats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """Logs, backfills and looks into the tables, for the tests of backfill."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Adding: what is counted, where it goes, and what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import threading

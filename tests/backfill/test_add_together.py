@@ -1,7 +1,5 @@
 """Adding beside others, and with what breaks in the midst: every line counts once."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 from functools import partial

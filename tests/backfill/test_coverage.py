@@ -1,7 +1,5 @@
 """Which days a reconcile sets without being told: those that its sources have whole."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta

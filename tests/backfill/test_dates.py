@@ -1,7 +1,5 @@
 """Dates without a time: a date is a day of the counter, whatever its zone and resolution."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

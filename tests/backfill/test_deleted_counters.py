@@ -1,7 +1,5 @@
 """Deleting a counter takes along what its backfills wrote down, whoever is at work."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count

@@ -1,7 +1,5 @@
 """Access logs: as `tail` counts them line by line, with filters and templates on top."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Logs as real servers write them come to the same through `tail` and `backfill`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

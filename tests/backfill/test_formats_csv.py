@@ -1,7 +1,5 @@
 """CSV: headers, quoting, what is rejected, and what a stray quote spoils."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace

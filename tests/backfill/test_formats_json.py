@@ -1,7 +1,5 @@
 """NDJSON and nginx's JSON: paths, aliases, and lines that are no objects."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

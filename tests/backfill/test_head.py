@@ -1,7 +1,5 @@
 """A source that is damaged near its beginning: what stands before the damage counts."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Listing what backfills there were, however much there is to list."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 

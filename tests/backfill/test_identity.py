@@ -1,7 +1,5 @@
 """Which source a file is: known by its content, whatever its name, and continued where it grew."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import os

@@ -1,7 +1,5 @@
 """Backfills and counters whose days may have so many keys only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

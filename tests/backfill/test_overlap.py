@@ -1,7 +1,5 @@
 """Lines that stand in several sources: counted once, or refused; never left out by mistake."""
 
-from __future__ import annotations
-
 import gzip
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

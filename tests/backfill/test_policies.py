@@ -1,7 +1,5 @@
 """Chunks and policies that change while they are read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What can be told to be wrong with a recipe before anything is read; conditions."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 from datetime import date

@@ -1,7 +1,5 @@
 """Reconciling: totals are what the sources say, for the buckets that they are the truth for."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reconciling from files, as a user does, with traffic that goes on meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reconciling beside others who count, compact and reconcile, and whatever becomes of it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

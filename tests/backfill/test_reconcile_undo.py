@@ -1,7 +1,5 @@
 """Taking a reconcile back: exactly its corrections, whatever has happened since."""
 
-from __future__ import annotations
-
 from datetime import date
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Lines that cannot be counted: kept, written to a file, and too many of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The file of rejected lines never destroys another, and nothing waits for it."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

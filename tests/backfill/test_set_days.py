@@ -1,7 +1,5 @@
 """Days that a reconcile has set: nothing is added to them until it is undone."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from functools import partial
 from pathlib import Path

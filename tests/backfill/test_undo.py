@@ -1,7 +1,5 @@
 """Undo: exactly what a run added is taken back, whatever was done to the counter since."""
 
-from __future__ import annotations
-
 import threading
 import zlib
 from collections import Counter

@@ -1,7 +1,5 @@
 """Lines that had no end when they were counted: what becomes of them when more of them has come."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs that reconcile, with their sources read, for tests of what comes then."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Any

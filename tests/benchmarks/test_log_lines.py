@@ -1,7 +1,5 @@
 """The log that backfill is measured with is what its writer says of it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from datetime import datetime

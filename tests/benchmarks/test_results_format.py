@@ -4,8 +4,6 @@ With measurements of a fraction of a second: what the figures are is nothing for
 that are measured by the same code there is one here; `make soak` runs all of them like this.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,8 +1,6 @@
 """What axe-core finds on the views, light or dark, where nothing is moved for those who asked for
 rest."""
 
-from __future__ import annotations
-
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 

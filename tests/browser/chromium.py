@@ -1,7 +1,5 @@
 """A headless Chromium for the tests, and what they all look at in it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Counters of known events over more than a year, and sums of them in the tests' own words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta

@@ -1,7 +1,5 @@
 """A browser for the tests of one file, a server with a filled database for those of one process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

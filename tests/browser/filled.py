@@ -1,7 +1,5 @@
 """A database that there is something to see in."""
 
-from __future__ import annotations
-
 import json
 import math
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The pictures of docs/images: ``python -m tests.browser.pictures docs/images``."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

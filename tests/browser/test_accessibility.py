@@ -1,7 +1,5 @@
 """axe-core finds nothing on any view. `make soak` looks at them in dark colours, too."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import Browser
 

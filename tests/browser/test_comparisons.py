@@ -2,8 +2,6 @@
 
 Each number is held against sums of what was counted."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Callable, Container, Iterator

@@ -1,7 +1,5 @@
 """The dashboard as a person uses it: counters, one counter, its days and its keys."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo

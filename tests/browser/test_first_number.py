@@ -4,8 +4,6 @@ The clock says nothing here: counted are answers that wait for one another, and 
 400 ms and 400 kbit/s each answer more costs 0.4 s, and 20 kB do.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The line that says how fresh the numbers are, where nothing new is counted."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """What a counter has in each hour of each weekday, as a table that is a map."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Numbers on the screen while events, answers and people cross each other."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Logging in to the dashboard, and out."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 

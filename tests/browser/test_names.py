@@ -1,7 +1,5 @@
 """Names that look like others, or like nothing: each is shown so that it can be told apart."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

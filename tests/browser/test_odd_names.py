@@ -1,8 +1,6 @@
 """Names that every object of JavaScript has, numbers that none of it can hold, a browser that lacks
 a language."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

@@ -1,7 +1,5 @@
 """A page of another origin counts its visitors by beacons and by pixels: each once."""
 
-from __future__ import annotations
-
 from playwright.sync_api import Browser
 
 from tests.browser.visits import counted_once

@@ -1,7 +1,5 @@
 """Narrow windows: no digit is cut off, names keep their room, nothing covers anything."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

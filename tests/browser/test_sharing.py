@@ -1,7 +1,5 @@
 """Links that show one counter without a key, and notes on days, in Chromium."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote

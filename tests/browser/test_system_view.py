@@ -1,7 +1,5 @@
 """The system's view: what waits, who works, dead letters and what is done about them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

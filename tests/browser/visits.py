@@ -1,7 +1,5 @@
 """A page of another origin that counts its visitors by beacons and by pixels."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

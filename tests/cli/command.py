@@ -1,7 +1,5 @@
 """Running the command: as a subprocess, or, where many runs would take long, in this process."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The real `countersink statsd`, for tests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 ``python -m tests.cli.reference`` writes them; a test fails when they are not as it would write.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

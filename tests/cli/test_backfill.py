@@ -1,7 +1,5 @@
 """`countersink backfill`: what it asks, shows and ends with."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

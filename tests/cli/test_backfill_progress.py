@@ -1,7 +1,5 @@
 """How far a backfill is: lines, JSON for machines, a bar on a terminal; never on stdout."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

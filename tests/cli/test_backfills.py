@@ -1,7 +1,5 @@
 """`countersink backfills`: what there was, and taking one back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Servers that cannot be used: wrong URLs, wrong passwords, TLS that does not verify."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`countersink compact`."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

@@ -1,7 +1,5 @@
 """`countersink counter`: making, seeing and deleting counters."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

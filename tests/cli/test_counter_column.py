@@ -1,7 +1,5 @@
 """`backfill --counter-column`: an export of several counters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`countersink dead`: rows that could not be counted."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

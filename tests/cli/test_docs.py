@@ -1,7 +1,5 @@
 """The documentation of the command line says what the command line does."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`countersink doctor`: each line ok, warn or fail, with what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Starting the command: help, version, a missing extra, and how it ends."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

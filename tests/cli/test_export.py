@@ -1,7 +1,5 @@
 """`countersink export`: all totals, for other programs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

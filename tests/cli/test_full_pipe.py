@@ -1,7 +1,5 @@
 """Processes that serve, with a stderr that nobody reads: a pipe that is full from the start."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

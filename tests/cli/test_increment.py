@@ -1,7 +1,5 @@
 """`countersink increment`: one increment, stored and then counted."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

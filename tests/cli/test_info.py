@@ -1,7 +1,5 @@
 """`countersink info`: backlog, lag, rate, dead rows and workers."""
 
-from __future__ import annotations
-
 from tests.cli.command import Servers, Start, call, one_sentence
 from tests.support.waiting import eventually
 

@@ -1,7 +1,5 @@
 """``countersink key``: made once, listed without the secret, revoked for good."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """`countersink link`: links to one counter of the dashboard."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

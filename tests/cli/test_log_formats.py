@@ -1,7 +1,5 @@
 """Each log format, through `tail` and `backfill`, by day and by key."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A key of more than 255 bytes is one key, whatever it comes in by, and is found by all of it."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Tables of many rows: laid out without rich, and as it does it."""
 
-from __future__ import annotations
-
 import pytest
 from rich.console import Console
 

@@ -1,7 +1,5 @@
 """Keys from outside, made safe to print."""
 
-from __future__ import annotations
-
 import csv
 import io
 

@@ -1,7 +1,5 @@
 """Progress on stderr: lines where it is no terminal, a bar where it is; never on stdout."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersink.cli import progress

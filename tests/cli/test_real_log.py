@@ -1,7 +1,5 @@
 """Ten thousand real requests, by the commands a user would type."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

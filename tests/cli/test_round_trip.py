@@ -1,7 +1,5 @@
 """What `export` writes, `backfill` counts: the same totals, whatever the keys are."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`countersink runs`, `scheduler` and `jobs`: what they print and refuse, on the real servers."""
 
-from __future__ import annotations
-
 import csv
 import io
 

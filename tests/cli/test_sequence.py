@@ -1,7 +1,5 @@
 """`countersink sequence`: handing out numbers from a shell."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

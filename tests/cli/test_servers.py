@@ -1,7 +1,5 @@
 """The private servers: own data, own port, clean end, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Where a setting comes from: flag, environment, file, default."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

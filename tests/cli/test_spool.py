@@ -1,7 +1,5 @@
 """`countersink spool`: what dead producers left is counted exactly once, whoever sends it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """`countersink statsd`: clients that are not ours, signals, and what is refused."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

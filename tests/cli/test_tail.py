@@ -1,7 +1,5 @@
 """`countersink tail`: an access log through the command, its statuses and its signals."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import random

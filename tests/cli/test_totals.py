@@ -1,7 +1,5 @@
 """`countersink totals`: what was counted, laid out."""
 
-from __future__ import annotations
-
 import csv
 import io
 from datetime import UTC, date, datetime

@@ -1,7 +1,5 @@
 """`countersink totals` by hour and month, in other time zones, and of days that are rolled up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

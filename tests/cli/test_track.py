@@ -1,7 +1,5 @@
 """`countersink track` and `untrack`: what they do, what they show, what they refuse."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersink.store import Store

@@ -1,7 +1,5 @@
 """`countersink up`: one command from nothing to totals, and nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`countersink verify`: status 0 when all agrees, 3 with the list when not."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """``countersink web`` as a process: how it begins, what it refuses, how it ends."""
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

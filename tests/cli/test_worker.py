@@ -1,7 +1,5 @@
 """`countersink worker`: its options become the worker's."""
 
-from __future__ import annotations
-
 import json
 import signal
 

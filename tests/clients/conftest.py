@@ -1,7 +1,5 @@
 """The real server, for clients that are not ours."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Programs that are not ours, run as their users run them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence

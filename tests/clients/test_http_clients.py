@@ -1,7 +1,5 @@
 """curl and Node.js: 1,000 increments each, exact, whatever happens on the way."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """docs/clients.md is played from top to bottom."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """redis-cli by the recipes in producers/README.md: 1,000 increments each, exact."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -5,8 +5,6 @@ lines with ``$ `` of ``console`` blocks; a comment ``# status 3`` behind one say
 nothing is said). What follows is what it prints, on stderr and then on stdout.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """docs/backfill.md is played from top to bottom: its story, and an example of each format."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A session is a block marked `pycon`; all of a page's are one, from top to bottom
 database, `connection` (a PyMySQL connection of an application's) and the tables below.
 """
 
-from __future__ import annotations
-
 import doctest
 import inspect
 import re

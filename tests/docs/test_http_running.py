@@ -1,7 +1,5 @@
 """The parts "Running it" and "Security" of docs/http.md say what is so."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What docs/http.md says of sending is what the routes say of themselves."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

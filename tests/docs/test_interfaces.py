@@ -1,7 +1,5 @@
 """The page of the interfaces: every command as it stands there, with its output."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

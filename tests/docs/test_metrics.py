@@ -1,7 +1,5 @@
 """The example of docs/metrics.md: an application shows its producer's figures."""
 
-from __future__ import annotations
-
 import re
 
 import prometheus_client

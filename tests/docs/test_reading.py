@@ -1,7 +1,5 @@
 """docs/export.md, and of docs/http.md the parts "Reading" and "Notes on days", are played."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

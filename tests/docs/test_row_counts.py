@@ -1,7 +1,5 @@
 """docs/row-counts.md has every call of tracked tables, with its parameters and an example."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """docs/statsd.md is true: its examples run, its tables are what happens."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

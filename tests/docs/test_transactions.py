@@ -1,7 +1,5 @@
 """What docs/transactions.md says beside its sessions: libraries, and the rights that are enough."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

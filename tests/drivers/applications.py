@@ -1,7 +1,5 @@
 """An application on each of the drivers and libraries that people use: one way to talk to all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """mysqlclient (the module MySQLdb) from the system's packages, as it has no wheels for Linux."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every driver and library that people use: the same counts, and their own errors."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta

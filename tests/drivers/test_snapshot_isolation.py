@@ -1,7 +1,5 @@
 """Transactions that keep to their snapshot (MariaDB's innodb_snapshot_isolation) count, too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

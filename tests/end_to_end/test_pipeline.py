@@ -1,7 +1,5 @@
 """The product as its users run it: producers, workers and commands, each a process."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

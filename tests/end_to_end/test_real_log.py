@@ -3,8 +3,6 @@
 The figures are those published with the log, counted there line by line without countersink.
 """
 
-from __future__ import annotations
-
 import json
 from subprocess import CompletedProcess
 from typing import Any

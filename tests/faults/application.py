@@ -1,7 +1,5 @@
 """An application on a stage: its database, its writers, and the counters of its tables."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """`countersink backfill` on a stage: run, killed, and held against the books."""
 
-from __future__ import annotations
-
 import gzip
 import shutil
 import signal

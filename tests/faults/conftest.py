@@ -1,7 +1,5 @@
 """Stages for the fault scenarios: on the shared servers, or on servers that may be killed."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ compactor, on real servers, in one process. After every step the tables must say
 dictionary says.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import date

@@ -1,7 +1,5 @@
 """Servers, proxies, processes and books of one fault scenario."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections import Counter

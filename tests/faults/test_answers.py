@@ -1,7 +1,5 @@
 """Replies that are lost and errors in their place, at every request of a batch."""
 
-from __future__ import annotations
-
 from tests.faults.scenarios import answers as scenarios
 from tests.faults.stage import Stage
 

@@ -1,7 +1,5 @@
 """Counts of an application's own transactions, whatever becomes of its processes."""
 
-from __future__ import annotations
-
 from tests.faults.scenarios import app_transactions
 from tests.faults.stage import Stage
 

@@ -1,7 +1,5 @@
 """Backfills whose processes die at any moment, beside others and beside live traffic: exact."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.scenarios import backfill as scenarios

@@ -1,7 +1,5 @@
 """Bad entries go to the dead letters with their reason, and cost no other entry anything."""
 
-from __future__ import annotations
-
 from tests.faults.scenarios import bad_entries as scenarios
 from tests.faults.stage import Stage
 

@@ -1,7 +1,5 @@
 """Compaction and retention cost no count, whatever dies and whoever writes and reads meanwhile."""
 
-from __future__ import annotations
-
 from tests.faults.scenarios import compaction as scenarios
 from tests.faults.stage import Stage
 

@@ -1,7 +1,5 @@
 """An app counts on while Redis is frozen, and what was accepted, or stored, counts once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

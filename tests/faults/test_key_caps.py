@@ -1,7 +1,5 @@
 """A cap on the keys of a day is kept whoever dies, and an attack of new keys leaves no trace."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.scenarios import key_caps as scenarios

@@ -1,7 +1,5 @@
 """Whoever asks for what is still in the queue, too, reads what was sent: no less and no more."""
 
-from __future__ import annotations
-
 from tests.faults.scenarios import pending as scenarios
 from tests.faults.stage import Stage
 

@@ -1,7 +1,5 @@
 """The proxies do to a conversation what their rules say, and nothing else."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Entries that fall out of the group's hands are found again, and counted once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.scenarios import recovered_entries as scenarios

@@ -1,7 +1,5 @@
 """Jobs every second while the scheduler in charge dies, and is frozen: each run once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.scenarios import schedulers as scenarios

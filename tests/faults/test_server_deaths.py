@@ -1,7 +1,5 @@
 """Servers that are killed, freeze, or are replaced by their replica."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Whatever happens to entries, in whatever order: the totals equal a dictionary at every step."""
 
-from __future__ import annotations
-
 import pytest
 import redis
 from hypothesis import Phase, settings

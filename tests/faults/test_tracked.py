@@ -1,7 +1,5 @@
 """Tracked tables are exact at every moment, whoever writes, dies, truncates or meddles."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.scenarios import tracked as scenarios

@@ -1,7 +1,5 @@
 """A worker that dies, hangs or is told to stop, at any point of a batch, costs no count."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Schedulers and job processes on a stage, with jobs every second."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 ``python -m tests.metrics.reference`` writes it; a test fails when it is not as it would write.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Final
 

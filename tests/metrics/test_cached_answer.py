@@ -1,7 +1,5 @@
 """An answer of what may hang: nobody waits for long, and it is asked once."""
 
-from __future__ import annotations
-
 import threading
 
 from countersink.metrics.health import CachedAnswer

@@ -1,7 +1,5 @@
 """The little HTTP server of processes that serve nothing else."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

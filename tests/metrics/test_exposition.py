@@ -1,7 +1,5 @@
 """What a scrape gets: both formats, read by Prometheus' own parsers."""
 
-from __future__ import annotations
-
 import pytest
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,

@@ -1,7 +1,5 @@
 """The table of metrics: Prometheus' conventions, and the documents say what it says."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -5,8 +5,6 @@ The producer is one of the module, as in most applications: a server that loads 
 forks leaves it to the children.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Brings a server under load to one of its ends, and counts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Serves a WSGI app by eventlet: `python -m tests.processes.eventlet_server MODULE:APP PORT`."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 

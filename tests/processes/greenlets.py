@@ -10,8 +10,6 @@ never, with a log handler that counts and then says what was logged. Each step i
 its name, what it returned, and how often the other one ticked meanwhile.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

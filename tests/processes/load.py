@@ -1,7 +1,5 @@
 """Requests without a pause, and what became of each."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from http.client import HTTPConnection, HTTPException

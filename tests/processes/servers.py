@@ -4,8 +4,6 @@
 holds both against the servers.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import dataclass

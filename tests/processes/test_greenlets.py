@@ -1,7 +1,5 @@
 """Producers under gevent and eventlet, patched before or after they are imported, made or used."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from itertools import product

@@ -1,7 +1,5 @@
 """What each server loses at each of its ends, under load: as docs/processes.md says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

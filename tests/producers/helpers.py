@@ -1,7 +1,5 @@
 """What the stream holds, counted as a worker would: each entry id once."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

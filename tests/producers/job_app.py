@@ -3,8 +3,6 @@
 What it counts last waits for the flush interval, which a process that ends does not live to see.
 """
 
-from __future__ import annotations
-
 import os
 
 import redis

@@ -1,7 +1,5 @@
 """Logs that tests write, and runs of tail over them inside the test's process."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Applied or lost: an entry that is gone from its stream was acknowledged, or nobody knows."""
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Misuse raises at once, in the caller, and counts nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal

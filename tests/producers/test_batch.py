@@ -1,7 +1,5 @@
 """Batches: all of a batch or nothing of it, and under one id once."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from datetime import UTC, datetime

@@ -2,8 +2,6 @@
 machine's says, also before Redis has ever answered.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Ends of a process: exit, exceptions, `os._exit`, exec, signals that the app handles or not."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

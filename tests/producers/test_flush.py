@@ -1,7 +1,5 @@
 """Storing: lost replies, refusals, back-pressure, partitions, and what `flush` and `close` say."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Forked children: a buffer, a connection, threads of their own, and no row of their parent's."""
 
-from __future__ import annotations
-
 import redis
 
 from tests.producers.helpers import distinct, entries, run_script, said, total, totals

@@ -1,7 +1,5 @@
 """What an increment becomes: rows that coalesce, times, ids, and figures that add up."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from datetime import UTC, datetime

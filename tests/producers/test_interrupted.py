@@ -1,7 +1,5 @@
 """Signal handlers that raise, or call the producer, in the midst of its calls."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import sys

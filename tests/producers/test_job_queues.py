@@ -3,8 +3,6 @@
 Each job runs in a process of its own, which ends by `os._exit`.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Thousands of counters in one producer: each has the fast way of the first ones."""
 
-from __future__ import annotations
-
 import redis
 
 from countersink.producers import Producer

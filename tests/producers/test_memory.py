@@ -1,7 +1,5 @@
 """What fits into memory, in bytes: bursts of new keys, and what is said of what did not fit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path

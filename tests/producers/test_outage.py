@@ -1,7 +1,5 @@
 """Redis frozen, killed, gone: callers do not notice, memory is bounded, nothing is lost."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from datetime import UTC, datetime

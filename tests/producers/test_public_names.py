@@ -1,7 +1,5 @@
 """What apps may rely on: names, signatures, and how little an import costs."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import subprocess

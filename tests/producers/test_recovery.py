@@ -1,7 +1,5 @@
 """What fails for a moment is tried again, and costs nothing meanwhile."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import resource

@@ -1,7 +1,5 @@
 """The coalescing buffer against a plain dictionary."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The spool in use: outages, kills, several processes, and no increment counted twice or never."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Segments on disk: torn at every byte, corrupt in the middle, stamped, locked, full."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The stand-in for apps' own tests."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

@@ -1,7 +1,5 @@
 """What the tests of reads share: entries with known rows, some applied, some only queued."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 

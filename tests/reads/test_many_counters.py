@@ -1,7 +1,5 @@
 """All counters are read together: the answers are those of each by itself, in few statements."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta

@@ -2,8 +2,6 @@
 sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from typing import Any

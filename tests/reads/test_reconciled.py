@@ -1,7 +1,5 @@
 """Pending entries of reconciled buckets: what the worker will not count is not counted here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Several reads of one moment, for which the queue is read once, and no more of it than it may."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

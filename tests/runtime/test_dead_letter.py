@@ -1,7 +1,5 @@
 """The reasons of dead letters, which are stored, and told to people."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersink.runtime.dead_letter import MAYBE_COUNTED, DeadReason

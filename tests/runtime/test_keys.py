@@ -1,7 +1,5 @@
 """The form in which a long key is counted."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 
 import pytest

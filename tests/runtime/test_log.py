@@ -1,7 +1,5 @@
 """Log lines on a stream that may not take them: nobody waits for it, and little is lost."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

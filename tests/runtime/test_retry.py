@@ -1,7 +1,5 @@
 """Waiting for a server: repeats, says so, gives up only when a stop is requested."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

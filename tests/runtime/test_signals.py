@@ -1,7 +1,5 @@
 """Stops and signals: whoever waits wakes at once, from whichever thread or handler it was asked."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """One migrated database for all tests of runs and plans: making one takes longer than each test."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 

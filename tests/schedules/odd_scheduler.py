@@ -5,8 +5,6 @@
 negative.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

@@ -1,7 +1,5 @@
 """A planner at a time of the test's choosing, and looks into the tables of runs."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows planted in the tables by plain SQL, and what must be true of them whatever was moved."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime

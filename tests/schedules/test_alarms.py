@@ -1,7 +1,5 @@
 """Alarms: whatever needs a person is said, all of it at once, and nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Which buckets and keys a pass of compaction takes, and what it says of them."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Cron expressions: what they mean, and when they come next and came last."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones

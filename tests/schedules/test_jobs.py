@@ -1,7 +1,5 @@
 """The job process: real processes, real signals, servers that go away."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

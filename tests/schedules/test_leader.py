@@ -1,7 +1,5 @@
 """Who is in charge: one, whoever lives, and never one that was frozen."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersink.runtime.process import process_name

@@ -1,7 +1,5 @@
 """Moving a range: all of it or nothing, whoever reads, writes, holds or kills meanwhile."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import date

@@ -1,7 +1,5 @@
 """Planning: each run once, by the scheduler in charge alone, and none forgotten."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

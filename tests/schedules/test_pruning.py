@@ -1,7 +1,5 @@
 """Pruning: what is forgotten is never counted again, and nothing that waits is refused for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

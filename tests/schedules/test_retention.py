@@ -1,7 +1,5 @@
 """Days that are no longer kept: into months, without a total ever changing."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta

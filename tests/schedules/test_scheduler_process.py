@@ -1,7 +1,5 @@
 """The scheduler process: real processes, real signals, servers that go away."""
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Schedulers that should not be in charge, or whose clock is wrong: real processes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

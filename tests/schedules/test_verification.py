@@ -1,7 +1,5 @@
 """The job that verifies: done when all agrees, failed with the list when not."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress

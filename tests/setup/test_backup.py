@@ -1,7 +1,5 @@
 """Backup and restore as docs/operations.md has them: what is counted once, and what is lost."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docker-compose.yml and the Dockerfile, held against what they promise. No engine is needed."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`make demo` with a small log: exits 0 only when what it counted is what the log holds."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

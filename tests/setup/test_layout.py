@@ -1,7 +1,5 @@
 """How the code is laid out: names, sizes of folders, and that docs/architecture.md says so."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """The Makefile and the set-up scripts: what the documents promise is there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What is installed: one wheel from three roots, which by itself needs redis and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

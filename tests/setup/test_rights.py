@@ -1,7 +1,5 @@
 """Every process under exactly the rights of ops/mysql/grants.sql and ops/redis/users.acl."""
 
-from __future__ import annotations
-
 import json
 import re
 import secrets

@@ -6,8 +6,6 @@ against what was sent. One line per round; the exit
 status is 1 at the first difference, with the command that plays that round again.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

@@ -1,7 +1,5 @@
 """What a round of the soak may play, and how often."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Whatever lies in a stream, no reader gets more of it at once than fits."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 

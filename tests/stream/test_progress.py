@@ -1,7 +1,5 @@
 """What was sent first of all that waits, wherever in the streams it lies."""
 
-from __future__ import annotations
-
 import pytest
 import redis
 

@@ -1,7 +1,5 @@
 """An application's own tables, the kinds of values in them, and rows to begin with."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.support.oracle import connect

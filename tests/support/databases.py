@@ -4,8 +4,6 @@ Migrating takes longer than most tests. What a test leaves behind in the tables 
 database whose schema a test has changed, or that it has filled, is dropped and made anew.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Makers of servers for tests that stop, kill, freeze or configure them."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import tempfile

@@ -2,8 +2,6 @@
 to post rows that a test has planted.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Protocol
 from zlib import crc32

@@ -5,8 +5,6 @@ Of each line the oracle takes day, client, path and status by splitting it where
 nothing of the code under test is used.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Access logs of which it is known what each line counts, without a line of the product's code."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Processes of the product, started by tests: signalled by their own pid, always reaped."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -6,8 +6,6 @@ of 1,000 that share a key (or with keys that never repeat), and writes JSON line
 end. With `"replay": true` it counts nothing and lives until what others left in the spool is sent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

@@ -4,8 +4,6 @@
 with `"passes": 0` one after another until it is killed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import date

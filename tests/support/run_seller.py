@@ -5,8 +5,6 @@ the store, `shop` (the application's database on the same server), `seed`, and `
 no other process counts, so that this one may take it away.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -7,8 +7,6 @@ then a line of JSON now and then: what it has done since the last one. Ends with
 error that is not its own statements' fault.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

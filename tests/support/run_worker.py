@@ -1,7 +1,5 @@
 """Runs one worker with the options given as a JSON object: `python -m tests.support.run_worker`."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -4,8 +4,6 @@
 Each job writes a row for every start into a table of the test's own, with the id of RQ's job.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -8,8 +8,6 @@ before 1970, 9999-12-26 for all that is after 9999-12-25, and 1970-01-01 for all
 without days. A date that no calendar has is as many days after the first of its month as it says.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

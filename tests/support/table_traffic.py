@@ -6,8 +6,6 @@ grouped by, of their day, of their key and of nothing, joins, DELETE, and errors
 application's own making in the midst of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Several processes that take values of sequences together, and what they got."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,7 +1,5 @@
 """Data directories made once per machine and copied: a new server is then ready in a second."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Entries drawn from a seed, and the dictionary of what they must add up to."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence

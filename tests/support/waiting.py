@@ -1,7 +1,5 @@
 """Waiting for a condition, instead of sleeping and hoping."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

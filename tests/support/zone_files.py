@@ -3,8 +3,6 @@
 The format is that of TZif (RFC 9636), version 1: a header, and here a single local time type.
 """
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Logs of the recorded installation: the same bytes whenever they are made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date

@@ -3,8 +3,6 @@
 upgrade has to survive; :mod:`tests.upgrade.test_upgrade` goes on from there.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import signal

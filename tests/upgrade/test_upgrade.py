@@ -5,8 +5,6 @@ one of them read by a worker that died, a spool, a log counted for a part, a bac
 killed while chunks of it waited in RQ's queue, a planned run of a job, settings.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Fixtures of the tests of the HTTP interface."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from pathlib import Path

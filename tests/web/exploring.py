@@ -6,8 +6,6 @@ rules that no schema can say: of two parameters together, of bytes, of the serve
 counter is counted.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real nginx in front of a server: a private instance of Debian's package on a free port."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 from collections.abc import Iterator

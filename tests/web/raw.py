@@ -1,7 +1,5 @@
 """Talking to the server byte by byte, as no well-behaved client would."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Routes of tests: they say who came in, and what arrived."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from starlette.requests import Request

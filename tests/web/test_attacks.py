@@ -6,8 +6,6 @@ sockets. After each, it still runs, its peak of memory is near what it was befor
 stack trace nor a secret is in its log.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime

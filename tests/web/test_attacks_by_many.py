@@ -1,7 +1,5 @@
 """Attacks by many: clients that are slow, silent or deaf, listeners, guesses, and new keys."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

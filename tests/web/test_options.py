@@ -1,7 +1,5 @@
 """The settings of the HTTP interface."""
 
-from __future__ import annotations
-
 from countersink.web.options import WebOptions
 
 

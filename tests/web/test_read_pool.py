@@ -1,7 +1,5 @@
 """Reads by HTTP: each has its time, ends with its client, and leaves room for others."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -2,8 +2,6 @@
 allows is accepted, unless it breaks a rule that the document can only say in words.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -5,8 +5,6 @@ RESTORE the entries were delivered an hour from now, which is what a clock that 
 hour leaves.
 """
 
-from __future__ import annotations
-
 import struct
 
 import redis

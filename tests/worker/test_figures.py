@@ -1,7 +1,5 @@
 """The figures a worker publishes for `countersink info`."""
 
-from __future__ import annotations
-
 import os
 import socket
 

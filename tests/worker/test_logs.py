@@ -1,7 +1,5 @@
 """The log: each record has a known action, as text or JSON, and none holds an event or a secret."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

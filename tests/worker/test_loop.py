@@ -1,7 +1,5 @@
 """The loop on real servers: everything once and nothing left, whatever is redelivered."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

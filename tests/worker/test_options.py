@@ -1,7 +1,5 @@
 """Options refuse what no worker could run with, and show no password."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Servers that are away, at the start or later, or refuse: the worker waits, says so, goes on."""
 
-from __future__ import annotations
-
 from threading import Event
 
 import pytest

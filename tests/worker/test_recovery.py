@@ -1,7 +1,5 @@
 """What others left behind or took away: dead consumers, orphans, vanished groups and streams."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import redis

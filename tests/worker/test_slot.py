@@ -1,7 +1,5 @@
 """Slots: one for each worker, renewed in time, another one when the lease is lost."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

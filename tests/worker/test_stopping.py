@@ -1,7 +1,5 @@
 """Signals to real processes: the batch is finished, or the end comes in bounded time anyhow."""
 
-from __future__ import annotations
-
 import signal
 import threading
 

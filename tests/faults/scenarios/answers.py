@@ -1,7 +1,5 @@
 """Replies that are lost, and errors in their place."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Counting in an application's transactions: the count is that of its rows, whoever dies."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

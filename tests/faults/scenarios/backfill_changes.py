@@ -2,8 +2,6 @@
 each line that is there in the end counts once.
 """
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import Future
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A big log, counted by job processes: whoever of them dies, each line counts once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

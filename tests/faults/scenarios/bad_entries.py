@@ -1,7 +1,5 @@
 """Entries with which something is wrong, among good ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

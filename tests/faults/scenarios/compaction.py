@@ -1,7 +1,5 @@
 """Compaction and retention that are killed at named points, or go on beside writers and readers."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

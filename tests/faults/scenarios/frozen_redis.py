@@ -1,7 +1,5 @@
 """An app goes on counting while Redis is frozen. Needs a Redis of the stage's own."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -2,8 +2,6 @@
 run is done.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Counters whose days may have so many keys only: among deaths, and under an attack of new keys."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections import Counter

@@ -5,8 +5,6 @@ must then have what it sent, not one less and not one more; a key that all count
 what it sent itself, and at most what all have begun to send.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Entries that nobody holds any more: deleted groups, streams and consumers."""
 
-from __future__ import annotations
-
 from countersink.stream.group import Group
 from countersink.stream.names import GROUP
 from tests.faults.stage import APPLIED_WITHIN, CLAIMS_LATE, Stage

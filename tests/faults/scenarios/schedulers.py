@@ -4,8 +4,6 @@ No run is started twice; none is missing but those planned during a takeover, of
 run; what a deposed scheduler enqueues late does nothing; a job that fails holds up no other.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

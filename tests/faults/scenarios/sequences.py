@@ -1,7 +1,5 @@
 """Sequences in the hands of many processes: no value twice, whoever dies and whatever breaks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

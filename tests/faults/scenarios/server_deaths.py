@@ -1,7 +1,5 @@
 """Servers that die, freeze, or are replaced. These need servers of the stage's own."""
 
-from __future__ import annotations
-
 import threading
 
 from countersink.cli.servers import RedisServer

@@ -1,7 +1,5 @@
 """Tables tracked beside their writers: at every moment the counters are what COUNT(*) is."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

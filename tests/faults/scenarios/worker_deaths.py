@@ -1,7 +1,5 @@
 """Workers that die, are paused or are told to stop at a named point of a batch."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import dataclass
 

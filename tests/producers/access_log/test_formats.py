@@ -1,7 +1,5 @@
 """Formats of logs: what tells them, what is said of lines that are in none, and server's words."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersink.producers.access_log import Malformed, Parser

@@ -1,7 +1,5 @@
 """Reading access logs: what a line's key and minute are, and which lines are refused."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

@@ -1,7 +1,5 @@
 """A Redis that has lost the position of a log, or stands at an older one: the file tells."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable

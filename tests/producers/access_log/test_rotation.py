@@ -1,7 +1,5 @@
 """Counting a log across its rotation, while a run goes on and while none does."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Counting a log: where a run begins and ends, and that no line is counted twice or skipped."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

@@ -1,7 +1,5 @@
 """Key templates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import pytest

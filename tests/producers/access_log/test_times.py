@@ -1,7 +1,5 @@
 """Times of every way of writing, and of none."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests to ASGI apps without a server: each message of either side at a time that is chosen."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from typing import Any

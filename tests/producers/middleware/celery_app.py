@@ -3,8 +3,6 @@
 Where `SHOP_DONE` names a Redis list, each task pushes onto it when it is about to end for good.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

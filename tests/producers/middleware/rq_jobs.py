@@ -1,7 +1,5 @@
 """Jobs for RQ that end in every way."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -7,8 +7,6 @@ served by uvicorn if it speaks ASGI, else by wsgiref. It prints its port, and
 ends on SIGTERM as any process does: what the producer then stores, it stores by itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import socket

@@ -1,7 +1,5 @@
 """ASGI: each request counts once, whatever app and client do, and goes through as it is."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Celery: a real worker with a pool of processes, none of which keeps what it has counted."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Keys are bounded in length and number, and nothing is ever raised."""
 
-from __future__ import annotations
-
 import logging
 import threading
 

@@ -1,7 +1,5 @@
 """Django: by URL pattern, in both of its worlds. Each test is a process: settings are for good."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The examples for FastAPI, Flask and Django on real servers: totals exact, by template."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections import Counter

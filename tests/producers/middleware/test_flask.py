@@ -1,7 +1,5 @@
 """Flask: by URL rule, whatever comes before the view or goes wrong in it."""
 
-from __future__ import annotations
-
 import pytest
 from flask import Blueprint, Flask, abort
 

@@ -1,7 +1,5 @@
 """ASGI: what was counted is stored before the server is told that the app has shut down."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What apps may rely on: names, arguments, and that an import brings no framework."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """On uvicorn: clients that leave early, and answers that are streamed."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

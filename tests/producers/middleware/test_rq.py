@@ -1,7 +1,5 @@
 """RQ: real workers, forking and not; a work horse does not keep what it has counted."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """WSGI: each request counts once, whatever app and client do, and goes through as it is."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from typing import Any

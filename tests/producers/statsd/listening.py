@@ -1,7 +1,5 @@
 """A listener in this process, into a producer that remembers."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Values and sample rates as exact numbers."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from fractions import Fraction
 

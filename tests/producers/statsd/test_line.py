@@ -1,7 +1,5 @@
 """One line of StatsD."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

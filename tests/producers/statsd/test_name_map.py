@@ -1,7 +1,5 @@
 """Which counter and key a name becomes."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

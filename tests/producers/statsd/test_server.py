@@ -1,7 +1,5 @@
 """A listener with real sockets."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

@@ -1,7 +1,5 @@
 """From lines to increments: what is counted, what is said of the rest."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping

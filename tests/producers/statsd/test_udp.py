@@ -1,7 +1,5 @@
 """Datagrams from a socket, many at once or one by one: the same either way."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterator
 

@@ -5,8 +5,6 @@ packets are a 3-byte length, a sequence number and a payload; a payload of 2**24
 the next packet. Optional features that move the boundaries are masked out of the server's greeting.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import struct

@@ -1,7 +1,5 @@
 """What a proxy does at which point of a conversation."""
 
-from __future__ import annotations
-
 import enum
 import threading
 from collections.abc import Callable

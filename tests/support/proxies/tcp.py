@@ -6,8 +6,6 @@ forwarded and after its reply was read, the rules decide what happens: so a test
 in a conversation ("COMMIT was executed, its reply not delivered") without a hook in the product.
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import threading

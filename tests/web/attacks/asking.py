@@ -1,7 +1,5 @@
 """Asking the server under attack, with or without manners."""
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Mapping
 from typing import Any

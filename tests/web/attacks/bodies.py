@@ -1,7 +1,5 @@
 """Bodies that are meant to fill the memory of whoever reads them, or to bring the reading down."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from typing import Final

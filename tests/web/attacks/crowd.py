@@ -1,7 +1,5 @@
 """Many connections at a time, of clients that are slow, silent, deaf, or simply too many."""
 
-from __future__ import annotations
-
 import select
 import socket
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What goes on as long as somebody wants: new keys without end, and crowds of slow clients."""
 
-from __future__ import annotations
-
 import json
 
 from countersink.runtime.limits import MAX_KEY_BYTES

@@ -1,7 +1,5 @@
 """Requests that nobody sends who means well, byte by byte, and what each may be answered."""
 
-from __future__ import annotations
-
 from typing import Final
 
 HOST: Final = b"Host: localhost\r\n"

@@ -1,7 +1,5 @@
 """Keys: who is let in, who is not, and from when on."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """Token buckets: what passes, what waits, what is remembered."""
 
-from __future__ import annotations
-
 import resource
 
 import requests

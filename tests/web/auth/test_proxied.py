@@ -1,7 +1,5 @@
 """No key, and a real nginx in front: nobody from outside is let in, as far as can be told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import requests

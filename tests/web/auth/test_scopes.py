@@ -1,7 +1,5 @@
 """Every route, each scope, and keys that are for some counters only."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

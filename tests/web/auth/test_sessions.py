@@ -1,7 +1,5 @@
 """Logins to the dashboard: made with a key, held by a cookie, ended in three ways."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from http.cookies import SimpleCookie
 

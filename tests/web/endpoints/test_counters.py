@@ -1,7 +1,5 @@
 """`/v1/counters` and `/v1/counters/{counter}`: which counters there are, and how they count."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from datetime import date, timedelta

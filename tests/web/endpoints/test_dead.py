@@ -1,7 +1,5 @@
 """`/v1/dead`: dead letters by HTTP."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from itertools import product

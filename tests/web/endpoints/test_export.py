@@ -1,7 +1,5 @@
 """`/v1/export/openmetrics`: what Prometheus scrapes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

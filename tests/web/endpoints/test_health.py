@@ -1,7 +1,5 @@
 """`/livez`, `/readyz` and `/metrics` of the HTTP interface."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`/hit/…`: pixels, badges and beacons."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Requests that are sent again: counted once, whatever was lost on the way, and whoever answers."""
 
-from __future__ import annotations
-
 import http.client
 import threading
 from collections.abc import Callable, Iterator

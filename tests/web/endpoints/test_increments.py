@@ -1,7 +1,5 @@
 """``POST /v1/increments``: what is accepted, what is refused, and when it answers."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Links that show one counter: what they open, and all that they do not."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """`GET /v1/live`: live numbers as server-sent events."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

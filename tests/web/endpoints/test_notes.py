@@ -1,7 +1,5 @@
 """Notes on days by HTTP: who may read and write them, and what may be in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime

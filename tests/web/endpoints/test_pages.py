@@ -1,7 +1,5 @@
 """The dashboard's files, the system's state and who is asking, as HTTP has them."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from base64 import b64encode

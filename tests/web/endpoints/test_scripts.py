@@ -1,7 +1,5 @@
 """The dashboard's modules as one script."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersink.web.endpoints.pages import script

@@ -1,7 +1,5 @@
 """`/v1/sequences/…`: numbers that are handed out once."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """`/v1/counters…` and `/v1/totals`: the totals of `countersink totals`, by HTTP."""
 
-from __future__ import annotations
-
 import csv
 import io
 from datetime import UTC, date, datetime, timedelta

@@ -1,7 +1,5 @@
 """What is too large, too slow, packed wrongly, or no HTTP at all: refused, in bounded memory."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import socket

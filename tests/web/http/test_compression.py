@@ -1,7 +1,5 @@
 """Answers are packed where the client accepts it, it pays, and nobody learns anything by it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from datetime import UTC, datetime, timedelta

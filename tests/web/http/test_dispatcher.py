@@ -1,7 +1,5 @@
 """The dispatcher: names, origins, paths, headers, and what is told when something breaks."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

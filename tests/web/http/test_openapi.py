@@ -1,7 +1,5 @@
 """The OpenAPI document: all routes are in it, it is whole, and it is true."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The OpenAPI document is true: a short exploration; ``make soak`` has long ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.web.exploring import explored

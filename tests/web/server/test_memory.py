@@ -1,7 +1,5 @@
 """What clients make the server hold is bounded, however they pipeline, and given back."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Iterator

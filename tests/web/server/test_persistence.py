@@ -1,7 +1,5 @@
 """Whether a connection goes on after an answer: HTTP/1.0, and bodies that are waited for."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 
 import pytest

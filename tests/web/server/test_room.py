@@ -1,7 +1,5 @@
 """Where there is no room for all: who makes room for whom."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

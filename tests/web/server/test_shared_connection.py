@@ -1,7 +1,5 @@
 """Behind nginx, whose visitors share one connection: no one's body is the next one's request."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

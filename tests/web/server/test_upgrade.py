@@ -5,8 +5,6 @@ the body for something else, this would be the next request of a connection that
 among its visitors.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
