@@ -32,7 +32,7 @@ def main() -> None:
 
 def with_index(text: str) -> str:
     """The map with its last section as it should be."""
-    return text.partition(HEADING)[0] + HEADING + INTRODUCTION + "".join(tables())
+    return text.partition(HEADING)[0].rstrip() + "\n\n" + HEADING + INTRODUCTION + "".join(tables())
 
 
 def tables() -> Iterator[str]:

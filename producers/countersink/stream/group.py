@@ -1,6 +1,6 @@
-"""The worker's commands to the consumer group: read (``READ_BYTES`` at a time), claim from dead
-consumers, find orphans, acknowledge, delete consumers; how often each is done is in
-``worker/intake.py``.
+"""The worker's commands to the consumer group: read (``READ_BYTES`` at a time), make it again where
+Redis was emptied, claim from dead consumers, find orphans, acknowledge, delete consumers; how often
+each is done, and what is logged of it, is in ``worker/intake.py``.
 
 What can go wrong with consumer groups, and what this module does about it:
 

@@ -1,5 +1,5 @@
-"""Printing results: JSON, CSV, tables for people, confirmation before deletions, times and
-durations as text, and escaping of control characters.
+"""Printing results: JSON, CSV, tables for people, the yes or no before deletions (its words are the
+command's), times and durations as text, and escaping of control characters.
 
 Keys come from whoever can reach a counted URL: they may hold escape sequences that rewrite a
 terminal's screen. What a spreadsheet makes of them is :mod:`countersink.reads.formats`'s matter.

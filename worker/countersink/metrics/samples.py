@@ -1,5 +1,6 @@
-"""Values of the metrics about the whole installation (from ``countersink info``) and about a
-producer; those of a process are in its command."""
+"""Values of the metrics about the whole installation (as
+``cli/commands/maintain/info.py`` asks for them) and about a producer; those of a process are in its
+command."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""``Session``, one connection to MySQL: timeouts, lock wait, isolation, ``sql_mode``, TLS, least
-max_allowed_packet, errors at login, and how often and after which pause a transaction is run again
-(``rerun``).
+"""``Session``, one connection to MySQL: timeouts, after how long idle the server ends it
+(``IDLE_SECONDS``), lock wait, isolation, ``sql_mode``, TLS, least max_allowed_packet, errors at
+login, and how often and after which pause a transaction is run again (``rerun``).
 
 Everything on which exactness depends is set on each session of ours and never taken from the
 server: strict ``sql_mode`` (else a sum beyond BIGINT is clipped in silence), UTC, the isolation

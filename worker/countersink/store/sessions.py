@@ -1,5 +1,5 @@
-"""Sessions kept and opened again: idle pool of readers, waiting while the database is away
-(``PATIENCE_S``, pauses), timeouts of leases, and cancelling reads."""
+"""Sessions kept and opened again: idle pool of readers (how many), waiting while the database
+is away (``PATIENCE_S``, pauses), timeouts of leases, and cancelling reads."""
 
 import os
 import threading

@@ -1,5 +1,6 @@
 """Reads entries into batches, claims those of dead workers, forgets idle consumers, finds new
-partitions: how often each is done; log lines about it; times after which: ``worker/options.py``.
+partitions, and tells when the streams are empty (``--drain``): how often each is done; log lines
+about it (also of a Redis that was emptied); times after which: ``worker/options.py``.
 
 A bug in decoding must not stop the stream: an entry that cannot be decoded is a dead letter.
 

@@ -1,5 +1,5 @@
-"""One worker process: start, stop by signals or when drained, what it logs of that, and its exit
-status."""
+"""One worker process: start, stop by signals or when drained (``worker/intake.py`` tells when),
+what it logs of that, and its exit status."""
 
 from collections.abc import Callable
 

@@ -3,7 +3,8 @@ patterns, time zones, and the reasons why a time is rejected.
 
 ``auto`` takes
 
-- ISO 8601: ``2015-05-17T10:05:03Z``, ``2015-05-17 10:05:03.123+02:00``, ``2015-05-17``;
+- ISO 8601: ``2015-05-17T10:05:03Z``, ``2015-05-17 10:05:03.123+02:00`` (or ``,123``),
+  ``2015-05-17``;
 - Unix seconds of ten digits (2001 to 2286), with or without a fraction;
 - Unix milliseconds of thirteen digits;
 - an access log's ``17/May/2015:10:05:03 +0000``.

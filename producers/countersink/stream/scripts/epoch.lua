@@ -1,4 +1,4 @@
--- What stays the same for as long as entries leave a stream by acknowledgement alone: see epoch.py.
+-- What stays the same for as long as entries leave a stream by acknowledgement alone: see stream/progress.py.
 -- KEYS[1]  the stream
 -- KEYS[2]  the hash that acknowledge.lua counts in
 -- ARGV[1]  the consumer group

@@ -1,5 +1,6 @@
-"""The row of a run in ``job_run``: begin, finish, skip, put back; when a waiting run is stale
-(``STALE_S``), the lease of a run, and the texts stored with it.
+"""The row of a run in ``job_run`` and its states (running, done, failed, skipped): begin, finish,
+put back, skip where the run before goes on (after ``wait_s`` of ``schedules/options.py``) or a
+waiting one is stale (``STALE_S``); the lease of a run, and the texts stored with it.
 
 A run holds the lease ``job:<job>``, renewed by a thread of its own, from its start to its end. So a
 second start of an attempt does nothing, a run whose process died is taken over once its lease has

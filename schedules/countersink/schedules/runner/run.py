@@ -1,5 +1,6 @@
-"""One run in its own process: begins it, calls the job, and writes how it ended (failed, stopped,
-over its time limit) with the texts; when it is tried again: ``scheduler/sweep.py``."""
+"""One run in its own process: begins it, calls the job, and says how it ended (failed, stopped,
+over its time limit) with the texts; its states are in ``runner/attempts.py``, when it is tried
+again in ``scheduler/sweep.py``."""
 
 import logging
 import time

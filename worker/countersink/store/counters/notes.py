@@ -1,5 +1,5 @@
-"""Notes on days of a counter: longest note, most notes, with the errors, and the SQL of
-``day_note``."""
+"""Notes on days of a counter, one for each day (a second replaces it): longest note, most notes,
+with the errors, and the SQL of ``day_note``."""
 
 from dataclasses import dataclass
 from datetime import date, datetime

@@ -1,5 +1,5 @@
-r"""How values of a tracked row become a key and a bucket, in Python and in SQL: separators, NULL,
-cut keys, the days of rows without a date, before 1970 or too late.
+r"""How values of a tracked row become a key and a bucket, in Python and in SQL: separators, NULL as
+a value, cut keys, the days of rows without a date, before 1970 or too late.
 
 Each value is written as text in UTF-8, in it ``\`` becomes ``\\`` and ``|`` becomes ``\|``, NULL
 becomes ``\N``, and the values are joined by ``|``. So every key means one list of values, and no

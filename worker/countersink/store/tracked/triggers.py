@@ -1,5 +1,6 @@
-"""The SQL of the triggers that count a table's rows; comparing them with those that exist; changing
-them: lock wait, tries, pauses and error messages.
+"""The SQL of the triggers that count a table's rows: which rows and changes count (``check.py``
+reads the same rows); comparing them with those that exist; changing them: lock wait, tries, pauses
+and error messages.
 
 They run after the row was written, so that neither a row that an INSERT IGNORE leaves out nor what
 another trigger still changes is counted wrongly. Each adds 1 or -1 in the application's own

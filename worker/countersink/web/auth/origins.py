@@ -1,5 +1,6 @@
-"""Checks of the Host header (400, 421) and of origins against CSRF (403), with their texts; the
-client's address behind trusted proxies (IPv6 by /64); what shows a proxy, and what is loopback.
+"""Checks of the Host header (400, 421) and of origins against CSRF (403), with their texts (no
+CORS: ``http/dispatcher.py``); the client's address behind trusted proxies (IPv6 by /64); what shows
+a proxy, and what is loopback.
 
 A page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding) and then read and
 write here as if it were ours. Its name gives it away. Addresses need no list: no name resolves to

@@ -1,5 +1,5 @@
 """Valid keys, logins and links in memory: how often they are read from MySQL (``REFRESH_S``), what
-holds while MySQL is away, what each may do, and noting when keys were used.
+holds while MySQL is away, the scopes and counters of each, and noting when keys were used.
 
 No request waits for MySQL because of its key. While MySQL is away, what was valid goes on being so
 until it expires; nothing can be revoked then either.

@@ -1,5 +1,6 @@
 """``/v1/system`` and ``/v1/whoami``, and ``/livez``, ``/readyz``, ``/metrics`` of the web process:
-when it is ready, how long answers are kept."""
+when it is ready, how long answers are kept, and after how many seconds ``/metrics`` goes without
+the state of the installation (``SYSTEM_WITHIN_S``)."""
 
 import asyncio
 import time

@@ -1,6 +1,6 @@
 """``/v1/counters/{counter}/totals, daily, hourly, top``, ``/v1/totals`` and
-``/v1/export/openmetrics``: parameters, most rows, schemas; names of columns: ``reads/query.py``,
-statuses of errors: ``web/read_pool.py``.
+``/v1/export/openmetrics``: parameters, most rows, schemas, the file name of a CSV, what a shared
+link shows; names of columns: ``reads/query.py``, statuses of errors: ``web/read_pool.py``.
 
 The options, the rows and the errors are those of ``countersink totals``. The same totals, of chosen
 counters, for Prometheus to scrape: ``/v1/export/openmetrics``.

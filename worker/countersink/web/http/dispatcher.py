@@ -1,6 +1,6 @@
-"""From a request to its route's handler: what is checked in which order, and which status
-unforeseen errors and servers that are away become (500, 503); errors of reads:
-``web/read_pool.py``.
+"""From a request to its route's handler: what is checked in which order, the answer to OPTIONS (no
+CORS), and which status unforeseen errors and servers that are away become (500, 503); errors of
+reads: ``web/read_pool.py``.
 
 It is the ASGI application behind the server. Whatever a handler raises becomes an answer here.
 """

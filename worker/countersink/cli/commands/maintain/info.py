@@ -1,5 +1,6 @@
-"""``countersink info``: names in its JSON document, its screen, and ``--watch``; what it says of
-scheduled jobs is in ``job_runs.py``."""
+"""``countersink info``: asks Redis and MySQL for the state of the installation, also for
+``/v1/system`` and ``/metrics``; names in its JSON document, its screen, and ``--watch``; what it
+says of scheduled jobs is in ``job_runs.py``."""
 
 import time
 from collections.abc import Callable, Mapping
