@@ -285,6 +285,22 @@ def test_the_files_after_one_that_is_gone_are_counted(tailing: Tailing) -> None:
     assert counted(tailing.client) == {"/a": 1, "/0": 1, "/1": 1, "/2": 1}
 
 
+def test_a_position_of_a_version_that_did_not_note_older_files_is_gone_on_from(
+    tailing: Tailing,
+) -> None:
+    write(tailing.log, "/0")
+    rotate(tailing.log)
+    write(tailing.log, "/a")
+    tailing.run()
+    (position,) = tailing.client.scan_iter("*:tail:*")
+    assert tailing.client.hdel(position, "older", "older_at", "at", "previous") == 4
+    write(tailing.log, "/b")
+    rotate(tailing.log)
+    write(tailing.log, "/c")
+    tailing.run()
+    assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1}
+
+
 class TestWhileFollowing:
     """Rotation under a run."""
 

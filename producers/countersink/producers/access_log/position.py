@@ -57,6 +57,8 @@ VERSION: Final = 1
 PREFIX_BYTES: Final = 1024
 NONE: Final = "-"
 """As ``older``: there was no older file."""
+UNKNOWN: Final = "?"
+"""As ``older``: it was not noted."""
 _MOVE: Final = (files("countersink.producers") / "scripts" / "move.lua").read_text("utf-8")
 
 Outcome = Literal["stored", "full", "moved"]
@@ -143,6 +145,9 @@ class Ledger:
                 f"({known.get('v')!r}): use that one, or --from-start"
             )
         try:
+            # Versions before 1.0 did not note these.
+            known = {"older": UNKNOWN, "at": "0", "previous": "", **known}
+            known.setdefault("older_at", str(1_000_000 * int(known["at"])))
             values: dict[str, Any] = {
                 each.name: known[each.name] if each.type is str else int(known[each.name])
                 for each in fields(Position)

@@ -18,6 +18,7 @@ from countersink.producers.access_log.lines import Reporter
 from countersink.producers.access_log.position import (
     NONE,
     PREFIX_BYTES,
+    UNKNOWN,
     Position,
     prefix_of,
 )
@@ -209,7 +210,7 @@ def _newer(path: str, position: Position, *, empty: bool = False) -> list[str]:
     rotated = siblings(path)
     heads = [_head(each.path) for each in rotated]
     known: tuple[int, ...] | None = None
-    if position.older != NONE:
+    if position.older not in (NONE, UNKNOWN):
         size, _, prefix = position.older.partition(":")
         for each, head in zip(rotated, heads, strict=True):
             if prefix_of(head[: int(size)]) == prefix:
