@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from countersink.backfill.count import chunks
+from countersink.backfill.count import chunks, overlap, transaction
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.run import backfill
 from countersink.backfill.undo import undo
@@ -193,6 +194,25 @@ def test_a_log_that_grew_line_by_line_is_known_in_another(mysql_url: str, tmp_pa
     assert total(mysql_url) == 60
     report = add(mysql_url, write(tmp_path / "copy.log", b"".join(C + A + B)))
     assert report.state == "done", details(report)
+    assert total(mysql_url) == 180
+
+
+def test_what_comes_while_repeated_lines_are_left_out_counts_once(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(mysql_url, write(tmp_path / "a.log", b"".join(A)))
+    growing = write(tmp_path / "b.log.gz", gzip.compress(b"".join(B + A)))
+
+    def judged(*given: Any) -> Any:
+        monkeypatch.undo()
+        with growing.open("ab") as file:
+            file.write(gzip.compress(b"".join(C)))
+        return overlap.judge(*given)
+
+    monkeypatch.setattr(transaction, "judge", judged)
+    for _ in range(2):
+        report = add(mysql_url, growing)
+        assert report.state == "done", details(report)
     assert total(mysql_url) == 180
 
 

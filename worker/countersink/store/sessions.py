@@ -89,6 +89,10 @@ class KeptSession:
             self._session = self._connect()
         return self._session
 
+    def used(self) -> None:
+        """Note that a transaction has ended which may have taken long."""
+        self._used_at = time.monotonic()
+
     def abort(self) -> None:
         """Break the connection, from any thread: whoever waits on it gets Unavailable."""
         session = self._session

@@ -16,6 +16,7 @@ from countersink.backfill.input.spans import LINES, Span, SpanReader
 from countersink.backfill.run_state import LineCounts
 from countersink.producers.access_log.formats.reader import RecordTally, Rejected, Window
 from countersink.store.counters.policies import Policies
+from countersink.store.errors import StoreError
 
 Refused = Mapping[tuple[int, str], str]
 """Cells that the tables cannot take: (label, key) → why."""
@@ -160,10 +161,10 @@ def read_chunk(
     if start.open_was:
         open_rejected = start.open_was
         if open_rejected == chunks.OPEN_LEFT_OUT:
-            last = RecordTally(bucket)
+            last = RecordTally(bucket, StoreError)
         else:
             _reject(last, span.next_line)
-    part = RecordTally(bucket)
+    part = RecordTally(bucket, StoreError)
     _read_part(content, reader, start, part)
     amounts = _difference(whole, last, part)
     counts = LineCounts(
@@ -214,7 +215,7 @@ class _Lines:
         *,
         apart: bool,
     ) -> None:
-        self.whole, self.last = RecordTally(bucket), RecordTally(bucket)
+        self.whole, self.last = RecordTally(bucket, StoreError), RecordTally(bucket, StoreError)
         self.marks = marks
         self.open_rejected = 0
         self.ended = True
@@ -249,7 +250,7 @@ class _Lines:
         if window.rejected:
             self._reader.count(window, tally)
         for number, line in zip(window.numbers, window.lines, strict=True):
-            one = RecordTally(tally.bucket)
+            one = RecordTally(tally.bucket, tally.untold)
             self._reader.count(Window([number], [line], [], window.open), one)
             tally.lines += one.lines
             cells = [(label, key) for key, label in one.counts]

@@ -123,7 +123,7 @@ class Follower:
             work.pace.wait()
             if work.stop():
                 return
-            again = partial(self._read_again, start, in_force)
+            again = partial(self._read_again, found)
             try:
                 counted = work.link.run(
                     count_next, work.task, source, found, self._wanted.head, again
@@ -220,6 +220,8 @@ class Follower:
         in_force: Policies,
         refused: Refused = NONE_REFUSED,
         left_out: Ranges = (),
+        *,
+        end: int | None = None,
     ) -> ReadChunk | None:
         work = self._work
         return read_chunk(
@@ -228,19 +230,21 @@ class Follower:
             start,
             work.task.counter,
             in_force,
+            end=end,
             max_lines=work.pace.max_lines,
             scope=b"" if left_out else self._scope,
             left_out=left_out,
             refused=refused,
         )
 
-    def _read_again(
-        self, start: Start, in_force: Policies, refused: Refused, left_out: Ranges
-    ) -> ReadChunk:
-        found = self._read(start, in_force, refused, left_out)
-        if found is None:
+    def _read_again(self, found: ReadChunk, refused: Refused, left_out: Ranges) -> ReadChunk:
+        """The same bytes once more, whatever has been added behind them since."""
+        end = found.span.end
+        again = self._read(found.start, found.in_force, refused, left_out, end=end)
+        if again is None or again.span.digest != found.span.digest:
+            self._last = None  # it has changed
             raise Overtaken
-        return found
+        return again
 
     def _look(self) -> Source:
         """The source as it is now.

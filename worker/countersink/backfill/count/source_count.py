@@ -113,9 +113,8 @@ class _Counting:
                 continue
             interval = None
             if work.task.target.truth_of and not work.stop():
-                interval = interval_of(
-                    content, at_hand.head, wanted.recipe, wanted.counter, work.in_force
-                )
+                zones = work.link.run(work.task.policies)
+                interval = interval_of(content, at_hand.head, wanted.recipe, wanted.counter, zones)
             return replace(self.outcome(), interval=interval)
         raise BackfillError("others read files that begin alike all the time: run it again")
 

@@ -104,6 +104,7 @@ class Applier:
             session = self._session()
             attempt = partial(with_rows, session, partial(self._attempt, session, unique))
             applied = rerun(attempt, pause=self._pause)
+            self._session.used()
         except StoreError:
             self.close()
             raise

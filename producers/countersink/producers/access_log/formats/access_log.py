@@ -138,8 +138,8 @@ class AccessLog(Independent):
         self._range = keys.minutes
         self._leaves_out = keys.leaves_out
         self._keys: _Table[str] = _Table(self._work_out_key)
-        self._bucket = RecordTally().bucket
-        self._periods = Periods(self._bucket, self._within)
+        self._bucket, self._untold = RecordTally().bucket, RecordTally().untold
+        self._periods = Periods(self._bucket, self._untold, self._within)
         self._by_period = self._combined and groups == ["request"]
         self._in_vain = 1
         self._pause = 0
@@ -149,8 +149,8 @@ class AccessLog(Independent):
         """Add what the lines of ``window`` come to; of each, 1."""
         note_window(window, tally)
         if tally.bucket != self._bucket:
-            self._bucket = tally.bucket
-            self._periods = Periods(self._bucket, self._within)
+            self._bucket, self._untold = tally.bucket, tally.untold
+            self._periods = Periods(self._bucket, self._untold, self._within)
             self._labels.clear()
         self._keys.alone = self._labels.alone = False
         if self._by_period and self._count_period(window, tally):
@@ -279,7 +279,7 @@ class AccessLog(Independent):
             return Special.LEFT_OUT
         try:
             return self._bucket(minute)
-        except Exception:
+        except self._untold:
             return Special.ALONE  # who counts such a line is told; a malformed one has no bucket
 
     def _fulfils(self, found: Sequence[bytes]) -> bool:
@@ -316,12 +316,19 @@ class Periods:
     """Finds the period of a window by its first and its last line.
 
     Args:
-        bucket: the label of the bucket of a Unix minute. Raises where it cannot be told.
+        bucket: the label of the bucket of a Unix minute.
+        untold: what that raises where it cannot be told.
         within: whether a Unix minute is one of those that are counted.
     """
 
-    def __init__(self, bucket: Callable[[int], int], within: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        bucket: Callable[[int], int],
+        untold: type[Exception],
+        within: Callable[[int], bool],
+    ) -> None:
         self._bucket = bucket
+        self._untold = untold
         self._within = within
         self._known: dict[tuple[bytes, ...], LogPeriod | None] = {}
 
@@ -363,6 +370,9 @@ class Periods:
             if not all(map(self._within, minutes)):
                 return None
             labels = set(map(self._bucket, minutes))
-        except Exception:  # of such a time, or bucket, whoever counts one of the lines is told
+        except (
+            Malformed,
+            self._untold,
+        ):  # of such a time, or bucket, whoever counts one of the lines is told
             return None
         return labels.pop() if len(labels) == 1 else None

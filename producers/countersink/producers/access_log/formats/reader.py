@@ -112,8 +112,8 @@ class RecordTally:
 
     Attributes:
         bucket: the label of the bucket of a whole Unix minute; the minute itself if nothing is
-            given. Raises where it cannot be told. Readers remember what it said, as long as
-            they are given an equal one.
+            given. Readers remember what it said, as long as they are given an equal one.
+        untold: what ``bucket`` raises where it cannot be told.
         amounts: label to key to amount; a sum may leave 64 bits.
         lines: records looked at, blank lines and a header included.
         counted: those that gave an amount.
@@ -123,6 +123,7 @@ class RecordTally:
     """
 
     bucket: Callable[[int], int] = _itself
+    untold: type[Exception] = Malformed
     amounts: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     lines: int = 0
     counted: int = 0

@@ -23,6 +23,8 @@ from countersink.producers.access_log.formats.w3c import (
 )
 
 _READ: Final = 1024 * 1024
+_READERS: Final = 16
+"""Kept at once: a log without dates has another one for each #Date: directive."""
 _UNDIRECTED: Final = Refusal(lambda line: "no #Fields: directive stands before it")
 
 
@@ -140,6 +142,8 @@ class W3cLog:
         """What reads, or refuses, the lines after directives."""
         known = directives.shape, tabs
         if known not in self._readers:
+            if len(self._readers) >= _READERS:
+                self._readers.clear()
             try:
                 form = w3c_format(directives, tabs=tabs, time_zone=self._time_zone)
                 self._readers[known] = AccessLog(self._keys, form)
