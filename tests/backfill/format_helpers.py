@@ -9,6 +9,7 @@ from countersink.backfill.options import Recipe
 from countersink.producers.access_log import Parser
 from countersink.producers.access_log.formats.reader import LONGEST_REASON, Window
 from countersink.producers.access_log.template import Condition, Operator
+from countersink.store.errors import StoreError
 
 Cells = dict[tuple[str, int], int]
 MINUTES = RecordTally().bucket
@@ -45,7 +46,7 @@ def read(
     if not isinstance(data, bytes):
         lines = [line.encode() if isinstance(line, str) else line for line in data]
         data = b"".join(line + b"\n" for line in lines)
-    reader, tally = make_reader(recipe, data[: 64 * 1024], minutes), RecordTally(bucket)
+    reader, tally = make_reader(recipe, data[: 64 * 1024], minutes), RecordTally(bucket, StoreError)
     records, number, first = split(data, quoted=reader.quoted), 1, 0
     for size in (*sizes, len(records)):
         window: list[bytes] = records[first : first + size]
