@@ -132,6 +132,16 @@ def test_a_commit_whose_outcome_is_unknown_counts_once(
     assert query(mysql_url, "SELECT lines_read, amount FROM backfill_run") == [(450, 450)]
 
 
+def half_undone(mysql_url: str, tmp_path: Path) -> Path:
+    """A log of 450 lines, of which the run that counted the first 250 is undone."""
+    file = write(tmp_path / "a.log", long_log(250))
+    run = add(mysql_url, file).run
+    assert run is not None
+    add(mysql_url, write(file, long_log(450)))
+    undoing.undo(mysql_url, run)
+    return file
+
+
 @pytest.mark.parametrize(
     ("note", "again"),
     [
@@ -145,12 +155,10 @@ def test_a_chunk_that_was_counted_and_not_noted_counts_once(
 ) -> None:
     """The connection breaks in between: neither is there then."""
     small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(250 if again else 450))
     if again:
-        run = add(mysql_url, file).run
-        assert run is not None
-        add(mysql_url, write(file, long_log(450)))
-        undoing.undo(mysql_url, run)
+        file = half_undone(mysql_url, tmp_path)
+    else:
+        file = write(tmp_path / "a.log", long_log(450))
     with MySQLProxy.to(mysql_url) as proxy:
         rule = proxy.when(
             "*",
@@ -170,11 +178,7 @@ def test_chunks_that_another_process_counts_before_they_are_claimed_count_once(
     mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(250))
-    run = add(mysql_url, file).run
-    assert run is not None
-    add(mysql_url, write(file, long_log(450)))
-    undoing.undo(mysql_url, run)
+    file = half_undone(mysql_url, tmp_path)
     with MySQLProxy.to(mysql_url) as proxy:
         rule = proxy.when(
             "*",

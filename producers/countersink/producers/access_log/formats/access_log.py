@@ -364,15 +364,15 @@ class Periods:
         return None
 
     def _label(self, first: bytes, last: bytes) -> int | None:
-        """The only label of the minutes from first to last, if all are to be counted."""
+        """The only label of the minutes from first to last, if all are to be counted.
+
+        None, too, where one cannot be told: who counts such a line is told why.
+        """
         try:
             minutes = range(minute_of(first), minute_of(last) + 1)
             if not all(map(self._within, minutes)):
                 return None
             labels = set(map(self._bucket, minutes))
-        except (
-            Malformed,
-            self._untold,
-        ):  # of such a time, or bucket, whoever counts one of the lines is told
+        except (Malformed, self._untold):
             return None
         return labels.pop() if len(labels) == 1 else None
