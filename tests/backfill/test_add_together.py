@@ -155,10 +155,7 @@ def test_a_chunk_that_was_counted_and_not_noted_counts_once(
 ) -> None:
     """The connection breaks in between: neither is there then."""
     small_chunks(monkeypatch)
-    if again:
-        file = half_undone(mysql_url, tmp_path)
-    else:
-        file = write(tmp_path / "a.log", long_log(450))
+    file = half_undone(mysql_url, tmp_path) if again else write(tmp_path / "a.log", long_log(450))
     with MySQLProxy.to(mysql_url) as proxy:
         rule = proxy.when(
             "*",
