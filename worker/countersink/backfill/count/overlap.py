@@ -314,8 +314,10 @@ def _refuse_doubtful(
     Raises:
         Repeated: they are.
     """
-    rest = _rest(left_out, len(lines.marks.sums))
     others = [block for block in doubtful if block.matches[0].piece.source != lines.source]
+    if not others and not {*owners.values()} - {0, lines.source}:
+        return
+    rest = _rest(left_out, len(lines.marks.sums))
     in_order = lines.marks.distinct([(block.start, block.end) for block in others])
     names = Counter(
         {match.piece.source: match.end - match.start for block in others for match in block.matches}

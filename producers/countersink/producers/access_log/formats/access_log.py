@@ -331,6 +331,7 @@ class Periods:
         self._untold = untold
         self._within = within
         self._known: dict[tuple[bytes, ...], LogPeriod | None] = {}
+        self._label = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._only_label)
 
     def of(self, data: bytes) -> LogPeriod | None:
         """The period that ``data``, whole lines, begins and ends in; None: its times have to be
@@ -363,7 +364,7 @@ class Periods:
                 return LogPeriod(day + hours + _IN_HOUR + re.escape(zone), label)
         return None
 
-    def _label(self, first: bytes, last: bytes) -> int | None:
+    def _only_label(self, first: bytes, last: bytes) -> int | None:
         """The only label of the minutes from first to last, if all are to be counted.
 
         None, too, where one cannot be told: who counts such a line is told why.
