@@ -332,22 +332,26 @@ def test_a_live_writers_segment_is_left_alone(tmp_path: Path, held: list[Segment
     assert [each.increments for each in sent] == [1, 2]
 
 
-def test_a_deleted_segment_that_another_had_open_is_not_replayed_again(tmp_path: Path) -> None:
-    path = written(tmp_path, [parcel(1)])
-    # As when a second replayer opened the file before the first had deleted it.
+@pytest.mark.parametrize("other", [False, True], ids=["gone", "another"])
+def test_a_deleted_segment_that_another_had_open_is_not_replayed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: bool
+) -> None:
+    path, newer = written(tmp_path, [parcel(1)]), written(tmp_path, [parcel(2)])
     original_open = os.open
 
     def slow_open(name: str | Path, flags: int, mode: int = 0o777, **more: int) -> int:
+        """As when a second replayer opened the file before the first had deleted it."""
         fd = original_open(name, flags, mode, **more)
         if Path(name) == path:
-            Path(name).unlink(missing_ok=True)
+            path.unlink()
+            if other:
+                newer.rename(path)
         return fd
 
-    os.open = slow_open  # type: ignore[assignment]
-    try:
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", slow_open)
         assert Segment.adopt(path) is None
-    finally:
-        os.open = original_open
+    assert first_replayed(path if other else newer)[0].increments == 2
 
 
 def test_a_failed_write_leaves_what_was_stored(tmp_path: Path, held: list[Segment]) -> None:

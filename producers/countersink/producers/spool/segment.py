@@ -112,8 +112,7 @@ class Segment:
             fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever held the lock until now may have deleted the file: then this lock is on
             # nothing.
-            mine, named = os.fstat(file.fd), os.stat(path)
-            if (mine.st_dev, mine.st_ino) == (named.st_dev, named.st_ino):
+            if os.path.samestat(os.fstat(file.fd), os.stat(path)):
                 return cls(path, file)
         except (BlockingIOError, FileNotFoundError):
             pass
