@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from countersink.backfill.count import chunks, targets
 from countersink.backfill.count.chunk_reader import ReadChunk, Start, read_chunk
@@ -35,7 +36,7 @@ from countersink.backfill.rejects import RejectsFile, named
 from countersink.backfill.run_state import LineCounts
 from countersink.store.connection import Session
 
-RUN = 0
+RUN: Final = 0
 """The run of what is only tried."""
 
 
@@ -324,7 +325,7 @@ def add(work: Work, found: Sequence[Input], failed: Sequence[SourceReport]) -> B
         StoreError: MySQL did not do its part.
     """
     options, stop = work.options, work.stop
-    with RejectsFile(options.rejects, "name another file") as rejects:
+    with RejectsFile(options.rejects, None) as rejects:
         trial = DryRun(work, rejects.write)
         sources = list(failed)
         known_lines = 0

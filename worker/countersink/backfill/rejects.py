@@ -1,5 +1,6 @@
-"""Rejected lines of a backfill: the table ``backfill_reject``, the file of ``--rejects``, and the
-sentences that sum up reasons; how many end a run: ``options.py`` and ``run_state.py``.
+"""Rejected lines of a backfill: the table ``backfill_reject``, the file of ``--rejects`` and its
+name by default, and the sentences that sum up reasons; how many end a run: ``options.py`` and
+``run_state.py``.
 
 The file has a JSON object a line. Writing it destroys nothing that is not such a file.
 """
@@ -11,7 +12,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -26,8 +27,6 @@ _ROW_BYTES: Final = 4096
 """More than a row takes in a statement: text that is escaped, a reason of any script."""
 _OVERHEAD: Final = 1024
 _ALL: Final = 2**63 - 1
-_MADE_UP: Final = re.compile(r"backfill-[0-9]+-rejects\.ndjson")
-"""A name that nobody has asked for: no file may go for it."""
 _KEYS: Final = {"source", "line", "reason", "text"}
 _LONGEST_LINE: Final = 1024 * 1024
 """Bytes; an object of ours is shorter."""
@@ -142,13 +141,13 @@ class RejectsFile:
     It is made for the first of them. A context manager.
 
     Args:
-        path: where; beside it if that is a name that was made up and is taken. None: nowhere.
-        instead: where to find them if it cannot be written.
+        path: where; None: a file that is named by the run, nowhere if it is a dry one.
+        run: by which they are listed, too; None: a dry run, of which nothing is kept.
     """
 
-    def __init__(self, path: Path | None, instead: str) -> None:
+    def __init__(self, path: Path | None, run: int | None) -> None:
         self._path = path
-        self._instead = instead
+        self._run = run
         self._file: IO[str] | None = None
         self._error: OSError | None = None
         self._lines = Counter[str]()
@@ -166,14 +165,13 @@ class RejectsFile:
             reason = _QUOTED.sub("…", one.reason)
             self._lines[reason] += 1
             self._first.setdefault(reason, one)
-            if self._path is not None and self._error is None:
+            if (self._path or self._run) and self._error is None:
                 self._write(one)
 
     def _write(self, one: RejectedLine) -> None:
-        assert self._path is not None
         try:
             if self._file is None:
-                self._path, self._file = _opened(self._path)
+                self._file = self._opened()
             text = one.text.decode("utf-8", "backslashreplace")
             about = {"source": one.source, "line": one.line, "reason": one.reason, "text": text}
             self._file.write(json.dumps(about, ensure_ascii=False) + "\n")
@@ -207,10 +205,21 @@ class RejectsFile:
         self._close()
         if error := self._error:
             why = error.strerror or type(error).__name__
-            return [
-                f"the rejected lines could not be written to {self._path} ({why}): {self._instead}"
-            ]
+            instead = "name another file"
+            if self._run:
+                instead = f"`countersink backfills show {self._run} --rejects` prints them"
+            return [f"the rejected lines could not be written to {self._path} ({why}): {instead}"]
         return [] if self._file is None else [f"the rejected lines are in {self._path}"]
+
+    def _opened(self) -> IO[str]:
+        if self._path is not None:
+            return self._path.open("w", encoding="utf-8")
+        # A name that nobody has asked for: no file may go for it.
+        for again in chain([""], map("-{}".format, count(2))):
+            self._path = Path(f"backfill-{self._run}-rejects{again}.ndjson")
+            with contextlib.suppress(FileExistsError):
+                return self._path.open("x", encoding="utf-8")
+        raise AssertionError("numbers do not end")
 
     def _close(self) -> None:
         if self._file is not None:
@@ -218,14 +227,3 @@ class RejectsFile:
                 self._file.close()
             except OSError as error:
                 self._error = self._error or error
-
-
-def _opened(path: Path) -> tuple[Path, IO[str]]:
-    if _MADE_UP.fullmatch(str(path)) is None:
-        return path, path.open("w", encoding="utf-8")
-    free = path
-    for number in count(2):
-        with contextlib.suppress(FileExistsError):
-            return free, free.open("x", encoding="utf-8")
-        free = path.with_stem(f"{path.stem}-{number}")
-    raise AssertionError("numbers do not end")

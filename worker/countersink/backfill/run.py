@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 from countersink.backfill import dry_run, formats, history, reconcile, rejects, run_state
@@ -173,13 +172,8 @@ class BackfillRun:
         extra = list(extra)
         if not extra and not any(each.rejected > 0 for each in reports):
             return
-        path = options.rejects
-        instead = f"`countersink backfills show {run} --rejects` prints them"
-        if options.dry_run:
-            instead = "name another file"
-        else:
-            path = path or Path(f"backfill-{run}-rejects.ndjson")
-        with open_tables(self.mysql_url) as session, RejectsFile(path, instead) as file:
+        kept = None if options.dry_run else run
+        with open_tables(self.mysql_url) as session, RejectsFile(options.rejects, kept) as file:
             file.write(chain(history.rejects(session, run), extra))
             yield from file.notices()
 
