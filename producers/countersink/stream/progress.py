@@ -1,5 +1,6 @@
-"""Lag of the queue: time of its oldest entry, and whether entries that left a stream were applied
-or lost, with the sentences that say how.
+"""When the oldest entry of the queue has arrived (``first_arrived``, for ``info``, ``/metrics`` and
+alarms) or was first sent (for pruning), and whether entries that left a stream were applied or
+lost, with the sentences that say how.
 
 A stream is ordered by arrival. What a spool replays arrives today and was first sent long ago, so
 the first entry need not be the one that was sent first: :func:`first_sent` looks at all of them.
@@ -153,8 +154,5 @@ def first_arrived(client: redis.Redis, streams: Iterable[str]) -> int | None:
     Raises:
         StreamError: Redis did not do its part.
     """
-    arrived = []
-    for stream in streams:
-        if found := ends(client, stream):
-            arrived.append(int(found[0].partition("-")[0]))
-    return min(arrived, default=None)
+    found = (ends(client, stream) for stream in streams)
+    return min((order(first)[0] for first, _ in filter(None, found)), default=None)

@@ -1,6 +1,6 @@
-"""``countersink info``: asks Redis and MySQL for the state of the installation, also for
-``/v1/system`` and ``/metrics``; names in its JSON document, its screen, and ``--watch``; what it
-says of scheduled jobs is in ``job_runs.py``."""
+"""``countersink info``: asks Redis and MySQL for the state of the installation (backlog, pending,
+age of the oldest entry, workers, dead rows), also for ``/v1/system`` and ``/metrics``; names in its
+JSON document, its screen, and ``--watch``; what it says of scheduled jobs is in ``job_runs.py``."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,9 +19,9 @@ from countersink.cli.errors import Misuse
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session
 from countersink.stream.connection import connect, mapped
-from countersink.stream.entry import ends
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import GROUP, WORKER_KEY_PREFIX, stream_keys
+from countersink.stream.progress import first_arrived
 
 _NUMBERS: Final = frozenset(
     (
@@ -224,8 +224,7 @@ def _stream(client: redis.Redis, key: str) -> tuple[dict[str, Any], int | None]:
         groups: Any = client.xinfo_groups(key) if client.exists(key) else []
         size: Any = client.memory_usage(key)
     ours = next((g for g in groups if as_text(g["name"]) == GROUP), None)
-    found = ends(client, key)
-    oldest = int(found[0].partition("-")[0]) if found else None
+    oldest = first_arrived(client, [key])
     return {
         "stream": key,
         "entries": entries,
