@@ -3,7 +3,7 @@
     python scripts/module_index.py
 
 What a module holds is the first sentence of its docstring, and of a script of the dashboard its
-first comment. Numbers are its public constants and, in an ``options.py``, its settings.
+first comment. Numbers are its constants and, in an ``options.py``, its settings.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def described(path: Path) -> tuple[str, list[str]]:
         words = comment.group().replace("//", " ") if comment else ""
         return sentence(words), re.findall(r"^(?:export )?const ([A-Z_]+) = [\d.]", text, re.M)
     tree = ast.parse(text)
-    return sentence(ast.get_docstring(tree) or ""), list(numbers_of(tree, path.stem == "options"))
+    return sentence(ast.get_docstring(tree) or ""), numbers_of(tree, path.stem == "options")
 
 
 def sentence(docstring: str) -> str:
@@ -77,28 +77,27 @@ def sentence(docstring: str) -> str:
     return roles.replace("|", "\\|")
 
 
-def numbers_of(tree: ast.Module, settings: bool) -> Iterator[str]:
-    """The public constants that are numbers, and the settings, too, where ``settings``."""
+def numbers_of(tree: ast.Module, settings: bool) -> list[str]:
+    """The constants that are numbers, and the settings, too, where ``settings``; each once."""
+    names: dict[str, None] = {}
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             name = node.target.id
-            if name.isupper() and not name.startswith("_") and is_number(node.value):
-                yield name
+            if name.isupper() and is_number(node.value):
+                names[name] = None
         elif settings and isinstance(node, ast.ClassDef):
             for field in node.body:
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                    yield field.target.id
+                    names[field.target.id] = None
+    return list(names)
 
 
 def is_number(node: ast.expr | None) -> bool:
-    """Whether an expression is made of numbers alone."""
+    """Whether an expression is made of numbers, and of names of others."""
     parts = list(ast.walk(node)) if node else []
-    allowed = (ast.BinOp, ast.UnaryOp, ast.Constant, ast.operator, ast.unaryop)
-    return bool(parts) and all(
-        isinstance(part, allowed)
-        and (not isinstance(part, ast.Constant) or type(part.value) in (int, float))
-        for part in parts
-    )
+    sums = (ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.operator, ast.unaryop, ast.Load)
+    given = {type(part.value) for part in parts if isinstance(part, ast.Constant)}
+    return bool(given) and given <= {int, float} and all(isinstance(part, sums) for part in parts)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ _STRUCTURE = re.compile(_TEXT + r"|[\[\]{},]", re.DOTALL)
 _VALUE = re.compile(_TEXT + r"|[\[{,]", re.DOTALL)
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str, int, int]]).decode
 _known_counters: set[str] = set()
-_KNOWN_COUNTERS_LIMIT = 10_000
+_KNOWN_COUNTERS_LIMIT: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)

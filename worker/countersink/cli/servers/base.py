@@ -16,14 +16,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from countersink.cli.errors import ServerFailed, ServerMissing
 from countersink.cli.servers.process import ChildProcess
 
-READY_POLL_SECONDS = 0.02
-PORT_ATTEMPTS = 10
-SOCKET_PATH_BYTES = 100
+READY_POLL_SECONDS: Final = 0.02
+PORT_ATTEMPTS: Final = 10
+SOCKET_PATH_BYTES: Final = 100
 """Linux allows 107 bytes for the path of a unix socket."""
 
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Final
 
 from countersink.cli.errors import ServerFailed
 
-LOG_TAIL_BYTES = 2000
+LOG_TAIL_BYTES: Final = 2000
 """How much of a failed server's log goes into the error."""
 
 

@@ -42,6 +42,17 @@ OPEN_EVERY_S: Final = 0.1
 """Seconds between two looks whether it is open."""
 LOOK_EVERY_S: Final = 0.5
 """Seconds between two looks at the processes."""
+STOP_SECONDS: Final = 15.0
+"""Each process ends within 10 s of SIGTERM, even when its servers hang."""
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 30.0
+STEADY_AFTER: Final = 60.0
+"""Seconds of running after which earlier deaths no longer count."""
+COMMANDS: Final = ("worker", "jobs", "jobs", "scheduler", "web", "statsd")
+"""What runs, in the order of starting; stopped in the opposite one. A job process does one run at a
+time: with two of them a run that takes hours does not keep the alarms from looking."""
+WEB_MODULE: Final = "uvicorn"
+"""Only the ``web`` extra installs it."""
 ENVIRONMENT_FILE: Final = "environment.sh"
 """Sets the URLs in a shell that sources it; holds passwords, so only its owner may read it."""
 
@@ -234,13 +245,6 @@ def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:
     return file
 
 
-COMMANDS = ("worker", "jobs", "jobs", "scheduler", "web", "statsd")
-"""What runs, in the order of starting; stopped in the opposite one. A job process does one run at a
-time: with two of them a run that takes hours does not keep the alarms from looking."""
-WEB_MODULE = "uvicorn"
-"""Only the ``web`` extra installs it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ports:
     """Where `web` and `statsd` listen on this machine.
@@ -273,10 +277,6 @@ class Ports:
         except OSError:
             return False
         return True
-
-
-STOP_SECONDS = 15.0
-"""Each of them ends within 10 s of SIGTERM, even when its servers hang."""
 
 
 class CommandProcess:
@@ -331,12 +331,6 @@ def _chosen_port(asked: int | None, usual: int) -> int:
     if asked is None and is_free(usual):
         return usual
     return asked or free_port()
-
-
-FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 30.0
-STEADY_AFTER = 60.0
-"""Seconds of running after which earlier deaths no longer count."""
 
 
 class Restartable(Protocol):
