@@ -1,4 +1,5 @@
-"""``python -m benchmarks``: its tables, and benchmarks/results.json."""
+"""``python -m benchmarks``: its tables, benchmarks/results.json, and how often and for how long
+each row is measured."""
 
 from __future__ import annotations
 

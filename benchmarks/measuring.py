@@ -1,4 +1,4 @@
-"""What a measurement is, and how often and in which order they are taken."""
+"""What a measurement is, in which order they are taken, and which figure of them counts."""
 
 from __future__ import annotations
 

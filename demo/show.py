@@ -1,4 +1,5 @@
-"""The two demos: traffic of two applications, or a real access log."""
+"""The two demos: traffic of two applications, or a real access log; their order and sizes, and
+after how many entries a worker is killed."""
 
 from __future__ import annotations
 

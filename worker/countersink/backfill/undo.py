@@ -1,5 +1,5 @@
-"""``countersink backfills undo``: takes a run back chunk by chunk, refuses runs that cannot be
-taken back, and words the notices about days that are not right any more.
+"""``countersink backfills undo``: takes a run back chunk by chunk, and refuses runs that cannot be
+taken back; the notice about days that a later reconcile has set is in ``count/targets.py``.
 
 First the run is put into the state ``undoing``, so that nothing of it is committed any more. Then,
 a transaction each, its chunks are taken back: the cells in the chunk's journal are subtracted, the

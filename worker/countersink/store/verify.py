@@ -1,6 +1,6 @@
 """What ``verify`` compares (counters with the ledger, settings, sequences, backfills, tracked
-tables) and the sentences of differences; kinds of problems: ``ledger/balance.py``; output and exit
-status: ``cli/commands/repair/verify.py``.
+tables) and the sentences of differences; kinds of problems, and where they are (day, key):
+``ledger/balance.py``; output and exit status: ``cli/commands/repair/verify.py``.
 
 For every counter: slots + months = what was posted to the ledgers, in amounts and in checksums, by
 which it is noticed that a key, a day or two amounts were exchanged (see

@@ -1,5 +1,5 @@
-"""What a worker reports: fields of its heartbeat, log actions and lines about batches and dead
-letters, and how often."""
+"""What a worker reports: fields of its heartbeat (also ``rate``, which ``info`` shows as
+``rows_per_second``), log actions and lines about batches and dead letters, and how often."""
 
 import logging
 import time

@@ -1,5 +1,6 @@
 """The position file of ``tail`` on disk, and where a run begins (``--begin start/end/file/redis``):
-what is done or refused when Redis was emptied or restored, with the texts.
+what is done or refused when Redis was emptied or restored, up to which age lines are sent again
+then (``_AGAIN_MS``), with the texts.
 
 Redis holds the position with the counts; this file says what that position was. By it ``tail``
 knows a Redis that was emptied, replaced or restored, and can send what it had sent before again,

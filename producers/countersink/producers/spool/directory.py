@@ -1,5 +1,6 @@
-"""Files in a spool directory: their names and order, and what ``countersink spool`` lists of each
-(state, entries, increments, damage)."""
+"""Files in a spool directory: their names and order, how many bytes they take in all (damaged ones
+included: ``spool_max_bytes``, ``/metrics``), and what ``countersink spool`` lists of each (state,
+entries, increments, damage); what counts as damaged or torn is decided in ``spool/record.py``."""
 
 import fcntl
 import os

@@ -1,5 +1,6 @@
 """Parses one line of StatsD (Etsy, DogStatsD, InfluxDB and Graphite tags): name, values, sample
-rate, tags, time; limits, ignored types, and the reasons why a line is malformed.
+rate (taken for 1/N if it nearly is: ``SNAP``), tags, time; limits, ignored types, and the reasons
+why a line is malformed.
 
 ``name:value[:value…]|c[|@rate][|#tag:value,…]``: the counter of Etsy's StatsD, with DogStatsD's
 several values, tags, time (``|T1764000000``) and fields that say where it came from, which are not

@@ -1,5 +1,6 @@
 """The StatsD listener: opens UDP, TCP and unix sockets with the errors if one is taken, sets
-receive buffers, reads the map again, and ends the threads."""
+receive buffers, counts the datagrams that the kernel dropped (``lost``), reads the map again, and
+ends the threads."""
 
 import contextlib
 import errno

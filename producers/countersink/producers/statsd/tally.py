@@ -1,5 +1,6 @@
 """From StatsD lines to increments: remainders of sample rates, refusal of amounts and times out of
-bounds, ``__overflow__``, when they go to the producer, the listener's figures and log actions.
+bounds, ``__overflow__``, when they go to the producer, the listener's figures (packets lost:
+``statsd/server.py``) and log actions.
 
 A busy client sends the same few lines over and over. So lines are counted as they are, in C, and
 each distinct one is understood once: what it means is remembered. They go on to the producer, which

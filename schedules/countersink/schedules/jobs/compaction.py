@@ -1,5 +1,5 @@
-"""Compaction, as job and as ``countersink compact``: which buckets and keys are compacted and when,
-sizes of a pass, and the sentence of its result.
+"""Compaction, as job and as ``countersink compact``: which buckets and keys are compacted, when and
+in which order, sizes of a pass, and the sentence of its result.
 
 Buckets that are over are compacted whole, also again when late events came; of those that are not,
 the keys that have gathered many rows. Totals do not change, and so nothing is posted; what

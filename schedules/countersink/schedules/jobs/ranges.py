@@ -1,5 +1,6 @@
-"""The SQL that finds buckets and keys to compact or roll up, and the sentences about those left as
-they are.
+"""The SQL that finds buckets and keys to compact or roll up (when and in which order:
+``jobs/compaction.py``; which days are due: ``jobs/retention.py``), and the sentences about those
+left as they are.
 
 Plain reads, which take no locks and scan one index.
 

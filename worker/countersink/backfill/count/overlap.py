@@ -1,5 +1,6 @@
-"""Repeated lines: how many lines in a row must match to count as repeated, what is left out, when a
-file is refused as doubtful, and the texts with ``--count-repeats``."""
+"""Repeated lines: how many lines in a row must match to count as repeated, what is left out, which
+part of known lines makes a file doubtful, which is refused (``_PART``), and the texts with
+``--count-repeats``."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,6 @@
 """Where a chunk's amounts go: to the counter with a journal for undo, or to ``backfill_truth`` for
-a reconcile; and refusals of days set by a reconcile, tracked tables and changed policies.
+a reconcile; and refusals of days set by a reconcile, tracked tables and changed policies; the
+notice of an undo about days that a later reconcile has set.
 
 The journal (``backfill_journal``) says what each chunk added, so that it can be taken back.
 ``backfill_truth`` holds what the sources of a reconcile say in all, before anything is corrected.

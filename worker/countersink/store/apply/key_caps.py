@@ -1,5 +1,6 @@
 """``--max-keys``: at most how many keys a day of a counter may have, how that is counted and
-locked, and rows that go to ``__overflow__`` instead.
+locked, rows that go to ``__overflow__`` instead, and how many did: from yesterday on in UTC
+(``info``, metrics, ``doctor``), or today (``counter list``).
 
 In the transaction that counts, before anything is added. Keys that are there already go on being
 counted, so whatever is not remembered as being there is looked up. Whoever has new keys to make

@@ -1,5 +1,6 @@
-"""Steps of track, untrack and repair, and the plan of ``--dry-run``: refusals of counters in use,
-warnings about foreign keys, partitions and missing primary keys.
+"""Steps of track, untrack and repair, and the plan of ``--dry-run``: what ``track`` alone refuses
+(counters in use or with settings), warnings about foreign keys, partitions and missing primary
+keys.
 
 What is killed between two of them is found by the row of ``tracked_table``, which is the first
 thing to come and the last to go: running track again goes on, and untrack tidies up. Whoever

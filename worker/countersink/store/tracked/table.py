@@ -1,5 +1,6 @@
-"""Which tables and columns can be tracked: types of columns, width of keys (``MAX_WIDTH``), and the
-refusals with their reasons."""
+"""Which tables and columns can be tracked at all, checked by track, repair and verify alike: types
+of columns, width of keys (``MAX_WIDTH``), and the refusals with their reasons; what ``track`` alone
+refuses: ``tracked/lifecycle.py``."""
 
 import re
 from collections.abc import Sequence

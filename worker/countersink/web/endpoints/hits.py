@@ -1,5 +1,6 @@
 """``/hit/...``: pixel, badge and beacon that count a visit; who may (public counters), prefetches
-that are not counted, refusals with their texts; the SVG is in ``web/badges.py``."""
+that are not counted, parameters of the badge, refusals with their texts; the SVG is in
+``web/badges.py``."""
 
 import asyncio
 import math
