@@ -61,8 +61,11 @@ def test_a_file_that_is_not_ours_is_not_overwritten(mysql_url: str, tmp_path: Pa
         assert file.read_bytes() == content
 
 
-def test_one_that_is_empty_or_ours_is_overwritten(mysql_url: str, tmp_path: Path) -> None:
-    out = write(tmp_path / "out", b"")
+def test_one_that_is_empty_or_ours_is_overwritten_whatever_its_name(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = write(Path("backfill-7-rejects.ndjson"), b"")
     add(mysql_url, write(tmp_path / "a.log", BAD * 3), rejects=out)
     assert lines_of(out) == [1, 2, 3]
     add(mysql_url, write(tmp_path / "b.log", log("/") + BAD), rejects=out)
