@@ -60,6 +60,7 @@ test-mariadb: install ## all tests, on MariaDB; SHORT=1: those of `make test`
 
 test-long: install ## on SERVER, the tests that `make test` leaves out for their length; a part of make soak
 	@scripts/servers.sh --tests
+	@[ '$(SERVER)' != mysql ] || scripts/mysql-tree.sh
 	@COUNTERSINK_TEST_SERVER=$(SERVER) $(PYTEST) -m long </dev/null
 
 test-mysql: install ## all tests that touch the database on a MySQL 9 of their own; SHORT=1: those of `make test`
@@ -72,7 +73,6 @@ bench: install ## the benchmarks; writes benchmarks/results.json
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 soak: install ## the long tests, every benchmark once, then faults at random for SECONDS=300 on SERVER=mariadb|mysql; SEED=N replays a run
-	@[ '$(SERVER)' != mysql ] || scripts/mysql-tree.sh
 	@make test-long SERVER=$(SERVER)
 	@scripts/servers.sh --bench
 	@$(BIN)/python -m benchmarks --quick --server $(SERVER)

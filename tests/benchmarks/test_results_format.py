@@ -62,6 +62,8 @@ SAMPLE = (
     *HTTP_READS,
 )
 """At least a row of each kind; those that take their time to set up are left to `make soak`."""
+QUICK_RUN_S = 300
+pytestmark = pytest.mark.timeout(QUICK_RUN_S + 60)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +95,7 @@ def quick_run(output: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=QUICK_RUN_S,
     )
     assert run.returncode == 0, run.stderr
     assert "end_to_end_zipf" in run.stdout
