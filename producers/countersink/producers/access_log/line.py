@@ -31,8 +31,8 @@ ESCAPED: Final = rb'[^"\\\n]*+(?>(?:\\.[^"\\\n]*+)*)'
 wrong before Python 3.11.5 (python/cpython#106052)."""
 
 # No pattern here backtracks, so that a hostile line costs no more than its length.
-_OCTET: Final = rb"\d{1,3}"
-IPV4: Final = _OCTET + rb"(?:\." + _OCTET + rb"){3}"
+# A set is faster than \d, and written four times faster than a group that is repeated.
+IPV4: Final = rb"\.".join([rb"[0-9]{1,3}"] * 4)
 _HEX: Final = rb"[0-9A-Fa-f]{1,4}"
 IPV6: Final = (
     rb"(?!(?:[0-9A-Fa-f]*:){9})(?:"
