@@ -415,7 +415,7 @@ def test_the_first_screen_of_the_help_explains_both_modes() -> None:
     assert "Did some of these events arrive live? Then reconcile." in " ".join(screen.split())
     assert "docs/backfill.md" in screen
     rest = " ".join(call("backfill", "--help").out.split())
-    assert "reconcile only: how long a day must be over" in rest
+    assert "reconcile only: how long ago a day must have ended" in rest
     assert "reconcile only: how long to wait" in rest
 
 

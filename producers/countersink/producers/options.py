@@ -21,19 +21,19 @@ class Options:
     """What a :class:`~countersink.producers.Producer` can be told besides its URL.
 
     Attributes:
-        flush_interval: seconds between two flushes to Redis; what comes after a pause at least as
-            long goes out at once.
+        flush_interval: seconds between two flushes to Redis; an increment after a pause at least as
+            long is sent at once.
         max_rows: distinct (counter, key, minute) rows that start a flush early.
-        max_bytes_in_memory: memory that rows may take, sent or not, until Redis or the spool has
-            them. A row takes some 290 bytes with a key of 20 characters, in the worst case counted.
-        max_rows_in_memory: rows held at most besides that; ``None``: as many as find room there.
+        max_bytes_in_memory: bytes of memory for rows, sent or not, until Redis or the spool has
+            them. A row with a key of 20 characters counts as about 290 bytes (the worst case).
+        max_rows_in_memory: limit on rows in memory, besides that on bytes; ``None``: no such limit.
         max_stream_length: entries in the stream above which Redis is treated as away.
         spool: directory of the disk spool; ``None``: no spool.
-        spool_max_bytes: size of all segments in that directory above which nothing more is spooled.
+        spool_max_bytes: bytes of all segments in that directory above which nothing is spooled.
         id_scope: namespace of the ids given to ``increment(id=…)``; give each app its own.
         socket_timeout: seconds until a silent Redis counts as away.
         exit_timeout: seconds that a flush at exit or on SIGTERM may take.
-        handle_sigterm: flush on SIGTERM, beside what the app had installed for it, and before
+        handle_sigterm: flush on SIGTERM, in addition to the app's own handler, and before
             SIGTERM, SIGHUP, SIGQUIT or SIGINT end the process by their default action.
         handle_os_exit: flush before ``os._exit()`` ends the process and ``os.exec…()`` replaces it.
     """

@@ -15,8 +15,8 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "Run": (
         "run",
         {
-            "up": "Run everything here: private servers, where no URL is configured, and all"
-            " processes.",
+            "up": "Run everything here: all processes, and private servers where no URL is"
+            " configured.",
             "migrate": "Create the database and its tables, or bring them up to date.",
             "worker": "Move increments from Redis into MySQL until stopped.",
             "scheduler": "Plan the scheduled jobs until stopped.",
@@ -31,18 +31,17 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "tail": "Count the lines of a web server's access log.",
             "statsd": "Count what StatsD clients send, until stopped.",
             "backfill": "Count events that were missed, from logs and exports.",
-            "backfills": "List backfills, show what they did, take one back.",
-            "track": "Keep a table's row count, by triggers, from now on.",
+            "backfills": "List, show and undo backfills.",
+            "track": "Keep a table's row count up to date with triggers.",
             "untrack": "Stop counting a table's rows: drop the triggers and the counter.",
-            "sequence": "Hand out numbers, each one once.",
+            "sequence": "Hand out numbers, each only once.",
         },
     ),
     "Read": (
         "read",
         {
             "totals": "Show totals: by day, hour or month, by key, by counter, or one figure.",
-            "export": "Write out all totals of counters, for other programs: CSV, NDJSON or"
-            " Parquet.",
+            "export": "Export all totals of counters for other programs: CSV, NDJSON or Parquet.",
         },
     ),
     "Check and repair": (
@@ -51,7 +50,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "doctor": "Check the servers and their settings, and say what to do.",
             "verify": "Prove that nothing was lost or doubled in the tables.",
             "dead": "List, retry or drop rows that could not be counted.",
-            "spool": "See and send what dead producers have left on disk.",
+            "spool": "List and send what dead producers left on disk.",
         },
     ),
     "Look after": (
@@ -59,10 +58,10 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {
             "info": "Show the backlog, the workers and how far behind they are.",
             "runs": "Show the last runs of the scheduled jobs, and the next ones.",
-            "counter": "Make counters, see how they count, delete them.",
-            "compact": "Add up the rows of each key into one, now.",
-            "key": "Make keys of the HTTP interface, see them, end them.",
-            "link": "Make links that show one counter without a key, see them, end them.",
+            "counter": "Make, configure, show and delete counters.",
+            "compact": "Compact now: add up the rows of each key in one row.",
+            "key": "Create, list and revoke keys of the HTTP interface.",
+            "link": "Create, list and revoke links that show one counter without a key.",
         },
     ),
 }
@@ -155,7 +154,7 @@ def show_version(ctx: click.Context, param: click.Parameter, value: bool) -> Non
     callback=settings.apply_file,
     envvar="COUNTERSINK_CONFIG",
     show_envvar=True,
-    help="Settings file; countersink.toml in the working directory, where there is one.",
+    help="Settings file; by default countersink.toml in the working directory, if it exists.",
 )
 @click.option(
     "--version",

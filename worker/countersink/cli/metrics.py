@@ -22,14 +22,14 @@ options: Final = settings.together(
         "--metrics-port",
         type=click.IntRange(0, 65_535),
         metavar="PORT",
-        help="Serve /metrics, /livez and /readyz at this port; 0 takes any free one. Without it"
-        " nothing is served.",
+        help="Port that serves /metrics, /livez and /readyz; 0 for any free one. By default nothing"
+        " is served.",
     ),
     settings.setting(
         "--metrics-host",
         default=LOOPBACK,
         metavar="ADDRESS",
-        help="The address for it. Whoever reaches it may read it: it asks for no key.",
+        help="Address for --metrics-port. Anyone who reaches it can read it without a key.",
     ),
 )
 """Decorator: ``--metrics-port`` and ``--metrics-host``."""

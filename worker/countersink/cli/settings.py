@@ -221,7 +221,7 @@ def log_format(function: Decorated) -> Decorated:
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
-        help="Logs, on stderr: for people or for machines.",
+        help="Format of the log on stderr: for people or for machines.",
     )(function)
 
 
@@ -242,7 +242,7 @@ def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
         is_flag=True,
         expose_value=False,
         callback=_note_spreadsheet,
-        help="CSV for people: a ' before what a spreadsheet would run as a formula.",
+        help="CSV for people: put ' before cells that a spreadsheet would run as a formula.",
     )
     return lambda function: format(spreadsheet(function))
 

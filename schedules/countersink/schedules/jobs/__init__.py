@@ -83,19 +83,19 @@ JOBS: Final[Registry] = {
         path="countersink.schedules.jobs.retention:prune",
         cron="40 * * * *",
         limit_s=3600,
-        does="deletes guard rows, and runs, that are older than need be",
+        does="deletes old guards and runs that are no longer needed",
     ),
     "verify": Kind(
         path="countersink.schedules.jobs.checks:verification",
         cron="50 4 * * *",
         limit_s=4 * 3600,
-        does="holds the tables against the ledger",
+        does="compares the tables with the ledger",
     ),
     "alarms": Kind(
         path="countersink.schedules.jobs.checks:alarms",
         cron="*/5 * * * *",
         limit_s=120,
-        does="says that the queue lags, that rows are dead or that a job does not succeed",
+        does="reports a queue that lags, dead rows and jobs that do not succeed",
     ),
 }
 """Every job of countersink."""

@@ -34,24 +34,24 @@ def _keys(flag: str, name: str, help: str) -> Callable[[settings.Decorated], set
 
 _MATCH: Final = ("keys", "prefix", "contains", "exclude_keys", "exclude_prefix")
 _OPTIONS: Final = (
-    _keys("--key", "keys", "This key alone; repeatable."),
-    _keys("--prefix", "prefix", "Keys that begin so; repeatable, and beside --key."),
+    _keys("--key", "keys", "Only this key; repeatable."),
+    _keys("--prefix", "prefix", "Keys that begin with this; repeatable, and in addition to --key."),
     settings.one_off(
         "--search",
         "contains",
         type=KEY,
         default="",
         metavar="TEXT",
-        help="Only keys that have this in them.",
+        help="Only keys that contain this.",
     ),
     _keys("--exclude-key", "exclude_keys", "Without this key; repeatable."),
-    _keys("--exclude-prefix", "exclude_prefix", "Without keys that begin so; repeatable."),
+    _keys("--exclude-prefix", "exclude_prefix", "Without keys that begin with this; repeatable."),
     settings.one_off("--from", "start", type=DAY, help="First day, inclusive."),
     settings.one_off("--to", "end", type=DAY, help="Last day, inclusive."),
     settings.one_off(
         "--time-zone",
         type=ZONE,
-        help="Whose days, hours and months: an IANA name.  [default: each counter's own]",
+        help="Time zone of days, hours and months: an IANA name.  [default: each counter's own]",
     ),
 )
 
@@ -74,7 +74,9 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
 
 @click.command("totals", cls=settings.Command)
 @click.argument("counter", type=COUNTER, required=False, metavar="COUNTER|--all")
-@settings.one_off("--all", "everything", is_flag=True, help="Every counter, named in each row.")
+@settings.one_off(
+    "--all", "everything", is_flag=True, help="Every counter; each row names its counter."
+)
 @settings.one_off(
     "--by",
     type=click.Choice(list(COLUMNS)),
@@ -87,9 +89,7 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
     metavar="N",
     help="The N keys or counters with the largest totals.",
 )
-@settings.one_off(
-    "--include-pending", is_flag=True, help="Add, exactly, what is still in the queue."
-)
+@settings.one_off("--include-pending", is_flag=True, help="Add exactly what is still in the queue.")
 @settings.output_format("table", "json", "csv")
 @settings.redis_url
 @settings.mysql_url
@@ -106,10 +106,10 @@ def totals_command(
 ) -> None:
     """Show totals: by day, hour or month, by key, by counter, or one figure.
 
-    Days without counts are 0; keys come with the largest total first. Without --from and --to it
-    is the whole range that has data. Days are those of the counter's own time zone (UTC, where
-    nobody has set another); those of another one (--time-zone) come exactly, or not at all. Redis
-    is asked how fresh the totals are; without it, that is not known.
+    Days without counts are 0; keys with the largest totals come first. Without --from and --to, it
+    shows the whole range that has data. Days are in the counter's own time zone (UTC by default);
+    totals in another one (--time-zone) are exact, or refused. Redis says how fresh the totals are;
+    without Redis, that is not known.
     """
     if (counter is None) is not everything:
         raise Misuse("name one COUNTER, or say --all")
@@ -205,7 +205,7 @@ Write = Callable[[BinaryIO, Sequence[str], Rows], object]
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Where to: it gets this name when it is whole.  [default: stdout]",
+    help="The file, which gets this name when it is complete.  [default: stdout]",
 )
 @settings.output_format("csv", "ndjson", "parquet")
 @settings.redis_url
@@ -220,11 +220,11 @@ def export_command(
     redis_url: str | None,
     mysql_url: str | None,
 ) -> None:
-    """Write out all totals of counters, for other programs: CSV, NDJSON or Parquet.
+    """Export all totals of counters for other programs: CSV, NDJSON or Parquet.
 
-    Everything is of one snapshot of the database, whatever is counted meanwhile, and memory does
-    not grow with it. What is still in the queue is not in it; stderr says how fresh it is. Keys
-    come in the order of their bytes.
+    All rows are of one snapshot of the database, whatever is counted meanwhile, and memory does not
+    grow with their number. Increments that are still in the queue are missing; stderr says how
+    fresh the export is. Keys are in the order of their bytes.
     """
     if bool(counters) is everything:
         raise Misuse("name one COUNTER or more, or say --all")

@@ -43,19 +43,20 @@ def command(
 
     Did some of these events arrive live? Then reconcile. If none did, add.
 
-    --mode add: these events never arrived. Each byte of a source is counted once: given again, to
-    two at once, after a crash, grown, renamed or compressed, only what is new is added. Live
-    traffic of the same days stays as it is.
+    --mode add: these events never arrived. Each byte of a source is counted once, even if the
+    source is given again, to two runs at once, or after a crash. Of a source that has grown or was
+    renamed or compressed, only what is new is added. Live traffic of the same days stays as it is.
 
     --mode reconcile: these sources are the whole truth for their days. The total of each key and
-    day is set to what they say, so that what did arrive is not counted twice. Keys that they lack
-    keep their totals, unless --delete-missing. What differed is shown, and kept. Only days that are
-    over are set, and a worker must be running.
+    day is set to what the sources say, so that events that did arrive are not counted twice. Keys
+    that the sources lack keep their totals, unless --delete-missing is given. Differences are shown
+    and recorded. Only days that are over are set, and a worker must be running.
 
     A SOURCE is a file, a directory, a shell pattern in quotes, or - for standard input; plain,
-    gzip, bzip2 or zstd. Interrupted, run it again: it goes on. Lines that cannot be counted are
-    written to --rejects; the status is then 3, unless --allow-rejects covers them. `countersink
-    backfills undo` takes a run back. More, with examples of each format: docs/backfill.md.
+    gzip, bzip2 or zstd. If a run is interrupted, run it again: it goes on. Lines that cannot be
+    counted are written to --rejects; the status is then 3, unless --allow-rejects covers them.
+    `countersink backfills undo` undoes a run. Details and examples of each format:
+    docs/backfill.md.
     """
     options = backfill_options.read(given)
     url = settings.needed(mysql_url, "mysql")

@@ -59,13 +59,13 @@ _WHAT: Final = (
     _text(
         "--counter-column",
         "COLUMN",
-        "csv and ndjson: where each line's counter is, instead of --counter; a run for each.",
+        "csv and ndjson: where each line's counter is, instead of --counter; one run per counter.",
     ),
     settings.one_off(
         "--mode",
         type=click.Choice(["add", "reconcile"]),
         default="add",
-        help="See above: add if none of them arrived.",
+        help="See above: add if none of the events arrived.",
     ),
     settings.one_off(
         "--dry-run", is_flag=True, help="Read everything, say what would change, change nothing."
@@ -76,32 +76,32 @@ _READING: Final = (
     _text(
         "--key",
         "TEMPLATE",
-        "The key, with {field} for fields, as in '{host}{path}'.  [default: {path}, of logs]",
+        "The key, with {field} for fields, as in '{host}{path}'.  [default: {path}, for logs]",
     ),
     _text(
         "--key-column",
         "COLUMN",
-        "Where the key is, of csv and JSON: a column, or a path as a.b.0 or /a/b/0.",
+        "csv and JSON: where the key is, a column or a path such as a.b.0 or /a/b/0.",
     ),
     settings.one_off(
         "--time-column",
         type=TEXT,
         multiple=True,
         metavar="COLUMN",
-        help="The same for the time; JSON logs find it by themselves. Repeatable, as for a date and"
-        " a time of day: the texts are joined with a space.",
+        help="csv and JSON: where the time is, as in --key-column; detected in JSON logs."
+        " Repeatable, for example for a date and a time of day: the texts are joined with a space.",
     ),
     _text(
         "--amount-column",
         "COLUMN",
-        "The same for the amount; without it each line counts 1.",
+        "csv and JSON: where the amount is, as in --key-column; by default each line counts 1.",
     ),
     settings.one_off(
         "--delimiter",
         type=_DELIMITER,
         default=_DEFAULTS.recipe.delimiter,
         metavar="CHARACTER",
-        help=r"csv: what stands between columns; \t is a tab.",
+        help=r"csv: what separates columns; \t is a tab.",
     ),
     settings.one_off(
         "--columns",
@@ -112,21 +112,21 @@ _READING: Final = (
     _text(
         "--comment",
         "TEXT",
-        "csv: how lines begin that are comments, such as #.",
+        "csv: what comment lines begin with, such as #.",
     ),
     settings.one_off(
         "--time-format",
         type=TEXT,
         metavar="FORMAT",
         default=_DEFAULTS.recipe.time_format,
-        help="auto (ISO 8601, or the log's own), unix, unix-ms, or as of strptime.",
+        help="auto (ISO 8601, or the log's own), unix, unix-ms, or a format of strptime.",
     ),
     settings.one_off(
         "--where",
         type=log_options.CONDITION,
         multiple=True,
         metavar="FIELD=VALUE",
-        help="Only lines like this; repeatable. Also !=, and ~ and !~ for shell patterns.",
+        help="Count only lines that match; repeatable. Also !=, and ~ and !~ for shell patterns.",
     ),
     settings.one_off(
         "--exclude-key-glob",
@@ -134,11 +134,13 @@ _READING: Final = (
         type=TEXT,
         multiple=True,
         metavar="PATTERN",
-        help="Leave out keys like this, such as '*.css'; repeatable.",
+        help="Leave out keys that match, such as '*.css'; repeatable.",
     ),
-    settings.one_off("--strip-query", is_flag=True, help="End keys before their ?."),
+    settings.one_off("--strip-query", is_flag=True, help="Cut each key before its first ?."),
     settings.one_off("--from", "start", type=DAY, help="First day, inclusive."),
-    settings.one_off("--to", "end", type=DAY, help="Last day, inclusive; of the counter's days."),
+    settings.one_off(
+        "--to", "end", type=DAY, help="Last day, inclusive; both are days of the counter."
+    ),
 )
 _DOING: Final = (
     settings.one_off(
@@ -146,15 +148,17 @@ _DOING: Final = (
         "name",
         type=_SOURCE_NAME,
         metavar="NAME",
-        help="Tells these sources from others that begin with the same lines.",
+        help="Name that distinguishes these sources from others that begin with the same lines.",
     ),
     settings.one_off(
         "--count-repeats",
         is_flag=True,
-        help="Count lines, too, that were counted as another source's: two servers wrote them.",
+        help="Also count lines that were counted from another source, if two servers wrote them.",
     ),
     settings.one_off(
-        "--delete-missing", is_flag=True, help="reconcile only: keys that no source has go to zero."
+        "--delete-missing",
+        is_flag=True,
+        help="reconcile only: set keys that no source has to zero.",
     ),
     settings.one_off(
         "--grace",
@@ -162,7 +166,7 @@ _DOING: Final = (
         type=SECONDS,
         default=_DEFAULTS.grace_s,
         metavar="SECONDS",
-        help="reconcile only: how long a day must be over.",
+        help="reconcile only: how long ago a day must have ended.",
     ),
     settings.one_off(
         "--wait",
@@ -170,40 +174,39 @@ _DOING: Final = (
         type=SECONDS,
         default=_DEFAULTS.wait_s,
         metavar="SECONDS",
-        help="reconcile only: how long to wait for what is in the queue.",
+        help="reconcile only: how long to wait for entries in the queue.",
     ),
     settings.setting(
         "--jobs",
         type=click.IntRange(0, 256),
         default=_DEFAULTS.jobs,
         metavar="N",
-        help="Let so many job processes (countersink jobs) count big files; without any, it is"
-        " done here.",
+        help="Number of job processes (countersink jobs) that count big files; without any, this"
+        " process counts them.",
     ),
     settings.setting(
         "--rate",
         type=Finite(1),
         metavar="N",
-        help="Lines per second at most, for the sake of live traffic.",
+        help="Most lines to read per second, to spare live traffic.",
     ),
     settings.setting(
         "--max-rejects",
         type=click.IntRange(0),
         metavar="N",
-        help="End when more lines than this are rejected; 100,000 if not given.",
+        help="End the run if more lines than this are rejected; by default 100,000.",
     ),
     settings.setting(
         "--allow-rejects",
         type=log_options.ALLOWANCE,
         metavar="N|P%",
-        help="End with 0, not with 3, if no more lines than this are rejected, or no larger part of"
-        " those read.",
+        help="End with 0, not with 3, if at most N lines are rejected, or P% of the lines read.",
     ),
     settings.one_off(
         "--rejects",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Where to write rejected lines: a new file, or one of these.  [default:"
+        help="File for rejected lines: a new one, or one that a backfill wrote.  [default:"
         " backfill-RUN-rejects.ndjson]",
     ),
 )

@@ -24,18 +24,18 @@ RUN = click.IntRange(1)
 
 @click.group("backfills", cls=settings.CommandGroup)
 def command() -> None:
-    """List backfills, show what they did, take one back.
+    """List, show and undo backfills.
 
-    RUN is the number that backfill prints and list shows. A run is running (also when its process
+    RUN is the number that backfill prints and list shows. A run is running (even if its process
     died: the next backfill of the same source goes on), done, stopped, failed, undoing or undone.
     """
 
 
 @command.command("list", cls=settings.Command)
-@settings.one_off("--counter", type=COUNTER, help="Only of this counter.")
+@settings.one_off("--counter", type=COUNTER, help="Only backfills of this counter.")
 @settings.of_mysql("table", "json")
 def list_command(counter: str | None, format: str, mysql_url: str | None) -> None:
-    """List backfills, the last one first."""
+    """List backfills, newest first."""
     with open_tables(settings.needed(mysql_url, "mysql")) as opened:
         runs = history.runs(opened, counter)
     output.write_result(format, {"runs": list(map(_document, runs))}, partial(_show_list, runs))
@@ -43,13 +43,13 @@ def list_command(counter: str | None, format: str, mysql_url: str | None) -> Non
 
 @command.command("show", cls=settings.Command)
 @click.argument("run", type=RUN)
-@settings.one_off("--rejects", is_flag=True, help="The lines that it could not count.")
-@settings.one_off("--drift", is_flag=True, help="What it corrected, of a reconcile.")
+@settings.one_off("--rejects", is_flag=True, help="List the lines that it could not count.")
+@settings.one_off("--drift", is_flag=True, help="List what a reconcile corrected.")
 @settings.of_mysql("table", "json", "csv")
 def show_command(run: int, rejects: bool, drift: bool, format: str, mysql_url: str | None) -> None:
-    """Show a backfill: what it read, and what came of it.
+    """Show what a backfill read, and what came of it.
 
-    With --rejects or --drift it is the list of these, whole in JSON and CSV.
+    --rejects and --drift print these lists instead, complete in JSON and CSV.
     """
     if rejects and drift:
         raise Misuse("give --rejects or --drift, not both")
@@ -96,10 +96,10 @@ def _show_drift(opened: Session, run: Run, format: str) -> None:
 @click.argument("run", type=RUN)
 @settings.of_mysql("text", "json")
 def undo_command(run: int, format: str, mysql_url: str | None) -> int:
-    """Take back exactly what a backfill added, or corrected.
+    """Undo exactly what a backfill added or corrected.
 
-    Whatever was counted since stays, also when it was compacted or rolled up to months.
-    Interrupted, run it again. The same source may then be counted again.
+    Everything counted since then stays, even if it was compacted or rolled up to months. If it is
+    interrupted, run it again. Afterwards the same source may be counted again.
     """
     url = settings.needed(mysql_url, "mysql")
     with stopped_by_signals() as asked, progress.looking("backfills undo", "undoing") as looking:

@@ -33,7 +33,7 @@ from countersink.stream.names import choose_partition, note_use, stream_key
     "--at",
     type=MOMENT,
     metavar="ISO8601",
-    help="When it happened, with its time zone: 2026-11-21T08:00:00+01:00. Default: now.",
+    help="When the event happened, with a time zone: 2026-11-21T08:00:00+01:00. Default: now.",
 )
 @settings.redis_url
 def command(

@@ -84,25 +84,26 @@ def decorators(
             "--input-format",
             type=click.Choice(formats),
             default="auto",
-            help="What a line is; auto: a log whose first lines tell it.",
+            help="Format of the lines; auto detects it from the first lines of a log.",
         ),
         option(
             "--log-format",
             type=TEXT,
             default="",
-            help="What a line is, in the server's words: Apache's '%h %l %u %t \"%r\" %>s %b', or"
-            " nginx's '$remote_addr - $remote_user [$time_local] …'.",
+            help="Format of the lines, as the server's configuration has it: Apache's"
+            " '%h %l %u %t \"%r\" %>s %b', or nginx's '$remote_addr - $remote_user"
+            " [$time_local] …'.",
         ),
         option(
             "--envelope",
             type=click.Choice(ENVELOPES),
-            help="What each line stands in: a prefix of syslog or docker compose, or quotes. auto"
-            " finds it by itself.",
+            help="What wraps each line: a prefix of syslog or docker compose, or quotes."
+            " --input-format auto detects it.",
         ),
         option(
             "--time-zone",
             type=ZONE,
-            help="Of times that come without one: an IANA name. Without it they are rejected.",
+            help="Time zone of times that have none: an IANA name. By default they are rejected.",
         ),
     )
 

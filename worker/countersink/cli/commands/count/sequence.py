@@ -67,27 +67,27 @@ class TakesNumbers(settings.Command):
 
 @click.group("sequence", cls=settings.CommandGroup)
 def command() -> None:
-    """Hand out numbers, each one once.
+    """Hand out numbers, each only once.
 
-    A sequence needs no making: the first `next` makes it. Any text of up to 255 bytes will do as
-    its name; write -- before one that begins with a dash. No number is handed out twice, whoever
-    dies on the way; there can be gaps.
+    The first `next` makes a sequence. Its name may be any text of up to 255 bytes; write -- before
+    a name that begins with a dash. No number is handed out twice, even if a process dies; there can
+    be gaps.
     """
 
 
 @command.command("next", cls=settings.Command)
 @click.argument("name", type=NAME)
 @settings.one_off(
-    "--step", metavar="N", type=NUMBER, help="Add so much.  [default: as configured, else 1]"
+    "--step", metavar="N", type=NUMBER, help="How much to add.  [default: as configured, else 1]"
 )
 @settings.one_off(
     "--start",
     metavar="N",
     type=NUMBER,
-    help="The value, where there is none yet.  [default: as configured, else the step]",
+    help="The first value, if there is none yet.  [default: as configured, else the step]",
 )
 @settings.one_off(
-    "--block", metavar="N", type=click.IntRange(1, MOST), help="So many values at once."
+    "--block", metavar="N", type=click.IntRange(1, MOST), help="How many values to take at once."
 )
 @settings.of_mysql("text", "json")
 def next_command(
@@ -98,9 +98,10 @@ def next_command(
     format: str,
     mysql_url: str | None,
 ) -> None:
-    """Add, and print the value: nothing else, or with --block one value per line.
+    """Take the next value and print it alone; with --block, one value per line.
 
-    If it fails after it has asked the server, the value may be gone: the next one is another.
+    If the command fails after it has asked the server, the value may be lost: the next call takes
+    another.
     """
     with _sequences(mysql_url) as sequences:
         if block is None:
@@ -113,7 +114,9 @@ def next_command(
 
 @command.command("peek", cls=settings.Command)
 @click.argument("name", type=NAME)
-@settings.one_off("--period", type=DAY, help="Of the period in which this day lies.")
+@settings.one_off(
+    "--period", type=DAY, help="Print the value of the period that contains this day."
+)
 @settings.of_mysql("text", "json")
 def peek_command(name: str, period: date | None, format: str, mysql_url: str | None) -> None:
     """Print the last value that was handed out, without taking one."""
@@ -135,7 +138,7 @@ def peek_command(name: str, period: date | None, format: str, mysql_url: str | N
 def set_command(name: str, value: int, format: str, mysql_url: str | None) -> None:
     """Make VALUE the last value of the current period: the next one is a step beyond it.
 
-    Set back, it hands out again what it has handed out before.
+    A sequence that is set back hands out the same numbers again.
     """
     with _sequences(mysql_url) as sequences:
         sequences.set(name, value)
@@ -145,16 +148,16 @@ def set_command(name: str, value: int, format: str, mysql_url: str | None) -> No
 
 @command.command("reset", cls=settings.Command)
 @click.argument("names", nargs=-1, type=NAME, metavar="[NAME]...")
-@settings.one_off("--all", "everything", is_flag=True, help="All sequences there are.")
+@settings.one_off("--all", "everything", is_flag=True, help="Reset all sequences.")
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
 @settings.of_mysql("text", "json")
 def reset_command(
     names: Sequence[str], everything: bool, yes: bool, format: str, mysql_url: str | None
 ) -> None:
-    """Let sequences begin again at their start, in the current period.
+    """Restart sequences at their start, in the current period.
 
-    Past periods and settings stay. Numbers that were handed out come again. --all asks first on a
-    terminal.
+    Past periods and settings stay. Numbers that were handed out come again. On a terminal, --all
+    asks first.
     """
     if bool(names) == everything:
         raise Misuse("say which: NAME... or --all")
@@ -177,9 +180,9 @@ def reset_command(
 @click.argument("prefix", type=NAME, default="")
 @settings.of_mysql("table", "json", "csv")
 def list_command(prefix: str, format: str, mysql_url: str | None) -> None:
-    """List sequences, or those whose names begin with PREFIX, and where they are.
+    """List all sequences, or those whose names begin with PREFIX, with their values.
 
-    The value is the last one of the current period, and - where there is none yet.
+    The value is the last one of the current period, or - if there is none yet.
     """
     with _sequences(mysql_url) as sequences:
         found = sequences.list(prefix)
@@ -196,18 +199,22 @@ def list_command(prefix: str, format: str, mysql_url: str | None) -> None:
     type=NUMBER_SETTING,
     help="First value of each period; none: the step.",
 )
-@settings.one_off("--step", metavar="N|none", type=NUMBER_SETTING, help="What is added; none: 1.")
-@settings.one_off("--minimum", metavar="N|none", type=NUMBER_SETTING, help="No value is below it.")
-@settings.one_off("--maximum", metavar="N|none", type=NUMBER_SETTING, help="No value is above it.")
 @settings.one_off(
-    "--cycle/--no-cycle", default=None, help="At the end begin again, or fail; at first it fails."
+    "--step", metavar="N|none", type=NUMBER_SETTING, help="What each value adds; none: 1."
+)
+@settings.one_off("--minimum", metavar="N|none", type=NUMBER_SETTING, help="Lowest value.")
+@settings.one_off("--maximum", metavar="N|none", type=NUMBER_SETTING, help="Highest value.")
+@settings.one_off(
+    "--cycle/--no-cycle", default=None, help="At the end, begin again or fail; initially fail."
 )
 @settings.one_off(
     "--period",
     type=click.Choice(PERIODS),
-    help="Begin again with each of these; none: never, as at first.",
+    help="Period after which values begin again; none: never; initially none.",
 )
-@settings.one_off("--time-zone", type=ZONE, help="Whose midnights begin a period; at first UTC.")
+@settings.one_off(
+    "--time-zone", type=ZONE, help="Time zone whose midnights begin a period; initially UTC."
+)
 @settings.of_mysql("table", "json")
 def configure_command(
     name: str,
@@ -215,10 +222,10 @@ def configure_command(
     mysql_url: str | None,
     **given: int | str | bool | None,
 ) -> None:
-    """Change the settings that are given, and show all of a sequence's.
+    """Change the given settings of a sequence, and show all its settings.
 
-    They are in force for the next value, whoever asks for it. Period and time zone can only be
-    chosen while the sequence has no values.
+    Changes apply from the next value on, for every caller. Period and time zone can only be chosen
+    while the sequence has no values.
     """
     changes = {
         option: None if value == NONE and option != "period" else value
@@ -256,7 +263,8 @@ def periods_command(name: str, format: str, mysql_url: str | None) -> None:
 def delete_command(name: str, yes: bool, format: str, mysql_url: str | None) -> None:
     """Delete a sequence: the values of all its periods, and its settings.
 
-    The next `next` makes it anew, and hands out its numbers again. On a terminal it asks first.
+    The next `next` makes the sequence again, and hands out its numbers again. On a terminal the
+    command asks first.
     """
     output.confirm(yes, f"Delete sequence {_shown(name)} for good?", "nothing was deleted")
     with _sequences(mysql_url) as sequences:

@@ -39,18 +39,22 @@ def _mode(text: str) -> int:
 
 
 @click.command("statsd", cls=settings.Command)
-@settings.setting("--host", default=_DEFAULTS.host, help="Address to listen at: UDP and TCP.")
+@settings.setting("--host", default=_DEFAULTS.host, help="Address to listen at, for UDP and TCP.")
 @settings.setting(
     "--port",
     type=click.IntRange(0, 65_535),
     default=_DEFAULTS.port,
     metavar="N",
-    help="Port of both; 0 for any free one.",
+    help="Port for UDP and TCP; 0 for any free one.",
 )
-@settings.setting("--udp/--no-udp", default=_DEFAULTS.udp, help="UDP.")
-@settings.setting("--tcp/--no-tcp", default=_DEFAULTS.tcp, help="TCP, lines of text.")
-@settings.setting("--socket", metavar="PATH", help="A unix datagram socket, as DogStatsD has it.")
-@settings.setting("--stream-socket", metavar="PATH", help="A unix stream socket, lines of text.")
+@settings.setting("--udp/--no-udp", default=_DEFAULTS.udp, help="Listen for packets by UDP.")
+@settings.setting("--tcp/--no-tcp", default=_DEFAULTS.tcp, help="Listen for lines of text by TCP.")
+@settings.setting(
+    "--socket", metavar="PATH", help="Path of a unix datagram socket, as in DogStatsD."
+)
+@settings.setting(
+    "--stream-socket", metavar="PATH", help="Path of a unix stream socket, for lines of text."
+)
 @settings.setting(
     "--socket-mode",
     type=Checked("octal", _mode),
@@ -61,22 +65,22 @@ def _mode(text: str) -> int:
 @settings.setting(
     "--anyone",
     is_flag=True,
-    help="Listen beyond loopback, although whoever reaches the port may count anything.",
+    help="Listen beyond loopback: anyone who reaches the port may count anything.",
 )
 @settings.setting(
     "--map",
     metavar="FILE",
-    help="Which names become which counters and keys; read again on SIGHUP.",
+    help="File that maps names to counters and keys; SIGHUP reads it again.",
 )
 @settings.numbers(
     StatsdOptions,
-    receive_buffer="Bytes of kernel memory for packets that wait, each socket.",
-    max_amount="The most that one line may add or take away.",
-    max_counters="Counters that names may become; what comes by more of them goes to __overflow__.",
-    max_ahead_s="Seconds that a line's own time may lie ahead of the clock here.",
-    max_age_days="Days that it may lie in the past; 0 for no limit.",
-    max_connections="Stream connections at once.",
-    line_timeout_s="Seconds in which a line must end where others need its connection's place.",
+    receive_buffer="Bytes of kernel memory per socket for waiting packets.",
+    max_amount="Largest amount that one line may add or subtract.",
+    max_counters="Counters that names may make; lines of further ones go to __overflow__.",
+    max_ahead_s="Seconds that a line's own time may be ahead of this machine's clock.",
+    max_age_days="Days that a line's own time may be in the past; 0 for no limit.",
+    max_connections="Most stream connections at once.",
+    line_timeout_s="Seconds after which a connection with an unfinished line gives way to others.",
 )
 @metrics.options
 @settings.log_format
@@ -91,9 +95,9 @@ def command(
     """Count what StatsD clients send, until stopped.
 
     Counters (|c) with sample rates and tags go through a producer, as an app's own increments do;
-    other types are ignored. SIGTERM and Ctrl-C count what has arrived, and store it.
+    other types are ignored. On SIGTERM and Ctrl-C it counts and stores what has arrived.
 
-    StatsD knows no passwords, so this listens at loopback unless --anyone says otherwise.
+    StatsD has no passwords, so the command listens at loopback only, unless --anyone is given.
     """
     url = settings.needed(redis_url, "redis")
     with values_checked():

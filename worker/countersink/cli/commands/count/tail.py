@@ -107,8 +107,8 @@ class _Report(Reporter):
     type=TEXT,
     metavar="TEMPLATE",
     default="path",
-    help="What each line is counted under: a field, such as path (without its query string),"
-    " target, host (the client), status, or several as in '{vhost}{path}'.",
+    help="The key of each line: a field, such as path (without its query string), target,"
+    " host (the client), status, or several as in '{vhost}{path}'.",
 )
 @log_options.options
 @settings.setting(
@@ -116,29 +116,29 @@ class _Report(Reporter):
     type=log_options.CONDITION,
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Only lines like this; repeatable. Also !=, and ~ and !~ for shell patterns. In a"
-    " variable or the file divided by spaces, and quoted where one has some.",
+    help="Count only lines that match; repeatable. Also !=, and ~ and !~ for shell patterns. In a"
+    " variable or the file, spaces divide conditions; quote those that contain spaces.",
 )
 @settings.setting(
-    "--follow", is_flag=True, help="Go on as the log grows, also across its rotation."
+    "--follow", is_flag=True, help="Go on counting as the log grows, also across rotations."
 )
 @settings.one_off(
     "--from-start",
     is_flag=True,
-    help="Forget how far the log was counted: count it all again (--begin start).",
+    help="Forget the position and count the whole log again (--begin start).",
 )
 @settings.one_off(
     "--begin",
     type=click.Choice(BEGINS),
-    help="Where to go on, whatever is known: at the log's start, behind its end, where the "
-    "position file says, or where Redis says.",
+    help="Where to go on, whatever position is known: at the log's start, after its end, at the "
+    "position in the file, or at the position in Redis.",
 )
 @settings.setting(
     "--position-file",
     type=click.Path(),
     metavar="FILE",
-    help="Where to note how far the log was counted, so that a Redis that has lost it is known; "
-    "in a directory, a file of its own for each log, counter and kind of key.  "
+    help="File for the position, which shows whether Redis has lost it; if it is a directory, each "
+    "log, counter and kind of key has its own file in it.  "
     "[default: in ~/.local/state/countersink/tail]",
 )
 @settings.setting(
@@ -146,28 +146,28 @@ class _Report(Reporter):
     type=click.IntRange(1),
     default=DEFAULT_MAX_STREAM_LENGTH,
     metavar="N",
-    help="Entries in the queue from which on to wait for the workers.",
+    help="Entries in the queue at which tail waits for the workers.",
 )
 @settings.setting(
     "--rotate-wait",
     type=click.FloatRange(0),
     default=5.0,
     metavar="SECONDS",
-    help="How long a rotated log must not have grown before it is left.",
+    help="Seconds without growth after which tail leaves a rotated log.",
 )
 @settings.setting(
     "--show-rejected",
     type=click.IntRange(0),
     default=20,
     metavar="N",
-    help="Rejected lines to show; all are counted.",
+    help="How many rejected lines to show; the total includes the others.",
 )
 @settings.setting(
     "--allow-rejects",
     type=log_options.ALLOWANCE,
     metavar="N|P%",
-    help="End with 0, not with 3, if no more lines than this are rejected, or no larger part of "
-    "those counted and rejected.",
+    help="End with 0, not with 3, if at most N lines are rejected, or P% of the lines counted and "
+    "rejected.",
 )
 @metrics.options
 @settings.output_format("text", "json")
@@ -193,14 +193,15 @@ def command(
 ) -> int:
     """Count the lines of a web server's access log, plain or .gz.
 
-    The format is told by the first lines where that is sure; which there are: docs/backfill.md.
+    tail detects the format from the first lines if they are unambiguous; docs/backfill.md lists the
+    formats.
 
-    How far it was counted is kept in Redis with the counts: a second run adds nothing, and a run
-    that was killed goes on where it stopped. When Redis has lost it, it is refused to count the log
-    again, until --begin says where to go on. - reads standard input, which has no such place.
+    Redis keeps the position with the counts: a second run adds nothing, and a run that was killed
+    goes on where it stopped. If Redis has lost the position, tail refuses to count the log again
+    until --begin says where to go on. - reads standard input, which has no position.
 
-    Lines that cannot be counted are shown on stderr with their numbers, and the command then
-    ends with 3, unless --allow-rejects covers them.
+    Lines that cannot be counted are shown on stderr with their numbers, and the command then ends
+    with 3, unless --allow-rejects covers them.
     """
     if from_start and begin not in (None, "start"):
         raise Misuse("--from-start is the same as --begin start: leave one of them out")

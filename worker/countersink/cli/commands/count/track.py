@@ -21,22 +21,22 @@ from countersink.store.tracked.definitions import in_words
 @settings.one_off(
     "--counter",
     type=COUNTER,
-    help="The counter to count in, which nobody has used.  [default: the table's name]",
+    help="The counter to count in, which must be unused.  [default: the table's name]",
 )
 @settings.one_off(
     "--by",
     metavar="COLUMN",
     multiple=True,
-    help="Count by the values of this column; may be repeated.",
+    help="Count by the values of this column; repeatable.",
 )
 @settings.one_off(
-    "--day", metavar="COLUMN", help="Count by the date of this DATE, DATETIME or TIMESTAMP."
+    "--day", metavar="COLUMN", help="Count by the date of this DATE, DATETIME or TIMESTAMP column."
 )
 @settings.one_off(
     "--slots",
     type=click.IntRange(1, MAX_APP_SLOTS),
     default=DEFAULT_APP_SLOTS,
-    help="Over how many slots writers spread: about as many as write at once.",
+    help="Number of slots for writers: about as many as write at once.",
 )
 @settings.one_off(
     "--dry-run", is_flag=True, help="Print the SQL that would run, and change nothing."
@@ -54,13 +54,13 @@ def track_command(
     format: str,
     mysql_url: str | None,
 ) -> None:
-    """Keep a table's row count, by triggers, from now on.
+    """Keep a table's row count up to date with triggers.
 
-    TABLE is a table of the application's: name (in the database of countersink), schema.name, or
-    either part in backquotes. Writers go on. But where a transaction has the table in use, making a
-    trigger waits for it, a second at a time, and whoever comes meanwhile waits behind; and ALTER
-    TABLE waits while the rows are counted. LOCK TABLES on a tracked table is to be avoided. If it
-    is interrupted, run it again. See docs/row-counts.md.
+    TABLE is a table of the application: name (in the database of countersink), schema.name, or
+    either part in backquotes. Writers go on. But if a transaction uses the table, making a trigger
+    waits for it, a second at a time, and statements that come meanwhile wait behind; and ALTER
+    TABLE waits while the rows are counted. Avoid LOCK TABLES on a tracked table. If the command is
+    interrupted, run it again. See docs/row-counts.md.
     """
     with Store(settings.needed(mysql_url, "mysql")) as store:
         if listing:
@@ -88,15 +88,17 @@ def track_command(
 
 @click.command("untrack", cls=settings.Command)
 @click.argument("table_or_counter", metavar="[TABLE|COUNTER]", required=False)
-@settings.one_off("--counter", type=COUNTER, help="This counter, whatever tables are called.")
+@settings.one_off(
+    "--counter", type=COUNTER, help="This counter, even if a table has the same name."
+)
 @settings.of_mysql("text", "json")
 def untrack_command(
     table_or_counter: str | None, counter: str | None, format: str, mysql_url: str | None
 ) -> None:
     """Stop counting a table's rows: drop the triggers and the counter.
 
-    It drops exactly what track has made; the table stays as it is. One that is tracked in several
-    counters is named by the counter. If it is interrupted, run it again.
+    It drops exactly what track has made; the table stays as it is. If a table is tracked in several
+    counters, name the counter. If the command is interrupted, run it again.
     """
     if (table_or_counter is None) == (counter is None):
         raise Misuse("name a table or a counter, or give --counter")

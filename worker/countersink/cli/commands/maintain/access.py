@@ -39,10 +39,10 @@ _EXPIRY: Final = Checked("time", _expiry)
 
 @click.group("key", cls=settings.CommandGroup)
 def key_group() -> None:
-    """Make keys of the HTTP interface, see them, end them.
+    """Create, list and revoke keys of the HTTP interface.
 
-    A key is shown once, when it is made: the table has a hash of it. As soon as one was made, every
-    request needs one, whatever becomes of it.
+    A key is shown once, when it is created: the table has a hash of it. Once the first key exists,
+    every request needs a key, even after that one is revoked.
     """
 
 
@@ -54,7 +54,7 @@ def key_group() -> None:
     type=click.Choice(api_keys.SCOPES),
     multiple=True,
     required=True,
-    help="What it is for: to count, to read, or all of it. Repeatable.",
+    help="What the key allows: to count, to read, or everything. Repeatable.",
 )
 @settings.one_off(
     "--counter",
@@ -62,13 +62,13 @@ def key_group() -> None:
     type=TEXT,
     multiple=True,
     metavar="PATTERN",
-    help="Only for counters that fit this shell pattern, such as 'shop.*'. Repeatable.",
+    help="Only for counters that match this shell pattern, such as 'shop.*'. Repeatable.",
 )
 @settings.one_off(
     "--expires",
     type=_EXPIRY,
     metavar="WHEN",
-    help="90d, 12h, 8w, or ISO 8601.  [default: never]",
+    help="When it expires: 90d, 12h, 8w, or ISO 8601.  [default: never]",
 )
 @settings.of_mysql("text", "json")
 def create_key(
@@ -79,7 +79,7 @@ def create_key(
     format: str,
     mysql_url: str | None,
 ) -> None:
-    """Make a key for NAME, and print it: it cannot be shown again."""
+    """Create a key for NAME, and print it: it cannot be shown again."""
     with open_tables(settings.needed(mysql_url, "mysql")) as database, values_checked():
         key, text = api_keys.create(database, name, scopes, counters=counters, expires=expires)
     output.write_result(format, _key_document(key) | {"key": text}, text)
@@ -90,7 +90,7 @@ def create_key(
 @key_group.command("list", cls=settings.Command)
 @settings.of_mysql("table", "json", "csv")
 def list_keys(format: str, mysql_url: str | None) -> None:
-    """List all keys that were ever made, newest first; not what they read."""
+    """List all keys that were ever created, newest first, without their texts."""
     with open_tables(settings.needed(mysql_url, "mysql")) as database:
         rows = list(map(_key_document, api_keys.list_keys(database)))
     _write_list(format, "keys", (*_KEY, "last_used"), rows, flat=map(_flat, rows))
@@ -100,7 +100,7 @@ def list_keys(format: str, mysql_url: str | None) -> None:
 @click.argument("which", type=TEXT, metavar="ID|NAME")
 @settings.of_mysql("text", "json")
 def revoke_key(which: str, format: str, mysql_url: str | None) -> None:
-    """End a key for good, and the logins made with it: within two seconds it is refused."""
+    """Revoke a key, and the logins made with it, for good: they are refused within two seconds."""
     with open_tables(settings.needed(mysql_url, "mysql")) as database:
         key = api_keys.revoke(database, which)
     output.write_result(format, _key_document(key), f"revoked {key.id} ({output.cell(key.name)})")
@@ -132,10 +132,10 @@ _DEFAULT_DAYS: Final = 7
 
 @click.group("link", cls=settings.CommandGroup)
 def link_group() -> None:
-    """Make links that show one counter without a key, see them, end them.
+    """Create, list and revoke links that show one counter without a key.
 
-    Whoever has a link sees all numbers of its counter in the dashboard, and nothing else, until it
-    ends. One made in the dashboard ends with the key that it was made with, too.
+    Anyone who has a link sees all numbers of its counter in the dashboard, and nothing else, until
+    the link ends. A link made in the dashboard also ends with the key that made it.
     """
 
 
@@ -145,19 +145,19 @@ def link_group() -> None:
     "--expires",
     type=_EXPIRY,
     metavar="WHEN",
-    help="12h, 30d, 8w, or ISO 8601; within 366 days.  [default: 7d]",
+    help="When it expires: 12h, 30d, 8w, or ISO 8601; within 366 days.  [default: 7d]",
 )
 @settings.one_off(
     "--url",
     type=TEXT,
     default="http://127.0.0.1:8321",
-    help="Where people reach `countersink web`.",
+    help="URL at which people reach `countersink web`.",
 )
 @settings.of_mysql("text", "json")
 def create_link(
     counter: str, expires: datetime | None, url: str, format: str, mysql_url: str | None
 ) -> None:
-    """Make a link to COUNTER, and print it: it cannot be shown again."""
+    """Create a link to COUNTER, and print it: it cannot be shown again."""
     ends = expires or datetime.now(UTC) + timedelta(days=_DEFAULT_DAYS)
     with open_tables(settings.needed(mysql_url, "mysql")) as database:
         try:
@@ -179,7 +179,7 @@ def create_link(
 @link_group.command("list", cls=settings.Command)
 @settings.of_mysql("table", "json", "csv")
 def list_links(format: str, mysql_url: str | None) -> None:
-    """List the links that are valid; not what they read."""
+    """List the valid links, without their texts."""
     with open_tables(settings.needed(mysql_url, "mysql")) as database:
         rows = list(map(_link_document, links.list_links(database)))
     _write_list(format, "links", _LINK_COLUMNS, rows, flat=rows)
@@ -190,7 +190,7 @@ def list_links(format: str, mysql_url: str | None) -> None:
 @settings.one_off("--all", "everything", is_flag=True, help="All links.")
 @settings.of_mysql("text", "json")
 def revoke_link(id: str | None, everything: bool, format: str, mysql_url: str | None) -> None:
-    """End a link for good, or all: within two seconds it is refused."""
+    """Revoke a link, or all links, for good: they are refused within two seconds."""
     if (id is None) is not everything:
         raise Misuse("name one ID, or say --all")
     with open_tables(settings.needed(mysql_url, "mysql")) as database:

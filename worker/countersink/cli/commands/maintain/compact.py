@@ -21,31 +21,31 @@ _DEFAULT: Final = CompactOptions()
 
 
 @click.command("compact", cls=settings.Command)
-@settings.one_off("--counter", type=COUNTER, help="Only this one.")
+@settings.one_off("--counter", type=COUNTER, help="Only this counter.")
 @settings.one_off(
     "--before",
     type=DAY,
-    help="Only days before this one, over or not.  [default: what is over, and crowded keys]",
+    help="Only days before this day, over or not.  [default: days that are over, and crowded keys]",
 )
 @settings.one_off(
     "--grace",
     type=click.FloatRange(0),
     default=_DEFAULT.grace_s,
     metavar="SECONDS",
-    help="How long a day (hour, quarter) has been over before it is compacted whole.",
+    help="How long ago a day (hour, quarter) must have ended before all of it is compacted.",
 )
 @settings.one_off(
     "--threshold",
     type=click.IntRange(1),
     default=_DEFAULT.threshold,
     metavar="ROWS",
-    help="Until then only keys with more rows than this are compacted.",
+    help="Before --grace is over, only keys with more rows than this are compacted.",
 )
 @settings.one_off(
     "--share",
     type=click.FloatRange(0, 1, min_open=True),
     default=_DEFAULT.share,
-    help="Share of the time spent working; the rest is pause, for the sake of writers.",
+    help="Share of the time spent working; the rest is pause, to spare writers.",
 )
 @settings.of_mysql("table", "json")
 def command(
@@ -57,12 +57,12 @@ def command(
     format: str,
     mysql_url: str | None,
 ) -> int:
-    """Add up the rows of each key into one, now.
+    """Compact now: add up the rows of each key in one row.
 
-    The scheduler does it by itself, at 4 % of the time. Safe at any time and to interrupt:
-    totals stay the same, and writers go on. Rows that an open transaction holds are left for the
-    next run. The status is 3 when keys had to be left as they are, because their sum does not fit
-    64 bits or their bucket belongs to no policy.
+    The scheduled job does this by itself, in 4 % of the time. It is safe at any time and may be
+    interrupted: totals stay the same, and writers go on. Rows that an open transaction holds are
+    left for the next run. The status is 3 if keys were left as they are, because their sum does not
+    fit 64 bits or their bucket belongs to no policy.
     """
     what = CompactOptions(
         counter=counter, before=before, grace_s=grace, threshold=threshold, share=share

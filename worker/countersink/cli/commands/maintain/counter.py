@@ -73,17 +73,17 @@ START: Final = Checked("time", _start)
 
 @click.group("counter", cls=settings.CommandGroup)
 def command() -> None:
-    """Make counters, see how they count, delete them.
+    """Make, configure, show and delete counters.
 
-    A counter needs no making: one that nobody has made counts days in UTC, for ever. Make it to
-    choose the time zone of its days, finer buckets, or how long single days are kept.
+    You need not make a counter: by default it counts days in UTC and keeps them forever. Make it to
+    choose its time zone, finer buckets, or how long single days are kept.
     """
 
 
 @command.command("list", cls=settings.Command)
 @settings.of_mysql("table", "json")
 def list_command(format: str, mysql_url: str | None) -> None:
-    """List the counters, made or counted, and their settings."""
+    """List all counters that were made or counted, and their settings."""
     with Store(settings.needed(mysql_url, "mysql")) as store:
         counters = store.counters.list()
     if format == "json":
@@ -96,7 +96,7 @@ def list_command(format: str, mysql_url: str | None) -> None:
 @click.argument("name", type=COUNTER)
 @settings.of_mysql("table", "json")
 def show_command(name: str, format: str, mysql_url: str | None) -> None:
-    """Show a counter's settings, and what its time zone was when and will be."""
+    """Show a counter's settings, and its past and future time zones."""
     with Store(settings.needed(mysql_url, "mysql")) as store:
         found = store.counters.show(name)
     _write(format, found)
@@ -104,36 +104,38 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
 
 @command.command("set", cls=settings.Command)
 @click.argument("name", type=COUNTER)
-@settings.one_off("--time-zone", type=ZONE, help="Whose midnights begin its days; at first UTC.")
+@settings.one_off(
+    "--time-zone", type=ZONE, help="Time zone whose midnights begin its days; initially UTC."
+)
 @settings.one_off(
     "--resolution",
     type=click.Choice(RESOLUTIONS),
-    help="Width of its buckets; at first day. From quarters the days of any zone can be told.",
+    help="Width of its buckets; initially day. Quarters give exact days in any time zone.",
 )
 @settings.one_off(
     "--keep-days",
     metavar="DAYS",
     type=DAYS,
-    help="Days that days are kept before they become months, or forever, as at first.",
+    help="Days that single days are kept before they become months, or forever; initially forever.",
 )
 @settings.one_off(
     "--max-keys",
     metavar="KEYS",
     type=KEYS,
     help="Keys that a day of it may have; rows of others go to the key __overflow__. none: as for"
-    " all counters, as at first.",
+    " all counters; initially none.",
 )
 @settings.one_off(
     "--app-slots",
     type=click.IntRange(1, MAX_APP_SLOTS),
-    help="Over how many slots the application's own transactions spread; at first 16.",
+    help="Number of slots for the application's own transactions; initially 16.",
 )
 @settings.one_off(
     "--from",
     "start",
     metavar="TIME",
     type=START,
-    help="From when on (by event time) time zone and resolution are for: ISO 8601, or a day.",
+    help="Event time from which time zone and resolution apply: ISO 8601, or a day.",
 )
 @settings.of_mysql("table", "json")
 def set_command(
@@ -147,11 +149,11 @@ def set_command(
     format: str,
     mysql_url: str | None,
 ) -> None:
-    """Make a counter, or change the settings that are given.
+    """Make a counter, or change the given settings.
 
-    A counter that was never counted has its time zone and resolution for all time. Once it was
-    counted they change only with --from, a time at least one minute ahead: what was before keeps
-    its days. A day means its midnight in the counter's present time zone. Workers follow at once.
+    Until a counter is first counted, its time zone and resolution apply to all time. After that
+    they change only with --from, a time at least one minute ahead: earlier events keep their days.
+    A day means its midnight in the counter's present time zone. Workers apply changes at once.
     """
     with Store(settings.needed(mysql_url, "mysql")) as store, values_checked():
         made = store.counters.set(
@@ -174,10 +176,10 @@ def set_command(
 def delete_command(
     name: str, key: str | None, yes: bool, format: str, mysql_url: str | None
 ) -> None:
-    """Delete a counter, or one key of it: all that was counted, for good.
+    """Delete a counter, or one key of it, with all its counts, for good.
 
-    The counter's settings go too. What is counted later, be it in the queue by now, counts from 0.
-    On a terminal it asks first. If it is interrupted, run it again.
+    The counter's settings go too. Increments counted later, even those already in the queue, count
+    from 0. On a terminal the command asks first. If it is interrupted, run it again.
     """
     shown = f"counter {name}" if key is None else f"key {output.cell(key) or repr(key)} of {name}"
     with Store(settings.needed(mysql_url, "mysql")) as store:
@@ -196,10 +198,10 @@ def delete_command(
 @click.argument("state", type=click.Choice(["on", "off"]), required=False)
 @settings.of_mysql("text", "json")
 def strict_command(state: str | None, format: str, mysql_url: str | None) -> None:
-    """Show, or switch, strict mode.
+    """Show or switch strict mode.
 
-    While it is on, rows of counters that nobody has made and that were never counted before go to
-    the dead letters, as unknown_counter; after `counter set`, `dead retry` counts them.
+    In strict mode, rows of counters that were never made or counted before go to the dead letters,
+    as unknown_counter; after `counter set`, `dead retry` counts them.
     """
     with Store(settings.needed(mysql_url, "mysql")) as store:
         if state is not None:
@@ -218,11 +220,11 @@ def strict_command(state: str | None, format: str, mysql_url: str | None) -> Non
 @click.argument("keys", type=KEYS, required=False)
 @settings.of_mysql("text", "json")
 def max_keys_command(keys: MaxKeys | None, format: str, mysql_url: str | None) -> None:
-    """Show, or set, how many keys a day of a counter may have; none: any number.
+    """Show or set how many keys a day of a counter may have; none: any number.
 
-    It is for counters that have no number of their own (`counter set --max-keys`). Rows of further
-    keys are counted all the same, in the key __overflow__ of the counter. Keys that are there
-    already go on being counted, also where there are more of them. Workers follow at once.
+    It applies to counters without a number of their own (`counter set --max-keys`). Rows of further
+    keys are counted in the key __overflow__ of the counter. Keys that a day already has go on being
+    counted, even above the limit. Workers apply changes at once.
     """
     with Store(settings.needed(mysql_url, "mysql")) as store:
         if keys is not None:

@@ -33,13 +33,13 @@ _TIMES: Final = frozenset(("started", "updated", "last_batch", "last_error_at"))
 
 
 @click.command("info", cls=settings.Command)
-@settings.one_off("--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
+@settings.one_off("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @settings.setting(
     "--every",
     type=click.FloatRange(0.1),
     default=2.0,
     metavar="SECONDS",
-    help="How often, with --watch.",
+    help="How often to repeat, with --watch.",
 )
 @settings.output_format("table", "json")
 @settings.redis_url
@@ -49,8 +49,8 @@ def command(
 ) -> None:
     """Show the backlog, the workers and how far behind they are.
 
-    Dead rows and scheduled jobs are in MySQL; without it the rest is shown all the same. Jobs that
-    failed three times in a row stand at the end, with the last error.
+    Dead rows and scheduled jobs are in MySQL; without MySQL the rest is shown. Jobs that failed
+    three times in a row are at the end, with the last error.
     """
     if watch and format == "json":
         raise Misuse("--watch is for people and --format json for programs: leave one of them out")

@@ -36,13 +36,13 @@ _NUMBERS: Final = ("attempts", "rows")
 
 
 @click.command("runs", cls=settings.Command)
-@settings.one_off("--job", metavar="JOB", help="Runs of this job alone.")
+@settings.one_off("--job", metavar="JOB", help="Only runs of this job.")
 @settings.one_off(
     "--limit",
     type=click.IntRange(1, 100_000),
     default=20,
     metavar="N",
-    help="How many of the last runs.",
+    help="How many of the last runs to show.",
 )
 @settings.of_mysql("table", "json", "csv")
 def command(job: str | None, limit: int, format: str, mysql_url: str | None) -> None:

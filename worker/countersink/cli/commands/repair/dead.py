@@ -34,9 +34,9 @@ def command() -> None:
     """List, retry or drop rows that could not be counted.
 
     A row that cannot be counted (a bad key, a sum beyond 64 bits, an entry of a newer format) is
-    set aside with its reason; everything else in its batch is counted. REF names one as list shows
-    it: an entry's id and :POSITION, which is :-1 for an entry as a whole. The id alone names
-    all of that entry.
+    set aside with its reason; everything else in its batch is counted. REF names a row as list
+    shows it: an entry's id and :POSITION, which is :-1 for an entry as a whole. The id alone names
+    all rows of that entry.
     """
 
 
@@ -44,7 +44,7 @@ def _selection(everything: str) -> Callable[[settings.Decorated], settings.Decor
     """REF..., --reason and --all; ``everything`` says what the last one means."""
     return settings.together(
         click.argument("refs", nargs=-1, type=REF, metavar="[REF]..."),
-        settings.one_off("--reason", metavar="CODE", help="All with this reason."),
+        settings.one_off("--reason", metavar="CODE", help="All rows with this reason."),
         settings.one_off("--all", "everything", is_flag=True, help=everything),
     )
 
@@ -59,8 +59,8 @@ def _selected(
 
 @command.command("list", cls=settings.Command)
 @click.argument("refs", nargs=-1, type=REF, metavar="[REF]...")
-@settings.one_off("--reason", metavar="CODE", help="Only those with this reason.")
-@settings.one_off("--limit", type=click.IntRange(1), default=100, help="At most so many.")
+@settings.one_off("--reason", metavar="CODE", help="Only rows with this reason.")
+@settings.one_off("--limit", type=click.IntRange(1), default=100, help="Most rows to list.")
 @settings.of_mysql("table", "json", "csv")
 def list_command(
     refs: Sequence[str], reason: str | None, limit: int, format: str, mysql_url: str | None
@@ -75,7 +75,7 @@ def list_command(
 
 
 @command.command("retry", cls=settings.Command)
-@_selection("All of them but those that are too_old or reconciled.")
+@_selection("All rows except those that are too_old or reconciled.")
 @settings.of_mysql("text", "json")
 def retry_command(
     refs: Sequence[str],
@@ -84,11 +84,11 @@ def retry_command(
     format: str,
     mysql_url: str | None,
 ) -> int:
-    """Count dead rows after all, each exactly once.
+    """Retry dead rows: count each exactly once.
 
-    What fails again stays; the status is then 3. What is too_old may be counted already, as its
-    guard is gone, and what is reconciled is in the total that a backfill has set: they are retried
-    only with --reason or by their REF.
+    Rows that fail again stay; the status is then 3. Rows that are too_old may be counted already,
+    as their guards are gone, and rows that are reconciled are in a total that a backfill has set:
+    both are retried only with --reason or by their REF.
     """
     chosen, why = _selected(refs, reason, everything)
     with (
@@ -107,7 +107,7 @@ def retry_command(
 
 
 @command.command("drop", cls=settings.Command)
-@_selection("All of them.")
+@_selection("All rows.")
 @settings.of_mysql("text", "json")
 def drop_command(
     refs: Sequence[str],
@@ -116,7 +116,7 @@ def drop_command(
     format: str,
     mysql_url: str | None,
 ) -> None:
-    """Delete dead rows for good: what they would have counted is never counted."""
+    """Delete dead rows for good: they are never counted."""
     chosen, why = _selected(refs, reason, everything)
     with open_tables(settings.needed(mysql_url, "mysql")) as database:
         dropped = dead.drop(database, reason=why, refs=chosen)

@@ -23,12 +23,12 @@ DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.group("spool", cls=settings.CommandGroup)
 def command() -> None:
-    """See and send what dead producers have left on disk.
+    """List and send what dead producers left on disk.
 
-    A producer with a spool writes to a directory what Redis does not take, and sends it itself when
-    Redis is back. What it left because it died, any later producer of the same directory sends, or
-    this command. Each entry keeps its id and the time of its first sending for ever, and is counted
-    once, however often and by whomever it is sent.
+    A producer with a spool writes entries to a directory while Redis is away, and sends them when
+    Redis is back. If the producer died, a later producer of the same directory sends them, or this
+    command. Each entry always keeps its id and the time of its first sending, and is counted once,
+    however often and by whichever process it is sent.
     """
 
 
@@ -40,7 +40,7 @@ def list_command(directory: Path, format: str) -> int:
 
     A file is held (a live process writes or replays it), waiting (its process is gone: replay it),
     damaged (replayed, and kept because some of its records were corrupt) or unreadable. The status
-    is 3 when one is damaged or unreadable.
+    is 3 if a file is damaged or unreadable.
     """
     segments = list_segments(directory)
     found = {"directory": str(directory), "segments": list(map(_document, segments))}
@@ -54,11 +54,11 @@ def list_command(directory: Path, format: str) -> int:
 @settings.output_format("text", "json")
 @settings.redis_url
 def replay_command(directory: Path, format: str, redis_url: str | None) -> int:
-    """Send what dead processes have left in a spool directory, then delete it.
+    """Send the files that dead processes left in a spool directory, then delete them.
 
-    Safe beside live producers, which keep what they hold, beside another replay, and to interrupt:
-    run it again. Files with corrupt records are kept as .damaged; the status is 3 when there were
-    any, or when a file could not be read.
+    It is safe beside live producers, which keep what they hold, and beside another replay. If it is
+    interrupted, run it again. Files with corrupt records are kept as .damaged; the status is 3 if
+    there were any, or if a file could not be read.
     """
     url = settings.needed(redis_url, "redis")
     with (

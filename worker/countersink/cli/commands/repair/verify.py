@@ -36,7 +36,7 @@ class Mending:
 @click.argument("table", required=False)
 @settings.one_off("--counter", type=COUNTER, help="Only this counter.")
 @settings.one_off(
-    "--repair", is_flag=True, help="Mend what is wrong with tracked tables, beside live writes."
+    "--repair", is_flag=True, help="Repair tracked tables that differ, beside live writes."
 )
 @settings.of_mysql("table", "json")
 def command(
@@ -44,15 +44,14 @@ def command(
 ) -> int:
     """Prove that nothing was lost or doubled in the tables.
 
-    Everything that was ever applied is in a ledger of its own, which compaction and retention do
-    not touch. For each counter, slots and months must be equal to it; and for each tracked table
-    the counter must be equal to the rows that there are. Safe at any time, beside live traffic. The
-    status is 3 when something differs.
+    The ledger has the sum of everything ever applied to a counter; compaction and retention do not
+    touch it. For each counter, slots and months must add up to the ledger; for each tracked table,
+    the counter must equal the rows of the table. It is safe at any time, beside live traffic. The
+    status is 3 if something differs.
 
-    TABLE, or its counter, is the only tracked table to look at, in all the ways in which it is
-    tracked; --counter is one of them. With --repair its triggers are made
-    again where they are missing and its rows are counted again; the status is then 3 when something
-    still differs.
+    With TABLE, or its counter, only this tracked table is verified, in all its counters; --counter
+    verifies only one of them. --repair makes missing triggers again and counts the table's rows
+    again; the status is then 3 if something still differs.
     """
     if table is not None and counter is not None:
         raise Misuse("give a table or --counter, not both")

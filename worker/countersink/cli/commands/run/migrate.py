@@ -13,8 +13,8 @@ from countersink.store.migrate import migrate
 def command(mysql_url: str | None, format: str) -> None:
     """Create the database and its tables, or bring them up to date.
 
-    Safe to run at any time, also by several at once; a schema that is newer than this program
-    is refused.
+    It is safe to run at any time, also several times at once. It refuses a schema that is newer
+    than this program.
     """
     applied = migrate(settings.needed(mysql_url, "mysql"))
     if format == "json":

@@ -49,12 +49,12 @@ def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
 )
 @settings.numbers(
     SchedulerOptions,
-    attempts="Times a run is started, if it fails or its process dies.",
-    retry_after_s="Seconds to the second attempt; then doubled.",
-    lease_s="Seconds without a word that keep others from planning.",
-    renew_every_s="Seconds between two such words.",
-    sweep_every_s="Seconds between two looks for runs that got lost.",
-    stop_within_s="Seconds after SIGTERM in which it ends.",
+    attempts="How often a run is started at most, if it fails or its process dies.",
+    retry_after_s="Seconds from the first failed attempt to the second; doubled each time.",
+    lease_s="Seconds without a renewal after which another scheduler may take the lease.",
+    renew_every_s="Seconds between two renewals of the lease.",
+    sweep_every_s="Seconds between two searches for lost runs.",
+    stop_within_s="Seconds after SIGTERM within which the scheduler ends.",
 )
 @metrics.options
 @settings.log_format
@@ -73,7 +73,7 @@ def scheduler_command(
 ) -> int:
     """Plan the scheduled jobs until stopped.
 
-    Run two or more for safety: one of them is in charge, and another takes over within 30 seconds
+    Run two or more for safety: one of them is the leader, and another takes over within 30 seconds
     of its death. A CRON expression has five fields (minute, hour, day of month, month, day of
     week), or six with seconds first; "off" turns a job off. countersink jobs runs what is planned.
     """
@@ -98,21 +98,21 @@ def scheduler_command(
 @click.command("jobs", cls=settings.Command)
 @settings.numbers(
     JobOptions,
-    compact_grace_s="Seconds after its end at which a bucket counts as closed: late events.",
-    compact_threshold="Slot rows per key above which an open bucket is compacted, too.",
-    compact_rows="Slot rows that one transaction moves; up to 8 times that where all is quiet.",
-    compact_share="Share of the time that compaction, retention and pruning work, up to 1.",
-    ledger_days="Days that guard rows are kept, against resends and replays.",
-    alarm_lag_s="Seconds that an event may wait in the queue before it is an alarm.",
-    alarm_dead="Dead rows that may lie there before it is an alarm.",
-    runs_days="Days that runs are remembered.",
+    compact_grace_s="Seconds from a bucket's end until it counts as closed, for late events.",
+    compact_threshold="Slot rows per key above which an open bucket is also compacted.",
+    compact_rows="Slot rows that one transaction moves; up to 8 times as many while nobody waits.",
+    compact_share="Share of the time, up to 1, that compaction, retention and pruning work.",
+    ledger_days="Days that guards are kept, so that resends and replays do not count twice.",
+    alarm_lag_s="Seconds that an event may wait in the queue before there is an alarm.",
+    alarm_dead="Dead rows that may exist before there is an alarm.",
+    runs_days="Days that ended runs are kept.",
 )
 @settings.numbers(
     JobsOptions,
-    lease_s="Seconds after which a silent run is taken over.",
+    lease_s="Seconds without a sign of life after which another process takes over a run.",
     renew_every_s="Seconds between two signs of life of a run.",
-    wait_s="Seconds that a run waits for the one before it.",
-    stop_within_s="Seconds after SIGTERM in which it ends.",
+    wait_s="Seconds that a run waits for the previous run of its job.",
+    stop_within_s="Seconds after SIGTERM within which the process ends.",
 )
 @metrics.options
 @settings.log_format
@@ -130,8 +130,9 @@ def jobs_command(
 ) -> int:
     """Run the scheduled jobs, one at a time, until stopped.
 
-    Any number may run. SIGTERM tells the run at hand to end in good order; one that does not is
-    taken over by another process later. While a server is away it waits, says so, and goes on.
+    Any number of these processes may run. SIGTERM tells the current run to end in good order; if it
+    does not, another process takes it over later. While a server is away, the process waits, logs
+    that, and goes on.
     """
     queue_url = settings.jobs_queue(redis_url, jobs_redis_url)
     redis_url = settings.needed(redis_url, "redis")

@@ -77,7 +77,7 @@ def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Deco
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("countersink-data"),
     metavar="DIR",
-    help="Where the private servers keep their data, between runs too.",
+    help="Directory of the private servers' data, which is kept between runs.",
 )
 @_port("web", WEB_PORT)
 @_port("statsd", STATSD_PORT)
@@ -88,13 +88,13 @@ def command(
     web_port: int | None,
     statsd_port: int | None,
 ) -> None:
-    """Run everything here: private servers, where no URL is configured, and all processes.
+    """Run everything here: all processes, and private servers where no URL is configured.
 
-    Redis and MariaDB listen on this machine only, on free ports, with passwords of their own.
-    The tables are brought up to date first. A worker, a scheduler, two job processes, the HTTP
-    interface with its dashboard and the StatsD listener are started, for this machine only; of
-    these and the private servers, what dies is started again. Ctrl-C or SIGTERM stops everything
-    that was started here, and nothing else.
+    The private Redis and MariaDB listen on this machine only, on free ports, with their own
+    passwords. The tables are brought up to date first. Then a worker, a scheduler, two job
+    processes, the HTTP interface with its dashboard and the StatsD listener start, for this machine
+    only. Each of these and each private server is started again if it dies. Ctrl-C or SIGTERM stops
+    everything that was started here, and nothing else.
     """
     ports = Ports.chosen(web_port, statsd_port)
     data = data.resolve()

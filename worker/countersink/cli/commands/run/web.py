@@ -36,20 +36,20 @@ def _several(
 @settings.setting(
     "--without-keys",
     is_flag=True,
-    help="Listen beyond loopback although there is no key: everybody may do everything.",
+    help="Listen beyond loopback even if no key exists: everybody may do everything.",
 )
 @_several(
     "--allowed-host",
     "allowed_hosts",
     "NAME",
-    "A name that clients reach the server by, such as counters.example.com; * for any. Repeatable.",
+    "A name by which clients reach it, such as counters.example.com; * for any. Repeatable.",
 )
 @_several(
     "--public-counter",
     "public_counters",
     "PATTERN",
-    "Counters that anybody may add 1 to without a key, by pixel, badge or beacon: a name, or a"
-    " shell pattern, which is of counters that there are already. Repeatable.",
+    "Counters to which anybody may add 1 without a key, by pixel, badge or beacon: a name, or a"
+    " shell pattern that matches existing counters. Repeatable.",
 )
 @_several(
     "--trusted-proxy",
@@ -59,20 +59,20 @@ def _several(
 )
 @settings.numbers(
     WebOptions,
-    max_body_bytes="Bytes of a body, before and after unpacking.",
-    max_items="Increments in one request.",
-    max_amount="The most that one increment may add or take away.",
-    max_ahead_s="Seconds that an event may lie ahead of the clock here.",
-    max_age_days="Days that an event may lie in the past; 0 for no limit.",
-    rate_per_key="Requests per second of one key; 0 for no limit.",
-    rate_per_address="Requests per second, without a key, of one address; 0 for no limit.",
-    failures_per_minute="Wrong keys that one address may show.",
-    max_connections="Connections at once.",
-    request_timeout_s="Seconds in which a request must have arrived.",
-    read_timeout_s="Seconds that a read may take; then it is given up: 503.",
-    wait_s="Seconds that a request with ?wait= waits at most.",
-    max_pending_entries="Entries in the queue up to which include_pending is answered.",
-    threads="Requests that read totals at once, and as many of all others.",
+    max_body_bytes="Most bytes of a body, before and after decompression.",
+    max_items="Most increments in one request.",
+    max_amount="Largest amount that one increment may add or subtract.",
+    max_ahead_s="Seconds that an event's time may be ahead of this machine's clock.",
+    max_age_days="Days that an event's time may be in the past; 0 for no limit.",
+    rate_per_key="Most requests per second with one key; 0 for no limit.",
+    rate_per_address="Most requests per second without a key from one address; 0 for no limit.",
+    failures_per_minute="Wrong keys per minute that one address may send.",
+    max_connections="Most connections at once.",
+    request_timeout_s="Seconds within which a request must arrive.",
+    read_timeout_s="Seconds that a read may take; after that the answer is 503.",
+    wait_s="Most seconds that a request with ?wait= waits.",
+    max_pending_entries="Most entries in the queue with which include_pending is answered.",
+    threads="Requests that may read totals at once; as many others may run beside them.",
     session_hours="Hours that a login to the dashboard lasts.",
 )
 @settings.log_format
@@ -81,9 +81,9 @@ def _several(
 def command(redis_url: str | None, mysql_url: str | None, log_format: str, **options: Any) -> int:
     """Serve HTTP: increments in, totals out, and the dashboard.
 
-    Without a key it serves this machine alone; countersink key create makes one, and from then on
-    every request needs one. SIGTERM and Ctrl-C answer the requests at hand and store what was
-    accepted. docs/http.md has it all.
+    Until a key exists, it serves this machine alone; countersink key create makes one, and from
+    then on every request needs a key. On SIGTERM and Ctrl-C it answers the open requests and stores
+    what was accepted. Details: docs/http.md.
     """
     missing = [name for name in MODULES if find_spec(name) is None]
     if missing:

@@ -20,13 +20,13 @@ _NOT_READY: Final = ("starting", "waiting", "stopping")
 @settings.one_off("--drain", is_flag=True, help="Stop when everything in the queue is applied.")
 @settings.numbers(
     WorkerOptions,
-    batch_entries="Entries read at once, from each stream.",
-    batch_rows="Rows after which a transaction is big enough.",
+    batch_entries="Entries to read at once from each stream.",
+    batch_rows="Rows at which a batch is full.",
     batch_wait_ms="Milliseconds that one read waits for entries.",
-    claim_idle_ms="Milliseconds after which another worker's entries are taken over.",
-    claim_every_s="Seconds between two looks for such entries.",
-    consumer_idle_ms="Milliseconds after which a silent consumer is forgotten.",
-    stop_within_s="Seconds after SIGTERM in which the worker ends, come what may.",
+    claim_idle_ms="Milliseconds after which another worker's idle entries are taken over.",
+    claim_every_s="Seconds between two searches for such entries.",
+    consumer_idle_ms="Milliseconds after which an idle consumer is removed.",
+    stop_within_s="Seconds after SIGTERM within which the worker always ends.",
 )
 @metrics.options
 @settings.log_format
@@ -41,8 +41,8 @@ def command(
 ) -> int:
     """Move increments from Redis into MySQL until stopped.
 
-    Run one per core; each takes a slot of its own. SIGTERM and Ctrl-C finish the batch at hand.
-    While a server is away the worker waits, says so, and goes on by itself.
+    Run one per core; each takes its own slot. On SIGTERM and Ctrl-C it finishes the current batch.
+    While a server is away, the worker waits, logs that, and goes on by itself.
     """
     redis_url = settings.needed(redis_url, "redis")
     mysql_url = settings.needed(mysql_url, "mysql")
