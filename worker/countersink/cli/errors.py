@@ -180,7 +180,8 @@ _passwords: Final[set[str]] = set()
 def remember_password(url: str) -> None:
     """Note the password in ``url``, as written and unquoted, for :func:`scrub`."""
     try:
-        password = urlsplit(url).password
+        # Without the hosts: the parser knows no lists of them.
+        password = urlsplit(re.sub(r"(://[^/?#]*@)[^/?#]*", r"\1host", url, count=1)).password
     except ValueError:
         return
     # A very short one would blank out innocent text; its URL is caught by its form.

@@ -1,6 +1,7 @@
 """``Session``, one connection to MySQL: timeouts, after how long idle the server ends it
 (``IDLE_SECONDS``), lock wait, isolation, ``sql_mode``, TLS, least max_allowed_packet, errors at
-login, and how often and after which pause a transaction is run again (``rerun``).
+login, and how often and after which pause a transaction is run again (``rerun``). Which of several
+hosts it goes to: ``hosts.py``.
 
 Everything on which exactness depends is set on each session of ours and never taken from the
 server: strict ``sql_mode`` (else a sum beyond BIGINT is clipped in silence), UTC, the isolation
@@ -8,6 +9,7 @@ level, no chained transactions, no limit on results, short lock waits, and ``wai
 half-dead client would keep its row locks for the default of 8 hours).
 """
 
+import math
 import random
 import select
 import socket
@@ -16,13 +18,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 
 import pymysql
 from pymysql.connections import Connection as _DriverConnection
 from pymysql.cursors import SSCursor
 
+from countersink.store import hosts
 from countersink.store.errors import (
     Conflict,
     Misconfigured,
@@ -69,10 +72,13 @@ SQL_MODE: Final = (
 
 _NO_LIMIT: Final = f"SET SESSION sql_select_limit = {2**64 - 1}"
 _SNAPSHOT_ISOLATION: Final = "innodb_snapshot_isolation"
-_ASK: Final = (
-    "SHOW VARIABLES WHERE Variable_name IN ('version', 'max_allowed_packet',"
-    f" '{_SNAPSHOT_ISOLATION}', 'transaction_isolation', 'tx_isolation', 'hostname', 'port')"
+_ASKED: Final = (
+    *("version", "max_allowed_packet", _SNAPSHOT_ISOLATION),
+    *("transaction_isolation", "tx_isolation", "hostname", "port"),
 )
+MOVE_S: Final = 10.0
+"""With several hosts: seconds after which a session that only reads is not kept any longer. When
+its node becomes a replica no error tells."""
 
 
 @dataclass(eq=False, repr=False)
@@ -88,6 +94,8 @@ class Session:
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``; it is off here.
         group: counters that are read together, see :mod:`countersink.store.totals.many_counters`.
         server: what the server calls itself: host and port.
+        where: the host that it is connected to, and how to log in.
+        keep_until: on the monotonic clock; whoever only reads opens another one then.
         interrupted: :meth:`interrupt` was called: it is good for nothing but to be closed.
     """
 
@@ -95,8 +103,9 @@ class Session:
     dialect: Dialect
     max_allowed_packet: int
     snapshot_isolation: bool
-    _where: Settings
+    where: Settings
     server: tuple[str, ...]
+    keep_until: float = math.inf
     interrupted: bool = False
     group: "CounterGroup | None" = None
 
@@ -249,7 +258,7 @@ class Session:
         """
         self.interrupted = True
         try:
-            with connect(self._where, database=False) as other:
+            with connect(self.where, database=False) as other:
                 if other.server != self.server:  # behind one name: there the number is another's
                     raise Unavailable("another server answers to this name")
                 driver: Any = self._connection
@@ -300,7 +309,7 @@ def connect(
     lock_wait: int = LOCK_WAIT,
     idle_seconds: int = IDLE_SECONDS,
 ) -> Session:
-    """Log in and pin the session's settings.
+    """Log in and pin the session's settings; of several hosts to the first one that takes writes.
 
     Args:
         where: a URL (see :meth:`Settings.parse`) or what was read from one.
@@ -314,23 +323,42 @@ def connect(
         Misconfigured: the URL, or that it names no database.
         SchemaMismatch: the database does not exist.
         Refused: wrong password, a certificate that does not verify, too old a server.
-        Unavailable: nobody answers.
+        Unavailable: nobody answers, or none of several hosts takes writes.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
     if database and settings.database is None:
         raise Misconfigured("the MySQL URL names no database: add /name to it")
-    connection = _open(settings, database)
+    pinned = (SQL_MODE, isolation.replace(" ", "-"), idle_seconds, lock_wait, lock_wait)
+    log_in = partial(_log_in, database=database, pinned=pinned, read_timeout=read_timeout)
+    if not settings.others:
+        return log_in(settings)
+    session = hosts.first_of(settings, partial(log_in, to_write=True))
+    session.keep_until = time.monotonic() + MOVE_S
+    return session
+
+
+def _log_in(
+    settings: Settings,
+    *,
+    database: bool,
+    pinned: tuple[object, ...],
+    read_timeout: float,
+    to_write: bool = False,
+) -> Session:
+    """A session on one host; with ``to_write`` Unavailable if the host takes no writes."""
+    # Whether a replica has the database means nothing: only who takes writes is asked for it.
+    connection = _open(settings, database and not to_write)
     try:
         with connection.cursor() as cursor:
-            # First, and by itself: the server's own limit would cut off the answer to _ASK.
+            # First, and by itself: the server's own limit would cut off the answer to what follows.
             cursor.execute(_NO_LIMIT)
-            cursor.execute(_ASK)
-            found = dict(cursor.fetchall())
+            found = _ask(cursor, *_ASKED, *(hosts.VARIABLES if to_write else ()))
+            if to_write and (why_not := hosts.why_not(found, partial(_rows, cursor))):
+                raise Unavailable(why_not)
             dialect = parse_version(found.get("version", ""))
-            cursor.execute(
-                _pin(found),
-                (SQL_MODE, isolation.replace(" ", "-"), idle_seconds, lock_wait, lock_wait),
-            )
+            cursor.execute(_pin(found), pinned)
+        if to_write and database:
+            connection.select_db(settings.database)
     except Exception as error:
         _end(connection)
         raise translate(error) from error
@@ -344,6 +372,17 @@ def connect(
     driver._read_timeout = driver._write_timeout = read_timeout
     server = (found.get("hostname", ""), found.get("port", ""))
     return Session(connection, dialect, packet, _SNAPSHOT_ISOLATION in found, settings, server)
+
+
+def _ask(cursor: Any, *names: str) -> dict[str, str]:
+    """Those of the server's variables that it has."""
+    listed = ", ".join(f"'{name}'" for name in names)
+    return dict(_rows(cursor, f"SHOW VARIABLES WHERE Variable_name IN ({listed})"))
+
+
+def _rows(cursor: Any, sql: str) -> list[tuple[Any, ...]]:
+    cursor.execute(sql)
+    return list(cursor.fetchall())
 
 
 @cache

@@ -185,7 +185,9 @@ CONFLICT: Final = frozenset(
         1637,  # Too many active concurrent transactions
         1969,  # max_statement_time exceeded (MariaDB)
         3024,  # max_execution_time exceeded (MySQL)
-        3101,  # The plugin instructed the server to roll back (group replication)
+        # The plugin instructed the server to roll back (group replication): a lost race; or the
+        # member has left its group, then the next attempt meets read_only.
+        3101,
         3572,  # NOWAIT met a lock (MySQL; MariaDB says 1205)
     }
 )
@@ -221,6 +223,8 @@ UNAVAILABLE: Final = frozenset(
         2014,
         2027,
         2055,
+        3098,  # The table does not comply with the plugin: the member cannot write (group repl.)
+        3100,  # The plugin failed at COMMIT: the member is not online (group replication)
         3168,  # Server isn't available
         3169,  # Session was killed
         4031,  # Disconnected for inactivity (MySQL)

@@ -142,7 +142,7 @@ def migrate(where: Settings | str) -> list[str]:
     settings = Settings.parse(where) if isinstance(where, str) else where
     if settings.database is None:
         raise Misconfigured("the MySQL URL names no database: add /name to it")
-    with _session(settings) as session, _turn(settings):
+    with _session(settings) as session, _turn(session.where):
         if schema_version(session) > known_version():
             require_schema(session)
         done = {int(version) for (version,) in session.query("SELECT version FROM schema_version")}

@@ -280,7 +280,7 @@ class SharedSessions:
 
 
 def _is_fresh(session: Session, idle: float) -> bool:
-    return idle < _FRESH_SECONDS
+    return idle < _FRESH_SECONDS and time.monotonic() < session.keep_until
 
 
 class Pool:

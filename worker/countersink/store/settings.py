@@ -1,7 +1,8 @@
-"""The database's URL: its form, options, TLS, and error messages."""
+"""The database's URL: its form, one host or several, options, TLS, and error messages."""
 
+import re
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -11,7 +12,12 @@ _OPTIONS: Final = ("ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "unix_s
 _FILES: Final = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("0", "false", "no", "off")
+_PORT: Final = 3306
 _FORM: Final = "mysql://user:password@host:3306/database"
+_HOSTS: Final = re.compile(
+    r"(?P<before>[^:/?#]*://(?:[^/?#]*@)?)(?P<hosts>[^/?#]*)(?P<after>.*)", re.DOTALL
+)
+"""A URL, around its hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +25,9 @@ class Settings:
     """Where the database is and how to log in. ``repr`` and ``str`` show no password.
 
     Attributes:
-        host: name or address; not used with ``unix_socket``.
+        host: name or address, the first one of the URL; not used with ``unix_socket``.
         port: TCP port.
+        others: the further hosts of the URL, each with its port, in its order.
         user: the login; None for the operating system's user name.
         password: may be empty.
         database: the database that holds the tables; None where the URL names none.
@@ -36,6 +43,7 @@ class Settings:
 
     host: str = "localhost"
     port: int = 3306
+    others: tuple[tuple[str, int], ...] = ()
     user: str | None = None
     password: str = field(default="", repr=False)
     database: str | None = None
@@ -49,6 +57,8 @@ class Settings:
     def parse(cls, url: str) -> "Settings":
         """Read ``mysql://user:password@host:3306/database?option=value&…``, percent-encoded.
 
+        Several hosts are divided by commas: ``h1:3306,h2:3306``, an IPv6 address is in brackets.
+
         Options: ``unix_socket`` (a path); ``ssl`` (``true``: encrypt and verify; ``false``: never
         encrypt); ``ssl_ca``, ``ssl_cert``, ``ssl_key`` (files; each of them means ``ssl=true``);
         ``ssl_verify`` (``true``, ``ca``: do not compare the host's name, ``false``: verify
@@ -58,8 +68,10 @@ class Settings:
             Misconfigured: says what is wrong, never with the password in it.
         """
         try:
-            parts = urlsplit(url)
-            port = parts.port
+            # One URL for each host: the parser knows no lists of them.
+            several = [urlsplit(each) for each in _with_one_host(url)]
+            ports = [each.port or _PORT for each in several]
+            parts = several[0]
             pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
             if "@" in parts.path or "@" in parts.query:
                 # What stands before the @ is the rest of a login: / or ? began it too early.
@@ -83,15 +95,30 @@ class Settings:
         database = unquote(parts.path.removeprefix("/"))
         if "/" in database or "\0" in database or len(database) > 64:
             raise Misconfigured("the MySQL URL's path is not the name of a database")
+        names = [unquote(each.hostname or "") for each in several]
+        hosts = list(zip(names, ports, strict=True))
+        if len(hosts) > 1:
+            _check_hosts(hosts, options)
         return cls(
-            host=unquote(parts.hostname or "") or "localhost",
-            port=port or 3306,
+            host=names[0] or "localhost",
+            port=ports[0],
+            others=tuple(hosts[1:]),
             user=unquote(parts.username) if parts.username else None,
             password=unquote(parts.password or ""),
             database=database or None,
             tls=_tls(options),
             **{name: options.get(name) or None for name in _FILES},
         )
+
+    @property
+    def where(self) -> str:
+        """Host and port of the first host, or the socket: for messages."""
+        return self.unix_socket or _shown(self.host, self.port)
+
+    def each_host(self) -> "list[Settings]":
+        """The same for each host alone, in the URL's order."""
+        hosts = [(self.host, self.port), *self.others]
+        return [replace(self, host=host, port=port, others=()) for host, port in hosts]
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """What to check the server's certificate with; None for ``off`` and ``prefer``.
@@ -117,8 +144,30 @@ class Settings:
         return context
 
     def __str__(self) -> str:
-        where = self.unix_socket or f"{self.host}:{self.port}"
+        where = ",".join((self.where, *(_shown(*other) for other in self.others)))
         return f"mysql://{self.user or ''}@{where}/{self.database or ''}"
+
+
+def _with_one_host(url: str) -> list[str]:
+    """The URL for each of its hosts, in their order."""
+    found = _HOSTS.fullmatch(url)
+    if found is None:
+        return [url]
+    return [found["before"] + host + found["after"] for host in found["hosts"].split(",")]
+
+
+def _check_hosts(hosts: list[tuple[str, int]], options: dict[str, str]) -> None:
+    """Of several hosts: each is named, and named once."""
+    if not all(name for name, _ in hosts):
+        raise Misconfigured("the MySQL URL has an empty host: write host1:3306,host2:3306")
+    if len(set(hosts)) < len(hosts):
+        raise Misconfigured("the MySQL URL names the same host twice")
+    if options.get("unix_socket"):
+        raise Misconfigured("the MySQL URL has a unix_socket and several hosts: give one of them")
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _unusable(error: OSError, *files: str | None) -> Misconfigured:

@@ -54,6 +54,8 @@ NOT_BEGUN: Final = frozenset(
         1290,  # read_only: the connection leads to what is now a replica
         1792,  # Cannot execute statement in a READ ONLY transaction
         1836,  # Running in read-only mode
+        3098,  # The member of the group cannot write (group replication)
+        3100,  # The member of the group is not online: it undid the statement at COMMIT
     }
 )
 """Answers of a server that will not write, so nothing was handed out."""

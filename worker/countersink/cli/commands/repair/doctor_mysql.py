@@ -1,15 +1,17 @@
-"""Checks of ``countersink doctor`` on MySQL or MariaDB: variables, rights, TLS, schema, dead rows;
-what warns, what fails, and the advice for each. Nothing is changed."""
+"""Checks of ``countersink doctor`` on MySQL or MariaDB: each of several hosts, variables, rights,
+TLS, schema, dead rows; what warns, what fails, and the advice for each. Nothing is changed."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from countersink.cli.commands.repair.doctor import DoctorCheck, Finding
+from countersink.store import hosts
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.migrate import known_version, require_schema, schema_version
+from countersink.store.settings import Settings
 from countersink.store.sql import NOW_MS
 
 _NAMED: Final = 5
@@ -54,7 +56,10 @@ _UPDATES: Final = (
 def lines(url: str) -> Iterator[Finding]:
     """All lines about the database; the first alone when it cannot be reached."""
     try:
-        session = connect(url)
+        settings = Settings.parse(url)
+        if settings.others:
+            yield from _hosts(settings)
+        session = connect(settings)
     except SchemaMismatch as error:
         yield DoctorCheck("schema").fail(str(error), "run countersink migrate, which creates it")
         return
@@ -88,16 +93,52 @@ def ahead_ms(url: str) -> int | None:
         return None
 
 
-def _variables(session: Session) -> dict[str, str]:
-    names = ", ".join(f"'{name}'" for name in _VARIABLES)
+def _hosts(settings: Settings) -> Iterator[Finding]:
+    """A line for each host, and one about all that take writes."""
+    writers: dict[str, object] = {}
+    for host in settings.each_host():
+        check = DoctorCheck(f"mysql host {host.where}")
+        try:
+            with connect(host, database=False) as session:
+                variables = _variables(session, hosts.VARIABLES)
+                why_not = hosts.why_not(variables, session.query)
+                cluster = _cluster(session, variables)
+        except StoreError as error:
+            yield check.warn(
+                hosts.reason(error), "start it, or take it out of COUNTERSINK_MYSQL_URL"
+            )
+            continue
+        if why_not:
+            yield check.ok(f"not used: {why_not}")
+            continue
+        yield check.ok("not used: takes writes, but is not the first" if writers else "used")
+        writers[host.where] = cluster
+    if len(set(writers.values())) > 1:
+        yield DoctorCheck("mysql writers").fail(
+            f"{' and '.join(writers)} take writes and are no cluster: what one of them counts the"
+            " others do not have",
+            "SET GLOBAL read_only = 1 (MySQL: super_read_only) on all but one, and in my.cnf",
+        )
+
+
+def _cluster(session: Session, variables: dict[str, str]) -> object:
+    """What the server shares with those that hold the same rows, by themselves."""
+    if hosts.is_galera(variables):
+        return session.query("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_state_uuid'")[0][1]
+    # The same server may be in the URL by two of its names.
+    number = session.query("SELECT @@server_id")[0][0]
+    return variables.get("group_replication_group_name") or (*session.server, number)
+
+
+def _variables(session: Session, wanted: Sequence[str] = _VARIABLES) -> dict[str, str]:
+    names = ", ".join(f"'{name}'" for name in wanted)
     rows = session.query(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
     return {name.lower(): value for name, value in rows}
 
 
 def _writable(variables: dict[str, str]) -> Finding:
     for name in ("super_read_only", "read_only"):
-        # NO_LOCK and NO_LOCK_NO_ADMIN are MariaDB 12's further ways to say ON.
-        if variables.get(name, "OFF").upper() not in ("OFF", "0"):
+        if hosts.is_on(variables.get(name, "OFF")):
             return DoctorCheck("mysql writable").fail(
                 f"{name} is {variables[name]}: a replica?",
                 "point COUNTERSINK_MYSQL_URL at the primary",

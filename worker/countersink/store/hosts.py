@@ -1,0 +1,137 @@
+"""Which of the several hosts of a URL takes writes, the reasons why others do not (read only,
+Galera, Group Replication), and for how long a host that did not answer is asked last
+(``SILENT_S``)."""
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from countersink.store.errors import (
+    Misconfigured,
+    Refused,
+    SchemaMismatch,
+    StoreError,
+    Unavailable,
+)
+from countersink.store.settings import Settings
+
+SLOW_S: Final = 1.0
+"""A host that fails after more than so many seconds was silent."""
+SILENT_S: Final = 30.0
+"""For so many seconds a silent host is asked after the others, in this process."""
+
+Opened = TypeVar("Opened")
+Ask = Callable[[str], Sequence[tuple[Any, ...]]]
+"""Runs a query; its rows."""
+
+VARIABLES: Final = (
+    "read_only",
+    "super_read_only",
+    "wsrep_on",
+    "wsrep_provider",
+    "group_replication_group_name",
+)
+"""Variables of the server that :func:`why_not` looks at; it need not have them all."""
+_WSREP: Final = "SHOW GLOBAL STATUS WHERE Variable_name IN ('wsrep_ready', 'wsrep_cluster_status')"
+_MEMBERS: Final = (
+    "SELECT member_id = @@server_uuid, member_state, member_role"
+    " FROM performance_schema.replication_group_members"
+)
+
+_silent_until: Final[dict[str, float]] = {}
+
+
+def why_not(variables: Mapping[str, str], ask: Ask) -> str:
+    """Why the server takes no writes; empty: it does.
+
+    Asks nothing but of a member of a cluster, and of that one thing.
+
+    Args:
+        variables: those of :data:`VARIABLES` that it has.
+        ask: runs a query on it.
+    """
+    for name in ("super_read_only", "read_only"):
+        if is_on(variables.get(name, "OFF")):
+            return "read only"
+    if is_galera(variables):
+        status: dict[str, str] = dict(ask(_WSREP))
+        state = status.get("wsrep_cluster_status", "unknown")
+        if status.get("wsrep_ready") != "ON" or state != "Primary":
+            return f"a Galera node that is not ready (cluster status {state})"
+    if variables.get("group_replication_group_name"):
+        return _why_not_of_member(ask(_MEMBERS))
+    return ""
+
+
+def is_on(value: str) -> bool:
+    """Whether a variable is on; NO_LOCK and NO_LOCK_NO_ADMIN are MariaDB 12's ways to say so."""
+    return value.upper() not in ("OFF", "0")
+
+
+def is_galera(variables: Mapping[str, str]) -> bool:
+    """Whether the server is a node of a Galera cluster."""
+    provider = variables.get("wsrep_provider", "none")
+    return is_on(variables.get("wsrep_on", "OFF")) and provider not in ("", "none")
+
+
+def _why_not_of_member(members: Sequence[tuple[Any, ...]]) -> str:
+    own = [(str(state), str(role)) for is_own, state, role in members if is_own]
+    state, role = own[0] if own else ("OFFLINE", "")
+    if state != "ONLINE":
+        return f"a group member that is {state}"
+    if role != "PRIMARY":
+        return f"a group member that is {role}"
+    unreachable = sum(str(state) == "UNREACHABLE" for _, state, _ in members)
+    if 2 * unreachable >= len(members):
+        return "a group member that does not reach the majority"
+    return ""
+
+
+def first_of(settings: Settings, log_in: Callable[[Settings], Opened]) -> Opened:
+    """What ``log_in`` returns for the first host, in the URL's order, that takes writes.
+
+    Args:
+        settings: with several hosts.
+        log_in: given the settings of one host; raises Unavailable if it takes no writes.
+
+    Raises:
+        Unavailable: none does; the message names each host and why not.
+        Refused: each of them refuses the login.
+        Misconfigured, SchemaMismatch: as ``log_in``.
+    """
+    errors: dict[str, StoreError] = {}
+    for host in sorted(settings.each_host(), key=_is_silent):
+        began = time.monotonic()
+        try:
+            opened = log_in(host)
+        except (Misconfigured, SchemaMismatch):
+            raise
+        except StoreError as error:
+            errors[host.where] = error
+            if time.monotonic() - began > SLOW_S:
+                _silent_until[host.where] = time.monotonic() + SILENT_S
+        else:
+            _silent_until.pop(host.where, None)
+            return opened
+    reasons = [f"{each.where}: {reason(errors[each.where])}" for each in settings.each_host()]
+    if all(isinstance(error, Refused) for error in errors.values()):
+        raise Refused("; ".join(reasons), code=next(iter(errors.values())).code)
+    raise Unavailable("no host takes writes: " + "; ".join(reasons))
+
+
+def _is_silent(host: Settings) -> bool:
+    return time.monotonic() < _silent_until.get(host.where, 0.0)
+
+
+def reason(error: StoreError) -> str:
+    """In few words why a host could not be used."""
+    cause = error.__cause__
+    origin = getattr(cause, "original_exception", None) or getattr(cause, "__context__", None)
+    if isinstance(origin, ConnectionRefusedError):
+        return "refused the connection"
+    if isinstance(origin, TimeoutError):
+        return "did not answer in time"
+    if isinstance(origin, socket.gaierror):
+        return "this name has no address"
+    return str(error)
