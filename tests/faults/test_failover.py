@@ -24,7 +24,10 @@ from tests.support.waiting import eventually
 CHUNKS = 60
 SUM = "SELECT CAST(COALESCE(SUM(amount), 0) AS SIGNED) FROM counts.counter_slot"
 FAST = {
-    **{"batch_entries": 5, "batch_wait_ms": 20, "claim_idle_ms": 400, "claim_every_s": 0.1},
+    "batch_entries": 5,
+    "batch_wait_ms": 20,
+    "claim_idle_ms": 400,
+    "claim_every_s": 0.1,
     "stop_within_s": 40.0,  # longer than a frozen server is waited for
 }
 

@@ -29,6 +29,42 @@ def test_what_may_be_left_out() -> None:
     assert Settings.parse("mysql://[::1]:3307/d").host == "::1"
 
 
+def test_several_hosts() -> None:
+    read = Settings.parse("mysql://u:p,w@db1:3307,db2,[::1]:3308,[fe80::2]/counts?ssl=true")
+    assert (read.host, read.port, read.password) == ("db1", 3307, "p,w")
+    assert read.others == (("db2", 3306), ("::1", 3308), ("fe80::2", 3306))
+    assert str(read) == "mysql://u@db1:3307,db2:3306,[::1]:3308,[fe80::2]:3306/counts"
+    each = read.each_host()
+    assert [host.where for host in each] == ["db1:3307", "db2:3306", "[::1]:3308", "[fe80::2]:3306"]
+    assert {(host.others, host.tls, host.database) for host in each} == {((), "verify", "counts")}
+    assert Settings.parse("mysql://[::1],[::1]:3307/d").each_host()[1].host == "::1"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "says"),
+    [
+        ("db1,,db2", "empty host"),
+        (",db2", "empty host"),
+        ("db1,", "empty host"),
+        ("db1,:3307", "empty host"),
+        ("db1,db2,db1", "twice"),
+        ("db1,DB1:3306", "twice"),
+        ("[::1],[::1]:3306", "twice"),
+        ("db1:3306,db2:x", "malformed"),
+        ("db1,[::1", "malformed"),
+    ],
+)
+def test_wrong_hosts(hosts: str, says: str) -> None:
+    with pytest.raises(Misconfigured, match=says) as caught:
+        Settings.parse(f"mysql://u:s3cret@{hosts}/d")
+    assert "s3" not in str(caught.value)
+
+
+def test_a_socket_goes_with_one_host() -> None:
+    with pytest.raises(Misconfigured, match="unix_socket and several hosts"):
+        Settings.parse("mysql://db1,db2/d?unix_socket=/run/s.sock")
+
+
 @pytest.mark.parametrize(
     ("query", "tls"),
     [

@@ -33,15 +33,15 @@ _FORGET: Final[dict[Kind, tuple[str, ...]]] = {
 }
 _FOLLOW: Final[dict[Kind, tuple[str, ...]]] = {
     "mariadb": (
-        "CHANGE MASTER TO master_host = '127.0.0.1', master_port = {port}, master_user = 'root',"
-        " master_password = '{password}', master_use_gtid = slave_pos",
+        """CHANGE MASTER TO master_host = '127.0.0.1', master_port = {port},
+            master_user = 'root', master_password = '{password}', master_use_gtid = slave_pos""",
         "START SLAVE",
         "SET GLOBAL read_only = 1",
     ),
     "mysql": (
-        "CHANGE REPLICATION SOURCE TO source_host = '127.0.0.1', source_port = {port},"
-        " source_user = 'root', source_password = '{password}', source_auto_position = 1,"
-        " get_source_public_key = 1",
+        """CHANGE REPLICATION SOURCE TO source_host = '127.0.0.1', source_port = {port},
+            source_user = 'root', source_password = '{password}', source_auto_position = 1,
+            get_source_public_key = 1""",
         "START REPLICA",
         "SET GLOBAL super_read_only = 1",
     ),

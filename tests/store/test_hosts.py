@@ -1,0 +1,238 @@
+"""A URL with several hosts: which one a session goes to, and what is said if none takes writes."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from countersink.cli.servers import Kind, MySQLServer
+from countersink.store import Store, connection, hosts
+from countersink.store.connection import connect
+from countersink.store.errors import (
+    ReadInterrupted,
+    Refused,
+    SchemaMismatch,
+    StoreError,
+    Unavailable,
+)
+from countersink.store.migrate import migrate
+from countersink.store.sessions import KeptSession, Pool
+from tests.support.databases import new_name
+from tests.support.factories import MySQLFactory
+from tests.support.proxies import MySQLProxy
+from tests.support.replication import ask, port_of, run
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def started(servers_directory: Path, server_kind: Kind) -> Iterator[tuple[MySQLServer, ...]]:
+    """Two servers that know nothing of each other, and a user who may not write where it is
+    forbidden.
+    """
+    with MySQLFactory(servers_directory, server_kind) as make:
+        both = make(fast=True), make(fast=True)
+        for server in both:
+            run(server, "CREATE USER app@'%' IDENTIFIED BY 'geheim'")
+            run(server, "GRANT ALL ON `test\\_%`.* TO app@'%'")
+        yield both
+
+
+@pytest.fixture
+def first(started: tuple[MySQLServer, ...]) -> Iterator[MySQLServer]:
+    """The first host of the URL; it takes writes."""
+    yield started[0]
+    run(started[0], "SET GLOBAL read_only = 0")
+
+
+@pytest.fixture
+def second(started: tuple[MySQLServer, ...]) -> Iterator[MySQLServer]:
+    """The second one; it takes writes, too."""
+    yield started[1]
+    run(started[1], "SET GLOBAL read_only = 0")
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test learns of hosts is forgotten."""
+    monkeypatch.setattr(hosts, "_silent_until", {})
+
+
+def url_of(*ports: int, database: str = "") -> str:
+    listed = ",".join(f"127.0.0.1:{port}" for port in ports)
+    return f"mysql://app:geheim@{listed}/{database}"
+
+
+def port(url: str) -> int:
+    with connect(url, database=False) as session:
+        return port_of(session)
+
+
+@contextmanager
+def unused_port() -> Iterator[int]:
+    """Where nobody listens: connections are refused."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def test_the_first_in_the_urls_order_that_takes_writes(
+    first: MySQLServer, second: MySQLServer
+) -> None:
+    url = url_of(first.port, second.port)
+    assert port(url) == first.port
+    assert port(url_of(second.port, first.port)) == second.port
+    run(first, "SET GLOBAL read_only = 1")
+    assert port(url) == second.port
+    run(first, "SET GLOBAL read_only = 0")
+    assert port(url) == first.port
+    with unused_port() as nobody:
+        assert port(url_of(nobody, second.port, first.port)) == second.port
+
+
+def test_no_host_takes_writes(first: MySQLServer) -> None:
+    run(first, "SET GLOBAL read_only = 1")
+    with unused_port() as nobody, pytest.raises(Unavailable) as caught:
+        connect(url_of(nobody, first.port), database=False)
+    assert str(caught.value) == (
+        f"no host takes writes: 127.0.0.1:{nobody}: refused the connection;"
+        f" 127.0.0.1:{first.port}: read only"
+    )
+
+
+def test_a_login_that_all_refuse_is_refused(first: MySQLServer, second: MySQLServer) -> None:
+    url = url_of(first.port, second.port).replace("geheim", "falsch")
+    with pytest.raises(Refused, match=f"{first.port}: .*password.*{second.port}: ") as caught:
+        connect(url, database=False)
+    assert caught.value.code == 1045
+
+
+def test_one_host_is_asked_nothing_more(first: MySQLServer) -> None:
+    with MySQLProxy.to(first.url) as proxy, MySQLProxy.to(first.url) as other:
+        assert port(url_of(proxy.port)) == first.port
+        alone = [request.text for request in proxy.seen]
+        assert len(alone) == 5  # the driver's, three of ours, and the test's
+        assert not any("read_only" in text or "wsrep" in text for text in alone)
+        proxy.seen.clear()
+        assert port(url_of(proxy.port, other.port)) == first.port
+        assert len(proxy.seen) == 5  # one of them asks for more
+        assert not other.seen
+
+
+def test_the_database_is_made_where_writes_go(first: MySQLServer, second: MySQLServer) -> None:
+    name = new_name()
+    url = url_of(first.port, second.port, database=name)
+    run(first, "SET GLOBAL read_only = 1")
+    with pytest.raises(SchemaMismatch, match="countersink migrate"):
+        connect(url)
+    assert migrate(url)
+    assert not ask(first, f"SHOW DATABASES LIKE '{name}'")
+    with Store(url) as store:
+        assert store.counters.list() == []
+
+
+def test_a_session_moves_when_its_server_becomes_read_only(
+    first: MySQLServer, second: MySQLServer
+) -> None:
+    name = new_name()
+    url = url_of(first.port, second.port, database=name)
+    for server in (first, second):
+        migrate(url_of(server.port, database=name))
+    kept = KeptSession(partial(connect, url))
+    write = "INSERT INTO lease VALUES ('x', '', 1, 0)"
+    assert port_of(kept()) == first.port
+    run(first, "SET GLOBAL read_only = 1")
+    with pytest.raises(Unavailable) as caught:
+        kept().execute(write)
+    assert caught.value.code == 1290
+    assert kept().execute(write) == 1
+    assert port_of(kept()) == second.port
+    run(first, "SET GLOBAL read_only = 0")  # it is back: who has a session keeps it
+    assert port_of(kept()) == second.port
+    kept.close()
+
+
+def test_sessions_that_read_move_after_a_while(
+    first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(
+        partial(
+            connect, url_of(first.port, second.port), database=False, isolation="REPEATABLE READ"
+        )
+    )
+    assert pool.read(port_of) == first.port
+    run(first, "SET GLOBAL read_only = 1")
+    assert pool.read(port_of) == first.port  # nothing tells
+    pool.close()
+    monkeypatch.setattr(connection, "MOVE_S", 0.0)
+    run(first, "SET GLOBAL read_only = 0")
+    assert pool.read(port_of) == first.port
+    run(first, "SET GLOBAL read_only = 1")
+    assert pool.read(port_of) == second.port
+    pool.close()
+
+
+def test_a_statement_is_ended_on_the_server_where_it_runs(
+    first: MySQLServer, second: MySQLServer
+) -> None:
+    run(first, "SET GLOBAL read_only = 1")
+    with connect(url_of(first.port, second.port), database=False) as session:
+        run(first, "SET GLOBAL read_only = 0")  # where a new session would go
+        errors: list[StoreError] = []
+
+        def wait() -> None:
+            try:
+                session.query("SELECT SLEEP(60)")
+            except StoreError as error:
+                errors.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        listed = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%SLEEP(60)'"
+        eventually(lambda: ask(second, listed)[0][0] == 1)
+        session.interrupt()
+        waiting.join(20.0)
+    assert type(errors[0]) is ReadInterrupted
+
+
+@contextmanager
+def silent_host() -> Iterator[tuple[int, Callable[[], int]]]:
+    """A port that takes connections and says nothing, and how many it has taken."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        taken: list[socket.socket] = []
+
+        def number() -> int:
+            while True:
+                try:
+                    taken.append(listener.accept()[0])
+                except BlockingIOError:
+                    return len(taken)
+
+        yield listener.getsockname()[1], number
+        for each in taken:
+            each.close()
+
+
+def test_a_host_that_does_not_answer_is_left_and_asked_last_for_a_while(
+    first: MySQLServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr(hosts, "SLOW_S", 0.2)
+    with silent_host() as (silent, connections):
+        url = url_of(silent, first.port)
+        assert port(url) == port(url) == first.port
+        assert connections() == 1
+        run(first, "SET GLOBAL read_only = 1")
+        told = f"{silent}: did not answer in time; .*{first.port}: read only"
+        with pytest.raises(Unavailable, match=told):
+            connect(url, database=False)  # the order of the URL, whatever was asked first
+        assert connections() == 2
+        run(first, "SET GLOBAL read_only = 0")
+        monkeypatch.setattr(hosts, "SILENT_S", 0.0)
+        hosts._silent_until.clear()
+        assert port(url) == port(url) == first.port
+        assert connections() == 4
