@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from countersink.cli.commands.repair.doctor_redis import clock
+from countersink.cli.servers.base import free_port
 from countersink.store.connection import connect as connect_mysql
 from countersink.stream.connection import command, connect
 from tests.cli.command import Result, Servers, call
@@ -213,6 +214,33 @@ def test_what_mysql_is_set_to(redis_url: str, own_mysql_server: MySQLFactory) ->
     with connect_mysql(servers.mysql_url) as session:
         session.execute("SET GLOBAL read_only = ON")
     assert statuses(asked(servers))["mysql writable"] == "fail"
+
+
+def test_each_of_several_hosts(redis_url: str, own_mysql_server: MySQLFactory) -> None:
+    first, second = own_mysql_server(fast=True), own_mysql_server(fast=True)
+    one, two, away = (f"127.0.0.1:{port}" for port in (first.port, second.port, free_port()))
+    url = f"mysql://root:{first.password}@{one},{two},{away}/doctored"
+    servers = Servers(redis_url, url)
+    assert servers.call("migrate").status == 0
+    found = lines(asked(servers))
+    assert found[f"mysql host {one}"]["found"] == "used"
+    assert found[f"mysql host {two}"]["found"] == "not used: takes writes, but is not the first"
+    assert found[f"mysql host {away}"]["status"] == "warn"
+    assert found[f"mysql host {away}"]["found"] == "refused the connection"
+    assert found["mysql writers"]["status"] == "fail"
+    assert f"{one} and {two} take writes" in found["mysql writers"]["found"]
+    with connect_mysql(second.url, database=False) as session:
+        session.execute("SET GLOBAL read_only = 1")
+    found = lines(asked(servers))
+    assert found[f"mysql host {two}"]["status"] == "ok"
+    assert found[f"mysql host {two}"]["found"] == "not used: read only"
+    assert "mysql writers" not in found
+    assert found["schema"]["status"] == found["mysql writable"]["status"] == "ok"
+    with connect_mysql(first.url, database=False) as session:
+        session.execute("SET GLOBAL read_only = 1")
+    found = lines(asked(servers))
+    assert found["mysql"]["status"] == "fail"
+    assert f"no host takes writes: {one}: read only; {two}: read only" in found["mysql"]["found"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from countersink.cli.app import GROUPS, app
 from countersink.cli.entry import SERVER_MODULES
+from countersink.cli.errors import remember_password, scrub
 from tests.cli.command import Servers, call, countersink, environment, one_sentence
 from tests.producers.tailing import write
 from tests.support.processes import COUNTERSINK
@@ -215,8 +216,9 @@ def test_ctrl_c_ends_it_quietly_with_130(servers: Servers) -> None:
     assert error == b""
 
 
-def test_debug_shows_the_traceback_without_the_password() -> None:
-    url = "mysql://root:pass%23word@127.0.0.1:1/x"
+@pytest.mark.parametrize("hosts", ["127.0.0.1:1", "127.0.0.1:1,[::1]:1"])
+def test_debug_shows_the_traceback_without_the_password(hosts: str) -> None:
+    url = f"mysql://root:pass%23word@{hosts}/x"
     quiet = countersink("migrate", "--mysql-url", url)
     loud = countersink("migrate", "--mysql-url", url, COUNTERSINK_DEBUG="1")
     assert quiet.status == loud.status == 1
@@ -224,6 +226,13 @@ def test_debug_shows_the_traceback_without_the_password() -> None:
     assert loud.err.splitlines()[-1] == quiet.err.strip()
     for secret in ("pass%23word", "pass#word"):
         assert secret not in loud.err + quiet.err
+
+
+@pytest.mark.parametrize("hosts", ["db1", "[::1]:1", "db1,[::1]:1,db2", "[::1]:1,db2"])
+def test_the_password_of_a_url_is_in_no_message(hosts: str) -> None:
+    remember_password(f"mysql://user:in%23visible@{hosts}/x")
+    assert scrub(f"mysql://user:other@{hosts}/x") == f"mysql://user:***@{hosts}/x"
+    assert scrub("said in#visible, in%23visible") == "said ***, ***"
 
 
 @pytest.mark.parametrize("arguments", [[], ["sequence"]])

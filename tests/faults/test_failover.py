@@ -101,6 +101,8 @@ def test_the_primary_is_killed_and_comes_back_as_a_replica(
 
 def test_the_primary_is_made_read_only(running: Run, pair: ReplicatedPair) -> None:
     pair.read_only(pair.primary, True)
+    told = f"{pair.primary.port}: read only; 127.0.0.1:{pair.replica.port}: read only"
+    eventually(lambda: any(told in worker.output() for worker in running.workers))
     pair.promote()
     running.finish()
     assert ask(pair.primary, SUM)[0][0] < CHUNKS * CHUNK

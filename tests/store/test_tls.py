@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from countersink.cli.servers.base import free_port
 from countersink.store.connection import connect
 from countersink.store.errors import Refused, Unavailable
 from tests.support.factories import MySQLFactory
@@ -82,6 +83,19 @@ def test_a_server_with_another_hosts_certificate(
         connect(f"{url}?ssl_ca={tmp_path}/ca.pem", database=False)
     assert _cipher(f"{url}?ssl_ca={tmp_path}/ca.pem&ssl_verify=ca")
     assert _cipher(f"{url}?ssl=true&ssl_verify=false")
+
+
+def test_of_several_hosts_the_name_of_the_connected_one_is_verified(
+    own_mysql_server: MySQLFactory, tmp_path: Path
+) -> None:
+    server = own_mysql_server(fast=True, extra=_server_options(tmp_path, "127.0.0.1"))
+    login, option = server.url.rpartition("@")[0], f"?ssl_ca={tmp_path}/ca.pem"
+    nobody = free_port()
+    right = f"{login}@localhost:{nobody},127.0.0.1:{server.port}/{option}"
+    assert _cipher(right)
+    wrong = f"{login}@127.0.0.1:{nobody},localhost:{server.port}/{option}"
+    with pytest.raises(Unavailable, match="localhost:.*does not verify"):
+        connect(wrong, database=False)
 
 
 def test_a_broken_connection_leaves_the_others_of_its_thread_alone(
