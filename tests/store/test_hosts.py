@@ -185,7 +185,7 @@ def test_a_statement_is_ended_on_the_server_where_it_runs(
 
         def wait() -> None:
             try:
-                session.query("SELECT SLEEP(60)")
+                session.query("SELECT 1 WHERE SLEEP(60)")
             except StoreError as error:
                 errors.append(error)
 
