@@ -4,7 +4,8 @@
 --     mysql < grants.sql
 --
 -- A process is given its user by COUNTERSINK_MYSQL_URL. Rights of applications that count in their own transactions are in
--- docs/transactions.md, those of tracked tables in docs/row-counts.md.
+-- docs/transactions.md, those of tracked tables in docs/row-counts.md. With Group Replication and a URL with several hosts each user
+-- needs SELECT ON `performance_schema`.`replication_group_members`, too.
 
 -- countersink migrate: creates and changes tables; for the moment of an upgrade.
 CREATE USER 'countersink_migrate'@'%' IDENTIFIED BY 'change me: migrate';

@@ -236,3 +236,46 @@ def test_a_host_that_does_not_answer_is_left_and_asked_last_for_a_while(
         hosts._silent_until.clear()
         assert port(url) == port(url) == first.port
         assert connections() == 4
+
+
+GROUP = "group_replication_group_name"
+GALERA = {"wsrep_on": "ON", "wsrep_provider": "/usr/lib/galera/libgalera_smm.so"}
+PRIMARY, SECONDARY, GONE = (
+    (1, "ONLINE", "PRIMARY"),
+    (0, "ONLINE", "SECONDARY"),
+    (0, "UNREACHABLE", "SECONDARY"),
+)
+
+
+@pytest.mark.parametrize(
+    ("variables", "rows", "says"),
+    [
+        ({"read_only": "OFF"}, None, ""),
+        ({"read_only": "OFF", "super_read_only": "ON"}, None, "read only"),
+        ({"read_only": "NO_LOCK"}, None, "read only"),
+        ({"wsrep_on": "ON", "wsrep_provider": "none"}, None, ""),
+        (GALERA, [("wsrep_ready", "ON"), ("wsrep_cluster_status", "Primary")], ""),
+        (GALERA, [("wsrep_ready", "OFF"), ("wsrep_cluster_status", "Primary")], "not ready"),
+        (GALERA, [("wsrep_ready", "ON"), ("wsrep_cluster_status", "non-Primary")], "non-Primary"),
+        ({GROUP: ""}, None, ""),
+        ({GROUP: "g"}, [PRIMARY, SECONDARY, GONE], ""),
+        ({GROUP: "g"}, [PRIMARY, GONE], "does not reach the majority"),
+        ({GROUP: "g"}, [PRIMARY, SECONDARY, GONE, GONE], "does not reach the majority"),
+        ({GROUP: "g"}, [(1, "ONLINE", "SECONDARY"), (0, "ONLINE", "PRIMARY")], "is SECONDARY"),
+        ({GROUP: "g"}, [(1, "RECOVERING", "PRIMARY")], "is RECOVERING"),
+        ({GROUP: "g"}, [(0, "OFFLINE", "")], "is OFFLINE"),
+    ],
+)
+def test_what_servers_say_of_themselves(
+    variables: dict[str, str], rows: list[tuple[object, ...]] | None, says: str
+) -> None:
+    asked: list[str] = []
+
+    def answer(sql: str) -> list[tuple[object, ...]]:
+        asked.append(sql)
+        return rows or []
+
+    found = hosts.why_not(variables, answer)
+    assert says in found
+    assert bool(found) == bool(says)
+    assert len(asked) == (rows is not None)  # of a server that is in no cluster, nothing

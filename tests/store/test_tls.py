@@ -94,7 +94,7 @@ def test_of_several_hosts_the_name_of_the_connected_one_is_verified(
     right = f"{login}@localhost:{nobody},127.0.0.1:{server.port}/{option}"
     assert _cipher(right)
     wrong = f"{login}@127.0.0.1:{nobody},localhost:{server.port}/{option}"
-    with pytest.raises(Unavailable, match="localhost:.*does not verify"):
+    with pytest.raises(Unavailable, match=r"localhost:.*does not verify"):
         connect(wrong, database=False)
 
 

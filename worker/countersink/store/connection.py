@@ -77,8 +77,8 @@ _ASKED: Final = (
     *("transaction_isolation", "tx_isolation", "hostname", "port"),
 )
 MOVE_S: Final = 10.0
-"""With several hosts: seconds after which a session that only reads is not kept any longer. When
-its node becomes a replica no error tells."""
+"""With several hosts: seconds after which a session that threads share is not kept any longer. Who
+only reads gets no error when the server becomes a replica."""
 
 
 @dataclass(eq=False, repr=False)
@@ -95,7 +95,7 @@ class Session:
         group: counters that are read together, see :mod:`countersink.store.totals.many_counters`.
         server: what the server calls itself: host and port.
         where: the host that it is connected to, and how to log in.
-        keep_until: on the monotonic clock; whoever only reads opens another one then.
+        keep_until: on the monotonic clock; threads that share sessions open another one then.
         interrupted: :meth:`interrupt` was called: it is good for nothing but to be closed.
     """
 

@@ -245,7 +245,8 @@ class SharedSessions:
                 if not self._kept:
                     return None
                 since, session = self._kept.pop()
-            if self._usable(session, time.monotonic() - since):
+            now = time.monotonic()
+            if now < session.keep_until and self._usable(session, now - since):
                 return session
             session.close()
 
@@ -280,7 +281,7 @@ class SharedSessions:
 
 
 def _is_fresh(session: Session, idle: float) -> bool:
-    return idle < _FRESH_SECONDS and time.monotonic() < session.keep_until
+    return idle < _FRESH_SECONDS
 
 
 class Pool:
