@@ -33,7 +33,6 @@ VARIABLES: Final = (
     "group_replication_group_name",
 )
 """Variables of the server that :func:`why_not` looks at; it need not have them all."""
-_WSREP: Final = "SHOW GLOBAL STATUS WHERE Variable_name IN ('wsrep_ready', 'wsrep_cluster_status')"
 _MEMBERS: Final = (
     "SELECT member_id = @@server_uuid, member_state, member_role"
     " FROM performance_schema.replication_group_members"
@@ -45,7 +44,7 @@ _silent_until: Final[dict[str, float]] = {}
 def why_not(variables: Mapping[str, str], ask: Ask) -> str:
     """Why the server takes no writes; empty: it does.
 
-    Asks nothing but of a member of a cluster, and of that one thing.
+    Asks nothing but of a member of a group, and of that one thing.
 
     Args:
         variables: those of :data:`VARIABLES` that it has.
@@ -54,11 +53,11 @@ def why_not(variables: Mapping[str, str], ask: Ask) -> str:
     for name in ("super_read_only", "read_only"):
         if is_on(variables.get(name, "OFF")):
             return "read only"
-    if is_galera(variables):
-        status: dict[str, str] = dict(ask(_WSREP))
-        state = status.get("wsrep_cluster_status", "unknown")
-        if status.get("wsrep_ready") != "ON" or state != "Primary":
-            return f"a Galera node that is not ready (cluster status {state})"
+    provider = variables.get("wsrep_provider", "none")
+    if is_on(variables.get("wsrep_on", "OFF")) and provider not in ("", "none"):
+        # All of its nodes take writes, and share locks do not reach from one to another: processes
+        # that came to different ones would count wrongly.
+        return "a Galera node, to which a URL with several hosts does not go: name one node alone"
     if variables.get("group_replication_group_name"):
         return _why_not_of_member(ask(_MEMBERS))
     return ""
@@ -69,12 +68,6 @@ def is_on(value: str) -> bool:
     return value.upper() not in ("OFF", "0")
 
 
-def is_galera(variables: Mapping[str, str]) -> bool:
-    """Whether the server is a node of a Galera cluster."""
-    provider = variables.get("wsrep_provider", "none")
-    return is_on(variables.get("wsrep_on", "OFF")) and provider not in ("", "none")
-
-
 def _why_not_of_member(members: Sequence[tuple[Any, ...]]) -> str:
     own = [(str(state), str(role)) for is_own, state, role in members if is_own]
     state, role = own[0] if own else ("OFFLINE", "")
@@ -82,6 +75,8 @@ def _why_not_of_member(members: Sequence[tuple[Any, ...]]) -> str:
         return f"a group member that is {state}"
     if role != "PRIMARY":
         return f"a group member that is {role}"
+    if sum(str(role) == "PRIMARY" for _, _, role in members) > 1:
+        return "a member of a group with several primaries: set single-primary mode"
     unreachable = sum(str(state) == "UNREACHABLE" for _, state, _ in members)
     if 2 * unreachable >= len(members):
         return "a group member that does not reach the majority"

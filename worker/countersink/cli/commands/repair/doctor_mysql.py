@@ -123,8 +123,6 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
 
 def _cluster(session: Session, variables: dict[str, str]) -> object:
     """What the server shares with those that hold the same rows, by themselves."""
-    if hosts.is_galera(variables):
-        return session.query("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_state_uuid'")[0][1]
     # The same server may be in the URL by two of its names.
     number = session.query("SELECT @@server_id")[0][0]
     return variables.get("group_replication_group_name") or (*session.server, number)
@@ -178,7 +176,8 @@ def _durability(variables: dict[str, str]) -> Iterator[Finding]:
     if variables.get("wsrep_on") == "ON":
         yield check.warn(
             "a Galera cluster",
-            "let all workers write to one node: lost races are rerun, and cost time",
+            "let all processes write through one node: row locks do not reach the others, so that"
+            " counts could be wrong",
         )
 
 
