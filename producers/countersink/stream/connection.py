@@ -1,5 +1,6 @@
-"""Connections to Redis: URLs and their errors, TLS, the socket timeout of processes
-(``SOCKET_TIMEOUT``), no resending by the client, and URLs without passwords for logs.
+"""Connections to Redis and Valkey: URLs and their errors (Sentinel: ``stream/sentinel.py``), TLS,
+the socket timeout of processes (``SOCKET_TIMEOUT``), no resending by the client, and URLs without
+passwords for logs.
 
 redis-py retries a lost command up to 10 times by default: one XADD whose reply was lost would be
 sent 11 times. Here every command is sent once; whoever sends it knows what a repetition would mean.
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 import redis
 from redis._parsers import _RESP2Parser
@@ -19,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from countersink.stream.errors import StreamMisconfigured, translate
+from countersink.stream.sentinel import sentinel_client
 
 SOCKET_TIMEOUT: Final = 5.0
 """Seconds until a silent server counts as gone; a BLOCK must stay below it."""
@@ -30,7 +32,7 @@ _WITHOUT_NAME: Final[dict[str, Any]] = (
     if "driver_info" in signature(redis.Redis.__init__).parameters
     else {"lib_name": None, "lib_version": None}
 )
-_SCHEMES = ("redis", "rediss", "unix")
+_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 _RAW_REPLIES = ("XREADGROUP", "XRANGE", "XPENDING")
 """Commands whose replies stay lists: redis-py's dicts would drop a repeated field."""
 
@@ -38,7 +40,9 @@ _RAW_REPLIES = ("XREADGROUP", "XRANGE", "XPENDING")
 def connect(
     url: str, *, socket_timeout: float = SOCKET_TIMEOUT, client_name: str | None = None
 ) -> redis.Redis:
-    """A client for ``url`` (``redis://``, ``rediss://`` with the certificate verified, ``unix://``).
+    """A client for ``url`` (``redis://``, ``rediss://`` with the certificate verified, ``unix://``;
+    ``redis+sentinel://`` and ``rediss+sentinel://``: the master that the sentinels name; ``valkey``
+    instead of ``redis`` means the same).
 
     Nothing is sent until the first command. Replies are bytes (RESP 2); those of XREADGROUP,
     XRANGE and XPENDING are the nested lists of the protocol. No command is ever sent
@@ -47,37 +51,45 @@ def connect(
     Raises:
         StreamMisconfigured: the URL cannot be used; the message says why, without the password.
     """
-    scheme = url.partition("://")[0] if "://" in url else ""
-    if scheme == "redis+cluster":
+    scheme, rest = _split(url)
+    if is_cluster(url):
         raise StreamMisconfigured(
             "redis+cluster:// is not supported by this version: use redis:// to one server"
         )
     if scheme not in _SCHEMES:
         raise StreamMisconfigured(
-            f"{redact(url)!r} is not a Redis URL: it begins with redis://, rediss:// or unix://"
+            f"{redact(url)!r} is not a Redis URL: it begins with redis://, rediss://, unix:// or"
+            " redis+sentinel://"
         )
+    tls = scheme.startswith("rediss")
+    options: dict[str, Any] = {
+        "socket_timeout": socket_timeout,
+        "socket_connect_timeout": socket_timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_timeout": False,
+        "protocol": 2,
+        "decode_responses": False,
+        "health_check_interval": 0,
+        "client_name": client_name,
+        **_WITHOUT_NAME,
+        # eventlet takes select.poll away, which the parser in C calls if redis was imported
+        # before that.
+        **({} if hasattr(select, "poll") else {"parser_class": _RESP2Parser}),
+        # redis-py before 6 looks at the certificate and not at the name in it.
+        **({"ssl_check_hostname": True} if tls else {}),
+    }
     try:
-        if scheme != "unix" and re.fullmatch(r"/?\d*", urlsplit(url).path) is None:
-            # redis-py would use database 0 without a word.
-            raise ValueError("the path of a Redis URL is the number of a database")
-        client = redis.Redis.from_url(
-            url,
-            socket_timeout=socket_timeout,
-            socket_connect_timeout=socket_timeout,
-            retry=Retry(NoBackoff(), 0),
-            retry_on_timeout=False,
-            protocol=2,
-            decode_responses=False,
-            health_check_interval=0,
-            client_name=client_name,
-            **_WITHOUT_NAME,
-            # eventlet takes select.poll away, which the parser in C calls if redis was imported
-            # before that.
-            **({} if hasattr(select, "poll") else {"parser_class": _RESP2Parser}),
-            # redis-py before 6 looks at the certificate and not at the name in it.
-            **({"ssl_check_hostname": True} if scheme == "rediss" else {}),
-        )
-    except (ValueError, TypeError) as error:
+        if scheme.endswith("+sentinel"):
+            client = sentinel_client(rest, options, tls=tls, socket_timeout=socket_timeout)
+        else:
+            if scheme != "unix" and re.fullmatch(r"/?\d*", urlsplit(url).path) is None:
+                # redis-py would use database 0 without a word.
+                raise ValueError("the path of a Redis URL is the number of a database")
+            client = redis.Redis.from_url(f"{scheme}://{rest}", **options)
+        # Options that no connection has would be found at the first command only.
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)
+    except (ValueError, TypeError, redis.RedisError) as error:
         raise StreamMisconfigured(f"the Redis URL {redact(url)!r} is malformed") from error
     for command in _RAW_REPLIES:
         client.set_response_callback(command, _raw)
@@ -113,18 +125,34 @@ def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
         return execute(*arguments)
 
 
+def is_cluster(url: str) -> bool:
+    """Whether it is the URL of a Redis Cluster."""
+    return _split(url)[0] in ("redis+cluster", "rediss+cluster")
+
+
+def _split(url: str) -> tuple[str, str]:
+    """The scheme in Redis's spelling, and what follows ``://``."""
+    scheme, divider, rest = url.partition("://")
+    return (re.sub(r"^valkey(?=s?($|\+))", "redis", scheme), rest) if divider else ("", url)
+
+
 def redact(url: str) -> str:
     """``url`` with its password, and any in its query, replaced by ``***``."""
-    scheme, _, rest = url.partition("://")
-    try:
-        parts = urlsplit(url)
-        secret = parts.password
-    except ValueError:
-        return f"{scheme}://***"
-    if secret is None and "@" in rest:
+    scheme, divider, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
+    # The query first: an @ in a password there does not end a user's name.
+    place, mark, query = rest.partition("?")
+    rest = place + mark + "&".join(map(_redacted, query.split("&")))
+    netloc = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in rest[len(netloc) :]:
         # A password with an unquoted / ? or #: no parser finds it, so all before the @ goes.
-        return f"{scheme}://***@{rest.rpartition('@')[2]}"
-    if secret is not None:
-        userinfo, _, rest = parts.netloc.rpartition("@")
-        parts = parts._replace(netloc=f"{userinfo.partition(':')[0]}:***@{rest}")
-    return re.sub(r"(?i)(password=)[^&]*", r"\1***", parts.geturl())
+        rest = f"***@{rest.rpartition('@')[2]}"
+    else:
+        userinfo, at, hosts = netloc.rpartition("@")
+        user, colon, _ = userinfo.partition(":")
+        rest = user + (colon and ":***") + at + hosts + rest[len(netloc) :]
+    return scheme + divider + rest
+
+
+def _redacted(pair: str) -> str:
+    name, equals, _ = pair.partition("=")
+    return f"{name}=***" if equals and "password" in unquote_plus(name).lower() else pair

@@ -12,6 +12,7 @@ redis-py's exceptions end here: :func:`translate` maps each of them, and keeps i
 """
 
 import redis.exceptions as driver
+from redis.sentinel import MasterNotFoundError, SlaveNotFoundError
 
 
 class StreamError(Exception):
@@ -65,8 +66,11 @@ def translate(error: Exception) -> StreamError:
     # A server that is loading answers with an error that redis-py calls a lost connection.
     if isinstance(error, (*_TRANSIENT, driver.BusyLoadingError)):
         return StreamUnavailable(f"Redis does not serve: {text}")
+    if isinstance(error, (MasterNotFoundError, SlaveNotFoundError)):
+        return StreamUnavailable(f"Redis Sentinel: {text}")
     if isinstance(error, driver.ResponseError):
-        if text.startswith(_TRANSIENT_PREFIXES):
+        # Before Redis 7 the answer to a script begins otherwise.
+        if text.startswith(_TRANSIENT_PREFIXES) or "-READONLY " in text:
             return StreamUnavailable(f"Redis does not serve: {text}")
         return StreamMisconfigured(f"Redis refuses: {text}")
     return StreamUnavailable(f"Redis cannot be reached: {text}")

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_plus
 
 import click
 
@@ -178,15 +178,18 @@ _passwords: Final[set[str]] = set()
 
 
 def remember_password(url: str) -> None:
-    """Note the password in ``url``, as written and unquoted, for :func:`scrub`."""
-    try:
-        # Without the hosts: the parser knows no lists of them.
-        password = urlsplit(re.sub(r"(://[^/?#]*@)[^/?#]*", r"\1host", url, count=1)).password
-    except ValueError:
-        return
+    """Note the passwords in ``url``, as written and unquoted, for :func:`scrub`."""
+    place, _, query = url.partition("?")
+    # Not urlsplit: it knows no lists of hosts.
+    netloc = place.partition("://")[2].partition("/")[0]
+    passwords = [netloc.rpartition("@")[0].partition(":")[2]]
+    for pair in query.split("&"):
+        name, _, value = pair.partition("=")
+        if "password" in unquote(name).lower():
+            passwords += [value, unquote_plus(value)]
     # A very short one would blank out innocent text; its URL is caught by its form.
-    for secret in (password, unquote(password or "")):
-        if secret and len(secret) >= 4:
+    for secret in {*passwords, *map(unquote, passwords)}:
+        if len(secret) >= 4:
             _passwords.add(secret)
 
 

@@ -175,7 +175,9 @@ def _url(flag: str, help: str) -> Callable[[Decorated], Decorated]:
     )
 
 
-redis_url: Final = _url("--redis-url", "The queue: redis://, rediss:// or unix://.")
+redis_url: Final = _url(
+    "--redis-url", "The queue: redis://, rediss://, unix:// or redis+sentinel://."
+)
 mysql_url: Final = _url("--mysql-url", "The database: mysql://user:password@host:3306/database.")
 jobs_redis_url: Final = _url(
     "--jobs-redis-url",
@@ -185,8 +187,10 @@ jobs_redis_url: Final = _url(
 
 def jobs_queue(redis_url: str | None, jobs_redis_url: str | None) -> str:
     """The URL of the Redis for the scheduled jobs; wrong usage if there is none, or a cluster."""
+    from countersink.stream.connection import is_cluster
+
     url = jobs_redis_url or needed(redis_url, "redis")
-    if url.startswith("redis+cluster:"):
+    if is_cluster(url):
         raise Misuse(
             "the scheduled jobs cannot use a Redis Cluster, since RQ cannot: set"
             " COUNTERSINK_JOBS_REDIS_URL to the URL of a single Redis"

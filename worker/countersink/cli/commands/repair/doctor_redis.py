@@ -1,5 +1,5 @@
-"""Checks of ``countersink doctor`` on Redis: version, role, memory, persistence, rights, queue,
-clocks; what warns, what fails (limits), and the advice for each. Nothing is written."""
+"""Checks of ``countersink doctor`` on Redis: version, role, sentinels, memory, persistence, rights,
+queue, clocks; what warns, what fails (limits), and the advice for each. Nothing is written."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,13 @@ from countersink.stream.clock import offset_ms
 from countersink.stream.connection import command, mapped
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP, PARTITIONS_KEY, applied_key, stream_key, worker_key
+from countersink.stream.sentinel import watched
 
 MINIMUM: Final = (6, 2)
 CLOCK_WARN_MS: Final = 2_000
 CLOCK_FAIL_MS: Final = 300_000
 """Five minutes: days, at the latest, come out wrong."""
+LEAST_SENTINELS: Final = 3
 _LAG_WARN_MS: Final = 60_000
 _FULL: Final = 0.8
 
@@ -61,6 +63,7 @@ def lines(client: redis.Redis) -> Iterator[Finding]:
         return
     yield _version(info)
     yield _role(info)
+    yield from _sentinels(client)
     yield clock("redis clock", "Redis", "this machine", offset_ms(client))
     yield from _memory(info)
     yield from _persistence(client, info)
@@ -105,12 +108,43 @@ def _role(info: Mapping[str, Any]) -> Finding:
             "point COUNTERSINK_REDIS_URL at the primary: a replica takes no writes",
         )
     if replicas:
+        found = f"a primary with {replicas} asynchronous replica{'s' if replicas > 1 else ''}"
+        if "min_slaves_good_slaves" in info:  # there only if it is set
+            return DoctorCheck("redis role").ok(f"{found}, min-replicas-to-write is set")
         return DoctorCheck("redis role").warn(
-            f"a primary with {replicas} asynchronous replica{'s' if replicas > 1 else ''}",
+            f"{found}, min-replicas-to-write 0",
             "a failover can lose what the replica had not received: set min-replicas-to-write, "
             "or accept it (what is lost is never counted twice)",
         )
     return DoctorCheck("redis role").ok("a primary")
+
+
+def _sentinels(client: redis.Redis) -> Iterator[Finding]:
+    """The line about what watches Redis; none for a URL without sentinels."""
+    check = DoctorCheck("redis sentinel")
+    try:
+        with mapped():
+            seen = watched(client)
+    except StreamError as error:
+        yield check.warn(str(error), "ask again when the sentinels agree on a master")
+        return
+    if seen is None:
+        return
+    found = (
+        f"the master {seen.name} is {seen.address}; {seen.sentinels} sentinel"
+        f"{'s watch' if seen.sentinels > 1 else ' watches'} it, {seen.replicas} replica"
+        f"{'s are' if seen.replicas != 1 else ' is'} up"
+    )
+    if seen.replicas == 0:
+        yield check.warn(found, "start a replica: there is none to promote when the master dies")
+    elif seen.sentinels < LEAST_SENTINELS:
+        yield check.warn(
+            found,
+            f"run at least {LEAST_SENTINELS}, on machines of their own: a majority of them has to"
+            " agree on a failover",
+        )
+    else:
+        yield check.ok(found)
 
 
 def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:

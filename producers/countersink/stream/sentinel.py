@@ -1,0 +1,228 @@
+"""Redis Sentinel: its URLs and their errors, the timeout of sentinels (``SENTINEL_TIMEOUT``), how
+the master is found, and what the sentinels know about it.
+
+redis-py does the work: :class:`redis.sentinel.SentinelConnectionPool` asks the sentinels for the
+master whenever it makes a connection, and leaves a master that answers READONLY. Two of its habits
+are corrected here, see :class:`Sentinels` and :class:`MasterConnection`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote, unquote_plus, urlsplit
+
+import redis
+from redis.connection import SSLConnection, parse_url
+from redis.sentinel import (
+    MasterNotFoundError,
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+)
+
+from countersink.stream.errors import StreamMisconfigured
+
+SENTINEL_TIMEOUT: Final = 1.0
+"""Seconds until a silent sentinel counts as gone, and the next one is asked."""
+DEFAULT_PORT: Final = 26379
+
+_PARTS: Final = re.compile(r"([^/?#]*)([^?#]*)\??([^#]*)(#?)")
+_EXAMPLE: Final = "redis+sentinel://sentinel-1:26379,sentinel-2:26379/mymaster/0"
+_CREDENTIALS: Final = {"sentinel_username": "username", "sentinel_password": "password"}
+"""Options in a URL that are for the sentinels, with redis-py's names."""
+
+
+class MasterConnection(SentinelManagedConnection):
+    """redis-py's, which hangs up whenever a reply was not read to its end.
+
+    redis-py leaves such a connection open if something other than a lost connection broke the
+    reading off, such as RQ's time limit: the next command would read that reply.
+    """
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        """The next reply."""
+        options.setdefault("disconnect_on_error", True)
+        return super().read_response(*args, **options)
+
+
+class SecureMasterConnection(MasterConnection, SSLConnection):
+    """The same with TLS."""
+
+
+class Sentinels(Sentinel):
+    """redis-py's, for many threads and many processes, with errors that say what was answered.
+
+    redis-py exchanges two elements of its list of sentinels when one has answered: two threads that
+    do so at once lose one of them. It also keeps a connection to each for good, of which a sentinel
+    has 10,000.
+    """
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Host and port of the master, from the first sentinel that knows one.
+
+        Raises:
+            MasterNotFoundError: none does; the message says what each of them answered.
+        """
+        state = self.master_state(service_name)
+        return state["ip"], state["port"]
+
+    def master_state(self, service_name: str) -> Mapping[str, Any]:
+        """What the first sentinel that knows the master says about it.
+
+        Raises:
+            MasterNotFoundError: as above.
+        """
+        answers = {}
+        for sentinel in self.sentinels:
+            try:
+                masters: Any = sentinel.sentinel_masters()
+                state = masters.get(service_name)
+            except redis.RedisError as error:
+                answers[_where(sentinel)] = str(error)
+                continue
+            finally:
+                sentinel.connection_pool.disconnect(inuse_connections=False)
+            if state is None:
+                answers[_where(sentinel)] = "knows no master of this name"
+            elif not self.check_master_state(state, service_name):  # type: ignore[no-untyped-call]
+                answers[_where(sentinel)] = "says that it is down"
+            else:
+                others = [each for each in self.sentinels if each is not sentinel]
+                self.sentinels = [sentinel, *others]  # a new list: other threads go through the old
+                found: Mapping[str, Any] = state
+                return found
+        if set(answers.values()) == {"knows no master of this name"}:
+            raise MasterNotFoundError(
+                f"no sentinel knows a master named {service_name!r} (asked {', '.join(answers)}):"
+                " its name stands in the URL behind the sentinels, and in their configuration"
+            )
+        said = "; ".join(f"{where} {answer}" for where, answer in answers.items())
+        raise MasterNotFoundError(f"no sentinel knows where the master {service_name!r} is: {said}")
+
+
+def _where(sentinel: redis.Redis) -> str:
+    options = sentinel.connection_pool.connection_kwargs
+    return f"{options['host']}:{options['port']}"
+
+
+def sentinel_client(
+    rest: str, options: Mapping[str, Any], *, tls: bool, socket_timeout: float
+) -> redis.Redis:
+    """A client of the master that the sentinels of a URL name. Nothing is sent.
+
+    Args:
+        rest: the URL behind ``://``: ``[user:password@]host:port,…/name/database?options``.
+        options: of connections to the master, those of the URL go before them.
+        tls: with TLS, to the sentinels as well.
+        socket_timeout: of the master; sentinels have at most this.
+
+    Raises:
+        StreamMisconfigured: the URL cannot be used; the message does not repeat it.
+        ValueError: nor can one of its options.
+    """
+    parts = _PARTS.match(rest)
+    netloc, path, query, fragment = parts.groups() if parts is not None else ("", "", "", "")
+    if fragment:
+        raise StreamMisconfigured("a # in the URL of a redis+sentinel:// is to be written %23")
+    userinfo, at, hosts = netloc.rpartition("@")
+    addresses = [_address(host) for host in hosts.split(",")]
+    name, _, database = path[1:].partition("/")
+    if not name:
+        raise StreamMisconfigured(
+            f"a redis+sentinel:// URL needs the name of the master, such as {_EXAMPLE}"
+        )
+    if re.fullmatch(r"[0-9]*", database) is None:
+        raise StreamMisconfigured(
+            "in a redis+sentinel:// URL the number of a database stands behind the name of the"
+            f" master, such as {_EXAMPLE}"
+        )
+    credentials, others = {}, []
+    for pair in filter(None, query.split("&")):
+        option, _, value = pair.partition("=")
+        if (known := _CREDENTIALS.get(unquote_plus(option))) is not None:
+            credentials[known] = unquote_plus(value)
+        else:
+            others.append(pair)
+    # redis-py reads the rest as it reads redis://, so that all means the same there and here.
+    given = parse_url(f"redis://{userinfo}{at}localhost/{database or 0}?{'&'.join(others)}")  # type: ignore[no-untyped-call]
+    del given["host"]
+    settings = {**options, **given}
+    timeout = min(SENTINEL_TIMEOUT, socket_timeout)
+    parser = settings.get("parser_class")
+    shared = ("retry", "retry_on_timeout", "protocol", "driver_info", "lib_name", "lib_version")
+    sentinels = Sentinels(
+        addresses,
+        sentinel_kwargs={
+            **{key: value for key, value in settings.items() if key in shared},
+            **{key: value for key, value in settings.items() if key.startswith("ssl_")},
+            **credentials,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "ssl": tls,
+        },
+    )  # type: ignore[no-untyped-call]
+    for sentinel in sentinels.sentinels if parser is not None else ():
+        sentinel.connection_pool.connection_kwargs["parser_class"] = parser
+    pool = SentinelConnectionPool(
+        unquote(name),
+        sentinels,
+        connection_class=SecureMasterConnection if tls else MasterConnection,
+        **settings,
+    )  # type: ignore[no-untyped-call]
+    client = redis.Redis(connection_pool=pool)
+    client.auto_close_connection_pool = True  # as from_url makes it
+    return client
+
+
+def _address(text: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+        if text.endswith(":"):
+            port = 0  # which urlsplit takes for none
+    except ValueError:
+        host, port = None, 0
+    if not host or port == 0 or "@" in text:
+        raise StreamMisconfigured(
+            "a redis+sentinel:// URL begins with hosts and ports of sentinels, divided by commas"
+            f" (ports are numbers from 1 to 65535, IPv6 addresses stand in []), such as {_EXAMPLE}"
+        )
+    return unquote(host), port or DEFAULT_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A master as a sentinel sees it.
+
+    Attributes:
+        name: by which the sentinels know it.
+        address: its host and port.
+        sentinels: how many watch it, those that are down included.
+        replicas: how many of its replicas are up.
+    """
+
+    name: str
+    address: str
+    sentinels: int
+    replicas: int
+
+
+def watched(client: redis.Redis) -> Watched | None:
+    """What the sentinels know about the client's master; None for a client without sentinels.
+
+    Raises:
+        redis.RedisError: they do not answer, or know no master.
+    """
+    pool = client.connection_pool
+    if not isinstance(pool, SentinelConnectionPool):
+        return None
+    sentinels: Sentinels = pool.sentinel_manager
+    state = sentinels.master_state(pool.service_name)
+    replicas = sentinels.discover_slaves(pool.service_name)  # type: ignore[no-untyped-call]
+    return Watched(
+        name=pool.service_name,
+        address=f"{state['ip']}:{state['port']}",
+        sentinels=int(state["num-other-sentinels"]) + 1,
+        replicas=len(replicas),
+    )

@@ -1,0 +1,149 @@
+"""One Redis master, its replica and three sentinels: real servers, which tests kill and freeze."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from countersink.cli.servers import RedisServer
+from countersink.cli.servers.base import LOOPBACK, redis_server, write_private
+from countersink.stream.connection import connect
+from tests.support.waiting import eventually
+
+MASTER = "mymaster"
+PASSWORD = "pass/word@of+servers"
+SENTINEL_PASSWORD = "word@of/sentinels"
+QUICK = ("publish-period", "ping-period", "ask-period", "info-period")
+"""Times of a sentinel, otherwise 1 to 10 s."""
+
+
+class SentinelServer(RedisServer):
+    """One sentinel: the same program with another configuration."""
+
+    name = "sentinel"
+
+    def __init__(self, directory: Path, master_port: int, extra: Sequence[str] = ()) -> None:
+        super().__init__(directory, extra=extra)
+        self._master_port = master_port
+
+    def _command(self) -> list[str]:
+        config = self.directory / "sentinel.conf"  # the sentinel writes what it learns into it
+        write_private(
+            config,
+            f'requirepass "{self.password}"\n'
+            f"bind {LOOPBACK}\n"
+            f"port {self.port}\n"
+            f"unixsocket {self.socket}\n"
+            f"dir {self.directory}\n"
+            "daemonize no\n"
+            f"sentinel monitor {MASTER} {LOOPBACK} {self._master_port} 2\n"
+            f'sentinel auth-pass {MASTER} "{PASSWORD}"\n'
+            f'sentinel sentinel-pass "{self.password}"\n'
+            f"sentinel down-after-milliseconds {MASTER} 500\n"
+            f"sentinel failover-timeout {MASTER} 2000\n",
+        )
+        return [*redis_server(), str(config), "--sentinel", *self.extra]
+
+
+class Watched:
+    """Started servers, and the URL that leads to the master by way of the sentinels."""
+
+    def __init__(self, parent: Path) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="sentinel-", dir=parent))
+        self._made: list[RedisServer] = []
+        self.master = self._redis("a")
+        self.replica = self._redis("b", "--replicaof", f"{LOOPBACK} {self.master.port}")
+        with self.client(self.replica) as client:
+            eventually(lambda: client.info("replication")["master_link_status"] == "up")
+        self.sentinels = [self._sentinel(number) for number in range(3)]
+        for sentinel in self.sentinels:
+            eventually(lambda sentinel=sentinel: self._is_ready(sentinel), 30)
+
+    def __enter__(self) -> "Watched":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._made:
+            with contextlib.suppress(ProcessLookupError):
+                server.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    @property
+    def hosts(self) -> str:
+        """The sentinels as a URL has them."""
+        return ",".join(f"{LOOPBACK}:{sentinel.port}" for sentinel in self.sentinels)
+
+    @property
+    def url(self) -> str:
+        """What every process is given."""
+        return self.url_for()
+
+    def url_for(self, name: str = MASTER, hosts: str | None = None, database: int = 0) -> str:
+        """The URL of another master, by way of other sentinels."""
+        quoted = PASSWORD.replace("/", "%2F").replace("@", "%40")
+        secret = SENTINEL_PASSWORD.replace("@", "%40")
+        return (
+            f"redis+sentinel://default:{quoted}@{hosts or self.hosts}/{name}/{database}"
+            f"?sentinel_password={secret}"
+        )
+
+    def client(self, server: RedisServer) -> redis.Redis:
+        """A client of one of the servers, whatever it is at the moment."""
+        return connect(
+            server.url_for(0).replace(PASSWORD, PASSWORD.replace("/", "%2F").replace("@", "%40"))
+        )
+
+    def state(self, sentinel: RedisServer) -> dict[str, Any]:
+        """What a sentinel knows about the master."""
+        with redis.Redis(
+            host=LOOPBACK, port=sentinel.port, password=SENTINEL_PASSWORD, protocol=2
+        ) as client:
+            masters: Any = client.sentinel_masters()
+            found: dict[str, Any] = masters[MASTER]
+            return found
+
+    def is_master(self, server: RedisServer) -> bool:
+        """Whether all sentinels have agreed on this one."""
+        return all(self.state(sentinel)["port"] == server.port for sentinel in self.sentinels)
+
+    def wait_replicated(self) -> None:
+        """Until the replica has all that the master has; nothing must write meanwhile."""
+
+        def same() -> bool:
+            with self.client(self.master) as master, self.client(self.replica) as replica:
+                there: Any = master.info("replication")
+                here: Any = replica.info("replication")
+            return bool(there["master_repl_offset"] == here["slave_repl_offset"])
+
+        eventually(same)
+
+    def _redis(self, name: str, *extra: str) -> RedisServer:
+        directory = self._directory / name
+        directory.mkdir()
+        write_private(directory / "redis.password", PASSWORD)
+        server = RedisServer(
+            directory,
+            appendfsync="always",
+            extra=("--masterauth", PASSWORD, "--repl-diskless-sync-delay", "0", *extra),
+        )
+        self._made.append(server)
+        return server.start()
+
+    def _sentinel(self, number: int) -> SentinelServer:
+        directory = self._directory / f"s{number}"
+        directory.mkdir()
+        write_private(directory / "sentinel.password", SENTINEL_PASSWORD)
+        server = SentinelServer(directory, self.master.port)
+        self._made.append(server)
+        server.start()
+        with redis.Redis(host=LOOPBACK, port=server.port, password=SENTINEL_PASSWORD) as client:
+            client.execute_command("SENTINEL", "DEBUG", *(x for name in QUICK for x in (name, 100)))
+        return server
+
+    def _is_ready(self, sentinel: RedisServer) -> bool:
+        state = self.state(sentinel)
+        return bool(state["num-other-sentinels"] == 2 and state["num-slaves"] == 1)
