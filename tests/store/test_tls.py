@@ -1,61 +1,19 @@
 """Encrypted connections verify the server unless told not to."""
 
-import ipaddress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from countersink.cli.servers.base import free_port
 from countersink.store.connection import connect
 from countersink.store.errors import Refused, Unavailable
+from tests.support.certificates import make_certificates
 from tests.support.factories import MySQLFactory
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _certificate(
-    subject: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: str,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    address: str | None,
-) -> bytes:
-    now = datetime.now(UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(_name(subject))
-        .issuer_name(_name(issuer))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=address is None, path_length=None), critical=True)
-    )
-    if address is not None:
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-        builder = builder.add_extension(names, critical=False)
-    return builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def _server_options(directory: Path, address: str) -> tuple[str, ...]:
     """Makes a CA and a server's certificate for ``address`` in ``directory``."""
-    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    (directory / "ca.pem").write_bytes(_certificate("ca", ca_key, "ca", ca_key, None))
-    (directory / "cert.pem").write_bytes(_certificate("db", key, "ca", ca_key, address))
-    (directory / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    make_certificates(directory, address)
     return tuple(
         f"--ssl-{what}={directory}/{file}.pem"
         for what, file in (("ca", "ca"), ("cert", "cert"), ("key", "key"))

@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,12 @@ class SentinelServer(RedisServer):
 
     name = "sentinel"
 
-    def __init__(self, directory: Path, master_port: int, extra: Sequence[str] = ()) -> None:
+    def __init__(
+        self, directory: Path, master_port: int, password: str, extra: Sequence[str] = ()
+    ) -> None:
         super().__init__(directory, extra=extra)
         self._master_port = master_port
+        self._master_password = password
 
     def _command(self) -> list[str]:
         config = self.directory / "sentinel.conf"  # the sentinel writes what it learns into it
@@ -41,7 +45,7 @@ class SentinelServer(RedisServer):
             f"dir {self.directory}\n"
             "daemonize no\n"
             f"sentinel monitor {MASTER} {LOOPBACK} {self._master_port} 2\n"
-            f'sentinel auth-pass {MASTER} "{PASSWORD}"\n'
+            f'sentinel auth-pass {MASTER} "{self._master_password}"\n'
             f'sentinel sentinel-pass "{self.password}"\n'
             f"sentinel down-after-milliseconds {MASTER} 500\n"
             f"sentinel failover-timeout {MASTER} 2000\n",
@@ -61,7 +65,7 @@ class Watched:
             eventually(lambda: client.info("replication")["master_link_status"] == "up")
         self.sentinels = [self._sentinel(number) for number in range(3)]
         for sentinel in self.sentinels:
-            eventually(lambda sentinel=sentinel: self._is_ready(sentinel), 30)
+            eventually(partial(self._is_ready, sentinel))
 
     def __enter__(self) -> "Watched":
         return self
@@ -137,7 +141,7 @@ class Watched:
         directory = self._directory / f"s{number}"
         directory.mkdir()
         write_private(directory / "sentinel.password", SENTINEL_PASSWORD)
-        server = SentinelServer(directory, self.master.port)
+        server = SentinelServer(directory, self.master.port, PASSWORD)
         self._made.append(server)
         server.start()
         with redis.Redis(host=LOOPBACK, port=server.port, password=SENTINEL_PASSWORD) as client:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote, unquote_plus, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.connection import SSLConnection, parse_url
@@ -140,8 +140,8 @@ def sentinel_client(
     credentials, others = {}, []
     for pair in filter(None, query.split("&")):
         option, _, value = pair.partition("=")
-        if (known := _CREDENTIALS.get(unquote_plus(option))) is not None:
-            credentials[known] = unquote_plus(value)
+        if (known := _CREDENTIALS.get(unquote(option))) is not None:
+            credentials[known] = unquote(value)  # as before the @: a + is a +
         else:
             others.append(pair)
     # redis-py reads the rest as it reads redis://, so that all means the same there and here.
@@ -150,7 +150,7 @@ def sentinel_client(
     settings = {**options, **given}
     timeout = min(SENTINEL_TIMEOUT, socket_timeout)
     parser = settings.get("parser_class")
-    shared = ("retry", "retry_on_timeout", "protocol", "driver_info", "lib_name", "lib_version")
+    shared = ("retry", "protocol", "driver_info", "lib_name", "lib_version")
     sentinels = Sentinels(
         addresses,
         sentinel_kwargs={

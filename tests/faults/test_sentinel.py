@@ -1,0 +1,123 @@
+"""The master of Redis dies, or freezes, and the sentinels promote its replica: what was stored, and
+what is counted meanwhile, counts once."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from countersink.producers import Producer
+from countersink.store.verify import open_session, verify
+from countersink.stream.connection import connect
+from tests.faults.stage import FAST_WORKER
+from tests.support.oracle import Oracle
+from tests.support.processes import Children
+from tests.support.sentinels import Watched
+from tests.support.waiting import eventually
+
+COUNTER = "failover"
+BEFORE = 2_000
+LEAST_DURING = 20_000
+"""Increments while there is no master; more if the failover takes longer."""
+
+
+@pytest.fixture
+def servers(servers_directory: Path) -> Iterator[Watched]:
+    """A master that takes writes only while it has a replica, that replica, three sentinels."""
+    with Watched(servers_directory) as made:
+        with made.client(made.master) as master:
+            # Not of the replica: promoted, it has none itself, and is to take writes.
+            master.config_set("min-replicas-to-write", 1)
+            master.config_set("min-replicas-max-lag", 10)
+        yield made
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """The processes of a test."""
+    with Children() as made:
+        yield made
+
+
+def _counted(mysql_url: str) -> int:
+    with Oracle(mysql_url) as oracle:
+        return sum(
+            total for (counter, _, _), total in oracle.totals().items() if counter == COUNTER
+        )
+
+
+def _increment_until(producer: Producer, enough: Callable[[], bool]) -> int:
+    """Increment, at least LEAST_DURING times, until it is enough; how often."""
+    done = 0
+    while done < LEAST_DURING or not enough():
+        producer.increment(COUNTER, f"key-{done % 10}")
+        done += 1
+        if done > LEAST_DURING:
+            threading.Event().wait(0.001)  # not a million of them
+    return done
+
+
+@pytest.mark.parametrize("spooled", [False, True], ids=["memory", "spool"])
+def test_the_master_is_killed(
+    servers: Watched, mysql_url: str, children: Children, tmp_path: Path, spooled: bool
+) -> None:
+    workers = [children.worker(servers.url, mysql_url, **FAST_WORKER) for _ in range(2)]
+    with Producer(servers.url, spool=tmp_path / "spool" if spooled else None) as producer:
+        for number in range(BEFORE):
+            producer.increment(COUNTER, f"key-{number % 10}")
+        assert producer.flush(timeout=30)
+        # Replication is asynchronous: what had not reached the replica would be lost.
+        servers.wait_replicated()
+        servers.master.kill()
+        during = _increment_until(producer, lambda: servers.is_master(servers.replica))
+        assert producer.flush(timeout=60), producer.stats()
+        assert producer.stats().dropped == 0
+    eventually(lambda: _counted(mysql_url) == BEFORE + during, 60, message=workers[0].output)
+    _ends_clean(servers, mysql_url, children)
+
+
+def test_the_master_freezes_and_comes_back(
+    servers: Watched, mysql_url: str, children: Children
+) -> None:
+    old, new = servers.master, servers.replica
+    worker = children.worker(servers.url, mysql_url, **FAST_WORKER)
+    with Producer(servers.url, socket_timeout=1.0) as producer:
+        for number in range(BEFORE):
+            producer.increment(COUNTER, f"key-{number % 10}")
+        assert producer.flush(timeout=30)
+        servers.wait_replicated()
+        old.freeze()
+        counted = BEFORE + _increment_until(producer, lambda: servers.is_master(new))
+        assert producer.flush(timeout=60), producer.stats()
+        eventually(lambda: _counted(mysql_url) == counted, 60, message=worker.output)
+        old.thaw()
+        with servers.client(old) as client:
+            eventually(lambda: client.info("replication")["role"] == "slave")
+            eventually(lambda: client.info("replication")["master_link_status"] == "up")
+            # Nobody of ours has stayed there.
+            eventually(lambda: not any(_ours(each) for each in client.client_list()))
+        for number in range(BEFORE):
+            producer.increment(COUNTER, f"key-{number % 10}")
+        assert producer.flush(timeout=60), producer.stats()
+    counted += BEFORE
+    eventually(lambda: _counted(mysql_url) == counted, 60, message=worker.output)
+    _ends_clean(servers, mysql_url, children)
+
+
+def _ours(client: dict[str, str]) -> bool:
+    return client["name"].startswith("countersink")
+
+
+def _ends_clean(servers: Watched, mysql_url: str, children: Children) -> None:
+    """Workers end in good order, nothing is left in the queue, and the tables agree."""
+    for worker in children.running():
+        worker.terminate()
+        assert worker.wait() == 0, worker.output()
+        assert "Traceback" not in worker.output()
+    drain = children.worker(servers.url, mysql_url, drain=True)
+    assert drain.wait() == 0, drain.output()
+    with connect(servers.url) as client:
+        assert not any(client.xlen(stream) for stream in client.scan_iter("*:events"))
+    with open_session(mysql_url) as session:
+        assert verify(session).differences == []

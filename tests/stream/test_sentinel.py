@@ -1,0 +1,385 @@
+"""Redis Sentinel: one URL, by which each connection finds the master of the moment."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.sentinel import MasterNotFoundError, SentinelConnectionPool, SlaveNotFoundError
+
+from countersink.cli.servers.base import LOOPBACK, free_port
+from countersink.stream.connection import SOCKET_TIMEOUT, command, connect, mapped, redact
+from countersink.stream.errors import StreamMisconfigured, StreamUnavailable, translate
+from countersink.stream.sentinel import SENTINEL_TIMEOUT, watched
+from tests.support.certificates import make_certificates
+from tests.support.factories import RedisFactory
+from tests.support.proxies import Deed, Phase, RedisProxy
+from tests.support.sentinels import MASTER, PASSWORD, SENTINEL_PASSWORD, SentinelServer, Watched
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def servers(servers_directory: Path) -> Iterator[Watched]:
+    """A master, its replica and three sentinels; a test that changes them makes its own."""
+    with Watched(servers_directory) as made:
+        yield made
+
+
+def pool_of(url: str) -> SentinelConnectionPool:
+    pool = connect(url).connection_pool
+    assert isinstance(pool, SentinelConnectionPool)
+    return pool
+
+
+def sentinels_of(pool: redis.ConnectionPool) -> list[tuple[str, int]]:
+    assert isinstance(pool, SentinelConnectionPool)
+    options = [each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels]
+    return [(each["host"], each["port"]) for each in options]
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts", "name", "database"),
+    [
+        ("redis+sentinel://a:1,b:2,c:3/m/7", [("a", 1), ("b", 2), ("c", 3)], "m", 7),
+        ("redis+sentinel://a,b:2/m", [("a", 26379), ("b", 2)], "m", 0),
+        ("valkey+sentinel://u:p@a/m/", [("a", 26379)], "m", 0),
+        ("redis+sentinel://[::1],[fe80::1]:5/m%2F1/2", [("::1", 26379), ("fe80::1", 5)], "m/1", 2),
+        ("valkeys+sentinel://s.example/m", [("s.example", 26379)], "m", 0),
+    ],
+)
+def test_a_url_names_sentinels_master_and_database(
+    url: str, hosts: list[tuple[str, int]], name: str, database: int
+) -> None:
+    pool = pool_of(url)
+    assert sentinels_of(pool) == hosts
+    assert pool.service_name == name
+    assert pool.connection_kwargs["db"] == database
+
+
+def test_credentials_of_the_sentinels_are_apart_from_those_of_the_servers() -> None:
+    pool = pool_of(
+        "rediss+sentinel://app:p%40w@a/m?sentinel_username=watch&sentinel_password=p%2Fw"
+        "&ssl_ca_certs=/ca.pem&socket_timeout=7"
+    )
+    servers = pool.connection_kwargs
+    assert (servers["username"], servers["password"]) == ("app", "p@w")
+    assert (servers["socket_timeout"], servers["socket_connect_timeout"]) == (7, SOCKET_TIMEOUT)
+    sentinels = pool.sentinel_manager.sentinels[0].connection_pool.connection_kwargs
+    assert (sentinels["username"], sentinels["password"]) == ("watch", "p/w")
+    assert sentinels["socket_timeout"] == sentinels["socket_connect_timeout"] == SENTINEL_TIMEOUT
+    for options in (servers, sentinels):
+        assert options["ssl_ca_certs"] == "/ca.pem"
+        assert options["ssl_check_hostname"] is True
+        assert options["retry"]._retries == 0
+
+
+@pytest.mark.parametrize("scheme", ["valkey", "redis"])
+def test_valkey_is_another_spelling(redis_url: str, scheme: str) -> None:
+    assert connect(redis_url.replace("redis://", f"{scheme}://")).ping()
+
+
+def test_valkeys_is_with_tls() -> None:
+    assert connect("valkeys://h/0").connection_pool.connection_kwargs["ssl_check_hostname"] is True
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis+sentinel://u:s3cret@a:1", "name of the master"),
+        ("redis+sentinel://u:s3cret@a:1/", "name of the master"),
+        ("redis+sentinel://u:s3cret@a:1//0", "name of the master"),
+        ("redis+sentinel://u:s3cret@/m/0", "begins with hosts"),
+        ("redis+sentinel://u:s3cret@a,,b/m/0", "begins with hosts"),
+        ("redis+sentinel://u:s3cret@a:x/m/0", "from 1 to 65535"),
+        ("redis+sentinel://u:s3cret@a:0/m/0", "from 1 to 65535"),
+        ("redis+sentinel://u:s3cret@a:/m/0", "from 1 to 65535"),
+        ("redis+sentinel://u:s3cret@a:65536/m/0", "from 1 to 65535"),
+        ("redis+sentinel://u:s3cret@::1:1/m/0", "in \\[\\]"),
+        ("redis+sentinel://u:s3cret@[::1/m/0", "in \\[\\]"),
+        ("redis+sentinel://u:s3cret/x@a/m/0", "begins with hosts"),
+        ("redis+sentinel://u:s3cret#x@a/m/0", "%23"),
+        ("redis+sentinel://u:s3cret@a/m/zero", "number of a database"),
+        ("redis+sentinel://u:s3cret@a/m/-1", "number of a database"),
+        ("redis+sentinel://u:s3cret@a/m/0/1", "number of a database"),
+        ("redis+sentinel://u:s3cret@a/m/0?nonsense=1", "malformed"),
+        ("redis+sentinel://u:s3cret@a/m?sentinel_passwort=s3cret", "malformed"),
+        ("redis+sentinel://u:s3cret@a/m?socket_timeout=soon", "malformed"),
+        ("redis+sentry://u:s3cret@a/m", "is not a Redis URL"),
+        ("valkey+cluster://u:s3cret@a", "not supported"),
+        ("rediss+cluster://u:s3cret@a", "not supported"),
+    ],
+)
+def test_a_wrong_url_is_refused_with_a_reason(url: str, said: str) -> None:
+    with pytest.raises(StreamMisconfigured, match=said) as caught:
+        connect(url)
+    assert "\n" not in str(caught.value)
+    if "passwort" not in url:  # no name of a secret, which nobody can know
+        assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis+sentinel://u:s3cret@a:1,b:2/m/0", "redis+sentinel://u:***@a:1,b:2/m/0"),
+        ("valkey+sentinel://:s3cret@[::1],[::2]/m", "valkey+sentinel://:***@[::1],[::2]/m"),
+        (
+            "redis+sentinel://a/m?sentinel_password=s3cret&x=1",
+            "redis+sentinel://a/m?sentinel_password=***&x=1",
+        ),
+        (
+            "redis+sentinel://a/m?sentinel_password=s3%63ret@s3cret#s3cret",
+            "redis+sentinel://a/m?sentinel_password=***",
+        ),
+        (
+            "redis+sentinel://a/m?sentinel%5Fpass%77ord=s3cret",
+            "redis+sentinel://a/m?sentinel%5Fpass%77ord=***",
+        ),
+        ("redis+sentinel://u:s3cret@a,u:s3cret@b/m", "redis+sentinel://u:***@b/m"),
+        ("redis+sentinel://u:x/s3cret@a/m", "redis+sentinel://***@a/m"),
+        ("u:s3cret@a/m", "u:***@a/m"),
+    ],
+)
+def test_no_password_is_shown(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+@pytest.mark.parametrize("error", [MasterNotFoundError, SlaveNotFoundError])
+def test_no_master_at_the_moment_is_an_outage(error: type[Exception]) -> None:
+    assert isinstance(translate(error("none")), StreamUnavailable)
+
+
+def test_commands_go_to_the_master_and_replies_are_the_protocols(servers: Watched) -> None:
+    client = connect(servers.url_for(database=3), client_name="a-name")
+    key = command(client, "XADD", "raw", "*", "a", "1", "a", "2")
+    assert command(client, "XRANGE", "raw", "-", "+") == [[key, [b"a", b"1", b"a", b"2"]]]
+    with servers.client(servers.master) as master:
+        assert any(each["name"] == "a-name" and each["db"] == "3" for each in master.client_list())
+        assert master.exists("raw") == 0  # that is database 0
+
+
+def test_nothing_is_sent_before_the_first_command() -> None:
+    connect(f"redis+sentinel://127.0.0.1:{free_port()}/m").close()
+
+
+def test_the_sentinels_keep_no_connection(servers: Watched) -> None:
+    with redis.Redis(
+        host=LOOPBACK, port=servers.sentinels[0].port, password=SENTINEL_PASSWORD
+    ) as observer:
+        observer.ping()
+
+        def addresses() -> set[str]:
+            return {each["addr"] for each in observer.client_list(_type="normal")}
+
+        before = addresses()
+        client = connect(servers.url)
+        assert client.ping()
+        eventually(lambda: addresses() <= before)
+
+
+def test_a_sentinel_that_is_away_is_passed_over(servers: Watched) -> None:
+    hosts = f"{LOOPBACK}:{free_port()},{LOOPBACK}:{servers.sentinels[1].port}"
+    client = connect(servers.url_for(hosts=hosts))
+    assert client.ping()
+    assert sentinels_of(client.connection_pool)[0][1] == servers.sentinels[1].port
+
+
+def test_no_sentinel_can_be_reached() -> None:
+    ports = [free_port(), free_port()]
+    client = connect(f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/m")
+    with pytest.raises(StreamUnavailable) as caught:
+        command(client, "PING")
+    said = str(caught.value)
+    assert "'m'" in said
+    assert all(f"127.0.0.1:{port}" in said for port in ports)
+    assert "refused" in said
+    assert "\n" not in said
+
+
+def test_the_sentinels_do_not_know_the_name(servers: Watched) -> None:
+    with pytest.raises(
+        StreamUnavailable, match="no sentinel knows a master named 'other'"
+    ) as caught:
+        command(connect(servers.url_for("other")), "PING")
+    assert servers.hosts.replace(",", ", ") in str(caught.value)
+
+
+def test_a_wrong_password_of_the_sentinels_is_said(servers: Watched) -> None:
+    url = servers.url.partition("?")[0]
+    for wrong, said in (
+        ("", "uthentication required"),
+        ("?sentinel_password=x", "WRONGPASS|invalid"),
+    ):
+        with pytest.raises(StreamUnavailable, match=said):
+            command(connect(url + wrong), "PING")
+
+
+def test_what_is_no_sentinel_is_said(servers: Watched) -> None:
+    quoted = PASSWORD.replace("@", "%40")
+    url = f"redis+sentinel://{LOOPBACK}:{servers.master.port}/m?sentinel_password={quoted}"
+    with pytest.raises(StreamUnavailable, match="unknown command"):
+        command(connect(url), "PING")
+
+
+def test_a_wrong_password_of_the_master_is_a_misconfiguration(servers: Watched) -> None:
+    url = servers.url.replace("default:", "nobody:")
+    with pytest.raises(StreamMisconfigured, match="refuses"):
+        command(connect(url), "PING")
+
+
+def test_threads_do_not_lose_a_sentinel(servers: Watched) -> None:
+    alive = servers.sentinels[1].port
+    hosts = f"{LOOPBACK}:{free_port()},{LOOPBACK}:{alive},{LOOPBACK}:{free_port()}"
+    client = connect(servers.url_for(hosts=hosts))
+    pool: Any = client.connection_pool
+    known = sorted(sentinels_of(client.connection_pool))
+    begin = threading.Barrier(8)
+
+    def ask() -> None:
+        begin.wait()
+        for _ in range(20):
+            assert client.ping()
+            pool.sentinel_manager.discover_master(MASTER)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(sentinels_of(client.connection_pool)) == known
+
+
+def test_a_child_has_connections_of_its_own(servers: Watched) -> None:
+    client = connect(servers.url)
+    mine = command(client, "CLIENT", "ID")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, b"%d" % command(client, "CLIENT", "ID"))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(read, 100)) != mine
+    assert command(client, "CLIENT", "ID") == mine
+    os.close(read)
+    os.close(write)
+
+
+def test_a_reply_that_was_not_read_answers_no_other_command(servers: Watched) -> None:
+    class Enough(Exception):
+        pass
+
+    def enough(*_: object) -> None:
+        raise Enough
+
+    client = connect(servers.url)
+    assert client.ping()
+    before = signal.signal(signal.SIGALRM, enough)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(Enough):
+            client.blpop("nothing", 3)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert client.ping() is True
+
+
+def test_what_the_sentinels_know(servers: Watched, redis_url: str) -> None:
+    seen = watched(connect(servers.url))
+    assert seen is not None
+    assert (seen.name, seen.sentinels, seen.replicas) == (MASTER, 3, 1)
+    assert seen.address == f"{LOOPBACK}:{servers.master.port}"
+    assert watched(connect(redis_url)) is None
+
+
+@pytest.fixture
+def behind_a_proxy(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> Iterator[tuple[str, redis.Redis, RedisProxy]]:
+    """A sentinel whose master is behind a proxy: URL, a client of the server itself, the proxy."""
+    server = own_redis_server()
+    with (
+        RedisProxy.to(server.url) as proxy,
+        SentinelServer(tmp_path / "s", proxy.port, server.password) as sentinel,
+        connect(server.url) as direct,
+    ):
+        url = (
+            f"redis+sentinel://:{server.password}@{LOOPBACK}:{sentinel.port}/{MASTER}"
+            f"?sentinel_password={sentinel.password}"
+        )
+        yield url, direct, proxy
+
+
+def test_a_command_whose_reply_is_lost_is_sent_once(
+    behind_a_proxy: tuple[str, redis.Redis, RedisProxy],
+) -> None:
+    url, direct, proxy = behind_a_proxy
+    client = connect(url)
+    cut = proxy.when("XADD", Phase.AFTER, Deed.CUT, times=0)
+    with pytest.raises(StreamUnavailable), mapped():
+        client.xadd("once", {"a": 1})
+    pipe = client.pipeline(transaction=False)
+    pipe.xadd("once", {"a": 2})
+    with pytest.raises(StreamUnavailable), mapped():
+        pipe.execute(raise_on_error=False)
+    assert direct.xlen("once") == cut.acted == 2
+
+
+def test_a_master_that_became_a_replica_is_left(
+    behind_a_proxy: tuple[str, redis.Redis, RedisProxy],
+) -> None:
+    url, direct, proxy = behind_a_proxy
+    client = connect(url)
+    assert client.xadd("s", {"a": 1})
+    refused = proxy.when("XADD", Phase.BEFORE, Deed.PASS, times=0)
+    direct.replicaof(LOOPBACK, str(free_port()))
+    for _ in range(2):
+        with pytest.raises(StreamUnavailable), mapped():
+            client.xadd("s", {"a": 2})
+    assert refused.acted == 2  # each sent once, though redis-py calls it a lost connection
+    assert not any(each._sock for each in client.connection_pool._available_connections)
+    direct.replicaof("NO", "ONE")
+    assert client.xadd("s", {"a": 3})
+
+
+def test_tls_to_servers_and_sentinels_verifies_certificate_and_name(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> None:
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    make_certificates(right, LOOPBACK)
+    make_certificates(wrong, "127.0.0.9")
+
+    def tls(directory: Path, port: int) -> tuple[str, ...]:
+        return (
+            *("--tls-port", str(port), "--tls-cert-file", str(directory / "cert.pem")),
+            *("--tls-key-file", str(directory / "key.pem"), "--tls-auth-clients", "no"),
+            *("--tls-ca-cert-file", str(directory / "ca.pem"), "--tls-replication", "yes"),
+        )
+
+    ports = [free_port() for _ in range(3)]
+    server = own_redis_server(extra=tls(right, ports[0]))
+    made = [
+        SentinelServer(
+            tmp_path / f"s{number}", ports[0], server.password, tls(directory, ports[number])
+        )
+        for number, directory in ((1, right), (2, wrong))
+    ]
+    with made[0], made[1]:
+
+        def url(number: int, directory: Path) -> str:
+            return (
+                f"rediss+sentinel://:{server.password}@{LOOPBACK}:{ports[number]}/{MASTER}"
+                f"?sentinel_password={made[number - 1].password}"
+                f"&ssl_ca_certs={directory / 'ca.pem'}"
+            )
+
+        assert connect(url(1, right)).ping()
+        with pytest.raises(StreamUnavailable, match=r"(?i)certificate verify failed"):
+            command(connect(url(1, wrong)), "PING")
+        with pytest.raises(StreamUnavailable, match=r"(?i)address mismatch|not valid for"):
+            command(connect(url(2, wrong)), "PING")
