@@ -33,6 +33,12 @@ def failed(result: Result) -> str:
         (f"redis://:{SECRET}@127.0.0.1:1/0", "cannot be reached"),
         (f"redis://:{SECRET}@no-such-host.invalid:6379/0", "cannot be reached"),
         ("redis+cluster://localhost:6379", "not supported"),
+        (f"redis+sentry://:{SECRET}@127.0.0.1:1/m", "is not a Redis URL"),
+        (f"redis+sentinel://:{SECRET}@127.0.0.1:1", "name of the master"),
+        (f"redis+sentinel://:{SECRET}@127.0.0.1:port/m/0", "from 1 to 65535"),
+        (f"redis+sentinel://:{SECRET}@[::1],[::1]:2/m/zero", "number of a database"),
+        (f"redis+sentinel://:{SECRET}@127.0.0.1:1/m?sentinel_password={SECRET}", "refused"),
+        (f"valkey+sentinel://127.0.0.1:1/m?sentinel%5Fpassword={SECRET}&x=1", "malformed"),
         ("unix:///no/such/socket", "cannot be reached"),
     ],
 )

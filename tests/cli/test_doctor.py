@@ -1,6 +1,7 @@
 """`countersink doctor`: each line ok, warn or fail, with what to do."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -11,6 +12,8 @@ from countersink.store.connection import connect as connect_mysql
 from countersink.stream.connection import command, connect
 from tests.cli.command import Result, Servers, call
 from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.sentinels import MASTER, Watched
+from tests.support.waiting import eventually
 
 
 def lines(result: Result) -> dict[str, dict[str, str]]:
@@ -165,6 +168,34 @@ def test_what_redis_is_set_to(servers: Servers, own_redis: tuple[str, redis.Redi
     assert statuses(asked(servers, COUNTERSINK_REDIS_URL=url))["redis persistence"] == "warn"
     client.replicaof("127.0.0.1", "1")
     assert statuses(asked(servers, COUNTERSINK_REDIS_URL=url))["redis role"] == "fail"
+
+
+def test_which_master_the_sentinels_name(servers: Servers, servers_directory: Path) -> None:
+    with Watched(servers_directory) as watched:
+        url = watched.url
+
+        def found(url: str) -> dict[str, dict[str, str]]:
+            return lines(asked(servers, COUNTERSINK_REDIS_URL=url))
+
+        first = found(url)
+        assert first["redis sentinel"]["status"] == "ok"
+        named = f"the master {MASTER} is 127.0.0.1:{watched.master.port}; 3 sentinels"
+        assert named in first["redis sentinel"]["found"]
+        assert "min-replicas-to-write 0" in first["redis role"]["found"]
+        with watched.client(watched.master) as master:
+            master.config_set("min-replicas-to-write", 1)
+        assert found(url)["redis role"]["status"] == "ok"
+        watched.replica.stop()
+        eventually(lambda: found(url)["redis sentinel"]["status"] == "warn")
+        assert "replica" in found(url)["redis sentinel"]["advice"]
+        assert "no sentinel knows" in found(watched.url_for("other"))["redis"]["found"]
+
+
+def test_two_sentinels_are_too_few(servers: Servers, servers_directory: Path) -> None:
+    with Watched(servers_directory, sentinels=2) as watched:
+        line = lines(asked(servers, COUNTERSINK_REDIS_URL=watched.url))["redis sentinel"]
+        assert line["status"] == "warn"
+        assert "at least 3" in line["advice"]
 
 
 def test_a_redis_user_without_rights_fails(

@@ -145,6 +145,7 @@ def test_the_processes_as_a_user_starts_them(servers: Servers, start: Start) -> 
         ("jobs", "--wait-s", "nan", "seconds above 0"),
         ("jobs", "--jobs-redis-url", "redis+cluster://h:1", "RQ cannot"),
         ("scheduler", "--jobs-redis-url", "redis+cluster://h:1", "RQ cannot"),
+        ("scheduler", "--jobs-redis-url", "valkeys+cluster://h:1", "RQ cannot"),
     ],
 )
 def test_what_no_process_could_run_with_is_refused(

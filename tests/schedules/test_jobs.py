@@ -34,6 +34,7 @@ from tests.schedules.scheduling import at, run_row
 from tests.support import scheduled
 from tests.support.factories import RedisFactory
 from tests.support.processes import Child, Children
+from tests.support.sentinels import Watched
 from tests.support.waiting import eventually
 
 LIMIT_S = 60
@@ -141,6 +142,25 @@ def test_a_run_is_done_and_says_what_it_did_and_the_next_one_too(ground: Ground)
     assert not ground.client.exists(keys[0])
     assert {"started", "ready", "run_started", "run_done", "stopped"} <= set(said(child))
     assert "Traceback" not in child.output()
+
+
+def test_runs_go_on_after_a_failover_of_redis(
+    session: Session, runs_url: str, servers_directory: Path
+) -> None:
+    with Watched(servers_directory) as servers:
+        ground = Ground(session, servers.url, runs_url)
+        with ground.children, ground.client:
+            child = ground.process()
+            ground.plan("tick")
+            ground.wait_state("tick", "done")
+            servers.wait_replicated()
+            servers.master.kill()
+            eventually(lambda: servers.is_master(servers.replica))
+            ground.plan("tick", later("09:00:01"))
+            ground.wait_state("tick", "done", later("09:00:01"))
+            assert len(ground.wait_starts(2)) == 2
+            end(child)
+            assert "Traceback" not in child.output()
 
 
 def test_what_is_enqueued_twice_late_or_unplanned_starts_nothing(ground: Ground) -> None:

@@ -54,16 +54,19 @@ class SentinelServer(RedisServer):
 
 
 class Watched:
-    """Started servers, and the URL that leads to the master by way of the sentinels."""
+    """Started servers, and the URL that leads to the master by way of the sentinels.
 
-    def __init__(self, parent: Path) -> None:
+    Two sentinels must agree on a failover.
+    """
+
+    def __init__(self, parent: Path, sentinels: int = 3) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="sentinel-", dir=parent))
         self._made: list[RedisServer] = []
         self.master = self._redis("a")
         self.replica = self._redis("b", "--replicaof", f"{LOOPBACK} {self.master.port}")
         with self.client(self.replica) as client:
             eventually(lambda: client.info("replication")["master_link_status"] == "up")
-        self.sentinels = [self._sentinel(number) for number in range(3)]
+        self.sentinels = [self._sentinel(number) for number in range(sentinels)]
         for sentinel in self.sentinels:
             eventually(partial(self._is_ready, sentinel))
 
@@ -150,4 +153,6 @@ class Watched:
 
     def _is_ready(self, sentinel: RedisServer) -> bool:
         state = self.state(sentinel)
-        return bool(state["num-other-sentinels"] == 2 and state["num-slaves"] == 1)
+        return bool(
+            state["num-other-sentinels"] == len(self.sentinels) - 1 and state["num-slaves"] == 1
+        )
