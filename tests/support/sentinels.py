@@ -18,8 +18,9 @@ from tests.support.waiting import eventually
 MASTER = "mymaster"
 PASSWORD = "pass/word@of+servers"
 SENTINEL_PASSWORD = "word@of/sentinels"
-QUICK = ("publish-period", "ping-period", "ask-period", "info-period")
-"""Times of a sentinel, otherwise 1 to 10 s."""
+QUICK = ("publish-period", "ask-period", "info-period", "tilt-period")
+"""Times of a sentinel, otherwise 1 to 30 s. Not ping-period: only a replica whose INFO is newer
+than five of them is promoted, and once the master is down that comes every second."""
 
 
 class SentinelServer(RedisServer):
@@ -28,9 +29,16 @@ class SentinelServer(RedisServer):
     name = "sentinel"
 
     def __init__(
-        self, directory: Path, master_port: int, password: str, extra: Sequence[str] = ()
+        self,
+        directory: Path,
+        master_port: int,
+        password: str,
+        extra: Sequence[str] = (),
+        *,
+        down_after_ms: int = 500,
     ) -> None:
         super().__init__(directory, extra=extra)
+        self._down_after_ms = down_after_ms
         self._master_port = master_port
         self._master_password = password
 
@@ -47,7 +55,7 @@ class SentinelServer(RedisServer):
             f"sentinel monitor {MASTER} {LOOPBACK} {self._master_port} 2\n"
             f'sentinel auth-pass {MASTER} "{self._master_password}"\n'
             f'sentinel sentinel-pass "{self.password}"\n'
-            f"sentinel down-after-milliseconds {MASTER} 500\n"
+            f"sentinel down-after-milliseconds {MASTER} {self._down_after_ms}\n"
             f"sentinel failover-timeout {MASTER} 2000\n",
         )
         return [*redis_server(), str(config), "--sentinel", *self.extra]
@@ -113,6 +121,20 @@ class Watched:
             found: dict[str, Any] = masters[MASTER]
             return found
 
+    def is_replica(self, server: RedisServer) -> bool:
+        """Whether a server follows its master, and no process of ours is connected to it."""
+        try:
+            with self.client(server) as client:
+                replication: Any = client.info("replication")
+                names = [each["name"] for each in client.client_list()]
+        except redis.ConnectionError:
+            return False  # sentinels cut all connections of a master that they demote
+        return bool(
+            replication["role"] == "slave"
+            and replication["master_link_status"] == "up"
+            and not any(name.startswith("countersink") for name in names)
+        )
+
     def is_master(self, server: RedisServer) -> bool:
         """Whether all sentinels have agreed on this one."""
         return all(self.state(sentinel)["port"] == server.port for sentinel in self.sentinels)
@@ -144,7 +166,9 @@ class Watched:
         directory = self._directory / f"s{number}"
         directory.mkdir()
         write_private(directory / "sentinel.password", SENTINEL_PASSWORD)
-        server = SentinelServer(directory, self.master.port, PASSWORD)
+        # Two may want to lead the failover at once. The third decides, since it does not yet.
+        slower = 1_000 if number == 2 else 500
+        server = SentinelServer(directory, self.master.port, PASSWORD, down_after_ms=slower)
         self._made.append(server)
         server.start()
         with redis.Redis(host=LOOPBACK, port=server.port, password=SENTINEL_PASSWORD) as client:
