@@ -31,6 +31,7 @@ def test_each_exception_of_the_driver_is_mapped(error: type[Exception]) -> None:
         "LOADING Redis is loading",
         "READONLY You can't write",
         "MISCONF x",
+        "Error running script (call to f_1): @user_script:1: -READONLY You can't write",
     ],
 )
 def test_a_server_that_does_not_serve_is_unavailable(text: str) -> None:
