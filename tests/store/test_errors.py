@@ -63,6 +63,7 @@ def test_every_class_with_every_code_is_one_of_ours() -> None:
         (1040, Unavailable),
         (1047, Unavailable),
         (3098, Unavailable),
+        (3032, Unavailable),
         (3100, Unavailable),
         (1927, Unavailable),
         (4031, Unavailable),

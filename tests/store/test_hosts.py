@@ -58,7 +58,7 @@ def second(started: tuple[MySQLServer, ...]) -> Iterator[MySQLServer]:
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test learns of hosts is forgotten."""
-    monkeypatch.setattr(hosts, "_silent_until", {})
+    monkeypatch.setattr(hosts, "_silent", {})
 
 
 def url_of(*ports: int, database: str = "") -> str:
@@ -232,10 +232,36 @@ def test_a_host_that_does_not_answer_is_left_and_asked_last_for_a_while(
             connect(url, database=False)  # the order of the URL, whatever was asked first
         assert connections() == 2
         run(first, "SET GLOBAL read_only = 0")
-        monkeypatch.setattr(hosts, "SILENT_S", 0.0)
-        hosts._silent_until.clear()
+        ((name, (_, seconds)),) = hosts._silent.items()
+        assert seconds == 2 * hosts.SILENT_S  # silent twice in a row
+        hosts._silent[name] = 0.0, hosts.LONGEST_SILENT_S  # the time is over
         assert port(url) == port(url) == first.port
-        assert connections() == 4
+        assert connections() == 3
+        assert hosts._silent[name][1] == hosts.LONGEST_SILENT_S
+
+
+def test_a_repair_does_not_go_on_on_another_server(first: MySQLServer, second: MySQLServer) -> None:
+    """Its turn is on the first one: on the other a second repair may be at work."""
+    database = new_name()
+    for server in (second, first):
+        url = url_of(server.port, database=database)
+        migrate(url)
+        run(server, f"CREATE TABLE `{database}`.orders (id INT PRIMARY KEY)")
+        with Store(url) as store:
+            store.tracked.track("orders")
+        run(server, f"INSERT INTO `{database}`.orders VALUES (1), (2)")
+        run(server, f"UPDATE `{database}`.counter_slot SET amount = 7")
+
+    def switch(done: int, rows: int) -> None:
+        run(first, "SET GLOBAL read_only = 1")
+
+    with (
+        Store(url_of(first.port, second.port, database=database)) as store,
+        pytest.raises(Unavailable, match="another server"),
+    ):
+        store.tracked.repair("orders", progress=switch)
+    for server in (first, second):
+        assert ask(server, f"SELECT DISTINCT amount FROM `{database}`.counter_slot") == [(7,)]
 
 
 GROUP = "group_replication_group_name"
@@ -253,6 +279,7 @@ PRIMARY, SECONDARY, GONE = (
         ({"read_only": "OFF"}, None, ""),
         ({"read_only": "OFF", "super_read_only": "ON"}, None, "read only"),
         ({"read_only": "NO_LOCK"}, None, "read only"),
+        ({"read_only": "OFF", "innodb_read_only": "ON"}, None, "read only"),
         ({"wsrep_on": "ON", "wsrep_provider": "none"}, None, ""),
         (GALERA, None, "name one node alone"),
         ({GROUP: ""}, None, ""),

@@ -213,7 +213,7 @@ def test_a_wrong_password_of_the_sentinels_is_said(servers: Watched) -> None:
         ("", "uthentication required"),
         ("?sentinel_password=x", "WRONGPASS|invalid"),
     ):
-        with pytest.raises(StreamUnavailable, match=said):
+        with pytest.raises(StreamMisconfigured, match=said):
             command(connect(url + wrong), "PING")
 
 

@@ -89,8 +89,10 @@ def connect(
         # Options that no connection has would be found at the first command only.
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)
-    except (ValueError, TypeError, redis.RedisError) as error:
-        raise StreamMisconfigured(f"the Redis URL {redact(url)!r} is malformed") from error
+    except (ValueError, TypeError, redis.RedisError):
+        raise StreamMisconfigured(
+            f"the Redis URL {redact(url)!r} is malformed"
+        ) from None  # it may quote the password
     for command in _RAW_REPLIES:
         client.set_response_callback(command, _raw)
     return client

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.connection import SSLConnection, parse_url
+from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.sentinel import (
     MasterNotFoundError,
     Sentinel,
@@ -72,14 +73,18 @@ class Sentinels(Sentinel):
 
         Raises:
             MasterNotFoundError: as above.
+            AuthenticationError, NoPermissionError: all of them refuse the login, or the command.
         """
-        answers = {}
+        answers: dict[str, str] = {}
+        refused: list[redis.RedisError] = []
         for sentinel in self.sentinels:
             try:
                 masters: Any = sentinel.sentinel_masters()
                 state = masters.get(service_name)
             except redis.RedisError as error:
                 answers[_where(sentinel)] = str(error)
+                if isinstance(error, (AuthenticationError, NoPermissionError)):
+                    refused.append(error)
                 continue
             finally:
                 sentinel.connection_pool.disconnect(inuse_connections=False)
@@ -92,6 +97,8 @@ class Sentinels(Sentinel):
                 self.sentinels = [sentinel, *others]  # a new list: other threads go through the old
                 found: Mapping[str, Any] = state
                 return found
+        if len(refused) == len(answers):
+            raise refused[-1]
         if set(answers.values()) == {"knows no master of this name"}:
             raise MasterNotFoundError(
                 f"no sentinel knows a master named {service_name!r} (asked {', '.join(answers)}):"

@@ -130,7 +130,7 @@ def test_a_server_that_will_not_write(behind: Store, proxy: MySQLProxy) -> None:
         (1836, Unavailable),
         (1047, Unavailable),
         (3098, Unavailable),
-        (3100, Unavailable),
+        (3100, SequenceUncertain),
         (1142, Refused),
         (1021, Refused),
         (1146, SchemaMismatch),

@@ -223,6 +223,7 @@ UNAVAILABLE: Final = frozenset(
         2014,
         2027,
         2055,
+        3032,  # offline_mode: as a group does with a member that it has expelled
         3098,  # The table does not comply with the plugin: the member cannot write (group repl.)
         3100,  # The plugin failed at COMMIT: the member is not online (group replication)
         3168,  # Server isn't available

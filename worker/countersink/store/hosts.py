@@ -19,7 +19,9 @@ from countersink.store.settings import Settings
 SLOW_S: Final = 1.0
 """A host that fails after more than so many seconds was silent."""
 SILENT_S: Final = 30.0
-"""For so many seconds a silent host is asked after the others, in this process."""
+"""For so many seconds a silent host is asked after the others, in this process; for twice as many
+each time it is silent again, up to :data:`LONGEST_SILENT_S`."""
+LONGEST_SILENT_S: Final = 600.0
 
 Opened = TypeVar("Opened")
 Ask = Callable[[str], Sequence[tuple[Any, ...]]]
@@ -28,6 +30,7 @@ Ask = Callable[[str], Sequence[tuple[Any, ...]]]
 VARIABLES: Final = (
     "read_only",
     "super_read_only",
+    "innodb_read_only",
     "wsrep_on",
     "wsrep_provider",
     "group_replication_group_name",
@@ -38,7 +41,8 @@ _MEMBERS: Final = (
     " FROM performance_schema.replication_group_members"
 )
 
-_silent_until: Final[dict[str, float]] = {}
+_silent: Final[dict[str, tuple[float, float]]] = {}
+"""Host → until when on the monotonic clock, and for how many seconds, it is asked last."""
 
 
 def why_not(variables: Mapping[str, str], ask: Ask) -> str:
@@ -50,7 +54,7 @@ def why_not(variables: Mapping[str, str], ask: Ask) -> str:
         variables: those of :data:`VARIABLES` that it has.
         ask: runs a query on it.
     """
-    for name in ("super_read_only", "read_only"):
+    for name in ("super_read_only", "read_only", "innodb_read_only"):
         if is_on(variables.get(name, "OFF")):
             return "read only"
     provider = variables.get("wsrep_provider", "none")
@@ -105,9 +109,9 @@ def first_of(settings: Settings, log_in: Callable[[Settings], Opened]) -> Opened
         except StoreError as error:
             errors[host.where] = error
             if time.monotonic() - began > SLOW_S:
-                _silent_until[host.where] = time.monotonic() + SILENT_S
+                _note_silence(host)
         else:
-            _silent_until.pop(host.where, None)
+            _silent.pop(host.where, None)
             return opened
     reasons = [f"{each.where}: {reason(errors[each.where])}" for each in settings.each_host()]
     if all(isinstance(error, Refused) for error in errors.values()):
@@ -116,7 +120,14 @@ def first_of(settings: Settings, log_in: Callable[[Settings], Opened]) -> Opened
 
 
 def _is_silent(host: Settings) -> bool:
-    return time.monotonic() < _silent_until.get(host.where, 0.0)
+    until, _ = _silent.get(host.where, (0.0, 0.0))
+    return time.monotonic() < until
+
+
+def _note_silence(host: Settings) -> None:
+    _, seconds = _silent.get(host.where, (0.0, SILENT_S / 2))
+    seconds = min(2 * seconds, LONGEST_SILENT_S)
+    _silent[host.where] = time.monotonic() + seconds, seconds
 
 
 def reason(error: StoreError) -> str:

@@ -160,6 +160,8 @@ def _check_hosts(hosts: list[tuple[str, int]], options: dict[str, str]) -> None:
     """Of several hosts: each is named, and named once."""
     if not all(name for name, _ in hosts):
         raise Misconfigured("the MySQL URL has an empty host: write host1:3306,host2:3306")
+    if any(name != name.strip() for name, _ in hosts):
+        raise Misconfigured("the MySQL URL has a blank beside a host: write host1:3306,host2:3306")
     if len(set(hosts)) < len(hosts):
         raise Misconfigured("the MySQL URL names the same host twice")
     if options.get("unix_socket"):

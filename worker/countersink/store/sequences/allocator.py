@@ -55,7 +55,6 @@ NOT_BEGUN: Final = frozenset(
         1792,  # Cannot execute statement in a READ ONLY transaction
         1836,  # Running in read-only mode
         3098,  # The member of the group cannot write (group replication)
-        3100,  # The member of the group is not online: it undid the statement at COMMIT
     }
 )
 """Answers of a server that will not write, so nothing was handed out."""

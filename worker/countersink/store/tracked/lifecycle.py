@@ -131,6 +131,7 @@ def count(
         try:
             with recount.turn(connect, counter) as (session, tracked):
                 with changing(connect) as changer:
+                    recount.same_server(session, changer)
                     table, drop, make = _look(changer, tracked, database)
                     if drop or make:
                         tracked = recount.uncounted(session, tracked)
@@ -156,10 +157,12 @@ def forget(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
                 recount.turn(connect, tracked.counter) as (held, there),
                 changing(connect) as changer,
             ):
+                recount.same_server(held, changer)
                 drop = _all(changer, there)
                 recount.uncounted(held, there)
                 _change(changer, there, drop, (), notice)
                 with connect() as session:
+                    recount.same_server(held, session)
                     recount.empty(session, tracked.counter)
         except UnknownCounter:
             return  # somebody else has just done it

@@ -78,6 +78,16 @@ def turn(connect: Connect, counter: str) -> Iterator[tuple[Session, TrackedTable
             session.rollback_or_close()
 
 
+def same_server(turn: Session, other: Session) -> None:
+    """Check that a session is on the server on which somebody has the turn.
+
+    Raises:
+        Unavailable: it is not, as when another server took over meanwhile: there the turn is free.
+    """
+    if other.server != turn.server:
+        raise Unavailable("another server than before takes writes now: run it again")
+
+
 def uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
     """Let nobody take the counter for right while its triggers are changed; how it is tracked now.
 
@@ -118,12 +128,14 @@ def recount(
 
     Raises:
         TableChanged: it was truncated or altered meanwhile; nothing was changed.
-        Unavailable: a connection broke; if it was the one that wrote, run it again.
+        Unavailable: a connection broke, or another server takes writes now; if it was the one that
+            wrote, run it again.
     """
     foreign = _foreign(session, tracked.counter)
     found, rows = differences(session, tracked, table, progress)
     wrong = {cell: amount for cell, amount in found.items() if is_day(cell[0])}
     with connect() as writer:
+        same_server(session, writer)
         try:
             rerun(partial(_tidy, writer, tracked.counter, foreign))
             ordered = sorted(wrong.items())

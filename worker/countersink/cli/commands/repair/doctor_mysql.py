@@ -100,7 +100,7 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
         check = DoctorCheck(f"mysql host {host.where}")
         try:
             with connect(host, database=False) as session:
-                variables = _variables(session, hosts.VARIABLES)
+                variables = _variables(session, (*hosts.VARIABLES, "server_uuid", "server_uid"))
                 why_not = hosts.why_not(variables, session.query)
                 cluster = _cluster(session, variables)
         except StoreError as error:
@@ -125,7 +125,8 @@ def _cluster(session: Session, variables: dict[str, str]) -> object:
     """What the server shares with those that hold the same rows, by themselves."""
     # The same server may be in the URL by two of its names.
     number = session.query("SELECT @@server_id")[0][0]
-    return variables.get("group_replication_group_name") or (*session.server, number)
+    unique = variables.get("server_uuid", variables.get("server_uid"))  # MySQL's, MariaDB's
+    return variables.get("group_replication_group_name") or (*session.server, number, unique)
 
 
 def _variables(session: Session, wanted: Sequence[str] = _VARIABLES) -> dict[str, str]:
