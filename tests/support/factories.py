@@ -13,7 +13,7 @@ from tests.support.templates import SMALL, template
 S = TypeVar("S", RedisServer, MySQLServer)
 
 
-class _Factory(Generic[S]):
+class ServerFactory(Generic[S]):
     """Kills what it made when the test is over: nothing in there is wanted any more."""
 
     def __init__(self, parent: Path) -> None:
@@ -37,7 +37,7 @@ class _Factory(Generic[S]):
         return Path(tempfile.mkdtemp(prefix="own-", dir=self._parent))
 
 
-class RedisFactory(_Factory[RedisServer]):
+class RedisFactory(ServerFactory[RedisServer]):
     """``own_redis_server(appendfsync="always")`` is a started server with an append-only file."""
 
     def __call__(
@@ -46,7 +46,7 @@ class RedisFactory(_Factory[RedisServer]):
         return self._started(RedisServer(self._directory(), appendfsync=appendfsync, extra=extra))
 
 
-class MySQLFactory(_Factory[MySQLServer]):
+class MySQLFactory(ServerFactory[MySQLServer]):
     """``own_mysql_server()`` is a started server which loses no commit when killed.
 
     With ``fast=True`` it may lose the last ones, and is faster.

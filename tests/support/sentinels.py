@@ -1,18 +1,17 @@
 """One Redis master, its replica and three sentinels: real servers, which tests kill and freeze."""
 
-import contextlib
-import shutil
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import redis
 
 from countersink.cli.servers import RedisServer
-from countersink.cli.servers.base import LOOPBACK, redis_server, write_private
+from countersink.cli.servers.base import LOOPBACK, write_private
 from countersink.stream.connection import connect
+from tests.support.factories import ServerFactory
 from tests.support.waiting import eventually
 
 MASTER = "mymaster"
@@ -37,55 +36,36 @@ class SentinelServer(RedisServer):
         *,
         down_after_ms: int = 500,
     ) -> None:
-        super().__init__(directory, extra=extra)
+        super().__init__(directory, extra=("--sentinel", *extra))
         self._down_after_ms = down_after_ms
         self._master_port = master_port
         self._master_password = password
 
-    def _command(self) -> list[str]:
-        config = self.directory / "sentinel.conf"  # the sentinel writes what it learns into it
-        write_private(
-            config,
-            f'requirepass "{self.password}"\n'
-            f"bind {LOOPBACK}\n"
-            f"port {self.port}\n"
-            f"unixsocket {self.socket}\n"
-            f"dir {self.directory}\n"
-            "daemonize no\n"
+    def _settings(self) -> str:
+        return (
             f"sentinel monitor {MASTER} {LOOPBACK} {self._master_port} 2\n"
             f'sentinel auth-pass {MASTER} "{self._master_password}"\n'
             f'sentinel sentinel-pass "{self.password}"\n'
             f"sentinel down-after-milliseconds {MASTER} {self._down_after_ms}\n"
-            f"sentinel failover-timeout {MASTER} 2000\n",
+            f"sentinel failover-timeout {MASTER} 2000\n"
         )
-        return [*redis_server(), str(config), "--sentinel", *self.extra]
 
 
-class Watched:
+class Watched(ServerFactory[RedisServer]):
     """Started servers, and the URL that leads to the master by way of the sentinels.
 
     Two sentinels must agree on a failover.
     """
 
     def __init__(self, parent: Path, sentinels: int = 3) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="sentinel-", dir=parent))
-        self._made: list[RedisServer] = []
-        self.master = self._redis("a")
-        self.replica = self._redis("b", "--replicaof", f"{LOOPBACK} {self.master.port}")
+        super().__init__(parent)
+        self.master = self._redis()
+        self.replica = self._redis("--replicaof", f"{LOOPBACK} {self.master.port}")
         with self.client(self.replica) as client:
             eventually(lambda: client.info("replication")["master_link_status"] == "up")
         self.sentinels = [self._sentinel(number) for number in range(sentinels)]
         for sentinel in self.sentinels:
             eventually(partial(self._is_ready, sentinel))
-
-    def __enter__(self) -> "Watched":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for server in self._made:
-            with contextlib.suppress(ProcessLookupError):
-                server.kill()
-        shutil.rmtree(self._directory, ignore_errors=True)
 
     @property
     def hosts(self) -> str:
@@ -99,18 +79,13 @@ class Watched:
 
     def url_for(self, name: str = MASTER, hosts: str | None = None, database: int = 0) -> str:
         """The URL of another master, by way of other sentinels."""
-        quoted = PASSWORD.replace("/", "%2F").replace("@", "%40")
-        secret = SENTINEL_PASSWORD.replace("@", "%40")
-        return (
-            f"redis+sentinel://default:{quoted}@{hosts or self.hosts}/{name}/{database}"
-            f"?sentinel_password={secret}"
-        )
+        place = f"{hosts or self.hosts}/{name}/{database}"
+        secret = quote(SENTINEL_PASSWORD, "")
+        return f"redis+sentinel://default:{quote(PASSWORD, '')}@{place}?sentinel_password={secret}"
 
     def client(self, server: RedisServer) -> redis.Redis:
         """A client of one of the servers, whatever it is at the moment."""
-        return connect(
-            server.url_for(0).replace(PASSWORD, PASSWORD.replace("/", "%2F").replace("@", "%40"))
-        )
+        return connect(server.url_for(0).replace(PASSWORD, quote(PASSWORD, "")))
 
     def state(self, sentinel: RedisServer) -> dict[str, Any]:
         """What a sentinel knows about the master."""
@@ -150,27 +125,25 @@ class Watched:
 
         eventually(same)
 
-    def _redis(self, name: str, *extra: str) -> RedisServer:
-        directory = self._directory / name
-        directory.mkdir()
+    def _redis(self, *extra: str) -> RedisServer:
+        directory = self._directory()
         write_private(directory / "redis.password", PASSWORD)
-        server = RedisServer(
-            directory,
-            appendfsync="always",
-            extra=("--masterauth", PASSWORD, "--repl-diskless-sync-delay", "0", *extra),
+        return self._started(
+            RedisServer(
+                directory,
+                appendfsync="always",
+                extra=("--masterauth", PASSWORD, "--repl-diskless-sync-delay", "0", *extra),
+            )
         )
-        self._made.append(server)
-        return server.start()
 
-    def _sentinel(self, number: int) -> SentinelServer:
-        directory = self._directory / f"s{number}"
-        directory.mkdir()
+    def _sentinel(self, number: int) -> RedisServer:
+        directory = self._directory()
         write_private(directory / "sentinel.password", SENTINEL_PASSWORD)
         # Two may want to lead the failover at once. The third decides, since it does not yet.
         slower = 1_000 if number == 2 else 500
-        server = SentinelServer(directory, self.master.port, PASSWORD, down_after_ms=slower)
-        self._made.append(server)
-        server.start()
+        server = self._started(
+            SentinelServer(directory, self.master.port, PASSWORD, down_after_ms=slower)
+        )
         with redis.Redis(host=LOOPBACK, port=server.port, password=SENTINEL_PASSWORD) as client:
             client.execute_command("SENTINEL", "DEBUG", *(x for name in QUICK for x in (name, 100)))
         return server

@@ -60,13 +60,18 @@ class RedisServer(PrivateServer):
             f"unixsocket {self.socket}\n"
             "unixsocketperm 700\n"
             f"dir {self.directory}\n"
-            "daemonize no\n"
+            "daemonize no\n" + self._settings(),
+        )
+        return [*redis_server(), str(config), *self.extra]
+
+    def _settings(self) -> str:
+        """The lines of the configuration that say what the server is for."""
+        return (
             "appendonly yes\n"
             f"appendfsync {self._appendfsync}\n"
             "maxmemory-policy noeviction\n"
-            'save ""\n',
+            'save ""\n'
         )
-        return [*redis_server(), str(config), *self.extra]
 
     def _answers(self) -> bool:
         client = redis.Redis(
