@@ -27,10 +27,10 @@ Opened = TypeVar("Opened")
 Ask = Callable[[str], Sequence[tuple[Any, ...]]]
 """Runs a query; its rows."""
 
+READ_ONLY: Final = ("super_read_only", "read_only", "innodb_read_only")
+"""Variables of which one that is on says that the server takes no writes."""
 VARIABLES: Final = (
-    "read_only",
-    "super_read_only",
-    "innodb_read_only",
+    *READ_ONLY,
     "wsrep_on",
     "wsrep_provider",
     "group_replication_group_name",
@@ -54,7 +54,7 @@ def why_not(variables: Mapping[str, str], ask: Ask) -> str:
         variables: those of :data:`VARIABLES` that it has.
         ask: runs a query on it.
     """
-    for name in ("super_read_only", "read_only", "innodb_read_only"):
+    for name in READ_ONLY:
         if is_on(variables.get(name, "OFF")):
             return "read only"
     provider = variables.get("wsrep_provider", "none")

@@ -18,14 +18,13 @@ _NAMED: Final = 5
 """Counters that a line names."""
 _SMALL_PACKET: Final = 4 * 1024 * 1024
 _VARIABLES: Final = (
+    *hosts.READ_ONLY,
     "binlog_format",
     "innodb_doublewrite",
     "innodb_flush_log_at_trx_commit",
     "log_bin",
     "max_allowed_packet",
-    "read_only",
     "sql_mode",
-    "super_read_only",
     "sync_binlog",
     "transaction_isolation",
     "tx_isolation",
@@ -136,7 +135,7 @@ def _variables(session: Session, wanted: Sequence[str] = _VARIABLES) -> dict[str
 
 
 def _writable(variables: dict[str, str]) -> Finding:
-    for name in ("super_read_only", "read_only"):
+    for name in hosts.READ_ONLY:
         if hosts.is_on(variables.get(name, "OFF")):
             return DoctorCheck("mysql writable").fail(
                 f"{name} is {variables[name]}: a replica?",
