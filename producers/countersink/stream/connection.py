@@ -90,9 +90,8 @@ def connect(
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)
     except (ValueError, TypeError, redis.RedisError):
-        raise StreamMisconfigured(
-            f"the Redis URL {redact(url)!r} is malformed"
-        ) from None  # it may quote the password
+        # Without the cause, which may quote the password.
+        raise StreamMisconfigured(f"the Redis URL {redact(url)!r} is malformed") from None
     for command in _RAW_REPLIES:
         client.set_response_callback(command, _raw)
     return client

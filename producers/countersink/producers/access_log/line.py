@@ -31,7 +31,7 @@ ESCAPED: Final = rb'[^"\\\n]*+(?>(?:\\.[^"\\\n]*+)*)'
 wrong before Python 3.11.5 (python/cpython#106052)."""
 
 # No pattern here backtracks, so that a hostile line costs no more than its length.
-# A set is faster than \d, and written four times faster than a group that is repeated.
+# Four octets written out are matched faster than a repeated group, and a set faster than \d.
 IPV4: Final = rb"\.".join([rb"[0-9]{1,3}"] * 4)
 _HEX: Final = rb"[0-9A-Fa-f]{1,4}"
 IPV6: Final = (
