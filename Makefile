@@ -11,16 +11,16 @@ JOBS ?= 6
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # what can be run on MySQL, too: `make test-mysql`
-MYSQL_TESTS := $(wildcard $(foreach part,store store/sequences store/tracked backfill reads,tests/$(part)/test_*.py)) \
+MYSQL_TESTS := $(filter-out %/test_galera.py,$(wildcard $(foreach part,store store/sequences store/tracked backfill reads,tests/$(part)/test_*.py))) \
 	tests/drivers tests/worker tests/end_to_end \
-	$(filter-out %/test_frozen_redis.py %/test_schedulers.py,$(wildcard tests/faults/test_*.py)) \
+	$(filter-out %/test_frozen_redis.py %/test_galera.py %/test_schedulers.py,$(wildcard tests/faults/test_*.py)) \
 	$(foreach part,compaction move planner pruning retention attempts,tests/schedules/test_$(part).py) \
 	tests/cli/test_real_log.py tests/setup/test_rights.py
 
 # what of it `make test` leaves out, to be done in ten minutes: it is about Redis, arithmetic of
 # dates and processes rather than about how MySQL reads, locks and refuses
 NOT_SHORT := tests/worker tests/drivers tests/end_to_end tests/reads/test_groups.py tests/setup/test_rights.py \
-	$(foreach part,answers backfill server_deaths worker_deaths state_machine tracked bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
+	$(foreach part,answers backfill server_deaths worker_deaths state_machine tracked cluster_producer cluster_worker sentinel bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
 	$(foreach part,content coverage dates deleted_counters formats_access formats_alike formats_csv formats_json head identity files history jobs \
 		overlap policies recipes reconcile_run rejects rejects_file set_days spans unfinished_lines,tests/backfill/test_$(part).py) \
 	$(foreach part,buckets counters ends_of_time keys lease policy_totals ranges selection settings shapes store strict \
@@ -32,12 +32,16 @@ NOT_SHORT := tests/worker tests/drivers tests/end_to_end tests/reads/test_groups
 # `make soak`
 SECONDS ?= 300
 SERVER ?= mariadb
+CLUSTER_ACTS := redis_cluster sentinel galera group_replication
+
+# clusters are many servers each: few tests at a time
+CLUSTER_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check test-mariadb test-mysql test-long bench soak up clean lock
+.PHONY: help install demo test check test-mariadb test-mysql test-long test-clusters bench soak up clean lock
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                /' | sed 's/^\(.\{20\}\) */\1/'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                    /' | sed 's/^\(.\{23\}\) */\1/'
 
 install: .venv/.complete ## make .venv, and install redis-server and mariadb when they are missing
 	@scripts/servers.sh
@@ -54,29 +58,44 @@ test: install ## all checks, the tests on MariaDB, then on MySQL 9 those of how 
 check: .venv/.complete ## lint, format, types, import rules
 	@scripts/checks.sh
 
-test-mariadb: install ## all tests, on MariaDB; SHORT=1: those of `make test`
+test-mariadb: install ## all tests but those on clusters, on MariaDB; SHORT=1: those of `make test`
 	@scripts/servers.sh --tests
-	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) $(if $(SHORT),-m 'not long') $(ARGS) </dev/null
+	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) -m 'not clusters$(if $(SHORT), and not long)' $(ARGS) </dev/null
 
 test-long: install ## on SERVER, the tests that `make test` leaves out for their length; a part of make soak
 	@scripts/servers.sh --tests
 	@[ '$(SERVER)' != mysql ] || scripts/mysql-tree.sh
-	@COUNTERSINK_TEST_SERVER=$(SERVER) $(PYTEST) -m long </dev/null
+	@COUNTERSINK_TEST_SERVER=$(SERVER) $(PYTEST) -m 'long and not clusters' </dev/null
 
 test-mysql: install ## all tests that touch the database on a MySQL 9 of their own; SHORT=1: those of `make test`
 	@scripts/servers.sh --tests
 	@scripts/mysql-tree.sh
-	@COUNTERSINK_TEST_SERVER=mysql $(PYTEST) $(if $(SHORT),-m 'not long') $(wildcard $(if $(SHORT),$(filter-out $(NOT_SHORT),$(MYSQL_TESTS)),$(MYSQL_TESTS))) $(ARGS) </dev/null
+	@COUNTERSINK_TEST_SERVER=mysql $(PYTEST) -m 'not clusters$(if $(SHORT), and not long)' $(wildcard $(if $(SHORT),$(filter-out $(NOT_SHORT),$(MYSQL_TESTS)),$(MYSQL_TESTS))) $(ARGS) </dev/null
+
+test-clusters: install ## the tests on clusters: Redis, Valkey, Sentinel, Galera, Group Replication; a quarter of an hour
+	@scripts/servers.sh --tests
+	@scripts/mysql-tree.sh || [ $$? -eq 3 ]
+	@scripts/valkey-tree.sh || [ $$? -eq 3 ]
+	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) -n $(CLUSTER_JOBS) -m clusters $(ARGS) </dev/null
 
 bench: install ## the benchmarks; writes benchmarks/results.json
 	@scripts/servers.sh --bench
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-soak: install ## the long tests, every benchmark once, then faults at random for SECONDS=300 on SERVER=mariadb|mysql; SEED=N replays a run
+soak: install ## the long tests, every benchmark once, then faults at random for SECONDS=300 on SERVER=mariadb|mysql; SEED=N replays a run; ACT=NAME plays one
+ifneq ($(filter $(ACT),$(CLUSTER_ACTS)),)
+	@scripts/servers.sh --tests
+	@scripts/mysql-tree.sh || [ $$? -eq 3 ]
+	@$(BIN)/python -m tests.soak.clusters $(ACT) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+else ifneq ($(ACT),)
+	@scripts/servers.sh --tests
+	@$(BIN)/python -m tests.soak --act $(ACT) --seconds $(SECONDS) --server $(SERVER) $(if $(SEED),--seed $(SEED))
+else
 	@make test-long SERVER=$(SERVER)
 	@scripts/servers.sh --bench
 	@$(BIN)/python -m benchmarks --quick --server $(SERVER)
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --server $(SERVER) $(if $(SEED),--seed $(SEED))
+endif
 
 up: install ## private servers, a worker and scheduled jobs, with data kept in DATA=countersink-data
 	@$(BIN)/countersink up $(if $(DATA),--data '$(DATA)')

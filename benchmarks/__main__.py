@@ -4,6 +4,7 @@ each row is measured."""
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from rich.console import Console
 from benchmarks import (
     app_transactions,
     backfill,
+    clusters,
+    constants,
     environment,
     http,
     results,
@@ -39,9 +42,12 @@ from benchmarks.raw_upserts import RawUpserts
 from benchmarks.row_counts import RowCounts
 from benchmarks.rows import (
     BESIDE,
+    CLUSTERS,
+    CONSTANTS,
     GROUPS,
     HTTP_READS,
     NAMES,
+    PLACES,
     QUIET,
     READS,
     ROW_COUNTS,
@@ -57,7 +63,7 @@ OUTPUT: Final = Path(__file__).with_name("results.json")
 ROUNDS, SECONDS = 5, 5.0
 QUICK_ROUNDS, QUICK_SECONDS = 1, 0.2
 QUIET_WAYS: Final[tuple[Way, ...]] = ("nonstop", "peer_rc", "peer_rr")
-ALL: Final = (*NAMES, *READS, *ROW_COUNTS, *HTTP_READS)
+ALL: Final = (*NAMES, *READS, *ROW_COUNTS, *HTTP_READS, *CLUSTERS, *CONSTANTS)
 """What --only may name."""
 BESIDE_WAYS: Final[tuple[Way, ...]] = ("scheduled", "nonstop", "peer_rc", "peer_rr")
 
@@ -123,6 +129,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"the JSON file (default: {OUTPUT.name} beside this module for a whole run that is not"
         " quick, else none)",
     )
+    parser.add_argument(
+        "--merge",
+        action="store_true",
+        help=f"put what is measured into {OUTPUT.name}, and leave its other rows as they are",
+    )
     return parser.parse_args(arguments)
 
 
@@ -135,6 +146,8 @@ class Run:
         reads: the queries before and after compaction.
         row_counts: counting a big table's rows.
         http_reads: reads by HTTP of a big table.
+        clusters: backlogs applied on single servers and on clusters.
+        constants: what entries, rows and cells cost.
         missing: rows that were to be measured and could not be, with the reason.
     """
 
@@ -144,9 +157,14 @@ class Run:
         self.reads: list[dict[str, Any]] = []
         self.row_counts: list[dict[str, Any]] = []
         self.http_reads: list[dict[str, Any]] = []
+        self.clusters: list[dict[str, Any]] = []
+        self.constants: list[dict[str, Any]] = []
         self.missing: dict[str, str] = {}
         self._options = options
-        self._wanted = set(options.only or ALL)
+        wanted = set(options.only or ALL)
+        self._wanted = wanted.difference(CLUSTERS, CONSTANTS)
+        self._places = [place for place in PLACES if f"clusters_{place}" in wanted]
+        self._kinds = [kind for kind in SERVERS if on(kind, "constants") in wanted]
         self._log = log
         quick = options.quick
         self._rounds, self._seconds = (QUICK_ROUNDS, QUICK_SECONDS) if quick else (ROUNDS, SECONDS)
@@ -170,6 +188,30 @@ class Run:
                 names = names.difference(http.NAMES)
             if names or kind == chosen:
                 self._on(kind, names)
+        for place in self._places:
+            self._in(place)
+        for kind in self._kinds:
+            why = self._why_not(kind) or why_unavailable(kind)
+            if why is None:
+                self.constants.append(constants.measure(kind, self._seconds))
+            else:
+                self.constants.append({"name": on(kind, "constants"), "missing": why})
+
+    def _in(self, place: str) -> None:
+        why = self._why_not(place) or clusters.why_missing(place)
+        if why is not None:
+            self._log.print(f"{place}: {why}", style="yellow", markup=False)
+            self.clusters += clusters.missing(place, why)
+            return
+        rows = clusters.measure(place, self._seconds)
+        self.clusters += rows
+        for row in rows:
+            self._log.print(f"{row['name']}: {row['rows_per_second']:,} rows/s")
+
+    def _why_not(self, place: str) -> str | None:
+        """Of a place or a kind of server: whether the command line leaves it out."""
+        left_out = self._options.without
+        return f"left out by --without {left_out}" if place == left_out else None
 
     def _on(self, kind: Kind, names: set[str]) -> None:
         with (
@@ -220,6 +262,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 0 measured (whatever the figures are), 1 failed."""
     options = parse(arguments)
     output: Path | None = options.output
+    if output is None and options.merge:
+        output = OUTPUT
     if output is None and not (options.quick or options.only or options.without):
         output = OUTPUT
     log = Console(stderr=True, highlight=False)
@@ -230,9 +274,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.print(f"error: {error}", style="red", markup=False)
         return 1
     rows = results.as_rows(run.measured, run.missing)
-    whole = results.document(run.environment, rows, run.reads, run.row_counts, run.http_reads)
+    whole = results.document(
+        run.environment,
+        rows,
+        run.reads,
+        run.row_counts,
+        run.http_reads,
+        run.clusters,
+        run.constants,
+    )
     if output is not None:
-        results.write(output, whole)
+        kept = results.merged(json.loads(output.read_text()), whole) if options.merge else whole
+        results.write(output, kept)
         log.print(f"written to {output}")
     tables.show(Console(width=160 if not sys.stdout.isatty() else None, highlight=False), whole)
     return 0

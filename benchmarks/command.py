@@ -63,7 +63,7 @@ def service(name: str, redis_url: str, mysql_url: str, *options: str) -> Iterato
         process = subprocess.Popen(
             [*COMMAND, name, *options],
             cwd=PROJECT,
-            env=_environment(redis_url, mysql_url),
+            env=environment(redis_url, mysql_url),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -94,7 +94,7 @@ def run(
         process = subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=PROJECT,
-            env=_environment(redis_url, mysql_url),
+            env=environment(redis_url, mysql_url),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=errors,
@@ -115,7 +115,7 @@ def run(
     return document, seconds
 
 
-def _environment(redis_url: str, mysql_url: str) -> dict[str, str]:
+def environment(redis_url: str, mysql_url: str) -> dict[str, str]:
     """This process's, without settings of countersink's but the two servers."""
     ours = {
         name: value for name, value in os.environ.items() if not name.startswith("COUNTERSINK_")

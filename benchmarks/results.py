@@ -60,6 +60,8 @@ def document(
     reads: list[dict[str, Any]],
     row_counts: list[dict[str, Any]],
     http_reads: list[dict[str, Any]],
+    clusters: list[dict[str, Any]],
+    constants: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """What results.json holds."""
     return {
@@ -68,7 +70,24 @@ def document(
         "reads": reads,
         "row_counts": row_counts,
         "http_reads": http_reads,
+        "clusters": clusters,
+        "constants": constants,
     }
+
+
+def merged(whole: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
+    """An older document, with what was measured now in place of the same rows: each of these says
+    when (``date``), since the environment's date is that of the rest.
+    """
+    date = measured["environment"]["date"]
+    made = dict(whole)
+    for section, rows in measured.items():
+        if section == "environment":
+            continue
+        new = {row["name"]: {**row, "date": date} for row in rows}
+        kept = [new.pop(row["name"], row) for row in whole.get(section, [])]
+        made[section] = [*kept, *new.values()]
+    return made
 
 
 def write(path: Path, whole: dict[str, Any]) -> None:

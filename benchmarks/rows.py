@@ -83,6 +83,18 @@ ROW_COUNTS: Final = tuple(on(server, "row_counts") for server in SERVERS)
 """Counting a big table's rows, and tracking it: no rates either."""
 HTTP_READS: Final = tuple(on(server, "http_reads") for server in SERVERS)
 """Reads by HTTP of a big table, against the bare query."""
+PLACES: Final = {
+    "mariadb": "one Redis, one MariaDB",
+    "redis_cluster": "a Redis Cluster of 3 masters, one MariaDB",
+    "galera": "one Redis, 3 nodes of Galera, of which one is written to",
+    "mysql": "one Redis, one MySQL",
+    "group_replication": "one Redis, MySQL Group Replication of 3 members, single-primary",
+}
+"""Servers that workers apply a backlog on, and one line on each."""
+CLUSTERS: Final = tuple(f"clusters_{place}" for place in PLACES)
+"""Backlogs applied by 1, 2 and 4 workers, on each of the places."""
+CONSTANTS: Final = tuple(on(server, "constants") for server in SERVERS)
+"""What entries, rows and cells cost, for docs/scale.md."""
 
 GROUPS: Final[tuple[tuple[str, ...], ...]] = (
     ("bare", "increment", "increment_with_folding", "increment_many"),

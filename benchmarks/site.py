@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -13,9 +11,9 @@ from typing import Final
 import redis
 
 from benchmarks.database import connect, server_version
-from benchmarks.processes import PROJECT
 from countersink.cli.servers import Kind, MySQLServer, RedisServer, ServerMissing
 from countersink.cli.servers.base import mariadbd, mysqld
+from tests.support.trees import why_missing
 
 MYSQL_OPTIONS: Final = (
     "--innodb-flush-log-at-trx-commit=1",
@@ -94,18 +92,8 @@ class Site:
 def why_unavailable(kind: Kind) -> str | None:
     """Why a server cannot be started here; None if it can. Gets MySQL where it can be had."""
     program = mysqld if kind == "mysql" else mariadbd
-    if kind == "mysql":
-        done = subprocess.run(
-            [PROJECT / "scripts" / "mysql-tree.sh"],
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            said = done.stderr.strip() or f"status {done.returncode}"
-            return said.splitlines()[-1]
+    if kind == "mysql" and (why := why_missing("mysql-tree.sh")) is not None:
+        return why
     try:
         program()
     except ServerMissing as error:

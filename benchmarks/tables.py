@@ -18,6 +18,7 @@ from benchmarks.rows import (
     BESIDE,
     DRIFT,
     FLOORS,
+    PLACES,
     SERVERS,
     SHARE_KEPT,
     WENT_DOWN,
@@ -58,6 +59,11 @@ def show(console: Console, whole: dict[str, Any]) -> None:
         console.print(_http_reads(whole["http_reads"]))
     if whole["row_counts"]:
         console.print(_row_counts(whole["row_counts"]))
+    if any("missing" not in row for row in whole["clusters"]):
+        console.print(_clusters(whole["clusters"]))
+    for row in whole["constants"]:
+        if "missing" not in row:
+            console.print(_constants(row))
     for what, extra, limit in MEMORY:
         peaks = [row[extra] for row in measured if extra in row]
         if peaks:
@@ -66,7 +72,8 @@ def show(console: Console, whole: dict[str, Any]) -> None:
                 f" (below {limit} MB) {_mark(max(peaks) < limit)}"
             )
     reasons: dict[str, list[str]] = {}
-    for row in (*whole["rows"], *whole["reads"], *whole["row_counts"], *whole["http_reads"]):
+    sections = ("rows", "reads", "row_counts", "http_reads", "clusters", "constants")
+    for row in (row for section in sections for row in whole[section]):
         if "missing" in row:
             reasons.setdefault(row["missing"], []).append(row["name"])
     for reason, names in reasons.items():
@@ -111,6 +118,33 @@ def _writers(rows: list[dict[str, Any]]) -> Table:
             escape(WHAT[row["name"]]),
             style="red" if wrong else None,
         )
+    return table
+
+
+def _clusters(rows: list[dict[str, Any]]) -> Table:
+    table = _table(
+        "backlog applied", "rows/s", "CPU s per 10⁶ rows: worker", "Redis", "MySQL", "what"
+    )
+    for row in rows:
+        if "missing" in row:
+            continue
+        _, workers, place = row["name"].split("_", 2)
+        cpu = row["cpu_seconds_per_million_rows"]
+        table.add_row(
+            row["name"],
+            f"{row['rows_per_second']:,}",
+            *(f"{cpu[name]:.2f}" for name in ("worker", "redis", "mysql")),
+            f"{workers} {'worker' if workers == '1' else 'workers'}, {PLACES[place]}",
+        )
+    return table
+
+
+def _constants(row: dict[str, Any]) -> Table:
+    names = list(row["per_entry"])
+    table = _table(row["name"], *names)
+    for unit in ("per_entry", "per_row", "per_cell"):
+        figures = (row[unit].get(name) for name in names)
+        table.add_row(unit, *("" if each is None else f"{each:,.1f}" for each in figures))
     return table
 
 

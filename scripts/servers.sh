@@ -1,11 +1,12 @@
 #!/bin/sh
 # Installs the programs redis-server and mariadbd when they are missing, through apt. The system's
 # own services stay off: countersink starts private servers, on free ports, in its own directories.
-# With --tests also the driver mysqlclient, which has no wheels, Chromium, curl, faketime and nginx:
-# the tests with them are skipped where they cannot be had. With --bench also wrk, which puts load on
-# the HTTP interface.
+# With --tests also the driver mysqlclient, which has no wheels, Chromium, curl, faketime, nginx, and
+# what nodes of Galera need (the package mariadb-server brings galera-4, rsync and the scripts by which a
+# node gets its data): the tests with them are skipped where they cannot be had. With --bench also wrk,
+# which puts load on the HTTP interface, and Galera.
 #
-# Exit status: 0 all is there (but maybe those six), 1 it is not (one line on stderr says what to
+# Exit status: 0 all is there (but maybe those seven), 1 it is not (one line on stderr says what to
 # install).
 set -eu
 . "$(dirname "$0")/lib.sh"
@@ -33,6 +34,10 @@ if [ "${1:-}" = --tests ] && ! have nginx && have apt-get && as_root true; then
     extras="$extras nginx-light"
 fi
 if [ "${1:-}" = --bench ] && ! have wrk && have apt-get && as_root true; then extras=wrk; fi
+if [ -n "${1:-}" ] && ! { have wsrep_sst_rsync && have rsync && [ -e /usr/lib/galera/libgalera_smm.so ]; } &&
+    have apt-get && as_root true; then
+    extras="$extras mariadb-server"
+fi
 [ -n "$packages$extras" ] || exit 0
 
 cannot() { echo "missing:$packages ($1); install: apt-get install --no-install-recommends$packages" >&2; exit 1; }
@@ -79,15 +84,18 @@ for extra in $extras; do
     install_packages "$extra" || { update_lists && install_packages "$extra"; } ||
         echo "$extra could not be installed, so tests are skipped: $(tail -n 1 "$log")"
 done
-for service in redis-server nginx; do
-    case "$packages $extras" in
-    *$service*)
-        # nor at the next boot
-        if [ -d /run/systemd/system ]; then
-            as_root systemctl disable "$service" >/dev/null 2>&1 || :
-        elif have update-rc.d; then
-            as_root update-rc.d "$service" disable >/dev/null 2>&1 || :
-        fi
-        ;;
+# disable SERVICE: nor at the next boot
+disable() {
+    if [ -d /run/systemd/system ]; then
+        as_root systemctl disable "$1" >/dev/null 2>&1 || :
+    elif have update-rc.d; then
+        as_root update-rc.d "$1" disable >/dev/null 2>&1 || :
+    fi
+}
+for package in $packages $extras; do
+    case $package in
+    redis-server) disable redis-server ;;
+    nginx-light) disable nginx ;;
+    mariadb-server) disable mariadb ;;
     esac
 done

@@ -12,10 +12,15 @@ scripts/checks.sh >"$checked" 2>&1 &
 checks=$!
 .venv/bin/python -m pytest --collect-only -q >/dev/null 2>&1 </dev/null &
 collect=$!
-trap 'kill "$checks" "$collect" 2>/dev/null; rm -f "$checked"' EXIT
+scripts/mysql-tree.sh &
+mysql_tree=$!
+scripts/valkey-tree.sh & # where it cannot be had, it says why, and the tests on it are skipped
+valkey_tree=$!
+trap 'kill "$checks" "$collect" "$mysql_tree" "$valkey_tree" 2>/dev/null; rm -f "$checked"' EXIT
 trap 'exit 130' INT TERM
 scripts/servers.sh --tests || status=1
-scripts/mysql-tree.sh
+wait "$valkey_tree"
+wait "$mysql_tree"
 mysql=$?
 wait "$collect"
 wait "$checks" || status=1

@@ -21,6 +21,7 @@ GRANT INSERT, UPDATE ON `countersink`.`counter_keys` TO 'countersink_worker'@'%'
 GRANT INSERT ON `countersink`.`applied_entry` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE ON `countersink`.`dead_row` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE, DELETE ON `countersink`.`lease` TO 'countersink_worker'@'%';
+GRANT INSERT, UPDATE ON `countersink`.`writer_fence` TO 'countersink_worker'@'%'; -- used on Galera only
 
 -- countersink scheduler, jobs, web, and an operator's commands: all rows, no tables.
 CREATE USER 'countersink'@'%' IDENTIFIED BY 'change me: countersink';

@@ -235,6 +235,11 @@ def test_the_password_of_a_url_is_in_no_message(hosts: str) -> None:
     assert scrub("said in#visible, in%23visible") == "said ***, ***"
 
 
+def test_a_password_where_the_port_stands_is_in_no_message() -> None:
+    remember_password("redis://:un%23seen/0")
+    assert scrub("Port could not be cast: un%23seen, un#seen") == "Port could not be cast: ***, ***"
+
+
 @pytest.mark.parametrize("arguments", [[], ["sequence"]])
 def test_without_a_command_the_help_is_shown_as_it_is(arguments: list[str]) -> None:
     shown = call(*arguments)

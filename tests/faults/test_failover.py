@@ -5,7 +5,9 @@ that not one increment may be missing or count twice.
 """
 
 import json
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -14,9 +16,11 @@ from countersink.cli.servers import Kind
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
 from countersink.store.verify import open_session, verify
+from tests.support import group_replication
 from tests.support.factories import MySQLFactory
+from tests.support.failover_load import Load, report
 from tests.support.processes import Child, Children
-from tests.support.replication import ReplicatedPair, ask, port_of
+from tests.support.replication import ReplicatedPair, ask, port_of, run
 from tests.support.run_app import CHUNK
 from tests.support.traffic import backlog
 from tests.support.waiting import eventually
@@ -106,6 +110,34 @@ def test_the_primary_is_made_read_only(running: Run, pair: ReplicatedPair) -> No
     pair.promote()
     running.finish()
     assert ask(pair.primary, SUM)[0][0] < CHUNKS * CHUNK
+
+
+@pytest.mark.clusters
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", ["kill", "freeze"])
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_all_that_counts_goes_on(
+    children: Children,
+    own_mysql_server: MySQLFactory,
+    redis_client: redis.Redis,
+    redis_url: str,
+    tmp_path: Path,
+    kind: Kind,
+    fault: str,
+) -> None:
+    if kind == "mysql" and not group_replication.installed():
+        pytest.skip("MySQL 9 is not there")
+    pair = ReplicatedPair(own_mysql_server, kind)
+    migrate(pair.url)
+    for server in (pair.primary, pair.replica):
+        run(server, "SET GLOBAL log_bin_trust_function_creators = 1")
+    with Load(children, redis_client, redis_url, pair.url, tmp_path) as load:
+        began = time.monotonic()
+        getattr(pair.primary, fault)()
+        pair.promote()
+        promoted = time.monotonic()
+        load.wait_for_more()
+        print(report(f"{kind}: primary {fault}", promoted - began, load.finish()))
 
 
 @pytest.mark.long

@@ -21,6 +21,8 @@ APP = Path(__file__).with_name("app.py")
 FEW = 200
 """Answers before the end; a quarter of it where a process ends after 100."""
 SECONDS = 60.0
+MISSED_SECONDS = 10.0
+"""After which a worker that still runs has missed its signal."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ def bring_to(
                 file.write_text(file.read_text() + "\n")
                 later = file.stat().st_mtime + 2  # some look at whole seconds only
                 os.utime(file, (later, later))
+            if server.misses and end == "SIGTERM":
+                _send_again(child, load)
             _wait(end, expected, child, load, first)
             load.end()
             _stop(server, child, load)
@@ -120,6 +124,15 @@ def _wait(end: str, expected: str, child: Child, load: Load, first: set[int]) ->
         child.wait(SECONDS)
         if expected == ORPHANS:
             assert any(map(is_running, load.answered)), "there are none"
+
+
+def _send_again(child: Child, load: Load) -> None:
+    """Send SIGTERM to the workers that have missed it."""
+    with contextlib.suppress(AssertionError):
+        child.wait(MISSED_SECONDS)
+    for pid in filter(is_running, load.answered if child.running else ()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
 
 def _stop(server: Server, child: Child, load: Load) -> None:

@@ -68,6 +68,7 @@ class Server:
         idle: a signal that replaces its processes when each is done with its request.
         kills: its first process kills the one that answers, where these are two.
         last: the signal that ends it.
+        misses: one of its workers may miss SIGTERM under load, and ends at the next one.
     """
 
     command: str
@@ -77,6 +78,7 @@ class Server:
     idle: str = ""
     kills: bool = False
     last: str = "SIGTERM"
+    misses: bool = False
 
     @property
     def processes(self) -> int:
@@ -139,6 +141,7 @@ def _granian(extra: str, interface: str = "asgi") -> Server:
         "{bin}/granian {app} --port {port} --log-level warning "
         f"--interface {interface} {extra}",
         interface,
+        misses=interface == "wsgi",
     )
 
 

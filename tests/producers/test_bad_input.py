@@ -186,7 +186,7 @@ def test_event_times_from_1970_to_the_end(
 
 
 def test_wrong_urls_raise_without_the_password() -> None:
-    for url in ("", "http://x", "localhost", "redis+cluster://h", "redis://:secret@h:port/0"):
+    for url in ("", "http://x", "localhost", "redis+cluster://h/1", "redis://:secret@h:port/0"):
         with pytest.raises(ValueError, match=r"Redis|redis") as raised:
             Producer(url)
         assert "secret" not in str(raised.value)

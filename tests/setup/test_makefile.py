@@ -8,14 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak import clusters
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted([*(ROOT / "scripts").glob("*.sh"), ROOT / ".ci/run"])
-PROMISED = ["install", "demo", "test", "test-mysql", "bench", "soak", "up", "clean"]
+PROMISED = [
+    "install",
+    "demo",
+    "test",
+    "test-mysql",
+    "test-clusters",
+    "bench",
+    "soak",
+    "up",
+    "clean",
+]
 
 
 def make(*arguments: str) -> str:
     done = subprocess.run(
         ["make", "-C", str(ROOT), "--no-print-directory", *arguments],
+        env={"PATH": os.environ["PATH"]},  # without the variables of the make that runs the tests
         capture_output=True,
         text=True,
         check=True,
@@ -34,6 +47,12 @@ def test_options_reach_the_programs() -> None:
     assert "countersink up --data 'some'" in make("-n", "up", "DATA=some")
     soak = make("-n", "soak", "SECONDS=1800", "SERVER=mysql", "SEED=7")
     assert "-m tests.soak --seconds 1800 --server mysql --seed 7" in soak
+    act = make("-n", "soak", "SECONDS=600", "SEED=7", "ACT=tracked_for_a_minute")
+    assert "-m tests.soak --act tracked_for_a_minute --seconds 600 --server mariadb --seed 7" in act
+    for name in clusters.ACTS:
+        act = make("-n", "soak", "SECONDS=600", "SEED=7", f"ACT={name}")
+        assert f"-m tests.soak.clusters {name} --seconds 600 --seed 7" in act
+        assert "test-long" not in act
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
@@ -85,3 +104,18 @@ def test_a_mysql_that_cannot_be_had_is_said_in_one_line(tmp_path: Path) -> None:
     status, line = without_apt(tmp_path, "mysql-tree.sh", HOME=str(tmp_path))
     assert status == 3
     assert line.startswith("MySQL 9 could not be set up: apt-get is missing")
+
+
+def test_a_valkey_that_cannot_be_had_is_said_in_one_line(tmp_path: Path) -> None:
+    status, line = without_apt(tmp_path, "valkey-tree.sh", HOME=str(tmp_path))
+    assert status == 3
+    assert line.startswith("Valkey could not be set up: apt-get is missing")
+
+
+def test_tests_on_clusters_are_left_to_their_own_target() -> None:
+    """They carry the marker `clusters`; a short round on a cluster carries none."""
+    assert "-m clusters" in make("-n", "test-clusters")
+    for target in ("test-mariadb", "test-mysql"):
+        assert "-m 'not clusters'" in make("-n", target)
+        assert "-m 'not clusters and not long'" in make("-n", target, "SHORT=1")
+    assert "-m 'long and not clusters'" in make("-n", "test-long")

@@ -6,7 +6,7 @@ import pytest
 
 from countersink.store import Store
 from countersink.store.connection import Session
-from countersink.store.totals.totals import Totals
+from countersink.store.totals import Totals
 from countersink.store.verify import open_session
 from tests.store.app import Connection, open_app
 

@@ -1,9 +1,10 @@
 """A URL with several hosts: which one a session goes to, and what is said if none takes writes."""
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from countersink.cli.servers import Kind, MySQLServer
 from countersink.store import Store, connection, hosts
 from countersink.store.connection import connect
 from countersink.store.errors import (
+    OtherWriter,
     ReadInterrupted,
     Refused,
     SchemaMismatch,
@@ -21,6 +23,8 @@ from countersink.store.errors import (
 )
 from countersink.store.migrate import migrate
 from countersink.store.sessions import KeptSession, Pool
+from countersink.store.settings import Settings
+from tests.support import group_replication
 from tests.support.databases import new_name
 from tests.support.factories import MySQLFactory
 from tests.support.proxies import MySQLProxy
@@ -115,7 +119,7 @@ def test_one_host_is_asked_nothing_more(first: MySQLServer) -> None:
         assert port(url_of(proxy.port)) == first.port
         alone = [request.text for request in proxy.seen]
         assert len(alone) == 5  # the driver's, three of ours, and the test's
-        assert not any("read_only" in text or "wsrep" in text for text in alone)
+        assert not any("read_only" in text or "STATUS" in text for text in alone)
         proxy.seen.clear()
         assert port(url_of(proxy.port, other.port)) == first.port
         assert len(proxy.seen) == 5  # one of them asks for more
@@ -155,23 +159,28 @@ def test_a_session_moves_when_its_server_becomes_read_only(
     kept.close()
 
 
-def test_sessions_that_read_move_after_a_while(
-    first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = Pool(
-        partial(
-            connect, url_of(first.port, second.port), database=False, isolation="REPEATABLE READ"
-        )
+def test_sessions_that_read_move_with_the_writes(first: MySQLServer, second: MySQLServer) -> None:
+    """What is counted on the new primary would be missing in what an old one answers."""
+    connecting = partial(
+        connect, url_of(first.port, second.port), database=False, isolation="REPEATABLE READ"
     )
-    assert pool.read(port_of) == first.port
-    run(first, "SET GLOBAL read_only = 1")
-    assert pool.read(port_of) == first.port  # nothing tells
-    pool.close()
-    monkeypatch.setattr(connection, "MOVE_S", 0.0)
-    run(first, "SET GLOBAL read_only = 0")
+    pool = Pool(connecting)
     assert pool.read(port_of) == first.port
     run(first, "SET GLOBAL read_only = 1")
     assert pool.read(port_of) == second.port
+    pool.close()
+
+
+def test_sessions_that_read_are_not_kept_for_long(
+    first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All processes come to the first host again that takes writes."""
+    monkeypatch.setattr(connection, "MOVE_S", 0.0)
+    pool = Pool(partial(connect, url_of(first.port, second.port), database=False))
+    run(first, "SET GLOBAL read_only = 1")
+    assert pool.read(port_of) == second.port
+    run(first, "SET GLOBAL read_only = 0")
+    assert pool.read(port_of) == first.port
     pool.close()
 
 
@@ -196,6 +205,173 @@ def test_a_statement_is_ended_on_the_server_where_it_runs(
         session.interrupt()
         waiting.join(20.0)
     assert type(errors[0]) is ReadInterrupted
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hung host is left soon."""
+    monkeypatch.setattr(hosts, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(hosts, "PROBE_S", 1.5)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_session_leaves_a_hung_host_once_another_one_takes_writes(
+    first: MySQLServer, second: MySQLServer
+) -> None:
+    run(second, "SET GLOBAL read_only = 1")
+    url = url_of(first.port, second.port)
+    with connect(url, database=False, read_timeout=300.0) as session:
+        first.freeze()
+        try:
+            # It may answer once more before it stops.
+            waiting = threading.Thread(target=lambda: all(iter(session.answers, False)))
+            waiting.start()
+            eventually(lambda: hosts._silent)  # it was looked at, and nobody else takes writes
+            assert waiting.is_alive()
+            run(second, "SET GLOBAL read_only = 0")
+            waiting.join(60.0)
+            assert not waiting.is_alive()
+            assert port(url) == second.port
+        finally:
+            first.thaw()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_long_statement_on_a_healthy_host_is_not_broken_off(
+    first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[object] = []
+    look = hosts.Watch._has_moved
+
+    def noted(watch: hosts.Watch, *where: Settings) -> bool:
+        looks.append(where)
+        return look(watch, *where)
+
+    monkeypatch.setattr(hosts.Watch, "_has_moved", noted)
+    url = url_of(first.port, second.port)
+    with connect(url, database=False, read_timeout=300.0) as session:
+
+        def end() -> None:
+            eventually(lambda: len(looks) > 2)
+            session.interrupt()
+
+        ends = threading.Thread(target=end)
+        ends.start()
+        with pytest.raises(ReadInterrupted):
+            session.query("SELECT 1 WHERE SLEEP(100)")
+        ends.join()
+        assert not session.closed
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_host_at_a_limit_of_connections_is_not_left(
+    first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves those who are connected; the other host of Galera always takes writes."""
+    user = "CREATE USER few@'%' IDENTIFIED BY 'geheim'"
+    run(first, f"{user} WITH MAX_USER_CONNECTIONS 1")
+    run(second, user)
+    monkeypatch.setattr(hosts, "LONGEST_PAUSE_S", 1.0)
+    watch = connection._watch
+    url = url_of(first.port, second.port).replace("app:", "few:")
+    try:
+        with connect(url, database=False, read_timeout=300.0) as session:
+
+            def wait() -> None:
+                with suppress(ReadInterrupted):
+                    session.query("SELECT SLEEP(30)")
+
+            waiting = threading.Thread(target=wait)
+            waiting.start()
+            # It was looked at again and again, at last after the longest pause.
+            eventually(lambda: any(pause == 1.0 for _, pause in watch._next.values()))
+            assert not session.closed
+            ((number,),) = ask(
+                first, "SELECT id FROM information_schema.processlist WHERE user = 'few'"
+            )
+            run(first, f"KILL QUERY {number}")
+            waiting.join(20.0)
+            assert session.answers()
+    finally:
+        for server in (first, second):
+            run(server, "DROP USER few@'%'")
+
+
+def test_a_child_leaves_its_parents_sessions_alone(first: MySQLServer, second: MySQLServer) -> None:
+    """It would break the socket that both have."""
+    url = url_of(first.port, second.port)
+    with connect(url, database=False):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                session = connect(url, database=False)
+                status = 0 if list(connection._watch._sessions) == [session] else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+class Hung:
+    """A session that waits, and says when it was broken off."""
+
+    def __init__(self, where: Settings) -> None:
+        self.where = where
+        self.waiting_since: float | None = 0.0
+        self.aborted = threading.Event()
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+def test_a_bug_does_not_end_the_watch() -> None:
+    settings = Settings.parse(url_of(1, 2))
+    one, two = settings.each_host()
+    asked: list[Settings] = []
+
+    def log_in(host: Settings) -> socket.socket:
+        asked.append(host)
+        if len(asked) == 1:
+            raise ValueError("invalid literal for int()")
+        if host == one:
+            raise Unavailable("read only")
+        return socket.socket()
+
+    watch, session = hosts.Watch(log_in), Hung(one)
+    watch.add(session, settings)
+    assert session.aborted.wait(20.0)
+    assert asked == [one, one, two]
+
+
+@pytest.mark.parametrize(
+    ("error", "gone", "taken"),
+    [
+        (Unavailable("Too many connections", code=1040), False, False),
+        (Unavailable("max_user_connections", code=1226), False, False),
+        (Refused("Access denied", code=1045), False, False),
+        (Unavailable("max_user_connections", code=1226), True, True),
+        (Unavailable("a Galera node that is non-Primary"), False, True),
+    ],
+)
+def test_a_writer_that_refuses_us_serves_others(error: StoreError, gone: bool, taken: bool) -> None:
+    settings = Settings.parse(url_of(1, 2))
+    one, _ = settings.each_host()
+    former: list[OtherWriter] = []
+
+    def log_in(host: Settings) -> str:
+        raise error if host == one else OtherWriter("127.0.0.1:1", gone=gone)
+
+    def overtake(host: Settings, met: OtherWriter) -> str:
+        former.append(met)
+        return host.where
+
+    if not taken:
+        with pytest.raises(Unavailable, match=str(error)):
+            hosts.first_of(settings, log_in, overtake)
+        assert not former
+        return
+    assert hosts.first_of(settings, log_in, overtake) == "127.0.0.1:2"
+    assert former[0].why == f"127.0.0.1:1: {error}"
 
 
 @contextmanager
@@ -264,6 +440,30 @@ def test_a_repair_does_not_go_on_on_another_server(first: MySQLServer, second: M
         assert ask(server, f"SELECT DISTINCT amount FROM `{database}`.counter_slot") == [(7,)]
 
 
+@pytest.mark.skipif(not group_replication.installed(), reason="MySQL 9 is not there")
+def test_a_member_of_a_group_with_several_primaries_is_refused(servers_directory: Path) -> None:
+    """By a URL of one host, too; of reads and of `doctor` it is no matter."""
+    plugins = group_replication._PLUGINS
+    with MySQLFactory(servers_directory, "mysql") as make:
+        server = make(
+            extra=(
+                f"--plugin-dir={plugins}",
+                "--plugin-load-add=group_replication.so",
+                "--loose-group-replication-group-name=3d6b1a64-0d3f-4a4c-8a4e-2c8b5a0c9e10",
+                "--loose-group-replication-start-on-boot=OFF",
+            )
+        )
+        database = new_name()
+        url = server.url.rpartition("/")[0] + f"/{database}"
+        migrate(url)
+        connect(url).close()
+        run(server, "SET GLOBAL group_replication_single_primary_mode = OFF")
+        with pytest.raises(Refused, match="several primaries"):
+            connect(url)
+        connect(url, to_read=True).close()
+        connect(url, database=False).close()
+
+
 GROUP = "group_replication_group_name"
 GALERA = {"wsrep_on": "ON", "wsrep_provider": "/usr/lib/galera/libgalera_smm.so"}
 PRIMARY, SECONDARY, GONE = (
@@ -281,7 +481,7 @@ PRIMARY, SECONDARY, GONE = (
         ({"read_only": "NO_LOCK"}, None, "read only"),
         ({"read_only": "OFF", "innodb_read_only": "ON"}, None, "read only"),
         ({"wsrep_on": "ON", "wsrep_provider": "none"}, None, ""),
-        (GALERA, None, "name one node alone"),
+        (GALERA, None, ""),
         ({GROUP: ""}, None, ""),
         ({GROUP: "g"}, [PRIMARY, SECONDARY, GONE], ""),
         ({GROUP: "g"}, [PRIMARY, (0, "ONLINE", "PRIMARY")], "several primaries"),

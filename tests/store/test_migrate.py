@@ -44,6 +44,7 @@ ALL = [
     "0009_backfill_lines",
     "0010_seals",
     "0011_backfill_seals",
+    "0012_galera",
 ]
 _TABLES = """
     SELECT table_name, table_type FROM information_schema.tables
@@ -77,7 +78,7 @@ def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session
             assert written.query("SELECT * FROM control") == session.query("SELECT * FROM control")
     finally:
         session.execute(f"DROP DATABASE {other}")
-    assert len(_schema(session)) == 34
+    assert len(_schema(session)) == 35
 
 
 def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str) -> None:
@@ -120,6 +121,7 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
             (9,),
             (10,),
             (11,),
+            (12,),
         ]
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 
@@ -156,7 +158,7 @@ def test_a_crash_after_any_statement_is_made_good(empty_mysql_url: str, done: in
     assert migrate(empty_mysql_url) == ALL
     with connect(settings) as session:
         require_schema(session)
-        assert len(_schema(session)) == 34
+        assert len(_schema(session)) == 35
         assert session.query("SELECT id, pruned_before FROM control") == [(1, 0)]
 
 

@@ -16,7 +16,7 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import RESOLUTIONS
 from countersink.store.errors import InexactZone, Refused
-from countersink.store.totals.totals import Totals
+from countersink.store.totals import Totals
 from tests.store.helpers import entry, minute
 from tests.store.policy_rows import Change, brute_policy, put_policies
 

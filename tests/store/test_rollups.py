@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.errors import InexactZone, RolledUp
-from countersink.store.totals.totals import Totals
+from countersink.store.totals import Totals
 from tests.store.helpers import entry, minute
 from tests.store.policy_rows import put_policies
 

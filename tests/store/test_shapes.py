@@ -7,8 +7,8 @@ import pytest
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.errors import RolledUp
+from countersink.store.totals import Totals
 from countersink.store.totals.shapes import rolled_up_to
-from countersink.store.totals.totals import Totals
 from tests.store.helpers import entry, minute
 
 AFTER = date(2026, 3, 1)

@@ -14,9 +14,8 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch
 from countersink.store.sessions import Pool
-from countersink.store.totals import many_counters, series, sums
+from countersink.store.totals import Totals, many_counters, series, sums
 from countersink.store.totals.selection import Selection
-from countersink.store.totals.totals import Totals
 from tests.store.helpers import MAX, entry, minute, rows
 
 BASE = date(2026, 2, 25)

@@ -16,7 +16,7 @@ from countersink.store.connection import connect
 from countersink.store.counters.policies import Policy
 from countersink.store.errors import InexactZone
 from countersink.store.migrate import migrate
-from countersink.store.totals.totals import Totals
+from countersink.store.totals import Totals
 from countersink.store.totals.views import View
 from tests.store.helpers import EPOCH, entry
 from tests.store.policy_rows import put_policies

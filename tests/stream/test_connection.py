@@ -42,7 +42,7 @@ def test_a_command_whose_reply_is_lost_is_sent_once() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "localhost", "http://x", "redis+cluster://x", "redis://h:notaport/0", "redis://h/db"],
+    ["", "localhost", "http://x", "redis+cluster://x/1", "redis://h:notaport/0", "redis://h/db"],
 )
 def test_a_wrong_url_is_refused_with_a_reason(url: str) -> None:
     with pytest.raises(StreamMisconfigured, match="redis"):

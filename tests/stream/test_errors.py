@@ -7,7 +7,13 @@ import redis
 import redis.exceptions as driver
 
 from countersink.stream.connection import command, connect, mapped
-from countersink.stream.errors import StreamError, StreamMisconfigured, StreamUnavailable, translate
+from countersink.stream.errors import (
+    StreamError,
+    StreamMisconfigured,
+    StreamRefused,
+    StreamUnavailable,
+    translate,
+)
 from tests.support.factories import RedisFactory
 
 DRIVER_ERRORS = [
@@ -21,7 +27,7 @@ DRIVER_ERRORS = [
 def test_each_exception_of_the_driver_is_mapped(error: type[Exception]) -> None:
     instance = error.__new__(error)
     Exception.__init__(instance, "text")
-    assert type(translate(instance)) in (StreamUnavailable, StreamMisconfigured)
+    assert type(translate(instance)) in (StreamUnavailable, StreamMisconfigured, StreamRefused)
 
 
 @pytest.mark.parametrize(

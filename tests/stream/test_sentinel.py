@@ -109,8 +109,6 @@ def test_valkeys_is_with_tls() -> None:
         ("redis+sentinel://u:s3cret@a/m?sentinel_passwort=s3cret", "malformed"),
         ("redis+sentinel://u:s3cret@a/m?socket_timeout=soon", "malformed"),
         ("redis+sentry://u:s3cret@a/m", "is not a Redis URL"),
-        ("valkey+cluster://u:s3cret@a", "not supported"),
-        ("rediss+cluster://u:s3cret@a", "not supported"),
     ],
 )
 def test_a_wrong_url_is_refused_with_a_reason(url: str, said: str) -> None:
@@ -139,7 +137,14 @@ def test_a_wrong_url_is_refused_with_a_reason(url: str, said: str) -> None:
             "redis+sentinel://a/m?sentinel%5Fpass%77ord=***",
         ),
         ("redis+sentinel://u:s3cret@a,u:s3cret@b/m", "redis+sentinel://u:***@b/m"),
-        ("redis+sentinel://u:x/s3cret@a/m", "redis+sentinel://***@a/m"),
+        ("redis+sentinel://u:x/s3cret@a/m", "redis+sentinel://u:***@a/m"),
+        ("redis+sentinel://s3/cret@a/m", "redis+sentinel://***@a/m"),
+        ("redis://u:p?password=x&y=s3cret@a/0", "redis://u:***@a/0"),
+        ("redis://:s3cret", "redis://:***"),
+        ("redis://u:s3cret/0", "redis://u:***/0"),
+        ("redis://[::1]:s3cret", "redis://[::1]:***"),
+        ("redis+cluster://a:1,b:s3cret,[::1]:7", "redis+cluster://a:1,b:***,[::1]:7"),
+        ("redis://:12345678@a:1,b:23456789", "redis://:***@a:1,b:***"),
         ("u:s3cret@a/m", "u:***@a/m"),
     ],
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-from countersink.worker import Stop, WorkerOptions, run
+from countersink.worker import Stop, Vitals, WorkerOptions, run
 from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic
@@ -25,9 +25,11 @@ class Running:
         mysql_url: str,
         *,
         reached: Callable[[str], object] = lambda point: None,
+        vitals: Vitals | None = None,
         **options: Any,
     ) -> None:
         self._reached = reached
+        self._vitals = vitals
         self.options = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
         self.stop = Stop()
         self.status: int | None = None
@@ -36,7 +38,9 @@ class Running:
 
     def _run(self) -> None:
         try:
-            self.status = run(self.options, stop=self.stop, reached=self._reached)
+            self.status = run(
+                self.options, stop=self.stop, reached=self._reached, vitals=self._vitals
+            )
         except BaseException as error:  # shown by join()
             self.error = error
 

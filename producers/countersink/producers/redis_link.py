@@ -1,5 +1,6 @@
 """A producer's connection to Redis: pauses before it is tried again, when a stream that is too long
-holds entries back, log lines about that, and whether stored entries were applied (``Trail``)."""
+holds entries back, log lines about that, and whether stored entries were applied (``Trail``); where
+entries go while a master of a cluster is away: ``PartitionRoute`` in ``stream/names.py``."""
 
 import logging
 import random
@@ -16,9 +17,14 @@ from countersink.producers.outbox import Parcel
 from countersink.runtime.log import Log
 from countersink.runtime.retry import Backoff
 from countersink.stream.clock import RedisClock
-from countersink.stream.connection import connect, mapped
-from countersink.stream.errors import StreamError, StreamMisconfigured, translate
-from countersink.stream.names import choose_partition, note_use, stream_key
+from countersink.stream.connection import cluster_of, connect, mapped
+from countersink.stream.errors import (
+    StreamError,
+    StreamMisconfigured,
+    StreamUnavailable,
+    translate,
+)
+from countersink.stream.names import PartitionRoute, note_use, stream_key
 from countersink.stream.progress import Epoch, look, order
 
 FIRST_BACKOFF_SECONDS: Final = 0.1
@@ -52,15 +58,10 @@ class RedisLink:
         self._clock = clock
         self._log = log
         self._client: redis.Redis | None = None
-        self._partition = 0
-        self._share = random.SystemRandom().random()  # which partition: the same all life long
+        self._route = PartitionRoute()
         self._backoff = Backoff(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         self._not_before = 0.0
         self._aborted = False
-
-    @property
-    def _stream(self) -> str:
-        return stream_key(self._partition)
 
     @property
     def usable(self) -> bool:
@@ -83,11 +84,13 @@ class RedisLink:
         try:
             if not self.connected:
                 self._connect()
+            if self._client is not None and self._route.return_home(self._client):
+                self._begin(self._client)
             if self._client is not None and self._clock.stale():
-                self._clock.learn(self._client)
+                self._clock.learn(self._client, self._route.stream)
             if self._client is not None and self.held_back:
                 with mapped():
-                    self._judge(int(self._client.xlen(self._stream)))
+                    self._judge(int(self._client.xlen(self._route.stream)))
         except StreamError as error:
             self._fail(error)
         return self.usable
@@ -98,14 +101,15 @@ class RedisLink:
         if client is None:
             return []
         try:
-            delivery = deliver(client, self._partition, parcels)
+            delivery = deliver(client, self._route.partition, parcels)
         except StreamError as error:
             for parcel in parcels:
                 parcel.in_doubt = True
             self._fail(error)
             return []
         if delivery.last_id is not None:
-            self.trail.stored(self._stream, delivery.last_id)
+            self.trail.stored(self._route.stream, delivery.last_id)
+            self._route.arrived(client)
         if delivery.error is not None:
             self._fail(delivery.error)
         else:
@@ -129,27 +133,33 @@ class RedisLink:
                 client.close()
 
     def _connect(self) -> None:
-        self.close()  # what an attempt that ended in an unexpected exception has left
-        client = connect(
-            self._url, socket_timeout=self._socket_timeout, client_name="countersink-producer"
-        )
-        self._client = client  # from here on, abort() can break it off
-        self._clock.learn(client)
-        self._partition = choose_partition(client, self._share)
-        self.trail.follow(client, self._stream)
+        client = self._client if cluster_of(self._client) is not None else None
+        if client is None:
+            self.close()  # what an attempt that ended in an unexpected exception has left
+            client = connect(
+                self._url, socket_timeout=self._socket_timeout, client_name="countersink-producer"
+            )
+            self._client = client  # from here on, abort() can break it off
+        self._route.find(client)
+        self._begin(client)
+
+    def _begin(self, client: redis.Redis) -> None:
+        """Send to the route's partition from now on."""
+        self._clock.learn(client, self._route.stream)
+        self.trail.follow(client, self._route.stream)
+        if self.failures and not self.connected:
+            self._log("connected", "Redis answers again")
         self.connected = True
         self._backoff = Backoff(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
-        if self.failures:
-            self._log("connected", "Redis answers again")
         with mapped():
-            self._judge(int(client.xlen(self._stream)))
+            self._judge(int(client.xlen(self._route.stream)))
 
     def _judge(self, length: int) -> None:
         """Hold entries back while the stream is too long."""
         if length > self._max_length:
             self.held_back = True
             self.last_error = (
-                f"{self._stream} has {length} entries; at most {self._max_length} may wait"
+                f"{self._route.stream} has {length} entries; at most {self._max_length} may wait"
             )
             self._not_before = time.monotonic() + HELD_BACK_SECONDS * random.uniform(0.5, 1.5)
             self._log.seldom("held_back", str(self.last_error))
@@ -159,6 +169,18 @@ class RedisLink:
     def _fail(self, error: StreamError) -> None:
         self.failures += 1
         self.last_error = str(error)
+        client = self._client
+        if (
+            client is not None
+            and isinstance(error, StreamUnavailable)
+            and not self._aborted
+            and self._route.leave(client)
+        ):
+            # A cluster's client: it knows which masters are there.
+            self.connected = self.held_back = False
+            self._not_before = 0.0
+            self._log.seldom("unavailable", f"{error}; rows go to {self._route.stream} instead")
+            return
         self._not_before = time.monotonic() + self._backoff.pause_s()
         if not self._aborted:
             self._log.seldom("unavailable", f"{error}; rows wait in memory")
@@ -193,12 +215,13 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> S
     """
     stream = stream_key(partition)
     with mapped(), client.pipeline(transaction=False) as pipe:
-        # First, so that no entry is stored where nobody looks.
+        # First, so that no entry is stored where nobody looks. Of a cluster nothing needs noting.
         note_use(pipe, partition)
         for parcel in parcels:
             pipe.xadd(stream, parcel.sealed().fields())
         pipe.xlen(stream)
-        _, *answers, length = pipe.execute(raise_on_error=False)
+        *replies, length = pipe.execute(raise_on_error=False)
+    answers = replies[len(replies) - len(parcels) :]
     stored: list[Parcel] = []
     last_id: str | None = None
     error: StreamError | None = None

@@ -1,6 +1,6 @@
 """The log of all processes and of producers: text and JSON lines, longest error, how often the same
 action is logged at most (``QUIET_S``), what is dropped when nobody reads, no event data in
-tracebacks.
+tracebacks, and where passwords stand in a URL (``passwords``).
 
 A pipe that is full, a terminal that was stopped with Ctrl-S or a journal that hangs would hold up
 whoever writes to it, for good. So :class:`LineHandler` never waits: a line is written at once where
@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import select
 import socket
 import stat
@@ -27,6 +28,7 @@ from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
+from urllib.parse import unquote_plus
 
 MAX_ERROR: Final = 300
 """Characters of an error in a record."""
@@ -111,6 +113,43 @@ def code_lines(error: BaseException) -> str:
 def error_text(error: BaseException) -> str:
     """An error of ours as one line of bounded length."""
     return " ".join(str(error).split())[:MAX_ERROR] or type(error).__qualname__
+
+
+def passwords(url: str) -> list[tuple[int, int]]:
+    """Where in ``url`` passwords stand, from first to last: begin and end, as of a slice.
+
+    It may be a list of hosts and need not be well-formed: what was meant to be a password may stand
+    where a port does, or have a ``/``, ``?`` or ``#`` in it that should have been quoted.
+    """
+    start = url.find("://") + 3 if url.count("://") == 1 else 0
+    # The query first: an @ in a password there does not end a user's name.
+    place, mark, query = url[start:].partition("?")
+    found, after = [], start + len(place) + len(mark)
+    for pair in query.split("&"):
+        name, equals, value = pair.partition("=")
+        begin, after = after + len(name + equals), after + len(pair) + 1
+        if value and "password" in unquote_plus(name).lower():
+            found.append((begin, begin + len(value)))
+    rest = url
+    for begin, end in found:
+        rest = f"{rest[:begin]}{'*' * (end - begin)}{rest[end:]}"
+    rest = rest[start:]
+    netloc = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in rest[len(netloc) :]:
+        # A password with an unquoted / ? or #: no parser finds it, so all up to the last @ counts.
+        begin, end = start + rest.find(":") + 1, start + rest.rindex("@")
+        return [(min(begin, end), end), *(span for span in found if span[0] > end)]
+    userinfo, at, hosts = netloc.rpartition("@")
+    user, colon, password = userinfo.partition(":")
+    begin = start + len(user + colon)
+    inside = [(begin, begin + len(password))] if password else []
+    after = start + len(userinfo + at)
+    for host in hosts.split(","):
+        name, colon, port = re.sub(r"^\[[^]]*\]", lambda ip: "-" * len(ip[0]), host).partition(":")
+        if port and not (name and port.isdecimal() and int(port[:6]) < 65_536):
+            inside.append((after + len(name + colon), after + len(host)))
+        after += len(host) + 1
+    return [*inside, *found]
 
 
 def _parts(record: logging.LogRecord) -> tuple[str, str, str, dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""Connections to Redis and Valkey: URLs and their errors (Sentinel: ``stream/sentinel.py``), TLS,
-the socket timeout of processes (``SOCKET_TIMEOUT``), no resending by the client, and URLs without
-passwords for logs.
+"""Connections to Redis and Valkey: URLs and their errors (Sentinel: ``stream/sentinel.py``,
+cluster: ``stream/cluster.py``), TLS, the socket timeout of processes (``SOCKET_TIMEOUT``), no
+resending by the client, and URLs without passwords for logs.
 
 redis-py retries a lost command up to 10 times by default: one XADD whose reply was lost would be
 sent 11 times. Here every command is sent once; whoever sends it knows what a repetition would mean.
@@ -11,16 +11,20 @@ import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
-from typing import Any, Final
-from urllib.parse import unquote_plus, urlsplit
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import redis
 from redis._parsers import _RESP2Parser
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from countersink.runtime.log import passwords
 from countersink.stream.errors import StreamMisconfigured, translate
 from countersink.stream.sentinel import sentinel_client
+
+if TYPE_CHECKING:
+    from countersink.stream.cluster import ClusterClient
 
 SOCKET_TIMEOUT: Final = 5.0
 """Seconds until a silent server counts as gone; a BLOCK must stay below it."""
@@ -32,7 +36,8 @@ _WITHOUT_NAME: Final[dict[str, Any]] = (
     if "driver_info" in signature(redis.Redis.__init__).parameters
     else {"lib_name": None, "lib_version": None}
 )
-_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+_CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
+_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", *_CLUSTER_SCHEMES)
 _RAW_REPLIES = ("XREADGROUP", "XRANGE", "XPENDING")
 """Commands whose replies stay lists: redis-py's dicts would drop a repeated field."""
 
@@ -41,8 +46,9 @@ def connect(
     url: str, *, socket_timeout: float = SOCKET_TIMEOUT, client_name: str | None = None
 ) -> redis.Redis:
     """A client for ``url`` (``redis://``, ``rediss://`` with the certificate verified, ``unix://``;
-    ``redis+sentinel://`` and ``rediss+sentinel://``: the master that the sentinels name; ``valkey``
-    instead of ``redis`` means the same).
+    ``redis+sentinel://`` and ``rediss+sentinel://``: the master that the sentinels name;
+    ``redis+cluster://`` and ``rediss+cluster://``: all nodes of a cluster; ``valkey`` instead of
+    ``redis`` means the same).
 
     Nothing is sent until the first command. Replies are bytes (RESP 2); those of XREADGROUP,
     XRANGE and XPENDING are the nested lists of the protocol. No command is ever sent
@@ -52,14 +58,10 @@ def connect(
         StreamMisconfigured: the URL cannot be used; the message says why, without the password.
     """
     scheme, rest = _split(url)
-    if is_cluster(url):
-        raise StreamMisconfigured(
-            "redis+cluster:// is not supported by this version: use redis:// to one server"
-        )
     if scheme not in _SCHEMES:
         raise StreamMisconfigured(
-            f"{redact(url)!r} is not a Redis URL: it begins with redis://, rediss://, unix:// or"
-            " redis+sentinel://"
+            f"{redact(url)!r} is not a Redis URL: it begins with redis://, rediss://, unix://,"
+            " redis+sentinel:// or redis+cluster://"
         )
     tls = scheme.startswith("rediss")
     options: dict[str, Any] = {
@@ -81,6 +83,10 @@ def connect(
     try:
         if scheme.endswith("+sentinel"):
             client = sentinel_client(rest, options, tls=tls, socket_timeout=socket_timeout)
+        elif scheme in _CLUSTER_SCHEMES:
+            from countersink.stream.cluster import cluster_client  # noqa: PLC0415 (few have one)
+
+            client = cluster_client(rest, options, tls=tls)
         else:
             if scheme != "unix" and re.fullmatch(r"/?\d*", urlsplit(url).path) is None:
                 # redis-py would use database 0 without a word.
@@ -128,7 +134,26 @@ def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
 
 def is_cluster(url: str) -> bool:
     """Whether it is the URL of a Redis Cluster."""
-    return _split(url)[0] in ("redis+cluster", "rediss+cluster")
+    return _split(url)[0] in _CLUSTER_SCHEMES
+
+
+def check_single(url: str) -> None:
+    """Check the URL of the Redis of the scheduled jobs.
+
+    Raises:
+        StreamMisconfigured: it is that of a Redis Cluster, which RQ cannot use; the message says
+            what to set.
+    """
+    if is_cluster(url):
+        raise StreamMisconfigured(
+            "the scheduled jobs cannot use a Redis Cluster, since RQ cannot: set"
+            " COUNTERSINK_JOBS_REDIS_URL to a redis://, rediss:// or redis+sentinel:// URL"
+        )
+
+
+def cluster_of(client: Any) -> "ClusterClient | None":
+    """The client if it is one of a cluster, else None."""
+    return client if getattr(client, "is_cluster", False) else None
 
 
 def _split(url: str) -> tuple[str, str]:
@@ -139,21 +164,6 @@ def _split(url: str) -> tuple[str, str]:
 
 def redact(url: str) -> str:
     """``url`` with its password, and any in its query, replaced by ``***``."""
-    scheme, divider, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
-    # The query first: an @ in a password there does not end a user's name.
-    place, mark, query = rest.partition("?")
-    rest = place + mark + "&".join(map(_redacted, query.split("&")))
-    netloc = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    if "@" in rest[len(netloc) :]:
-        # A password with an unquoted / ? or #: no parser finds it, so all before the @ goes.
-        rest = f"***@{rest.rpartition('@')[2]}"
-    else:
-        userinfo, at, hosts = netloc.rpartition("@")
-        user, colon, _ = userinfo.partition(":")
-        rest = user + (colon and ":***") + at + hosts + rest[len(netloc) :]
-    return scheme + divider + rest
-
-
-def _redacted(pair: str) -> str:
-    name, equals, _ = pair.partition("=")
-    return f"{name}=***" if equals and "password" in unquote_plus(name).lower() else pair
+    for begin, end in reversed(passwords(url)):
+        url = f"{url[:begin]}***{url[end:]}"
+    return url

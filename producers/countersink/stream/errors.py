@@ -6,6 +6,7 @@ misconfigured.
     StreamError
     ├── StreamUnavailable     Redis is away, loading, frozen, full or read-only: try again
     └── StreamMisconfigured   Redis refuses (password, rights, wrong type, URL): a person must act
+        └── StreamRefused     password or rights: of a cluster it may be one node alone that refuses
     Interrupted               told to stop before all entries were looked at
 
 redis-py's exceptions end here: :func:`translate` maps each of them, and keeps it as ``__cause__``.
@@ -27,18 +28,33 @@ class StreamMisconfigured(StreamError):
     """Redis refuses, and will until somebody changes a setting; the message says which."""
 
 
+class StreamRefused(StreamMisconfigured):
+    """Redis refuses the user: its password, or its rights. Each node of a cluster has a list of
+    users of its own, so that others may serve.
+    """
+
+
 class Interrupted(Exception):
     """Told to stop before all entries were looked at."""
 
 
-_PERMANENT = (
+_REFUSING = (
     driver.AuthenticationError,
     driver.AuthorizationError,
     driver.NoPermissionError,
+)
+_PERMANENT = (
     driver.ModuleError,
     driver.DataError,
 )
-_TRANSIENT = (driver.ReadOnlyError, driver.OutOfMemoryError)
+_TRANSIENT = (
+    driver.ReadOnlyError,
+    driver.OutOfMemoryError,
+    driver.ClusterDownError,
+    driver.MasterDownError,
+    driver.SlotNotCoveredError,
+    driver.TryAgainError,
+)
 """Answers of which redis-py cuts off the prefix."""
 _TRANSIENT_PREFIXES = (
     "BUSY",
@@ -61,6 +77,8 @@ def translate(error: Exception) -> StreamError:
     Anything unknown counts as unavailable: a producer then keeps its rows and a worker waits.
     """
     text = str(error) or type(error).__name__
+    if isinstance(error, _REFUSING) or text.startswith("WRONGPASS"):
+        return StreamRefused(f"Redis refuses: {text}")
     if isinstance(error, _PERMANENT):
         return StreamMisconfigured(f"Redis refuses: {text}")
     # A server that is loading answers with an error that redis-py calls a lost connection.
@@ -68,6 +86,12 @@ def translate(error: Exception) -> StreamError:
         return StreamUnavailable(f"Redis does not serve: {text}")
     if isinstance(error, (MasterNotFoundError, SlaveNotFoundError)):
         return StreamUnavailable(f"Redis Sentinel: {text}")
+    if isinstance(error, (driver.MovedError, driver.AskError)) or text.startswith(
+        ("MOVED ", "ASK ")
+    ):
+        return StreamMisconfigured(
+            f"Redis is a node of a cluster ({text}): use a redis+cluster:// URL"
+        )
     if isinstance(error, driver.ResponseError):
         # Before Redis 7 the answer to a script begins otherwise.
         if text.startswith(_TRANSIENT_PREFIXES) or "-READONLY " in text:

@@ -66,7 +66,12 @@ class Group:
         client: from :func:`countersink.stream.connection.connect`.
         streams: the keys of the streams to read; may be replaced between calls.
         consumer: this consumer's name, unique per process.
+
+    Attributes:
+        max_bytes: after which no more is read, claimed or swept up at once.
     """
+
+    max_bytes: int = READ_BYTES
 
     def __init__(self, client: redis.Redis, streams: Sequence[str], consumer: str) -> None:
         self.client = client
@@ -74,7 +79,7 @@ class Group:
         self.consumer = consumer
         self._scripts = {
             name: client.register_script(script(name))
-            for name in ("acknowledge", "claim", "delete_consumer", "read")
+            for name in ("acknowledge", "claim", "clock", "delete_consumer", "read")
         }
         self._cursors: dict[str, str] = {}
         self._watched: dict[tuple[str, str], tuple[float, str]] = {}
@@ -94,17 +99,17 @@ class Group:
             raise failed
 
     def read(self, count: int, block_ms: int) -> list[Delivery]:
-        """Up to ``count`` new entries of each stream, and :data:`READ_BYTES` of all, waiting up to
+        """Up to ``count`` new entries of each stream, and ``max_bytes`` of all, waiting up to
         ``block_ms`` for the first (0: not at all).
 
         An empty list also when the group had to be made again.
         """
         try:
-            found = self._read(self.streams, count)
+            found = self._read(self.streams, count, self.max_bytes)
             if not found and block_ms > 0:
                 found = self._wait(block_ms)
                 if found:
-                    found += self._read(self.streams, count, READ_BYTES - size_of(found))
+                    found += self._read(self.streams, count, self.max_bytes - size_of(found))
             return found
         except StreamError as error:
             if not _caused_by(error, "NOGROUP", "UNBLOCKED", "WRONGTYPE"):
@@ -120,9 +125,7 @@ class Group:
             return found
         return []
 
-    def _read(
-        self, streams: Sequence[str], count: int, max_bytes: int = READ_BYTES
-    ) -> list[Delivery]:
+    def _read(self, streams: Sequence[str], count: int, max_bytes: int) -> list[Delivery]:
         """What is there; another stream comes first each time."""
         self._turn += 1
         turn = self._turn % len(streams)
@@ -168,7 +171,7 @@ class Group:
         several workers that read them.
         """
         try:
-            return self._read([stream], count)
+            return self._read([stream], count, self.max_bytes)
         except StreamError as error:
             if _caused_by(error, "NOGROUP"):
                 return next(pages(self.client, stream, size=count), [])
@@ -183,7 +186,7 @@ class Group:
         Goes on where the last call stopped, and begins anew at the end of the pending list.
         """
         claimed = Claimed([], [])
-        max_bytes = READ_BYTES
+        max_bytes = self.max_bytes
         for stream in self.streams:
             try:
                 idle = self._idle(stream, min_idle_ms, count)
@@ -252,13 +255,13 @@ class Group:
         """
         found: list[Delivery] = []
         for stream in self.streams:
-            if size_of(found) < READ_BYTES:
+            if size_of(found) < self.max_bytes:
                 found.extend(self._orphans_of(stream, min_age_ms, count))
         return found
 
     def _orphans_of(self, stream: str, min_age_ms: int, count: int) -> list[Delivery]:
         with mapped():
-            seconds, microseconds = self.client.time()
+            seconds, microseconds = map(int, self._scripts["clock"](keys=[stream]))
             groups = self.client.xinfo_groups(stream) if self.client.exists(stream) else []
         now = seconds * 1000 + microseconds // 1000
         old = f"{max(0, now - min_age_ms)}-0"
@@ -279,7 +282,7 @@ class Group:
             upto = rows[-1][0].decode() if len(rows) == _PENDING_PAGE else end
             for page in pages(self.client, stream, start=start, end=upto):
                 orphans.extend(d for d in page if d.stream_id not in pending)
-                if len(orphans) >= count or size_of(orphans) >= READ_BYTES:
+                if len(orphans) >= count or size_of(orphans) >= self.max_bytes:
                     return orphans[:count]
             if upto == end:
                 break

@@ -1,5 +1,6 @@
 """Names of all Redis keys, how many partitions there may be (with the error for a wrong number),
-and which partition a sender sends to.
+and which partition a sender sends to; of a cluster, which one while a master is away
+(``PartitionRoute``), and for how long (``RETURN_SECONDS``).
 
 ==============================  ======  ==========================================================
 key                             type    meaning; who writes it
@@ -7,7 +8,8 @@ key                             type    meaning; who writes it
 ``{countersink:P}:events``      stream  partition P's entries; producers XADD, workers XACK, XDEL
 ``{countersink:P}:applied``     hash    the life of partition P's group (``group``), and how many
                                         entries were acknowledged (``count``); producers, workers
-``countersink:partitions``      string  the number of partitions, default 1; the operator
+``countersink:partitions``      string  the number of partitions, default 1, on a cluster four
+                                        per master; ``countersink partitions set``
 ``countersink:partitions:used`` set     the partitions ever sent to; producers add theirs
 ``{countersink:P}:tail:HASH``   hash    how far a log has been read; ``countersink tail``
 ``countersink:worker:CONSUMER`` hash    a worker's figures for ``info``, expires; the worker
@@ -18,23 +20,43 @@ key                             type    meaning; who writes it
 
 The part in braces is a Redis Cluster hash tag: everything of one partition lives in one slot.
 
-Producers spread over ``countersink:partitions`` streams. Whoever sends to one notes its number in
-``countersink:partitions:used`` with what it sends, and nobody takes a number out again: so readers
-find every stream that ever held an entry, whatever the operator sets, and whenever.
+On a cluster the two keys without one lie on one master each, whose death must hold up nobody. So
+the second is not used there: a partition is in use where its stream exists, and nothing removes a
+stream. While the master of the first is away, any number is right, as readers do not go by it.
+
+Otherwise producers spread over ``countersink:partitions`` streams. Whoever sends to one notes its
+number in ``countersink:partitions:used`` with what it sends, and nobody takes a number out again:
+so readers find every stream that ever held an entry, whatever the operator sets, and whenever.
 """
 
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from hashlib import sha256
 from random import SystemRandom
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
-from countersink.stream.connection import mapped
-from countersink.stream.errors import StreamMisconfigured
+from countersink.stream.clock import RedisClock
+from countersink.stream.connection import cluster_of, mapped
+from countersink.stream.errors import (
+    StreamError,
+    StreamMisconfigured,
+    StreamRefused,
+    StreamUnavailable,
+)
+
+if TYPE_CHECKING:
+    from countersink.stream.cluster import ClusterClient
 
 GROUP: Final = "countersink"
 """The one consumer group on every stream."""
 MAX_PARTITIONS: Final = 1024
+PARTITIONS_PER_MASTER: Final = 4
+"""Of a cluster, by default."""
+RETURN_SECONDS: Final = 30.0
+"""For which a master that was left is not tried again."""
 PARTITIONS_KEY: Final = "countersink:partitions"
 PARTITIONS_USED_KEY: Final = "countersink:partitions:used"
 WORKER_KEY_PREFIX: Final = "countersink:worker:"
@@ -73,47 +95,91 @@ def process_key(kind: str, name: str) -> str:
 
 
 def partitions(client: redis.Redis) -> int:
-    """The number of partitions that producers spread over, 1 unless ``countersink:partitions`` says
-    otherwise.
+    """The number of partitions that producers spread over: what ``countersink:partitions`` says,
+    else 1, on a cluster four per master. The latter also where the key's master does not serve, or
+    refuses the user, as others may serve.
 
     Raises:
         StreamMisconfigured: the key does not hold a number from 1 to 1024.
         StreamUnavailable: Redis did not answer.
     """
-    with mapped():
-        raw = client.get(PARTITIONS_KEY)
+    cluster = cluster_of(client)
+    raw: Any = None
+    try:
+        with mapped():
+            raw = cluster.hastily("GET", PARTITIONS_KEY) if cluster else client.get(PARTITIONS_KEY)
+    except (StreamUnavailable, StreamRefused):
+        if cluster is None:
+            raise
     if raw is None:
-        return 1
+        return 1 if cluster is None else PARTITIONS_PER_MASTER * max(1, len(_masters(cluster)))
     text = raw.decode("ascii", "replace") if isinstance(raw, bytes) else raw
     if not (text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MAX_PARTITIONS):
         raise StreamMisconfigured(
-            f"{PARTITIONS_KEY} holds {text[:40]!r}: SET it to a number from 1 to {MAX_PARTITIONS}"
+            f"{PARTITIONS_KEY} holds {text[:40]!r}: set a number from 1 to {MAX_PARTITIONS}"
+            " with countersink partitions set"
         )
     return int(text)
 
 
-def choose_partition(client: redis.Redis, share: float | None = None) -> int:
-    """The partition that a sender sends to.
-
-    Args:
-        share: from 0 up to 1, without it; the same share is the same partition as long as their
-            number stays. Default: at random.
-
-    Raises:
-        StreamMisconfigured, StreamUnavailable: see :func:`partitions`.
-    """
-    return int((SystemRandom().random() if share is None else share) * partitions(client))
-
-
-def note_use(client: Any, partition: int) -> None:
-    """Note that ``partition`` is sent to. ``client`` may be a pipeline: the note then travels with
-    what is sent.
+def set_partitions(client: redis.Redis, number: int) -> None:
+    """Set the number of partitions, from 1 to 1024. A producer goes by it when it connects
+    again.
 
     Raises:
         StreamError: Redis did not do its part.
     """
     with mapped():
-        client.sadd(PARTITIONS_USED_KEY, partition)
+        client.set(PARTITIONS_KEY, number)
+
+
+def choose_partition(
+    client: redis.Redis, share: float | None = None, *, away: Collection[str] = ()
+) -> int:
+    """The partition that a sender sends to.
+
+    On a cluster a share belongs to a master, and then to one of its partitions: so each master gets
+    as many senders as the others, however unevenly the partitions lie.
+
+    Args:
+        client: from :func:`countersink.stream.connection.connect`.
+        share: from 0 up to 1, without it; the same share is the same partition as long as their
+            number stays, and where they lie. Default: at random.
+        away: masters of a cluster, as of :func:`master_of`, that are not wanted if there are
+            others.
+
+    Raises:
+        StreamMisconfigured, StreamUnavailable: see :func:`partitions`.
+    """
+    share = SystemRandom().random() if share is None else share
+    number = partitions(client)
+    cluster = cluster_of(client)
+    if cluster is None:
+        return int(share * number)
+    lying: dict[str, list[int]] = {master: [] for master in _masters(cluster)}
+    for partition in range(number):
+        lying.get(master_of(client, partition) or "", []).append(partition)
+    places = [(master, found) for master, found in lying.items() if found]
+    while places:
+        share *= len(places)
+        master, found = places.pop(int(share))
+        share -= int(share)
+        # The shares of a master that is away spread over all others.
+        if master not in away or not places:
+            return found[int(share * len(found))]
+    return int(share * number)
+
+
+def note_use(client: Any, partition: int) -> None:
+    """Note that ``partition`` is sent to. ``client`` may be a pipeline: the note then travels with
+    what is sent. On a cluster the stream itself says so.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    if cluster_of(client) is None:
+        with mapped():
+            client.sadd(PARTITIONS_USED_KEY, partition)
 
 
 def used_partitions(client: redis.Redis) -> list[int]:
@@ -121,15 +187,210 @@ def used_partitions(client: redis.Redis) -> list[int]:
 
     Raises:
         StreamMisconfigured: ``countersink:partitions`` does not hold a number from 1 to 1024.
-        StreamUnavailable: Redis did not answer.
+        StreamUnavailable: Redis did not answer; of a cluster, one of the masters.
     """
     current = range(partitions(client))
+    if (cluster := cluster_of(client)) is not None:
+        with mapped():
+            return sorted(_existing(cluster.pipeline(False), range(MAX_PARTITIONS)).union(current))
     with mapped():
         noted: set[Any] = client.smembers(PARTITIONS_USED_KEY)
     used = {int(text) for text in noted if text.isdigit() and len(text) <= 4}
     return sorted(used.union(current))
 
 
+def known_partitions(
+    client: redis.Redis,
+    *,
+    on_refusal: Callable[[str, StreamRefused], object] = lambda node, error: None,
+) -> list[int]:
+    """The same as far as it can be known now: of a cluster, masters that are silent for a second,
+    or refuse the user, tell nothing, and their partitions beyond the number of partitions are left
+    out.
+
+    Args:
+        client: from :func:`countersink.stream.connection.connect`.
+        on_refusal: told of each master that refuses, by its address.
+
+    Raises:
+        StreamMisconfigured: ``countersink:partitions`` does not hold a number from 1 to 1024.
+        StreamRefused: all masters refuse.
+        StreamUnavailable: no node answered.
+    """
+    cluster = cluster_of(client)
+    if cluster is None:
+        return used_partitions(client)
+    known = set(range(partitions(client)))
+    with mapped():
+        lying: dict[str | None, list[int]] = {}
+        for partition in range(MAX_PARTITIONS):
+            lying.setdefault(master_of(client, partition), []).append(partition)
+    refusals: dict[str, StreamRefused] = {}
+    nodes = [(node, theirs) for node, theirs in lying.items() if node is not None]
+    for node, theirs in nodes:
+        try:
+            with mapped():
+                known |= _existing(cluster.hasty_pipeline(), theirs)
+        except StreamUnavailable:
+            continue
+        except StreamRefused as error:
+            refusals[node] = error
+    for node, refusal in refusals.items():
+        if len(refusals) == len(nodes):
+            raise refusal
+        on_refusal(node, refusal)
+    return sorted(known)
+
+
+def masters(client: redis.Redis) -> list[str]:
+    """The addresses of a cluster's masters that have hash slots, by their lowest one; of a single
+    Redis none.
+
+    Raises:
+        StreamError: no node tells.
+    """
+    cluster = cluster_of(client)
+    return [] if cluster is None else _masters(cluster)
+
+
+def master_of(client: redis.Redis, partition: int) -> str | None:
+    """The address of the cluster's master on which a partition lies, as was learnt last; None if
+    its hash slot has none, and of a single Redis.
+
+    Raises:
+        StreamError: no node tells.
+    """
+    if (cluster := cluster_of(client)) is None:
+        return None
+    with mapped():
+        found = cluster.master_of(stream_key(partition))
+    return None if found is None else found.text
+
+
+def _masters(cluster: "ClusterClient") -> list[str]:
+    with mapped():
+        return [master.text for master in cluster.masters()]
+
+
+def _existing(pipe: Any, candidates: Iterable[int]) -> set[int]:
+    """The partitions whose streams exist."""
+    numbers = list(candidates)
+    for partition in numbers:
+        pipe.exists(stream_key(partition))
+    found = pipe.execute()
+    return {partition for partition, there in zip(numbers, found, strict=True) if there}
+
+
 def stream_keys(client: redis.Redis) -> list[str]:
     """The streams of :func:`used_partitions`; raises the same."""
     return [stream_key(partition) for partition in used_partitions(client)]
+
+
+class PartitionRoute:
+    """Which partition a sender sends to: the one of its share; of a cluster, while the master of
+    that does not serve, one on another master.
+
+    Entries go there with the same bytes and ids, so that one that the first master had stored as
+    well is counted once.
+
+    Attributes:
+        partition: the one to send to, from the first :meth:`find` on.
+
+    Args:
+        share: see :func:`choose_partition`; the same all life long.
+            Default: at random.
+    """
+
+    def __init__(self, share: float | None = None) -> None:
+        self.partition = 0
+        self._share = SystemRandom().random() if share is None else share
+        self._master: str | None = None
+        self._left: dict[str, float] = {}  # masters, and when each was found not to serve
+        self._found = False
+        self._home_at = float("inf")
+
+    @property
+    def stream(self) -> str:
+        """The key of the partition's stream."""
+        return stream_key(self.partition)
+
+    def find(self, client: redis.Redis) -> None:
+        """Choose the partition, unless :meth:`leave` has just chosen another one.
+
+        Raises:
+            StreamError: Redis did not do its part.
+        """
+        if not self._found:
+            self.partition, self._master = self._chosen(client)
+        self._found = False
+
+    def start(self, client: redis.Redis, clock: RedisClock) -> None:
+        """Choose a partition that can be sent to, and learn the clock of its Redis.
+
+        Raises:
+            StreamError: Redis did not do its part; of a cluster, no master did.
+        """
+        while True:
+            self.find(client)
+            try:
+                clock.learn(client, self.stream)
+            except StreamUnavailable:
+                if not self.leave(client):
+                    raise
+            else:
+                return
+
+    def arrived(self, client: redis.Redis) -> None:
+        """What was sent has arrived; a cluster may have promoted another master meanwhile."""
+        if self._master is not None:
+            with suppress(StreamError):
+                self._master = master_of(client, self.partition)
+
+    def leave(self, client: redis.Redis) -> bool:
+        """The partition cannot be sent to: whether there is one on another master to go to."""
+        if self._master is None:
+            return False
+        self._left[self._master] = time.monotonic()
+        self._home_at = time.monotonic() + RETURN_SECONDS
+        try:
+            self.partition, self._master = self._chosen(client)
+        except StreamError:
+            return False
+        if self._master in self._left:
+            self._left.clear()  # all of them are away: begin anew, after a pause
+            return False
+        self._found = True
+        return True
+
+    def return_home(self, client: redis.Redis) -> bool:
+        """Go back to the share's own partition where the time has come and its master serves;
+        whether :attr:`partition` is another one now.
+        """
+        now = time.monotonic()
+        if now < self._home_at:
+            return False
+        self._home_at = now + RETURN_SECONDS
+        if (cluster := cluster_of(client)) is None:
+            return False
+        master: str | None = None
+        try:
+            home, master = self._chosen(client)
+            if home != self.partition:
+                with mapped(), cluster.asked_for(stream_key(home), hasty=True) as node:
+                    node.xlen(stream_key(home))
+        except StreamError:
+            if master is not None and master != self._master:
+                self._left[master] = now
+            return False
+        if not self._left:
+            self._home_at = float("inf")
+        moved = home != self.partition
+        self.partition, self._master = home, master
+        return moved
+
+    def _chosen(self, client: redis.Redis) -> tuple[int, str | None]:
+        """The partition of the share, and its master; none of the masters that were left lately."""
+        now = time.monotonic()
+        self._left = {each: at for each, at in self._left.items() if now - at < RETURN_SECONDS}
+        partition = choose_partition(client, self._share, away=self._left)
+        return partition, master_of(client, partition)

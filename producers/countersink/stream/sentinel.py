@@ -128,13 +128,8 @@ def sentinel_client(
         StreamMisconfigured: the URL cannot be used; the message does not repeat it.
         ValueError: nor can one of its options.
     """
-    parts = _PARTS.match(rest)
-    netloc, path, query, fragment = parts.groups() if parts is not None else ("", "", "", "")
-    if fragment:
-        raise StreamMisconfigured("a # in the URL of a redis+sentinel:// is to be written %23")
-    userinfo, at, hosts = netloc.rpartition("@")
-    addresses = [_address(host) for host in hosts.split(",")]
-    name, _, database = path[1:].partition("/")
+    parts = split_hosts(rest, "redis+sentinel", "sentinels", DEFAULT_PORT, _EXAMPLE)
+    name, _, database = parts.path[1:].partition("/")
     if not name:
         raise StreamMisconfigured(
             f"a redis+sentinel:// URL needs the name of the master, such as {_EXAMPLE}"
@@ -145,21 +140,19 @@ def sentinel_client(
             f" master, such as {_EXAMPLE}"
         )
     credentials, others = {}, []
-    for pair in filter(None, query.split("&")):
+    for pair in filter(None, parts.query.split("&")):
         option, _, value = pair.partition("=")
         if (known := _CREDENTIALS.get(unquote(option))) is not None:
             credentials[known] = unquote(value)  # as before the @: a + is a +
         else:
             others.append(pair)
     # redis-py reads the rest as it reads redis://, so that all means the same there and here.
-    given = parse_url(f"redis://{userinfo}{at}localhost/{database or 0}?{'&'.join(others)}")  # type: ignore[no-untyped-call]
-    del given["host"]
-    settings = {**options, **given}
+    settings = {**options, **parts.options(database or "0", "&".join(others))}
     timeout = min(SENTINEL_TIMEOUT, socket_timeout)
     parser = settings.get("parser_class")
     shared = ("retry", "protocol", "driver_info", "lib_name", "lib_version")
     sentinels = Sentinels(
-        addresses,
+        list(parts.addresses),
         sentinel_kwargs={
             **{key: value for key, value in settings.items() if key in shared},
             **{key: value for key, value in settings.items() if key.startswith("ssl_")},
@@ -182,20 +175,73 @@ def sentinel_client(
     return client
 
 
-def _address(text: str) -> tuple[str, int]:
+@dataclass(frozen=True, slots=True)
+class HostsUrl:
+    """The parts of a URL with several hosts, behind its ``://``.
+
+    Attributes:
+        credentials: ``user:password@`` as it stands there.
+        addresses: hosts and ports.
+        path: with its ``/``.
+        query: without its ``?``.
+    """
+
+    credentials: str
+    addresses: tuple[tuple[str, int], ...]
+    path: str
+    query: str
+
+    def options(self, database: str, query: str) -> dict[str, Any]:
+        """Options of a connection, which redis-py reads as it reads ``redis://``, so that all means
+        the same there and here.
+
+        Raises:
+            ValueError: one of them cannot be used.
+        """
+        url = f"redis://{self.credentials}localhost/{database}?{query}"
+        given: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
+        del given["host"]
+        return given
+
+
+def split_hosts(rest: str, scheme: str, of: str, port: int, example: str) -> HostsUrl:
+    """The parts of ``rest``, a URL behind ``://``.
+
+    Args:
+        rest: ``[user:password@]host:port,…/path?query``.
+        scheme: in its spelling for people, such as ``redis+sentinel``.
+        of: whose hosts they are.
+        port: that a host without one has.
+        example: of such a URL.
+
+    Raises:
+        StreamMisconfigured: it cannot be used; the message does not repeat it.
+    """
+    parts = _PARTS.match(rest)
+    netloc, path, query, fragment = parts.groups() if parts is not None else ("", "", "", "")
+    if fragment:
+        raise StreamMisconfigured(f"a # in the URL of a {scheme}:// is to be written %23")
+    userinfo, at, hosts = netloc.rpartition("@")
+    addresses = [_address(host, port) for host in hosts.split(",")]
+    if None in addresses:
+        raise StreamMisconfigured(
+            f"a {scheme}:// URL begins with hosts and ports of {of}, divided by commas"
+            f" (ports are numbers from 1 to 65535, IPv6 addresses stand in []), such as {example}"
+        )
+    return HostsUrl(userinfo + at, tuple(filter(None, addresses)), path, query)
+
+
+def _address(text: str, default: int) -> tuple[str, int] | None:
+    """A host and its port; None if it is none."""
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
-        if text.endswith(":"):
-            port = 0  # which urlsplit takes for none
     except ValueError:
-        host, port = None, 0
-    if not host or port == 0 or "@" in text:
-        raise StreamMisconfigured(
-            "a redis+sentinel:// URL begins with hosts and ports of sentinels, divided by commas"
-            f" (ports are numbers from 1 to 65535, IPv6 addresses stand in []), such as {_EXAMPLE}"
-        )
-    return unquote(host), port or DEFAULT_PORT
+        return None
+    # urlsplit takes an empty port for none.
+    if not host or port == 0 or text.endswith(":") or "@" in text:
+        return None
+    return unquote(host), port or default
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "maintain",
         {
             "info": "Show the backlog, the workers and how far behind they are.",
+            "partitions": "Show the partitions of the queue, or set how many there are.",
             "runs": "Show the last runs of the scheduled jobs, and the next ones.",
             "counter": "Make, configure, show and delete counters.",
             "compact": "Compact now: add up the rows of each key in one row.",
@@ -179,6 +180,7 @@ def run(args: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A key that the terminal's encoding lacks is shown escaped, not as an error.
             stream.reconfigure(errors="backslashreplace")
+    errors.forget_passwords()
     try:
         result = app.main(args=args, prog_name="countersink", standalone_mode=False)
         sys.stdout.flush()

@@ -11,14 +11,16 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
+import redis
 
 from countersink.cli import errors, settings
 from countersink.cli.app import app
 from countersink.cli.errors import Exit
-from countersink.stream.connection import connect, mapped
+from countersink.stream.connection import cluster_of, connect, mapped
+from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import process_key, worker_key
 
 WORKER: Final = "worker"
@@ -40,7 +42,10 @@ def command(kind: str, redis_url: str | None, jobs_redis_url: str | None) -> int
     else:
         url, pattern = settings.jobs_queue(redis_url, jobs_redis_url), process_key(kind, name)
     with connect(url, client_name="countersink-health") as client, mapped():
-        found = list(client.scan_iter(pattern, count=1000))
+        found, all_asked = _reported(client, pattern)
+        if not found and not all_asked:
+            click.echo("a master of the Redis Cluster is away: what it has is not known", err=True)
+            return Exit.DONE  # to start processes again would not bring it back
         # the hash may expire in between: then there is nothing to hold against the process
         looks = [] if kind == WORKER else [client.hget(key, "looked") for key in found]
     if not found:
@@ -52,6 +57,23 @@ def command(kind: str, redis_url: str | None, jobs_redis_url: str | None) -> int
             click.echo(f"the {kind} has not looked for lost runs for {ago:,.0f} s", err=True)
             return Exit.FAILED
     return Exit.DONE
+
+
+def _reported(client: redis.Redis, pattern: str) -> tuple[list[Any], bool]:
+    """The keys that fit, and whether all of Redis was asked: of a cluster a master may be away."""
+    cluster = cluster_of(client)
+    if cluster is None:
+        return list(client.scan_iter(pattern, count=1000)), True
+    found, all_asked = [], True
+    with mapped():
+        masters = cluster.masters()
+    for address in masters:
+        try:
+            with mapped(), cluster.asked(address, hasty=True) as master:
+                found += list(master.scan_iter(pattern, count=1000))
+        except StreamUnavailable:
+            all_asked = False
+    return found, all_asked
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -28,6 +28,8 @@ from urllib.parse import unquote, unquote_plus
 
 import click
 
+from countersink.runtime.log import passwords
+
 
 class Exit(IntEnum):
     """The exit statuses of every command.
@@ -179,18 +181,16 @@ _passwords: Final[set[str]] = set()
 
 def remember_password(url: str) -> None:
     """Note the passwords in ``url``, as written and unquoted, for :func:`scrub`."""
-    place, _, query = url.partition("?")
-    # Not urlsplit: it knows no lists of hosts.
-    netloc = place.partition("://")[2].partition("/")[0]
-    passwords = [netloc.rpartition("@")[0].partition(":")[2]]
-    for pair in query.split("&"):
-        name, _, value = pair.partition("=")
-        if "password" in unquote(name).lower():
-            passwords += [value, unquote_plus(value)]
+    found = [url[begin:end] for begin, end in passwords(url)]
     # A very short one would blank out innocent text; its URL is caught by its form.
-    for secret in {*passwords, *map(unquote, passwords)}:
+    for secret in {*found, *map(unquote, found), *map(unquote_plus, found)}:
         if len(secret) >= 4:
             _passwords.add(secret)
+
+
+def forget_passwords() -> None:
+    """Know no password any more: another run begins in this process."""
+    _passwords.clear()
 
 
 def scrub(text: str) -> str:

@@ -179,22 +179,26 @@ redis_url: Final = _url(
     "--redis-url", "The queue: redis://, rediss://, unix:// or redis+sentinel://."
 )
 mysql_url: Final = _url("--mysql-url", "The database: mysql://user:password@host:3306/database.")
+mysql_read_url: Final = _url(
+    "--mysql-read-url", "Replicas of the database to read totals from.  [default: --mysql-url]"
+)
 jobs_redis_url: Final = _url(
     "--jobs-redis-url",
-    "The queue of the scheduled jobs: a single Redis.  [default: --redis-url]",
+    "The queue of the scheduled jobs: redis://, rediss://, unix:// or redis+sentinel://.  [default:"
+    " --redis-url]",
 )
 
 
 def jobs_queue(redis_url: str | None, jobs_redis_url: str | None) -> str:
     """The URL of the Redis for the scheduled jobs; wrong usage if there is none, or a cluster."""
-    from countersink.stream.connection import is_cluster
+    from countersink.stream.connection import check_single
+    from countersink.stream.errors import StreamMisconfigured
 
     url = jobs_redis_url or needed(redis_url, "redis")
-    if is_cluster(url):
-        raise Misuse(
-            "the scheduled jobs cannot use a Redis Cluster, since RQ cannot: set"
-            " COUNTERSINK_JOBS_REDIS_URL to the URL of a single Redis"
-        )
+    try:
+        check_single(url)
+    except StreamMisconfigured as error:
+        raise Misuse(str(error)) from None
     return url
 
 
@@ -312,7 +316,7 @@ def _from_file(variable: str, path: str, ctx: click.Context) -> str:
 
 
 DEFAULT_PATH: Final = Path("countersink.toml")
-SHARED: Final = ("redis_url", "mysql_url", "jobs_redis_url")
+SHARED: Final = ("redis_url", "mysql_url", "mysql_read_url", "jobs_redis_url")
 """Settings that stand at the top of the file, outside any command's table."""
 
 Settings: TypeAlias = dict[str, "str | Settings"]

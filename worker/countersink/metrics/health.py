@@ -15,8 +15,8 @@ from typing import Final, Generic, TypeVar
 
 from countersink.metrics.table import Sample, Samples
 from countersink.store.connection import connect as connect_mysql
+from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.connection import connect as connect_redis
-from countersink.stream.connection import mapped
 
 LIVES_WITHIN_S: Final = 300.0
 """Seconds without a move of the main loop after which a process counts as stuck. Waiting for a
@@ -158,9 +158,12 @@ def probes(*, redis: str | None = None, mysql: str | None = None) -> Probes:
     if redis is not None:
         client = connect_redis(redis, socket_timeout=ANSWER_S, client_name="countersink-probe")
 
+        cluster = cluster_of(client)
+
         def ping() -> bool:
             with mapped():
-                return bool(client.ping())
+                # Of a cluster any node is good enough: those that were lost are asked last.
+                return bool(client.ping() if cluster is None else cluster.topology(0.0).masters)
 
         asked["redis"] = ping
     if mysql is not None:

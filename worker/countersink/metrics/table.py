@@ -98,6 +98,10 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
             "countersink_worker_last_error_timestamp_seconds",
             "Unix time at which a server last had to be waited for.",
         ),
+        _metric(
+            "countersink_worker_partitions_away",
+            "Partitions of a Redis Cluster that the worker cannot read now; it reads the others.",
+        ),
     ],
     "scheduler": [
         _metric(
@@ -206,6 +210,11 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
             "For how long the oldest entry has waited; 0 when nothing waits.",
         ),
         _metric("countersink_queue_bytes", "Memory that the streams take in Redis."),
+        _metric(
+            "countersink_queue_nodes_away",
+            "Masters of a Redis Cluster that do not answer: what they hold is in none of the"
+            " numbers of the queue.",
+        ),
         _metric(
             "countersink_workers",
             "Workers that told of themselves in the last minute, by state.",

@@ -47,7 +47,7 @@ def frame(
 
     Raises:
         UnknownCounter, InexactZone, RolledUp, StoreError, ValueError: as
-            :class:`countersink.store.totals.totals.Totals`.
+            :class:`countersink.store.totals.Totals`.
     """
     names, shown = [counter] if isinstance(counter, str) else list(counter), columns(by)
     wanted = Selection(

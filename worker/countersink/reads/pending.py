@@ -4,7 +4,7 @@ error if the queue is longer than is read at once (over HTTP: ``max_pending_entr
 
 The streams are read before MySQL is asked, so that nothing falls between the two; what of them is
 pending is decided in the snapshot in which the totals are read. The questions, from :func:`total`
-on, ask :mod:`countersink.store.totals.totals` and add. A counter that is only pending is known.
+on, ask :mod:`countersink.store.totals` and add. A counter that is only pending is known.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,8 @@ from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.series import Hours
 from countersink.store.totals.shapes import counter_names
 from countersink.store.totals.views import Ranges, View
-from countersink.stream.connection import command, mapped
+from countersink.stream.clock import earliest_us
+from countersink.stream.connection import command
 from countersink.stream.decode import MAX_AT, Decoded, decode
 from countersink.stream.entry import ends, pages
 from countersink.stream.names import stream_keys
@@ -384,6 +385,5 @@ def _note(queue: Queue, stream_id: str) -> None:
 
 
 def _now(client: redis.Redis) -> datetime:
-    with mapped():
-        seconds, microseconds = client.time()
+    seconds, microseconds = divmod(earliest_us(client), 1_000_000)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)

@@ -100,7 +100,7 @@ class Reads:
     proportion to the queue, up to ``bounds``.
 
     Ranges, ``time_zone`` and what is rolled up to months are as for
-    :class:`countersink.store.totals.totals.Totals`. With ``include_pending`` a counter that is only
+    :class:`countersink.store.totals.Totals`. With ``include_pending`` a counter that is only
     pending is known.
 
     Raises (every method):
@@ -298,7 +298,10 @@ class Reads:
                 complete = look(self._client).applied_up_to
             except StreamError as error:
                 reason = error
-        return self._store.snapshot(lambda session: work(Snapshot(session, complete, reason)))
+        # A replica will do: the store holds it against what was committed after that look.
+        return self._store.replica_snapshot(
+            lambda session: work(Snapshot(session, complete, reason))
+        )
 
     def _with_pending(self, wanted: Selection, work: Callable[["Snapshot"], T]) -> T:
         if self._client is None:

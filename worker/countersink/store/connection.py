@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict, TypeVar
 
 import pymysql
 from pymysql.connections import Connection as _DriverConnection
@@ -29,6 +29,7 @@ from countersink.store import hosts
 from countersink.store.errors import (
     Conflict,
     Misconfigured,
+    OtherWriter,
     ReadInterrupted,
     Refused,
     StoreError,
@@ -37,7 +38,7 @@ from countersink.store.errors import (
 )
 from countersink.store.in_app.connection import Done, execute
 from countersink.store.settings import Settings
-from countersink.store.sql import Dialect, parse_version
+from countersink.store.sql import Dialect, parse_version, show
 
 if TYPE_CHECKING:
     from countersink.store.totals.many_counters import CounterGroup
@@ -72,9 +73,12 @@ SQL_MODE: Final = (
 
 _NO_LIMIT: Final = f"SET SESSION sql_select_limit = {2**64 - 1}"
 _SNAPSHOT_ISOLATION: Final = "innodb_snapshot_isolation"
+_CONSISTENCY: Final = "group_replication_consistency"
 _ASKED: Final = (
-    *("version", "max_allowed_packet", _SNAPSHOT_ISOLATION),
+    *("version", "max_allowed_packet", _SNAPSHOT_ISOLATION, _CONSISTENCY),
     *("transaction_isolation", "tx_isolation", "hostname", "port"),
+    *hosts.GALERA,
+    *hosts.GROUP,
 )
 MOVE_S: Final = 10.0
 """With several hosts: seconds after which a session that threads share is not kept any longer. Who
@@ -97,6 +101,7 @@ class Session:
         where: the host that it is connected to, and how to log in.
         keep_until: on the monotonic clock; threads that share sessions open another one then.
         interrupted: :meth:`interrupt` was called: it is good for nothing but to be closed.
+        waiting_since: on the monotonic clock, while an answer is waited for.
     """
 
     _connection: "pymysql.connections.Connection[Any]"
@@ -108,6 +113,14 @@ class Session:
     keep_until: float = math.inf
     interrupted: bool = False
     group: "CounterGroup | None" = None
+    waiting_since: float | None = None
+    locks_are_local: ClassVar[bool] = False
+    """Whether other servers take writes too, on which its row locks are unknown: Galera."""
+
+    @property
+    def checked(self) -> bool:
+        """Whether other servers that take writes too are kept from counting by it, if there are."""
+        return True
 
     @property
     def closed(self) -> bool:
@@ -232,6 +245,25 @@ class Session:
             return False
         return True
 
+    @contextmanager
+    def patience(self, seconds: float) -> Iterator[None]:
+        """Within the block a server that is silent for so many seconds counts as gone."""
+        driver: Any = self._connection
+        usual, driver._read_timeout = driver._read_timeout, seconds
+        try:
+            yield
+        finally:
+            driver._read_timeout = usual
+
+    def takes_writes(self) -> bool:
+        """Ask the server whether it still does; never raises."""
+        try:
+            found = dict(self.query(show("VARIABLES", hosts.VARIABLES)))
+            return not hosts.why_not(found, self.query)
+        except StoreError:
+            self.close(hard=True)
+            return False
+
     def close(self, *, hard: bool = False) -> None:
         """Close the connection, ``hard`` without a word; the server rolls back. Never raises."""
         if hard:
@@ -276,6 +308,7 @@ class Session:
     def _translated(self) -> Iterator[None]:
         if self.interrupted:
             raise ReadInterrupted("the session was interrupted")
+        self.waiting_since = time.monotonic()
         try:
             yield
         except Exception as error:
@@ -289,6 +322,8 @@ class Session:
             # Interrupted, maybe in mid-reply: nothing more can be said on this connection.
             self.close(hard=True)
             raise
+        finally:
+            self.waiting_since = None
 
 
 class SessionOptions(TypedDict, total=False):
@@ -298,6 +333,7 @@ class SessionOptions(TypedDict, total=False):
     read_timeout: float
     lock_wait: int
     idle_seconds: int
+    to_read: bool
 
 
 def connect(
@@ -308,6 +344,7 @@ def connect(
     read_timeout: float = READ_TIMEOUT,
     lock_wait: int = LOCK_WAIT,
     idle_seconds: int = IDLE_SECONDS,
+    to_read: bool = False,
 ) -> Session:
     """Log in and pin the session's settings; of several hosts to the first one that takes writes.
 
@@ -318,6 +355,8 @@ def connect(
         read_timeout: seconds until a silent server counts as gone.
         lock_wait: seconds a statement waits for a lock.
         idle_seconds: the server ends the session after so many idle seconds.
+        to_read: nothing will be written on it, so that a node of Galera will do that is not the one
+            which takes writes.
 
     Raises:
         Misconfigured: the URL, or that it names no database.
@@ -329,12 +368,35 @@ def connect(
     if database and settings.database is None:
         raise Misconfigured("the MySQL URL names no database: add /name to it")
     pinned = (SQL_MODE, isolation.replace(" ", "-"), idle_seconds, lock_wait, lock_wait)
-    log_in = partial(_log_in, database=database, pinned=pinned, read_timeout=read_timeout)
+    log_in = partial(
+        _log_in, database=database, pinned=pinned, read_timeout=read_timeout, to_read=to_read
+    )
     if not settings.others:
         return log_in(settings)
-    session = hosts.first_of(settings, partial(log_in, to_write=True))
+    session = hosts.first_of(
+        settings,
+        partial(log_in, to_write=True),
+        lambda host, former: log_in(host, to_write=True, former=former),
+    )
     session.keep_until = time.monotonic() + MOVE_S
+    _watch.add(session, settings)
     return session
+
+
+def _probe(host: Settings) -> Session:
+    """A session on a host that takes writes, in little time."""
+    pinned = (SQL_MODE, "READ-COMMITTED", IDLE_SECONDS, LOCK_WAIT, LOCK_WAIT)
+    return _log_in(
+        host,
+        database=False,
+        pinned=pinned,
+        read_timeout=hosts.PROBE_S,
+        connect_timeout=hosts.PROBE_S,
+        to_write=True,
+    )
+
+
+_watch: Final = hosts.Watch(_probe)
 
 
 def _log_in(
@@ -343,18 +405,27 @@ def _log_in(
     database: bool,
     pinned: tuple[object, ...],
     read_timeout: float,
+    connect_timeout: float | None = None,
     to_write: bool = False,
+    to_read: bool = False,
+    former: OtherWriter | None = None,
 ) -> Session:
-    """A session on one host; with ``to_write`` Unavailable if the host takes no writes."""
+    """A session on one host; with ``to_write`` Unavailable if the host takes no writes.
+
+    On a node of Galera always, and OtherWriter where another node takes them; ``former`` is the one
+    that did, and does not any more.
+    """
     # Whether a replica has the database means nothing: only who takes writes is asked for it.
-    connection = _open(settings, database and not to_write)
+    connection = _open(settings, database and not to_write, connect_timeout or CONNECT_TIMEOUT)
     try:
         with connection.cursor() as cursor:
             # First, and by itself: the server's own limit would cut off the answer to what follows.
             cursor.execute(_NO_LIMIT)
-            found = _ask(cursor, *_ASKED, *(hosts.VARIABLES if to_write else ()))
+            found = _ask(cursor, *_ASKED, *(hosts.READ_ONLY if to_write else ()))
             if to_write and (why_not := hosts.why_not(found, partial(_rows, cursor))):
                 raise Unavailable(why_not)
+            if database and not to_read and hosts.has_several_primaries(found):
+                raise Refused(hosts.SEVERAL_PRIMARIES)
             dialect = parse_version(found.get("version", ""))
             cursor.execute(_pin(found), pinned)
         if to_write and database:
@@ -371,13 +442,18 @@ def _log_in(
     driver: Any = connection
     driver._read_timeout = driver._write_timeout = read_timeout
     server = (found.get("hostname", ""), found.get("port", ""))
-    return Session(connection, dialect, packet, _SNAPSHOT_ISOLATION in found, settings, server)
+    of = connection, dialect, packet, _SNAPSHOT_ISOLATION in found, settings, server
+    if not hosts.is_galera(found):
+        return Session(*of)
+    from countersink.store import galera  # noqa: PLC0415  # only where it is needed
+
+    session = galera.GaleraSession(*of)
+    return galera.opened(session, database and not to_read, to_write or to_read, former)
 
 
 def _ask(cursor: Any, *names: str) -> dict[str, str]:
     """Those of the server's variables that it has."""
-    listed = ", ".join(f"'{name}'" for name in names)
-    return dict(_rows(cursor, f"SHOW VARIABLES WHERE Variable_name IN ({listed})"))
+    return dict(_rows(cursor, show("VARIABLES", names)))
 
 
 def _rows(cursor: Any, sql: str) -> list[tuple[Any, ...]]:
@@ -435,7 +511,9 @@ class _Connection(_DriverConnection):
         return made
 
 
-def _open(settings: Settings, database: bool) -> "pymysql.connections.Connection[Any]":
+def _open(
+    settings: Settings, database: bool, timeout: float
+) -> "pymysql.connections.Connection[Any]":
     tls: dict[str, Any] = {}
     context = settings.ssl_context()
     if context is not None:
@@ -453,9 +531,9 @@ def _open(settings: Settings, database: bool) -> "pymysql.connections.Connection
             unix_socket=settings.unix_socket,
             charset="utf8mb4",
             autocommit=None,  # set with the rest
-            connect_timeout=CONNECT_TIMEOUT,
-            read_timeout=CONNECT_TIMEOUT,
-            write_timeout=CONNECT_TIMEOUT,
+            connect_timeout=timeout,
+            read_timeout=timeout,
+            write_timeout=timeout,
             **tls,
         )
     except Exception as error:
@@ -482,6 +560,10 @@ def _pin(found: dict[str, str]) -> str:
     ]
     if _SNAPSHOT_ISOLATION in found:
         pins.append(f"{_SNAPSHOT_ISOLATION} = OFF")
+    if found.get(_CONSISTENCY) == "EVENTUAL":
+        # A new primary would serve before it has applied what the old one committed: policies and
+        # sums that are read there would be old ones.
+        pins.append(f"{_CONSISTENCY} = BEFORE_ON_PRIMARY_FAILOVER")
     return "SET " + ", ".join(f"SESSION {pin}" for pin in pins)
 
 

@@ -15,6 +15,7 @@ letters, and the advice by number (``_ADVICE``); the pause before a retry is in 
     ├── Refused          everything else (disk full, revoked grant, bad password): say so, wait,
     │   │                try again
     │   ├── UnknownZone      a counter's time zone that this machine does not know
+    │   ├── OtherWriter      a Galera node, but another one takes our writes
     │   └── HiddenTriggers   triggers of a tracked table that this user may not see
     ├── SchemaMismatch   the tables are older or newer than this program; says what to run
     ├── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
@@ -104,6 +105,25 @@ class Refused(StoreError):
 
 class UnknownZone(Refused):
     """A counter counts in a time zone that this machine does not know."""
+
+
+class OtherWriter(Refused):
+    """A Galera node that could take writes, but another one of the cluster takes all of ours.
+
+    Attributes:
+        writer: the address of that one, or its UUID where it has none.
+        gone: it is not in the cluster any more.
+        why: why this process cannot use it; empty: it is not known.
+    """
+
+    def __init__(self, writer: str, *, gone: bool) -> None:
+        super().__init__(
+            "not the node of this Galera cluster that takes countersink's writes: that is"
+            f" {writer}. Name that one in COUNTERSINK_MYSQL_URL, or several nodes (h1:3306,h2:3306)"
+        )
+        self.writer = writer
+        self.gone = gone
+        self.why = ""
 
 
 class HiddenTriggers(Refused):
@@ -233,6 +253,10 @@ UNAVAILABLE: Final = frozenset(
     }
 )
 
+NO_RIGHT: Final = 1142
+"""The user has no such right on a table."""
+DENIED: Final = (NO_RIGHT, 1143)
+"""The user has no right to the table, or the column."""
 UNKNOWN_DATABASE: Final = 1049
 NO_SUCH_TABLE: Final = 1146
 
@@ -241,7 +265,7 @@ _ADVICE: Final = {
     1045: "check the user and the password in the URL",
     UNKNOWN_DATABASE: "run `countersink migrate`",
     NO_SUCH_TABLE: "run `countersink migrate`",
-    1142: "grant this user its rights on the database",
+    NO_RIGHT: "grant this user its rights on the database",
     1370: "grant this user its rights on the database",
 }
 

@@ -1,18 +1,25 @@
 """Which of the several hosts of a URL takes writes, the reasons why others do not (read only,
-Galera, Group Replication), and for how long a host that did not answer is asked last
-(``SILENT_S``)."""
+Galera, Group Replication), for how long a host that did not answer is asked last (``SILENT_S``),
+and after how long a session that waits for a hung host is given up (``PATIENCE_S``)."""
 
+import logging
+import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from countersink.store.errors import (
+    NO_RIGHT,
     Misconfigured,
+    OtherWriter,
     Refused,
     SchemaMismatch,
     StoreError,
     Unavailable,
+    translate,
 )
 from countersink.store.settings import Settings
 
@@ -22,19 +29,29 @@ SILENT_S: Final = 30.0
 """For so many seconds a silent host is asked after the others, in this process; for twice as many
 each time it is silent again, up to :data:`LONGEST_SILENT_S`."""
 LONGEST_SILENT_S: Final = 600.0
+PATIENCE_S: Final = 2.0
+"""A session that has waited so long for its host: it is looked whether another one takes writes."""
+PROBE_S: Final = 2.0
+"""Seconds that a host has for each answer when it is looked at so."""
+_LOOK_EVERY_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 3.0
+"""At most so many seconds between two looks at a host that takes writes, while sessions wait: a
+long statement does not cost two logins each second."""
+LIMITS: Final = frozenset({1040, 1203, 1226})
+"""Too many connections, of all or of this user: the server is well."""
 
+LOGGER: Final = logging.getLogger("countersink.store")
 Opened = TypeVar("Opened")
 Ask = Callable[[str], Sequence[tuple[Any, ...]]]
 """Runs a query; its rows."""
 
 READ_ONLY: Final = ("super_read_only", "read_only", "innodb_read_only")
 """Variables of which one that is on says that the server takes no writes."""
-VARIABLES: Final = (
-    *READ_ONLY,
-    "wsrep_on",
-    "wsrep_provider",
-    "group_replication_group_name",
-)
+GALERA: Final = ("wsrep_on", "wsrep_provider")
+"""Variables by which a node of Galera is known."""
+GROUP: Final = ("group_replication_group_name", "group_replication_single_primary_mode")
+"""Variables by which a member of a group is known, and whether all members of it take writes."""
+VARIABLES: Final = (*READ_ONLY, *GALERA, *GROUP)
 """Variables of the server that :func:`why_not` looks at; it need not have them all."""
 _MEMBERS: Final = (
     "SELECT member_id = @@server_uuid, member_state, member_role"
@@ -57,14 +74,49 @@ def why_not(variables: Mapping[str, str], ask: Ask) -> str:
     for name in READ_ONLY:
         if is_on(variables.get(name, "OFF")):
             return "read only"
-    provider = variables.get("wsrep_provider", "none")
-    if is_on(variables.get("wsrep_on", "OFF")) and provider not in ("", "none"):
-        # All of its nodes take writes, and share locks do not reach from one to another: processes
-        # that came to different ones would count wrongly.
-        return "a Galera node, to which a URL with several hosts does not go: name one node alone"
     if variables.get("group_replication_group_name"):
-        return _why_not_of_member(ask(_MEMBERS))
+        return _why_not_of_member(_members(ask))
     return ""
+
+
+def is_galera(variables: Mapping[str, str]) -> bool:
+    """Whether a server is a node of Galera.
+
+    Args:
+        variables: those of :data:`GALERA` that it has.
+    """
+    provider = variables.get("wsrep_provider", "none")
+    return is_on(variables.get("wsrep_on", "OFF")) and provider not in ("", "none")
+
+
+SEVERAL_PRIMARIES: Final = (
+    "a member of a group with several primaries: row locks do not reach the others, so set"
+    " single-primary mode (SELECT group_replication_switch_to_single_primary_mode())"
+)
+
+
+def has_several_primaries(variables: Mapping[str, str]) -> bool:
+    """Whether a server is a member of a group that lets all members take writes.
+
+    Args:
+        variables: those of :data:`GROUP` that it has.
+    """
+    name, single = (variables.get(each, "") for each in GROUP)
+    return bool(name) and single == "OFF"
+
+
+def _members(ask: Ask) -> Sequence[tuple[Any, ...]]:
+    try:
+        return ask(_MEMBERS)
+    except Exception as error:
+        ours = translate(error)
+        if ours.code != NO_RIGHT:
+            raise
+        raise Refused(
+            "this user does not see the members of the group:"
+            " GRANT SELECT ON performance_schema.replication_group_members",
+            code=NO_RIGHT,
+        ) from error
 
 
 def is_on(value: str) -> bool:
@@ -80,19 +132,25 @@ def _why_not_of_member(members: Sequence[tuple[Any, ...]]) -> str:
     if role != "PRIMARY":
         return f"a group member that is {role}"
     if sum(str(role) == "PRIMARY" for _, _, role in members) > 1:
-        return "a member of a group with several primaries: set single-primary mode"
+        return SEVERAL_PRIMARIES
     unreachable = sum(str(state) == "UNREACHABLE" for _, state, _ in members)
     if 2 * unreachable >= len(members):
         return "a group member that does not reach the majority"
     return ""
 
 
-def first_of(settings: Settings, log_in: Callable[[Settings], Opened]) -> Opened:
+def first_of(
+    settings: Settings,
+    log_in: Callable[[Settings], Opened],
+    overtake: Callable[[Settings, OtherWriter], Opened],
+) -> Opened:
     """What ``log_in`` returns for the first host, in the URL's order, that takes writes.
 
     Args:
         settings: with several hosts.
-        log_in: given the settings of one host; raises Unavailable if it takes no writes.
+        log_in: given the settings of one host; raises Unavailable if it takes no writes,
+            OtherWriter if it could, but another node of its cluster does.
+        overtake: the same for the first one that could, when none does.
 
     Raises:
         Unavailable: none does; the message names each host and why not.
@@ -113,10 +171,37 @@ def first_of(settings: Settings, log_in: Callable[[Settings], Opened]) -> Opened
         else:
             _silent.pop(host.where, None)
             return opened
+    for host in settings.each_host():
+        met = errors[host.where]
+        if isinstance(met, OtherWriter) and (met.gone or not _answers(met.writer, errors)):
+            met.why = "; ".join(
+                f"{where}: {reason(error)}"
+                for where, error in errors.items()
+                if not isinstance(error, OtherWriter)
+            )
+            try:
+                return overtake(host, met)
+            except StoreError as again:
+                errors[host.where] = again
     reasons = [f"{each.where}: {reason(errors[each.where])}" for each in settings.each_host()]
-    if all(isinstance(error, Refused) for error in errors.values()):
+    refused = [isinstance(error, Refused) for error in errors.values()]
+    if all(refused) and not any(isinstance(error, OtherWriter) for error in errors.values()):
         raise Refused("; ".join(reasons), code=next(iter(errors.values())).code)
     raise Unavailable("no host takes writes: " + "; ".join(reasons))
+
+
+def _answers(writer: str, errors: Mapping[str, StoreError]) -> bool:
+    """Whether a writer answered us with a limit of connections or a refusal: it serves others.
+
+    Where its address is none of the URL, any host that did so may be it.
+    """
+    suspects = [errors[writer]] if writer in errors else list(errors.values())
+    return any(not isinstance(each, OtherWriter) and is_well(each) for each in suspects)
+
+
+def is_well(error: StoreError) -> bool:
+    """Whether a host that raised this at a login may take writes, though not ours now."""
+    return error.code in LIMITS or isinstance(error, Refused)
 
 
 def _is_silent(host: Settings) -> bool:
@@ -132,6 +217,8 @@ def _note_silence(host: Settings) -> None:
 
 def reason(error: StoreError) -> str:
     """In few words why a host could not be used."""
+    if isinstance(error, OtherWriter):
+        return f"a Galera node, but {error.writer} is the one that takes countersink's writes"
     cause = error.__cause__
     origin = getattr(cause, "original_exception", None) or getattr(cause, "__context__", None)
     if isinstance(origin, ConnectionRefusedError):
@@ -141,3 +228,112 @@ def reason(error: StoreError) -> str:
     if isinstance(origin, socket.gaierror):
         return "this name has no address"
     return str(error)
+
+
+class Waiting(Protocol):
+    """A session, as :class:`Watch` sees it."""
+
+    @property
+    def where(self) -> Settings:
+        """The host that it is connected to."""
+
+    @property
+    def waiting_since(self) -> float | None:
+        """On the monotonic clock: since when it waits for an answer; None: it does not."""
+
+    def abort(self) -> None:
+        """Break the connection, from any thread."""
+
+
+class Watch:
+    """Gives up sessions that wait for a host which hangs while another host takes writes.
+
+    A frozen server, or one that is cut off from its group in the middle of a COMMIT, keeps its
+    clients waiting, and a long statement on a healthy one is as silent: so a thread asks the host
+    itself, by another connection, whether it still takes writes, and then the others. What the
+    session was about is unknown then, as after any lost connection.
+
+    Args:
+        log_in: as for :func:`first_of`; what it opens is closed again.
+    """
+
+    def __init__(self, log_in: Callable[[Settings], Any]) -> None:
+        self._log_in = log_in
+        self._lock = threading.Lock()
+        self._sessions: WeakKeyDictionary[Waiting, Settings] = WeakKeyDictionary()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._next: dict[Settings, tuple[float, float]] = {}
+        """Host that takes writes, while sessions wait for it → when on the monotonic clock it is
+        looked at again, and how many seconds after the last time."""
+
+    def add(self, session: Waiting, settings: Settings) -> None:
+        """Look after a session to one of several hosts, for as long as there is one."""
+        if self._pid != os.getpid():
+            # A forked child: the thread stayed with its parent, as did whoever used the sessions.
+            # To break one here would break it there.
+            self._lock, self._pid, self._thread = threading.Lock(), os.getpid(), None
+            self._sessions, self._next = WeakKeyDictionary(), {}
+        with self._lock:
+            self._sessions[session] = settings
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="countersink-hosts", daemon=True)
+                self._thread = thread
+                thread.start()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                time.sleep(_LOOK_EVERY_S)
+                with self._lock:
+                    if not self._sessions:
+                        self._thread = None
+                        return
+                    sessions = list(self._sessions.items())
+                self._look(sessions)
+                del sessions
+        except BaseException:
+            with self._lock:
+                self._thread = None  # a bug: the next session has another thread
+            raise
+
+    def _look(self, sessions: Sequence[tuple[Waiting, Settings]]) -> None:
+        late = time.monotonic() - PATIENCE_S
+        found: dict[Settings, bool] = {}
+        for session, settings in sessions:
+            since, host = session.waiting_since, session.where
+            if since is None or since > late:
+                continue
+            if host not in found:
+                found[host] = self._has_moved(settings, host) if self._is_due(host) else False
+            if found[host] and session.waiting_since == since:
+                session.abort()
+        self._next = {host: self._next[host] for host in found if host in self._next}
+
+    def _is_due(self, host: Settings) -> bool:
+        return time.monotonic() >= self._next.get(host, (0.0, 0.0))[0]
+
+    def _has_moved(self, settings: Settings, host: Settings) -> bool:
+        """Whether a host does not take writes, and another one does."""
+        error = self._trouble(host)
+        if error is None or is_well(error):
+            pause = min(2 * self._next.get(host, (0.0, _LOOK_EVERY_S / 2))[1], LONGEST_PAUSE_S)
+            self._next[host] = time.monotonic() + pause, pause
+            return False
+        self._next.pop(host, None)
+        others = (each for each in settings.each_host() if each.where != host.where)
+        return any(self._trouble(each) is None for each in sorted(others, key=_is_silent))
+
+    def _trouble(self, host: Settings) -> StoreError | None:
+        """Why a host takes no writes; None: it does."""
+        began = time.monotonic()
+        try:
+            self._log_in(host).close()
+        except StoreError as error:
+            if time.monotonic() - began > SLOW_S:
+                _note_silence(host)
+            return error
+        except Exception as error:  # a bug: no reason to break anything, nor to look no more
+            LOGGER.exception("looking whether %s takes writes failed", host.where)
+            return Refused(f"looking at it failed: {error}")
+        return None

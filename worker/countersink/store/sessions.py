@@ -1,6 +1,7 @@
 """Sessions kept and opened again: idle pool of readers (how many), waiting while the database
 is away (``PATIENCE_S``, pauses), timeouts of leases, and cancelling reads."""
 
+import math
 import os
 import threading
 import time
@@ -54,6 +55,11 @@ def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Ses
     session = connect(where, **options)
     try:
         require_schema(session)
+        if not session.checked and not options.get("to_read", False):
+            # The tables were made since it logged in.
+            session.close()
+            session = connect(where, **options)
+            require_schema(session)
     except BaseException:
         session.close()
         raise
@@ -281,7 +287,11 @@ class SharedSessions:
 
 
 def _is_fresh(session: Session, idle: float) -> bool:
-    return idle < _FRESH_SECONDS
+    if idle >= _FRESH_SECONDS:
+        return False
+    # Of several hosts another one may take writes by now: what was counted there is missing here,
+    # and who only reads gets no error.
+    return session.keep_until == math.inf or session.takes_writes()
 
 
 class Pool:
@@ -300,21 +310,37 @@ class Pool:
         Raises:
             ReadInterrupted: it took too long, or :mod:`countersink.store.sessions` ended it.
         """
+        return self.read_after(lambda session: None, work)
+
+    def read_after(
+        self, first: Callable[[Session], None], work: Callable[[Session], Result]
+    ) -> Result:
+        """As :meth:`read`; ``first`` is run on the session before the snapshot is taken.
+
+        Raises:
+            ReadInterrupted: it took too long, or :mod:`countersink.store.sessions` ended it.
+        """
         kept = self._sessions.take()
         if kept is not None:
             try:
-                return self._run(kept, work)
+                return self._run(kept, first, work)
             except Unavailable:
                 kept.close(hard=True)
-        return self._run(self._connect(), work)
+        return self._run(self._connect(), first, work)
 
     def close(self) -> None:
         """Close the kept sessions. The pool can be used again."""
         self._sessions.close()
 
-    def _run(self, session: Session, work: Callable[[Session], Result]) -> Result:
+    def _run(
+        self,
+        session: Session,
+        first: Callable[[Session], None],
+        work: Callable[[Session], Result],
+    ) -> Result:
         cancellation = current()
         try:
+            first(session)
             with (
                 nullcontext() if cancellation is None else cancellation.reading(session),
                 session.transaction(snapshot=True),

@@ -8,7 +8,7 @@ and buckets through the driver's own quoting, so nothing can be read as SQL.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -28,6 +28,17 @@ CELLS_PER_STATEMENT: Final = 1000
 CELL_BYTES: Final = 800
 """More than any cell takes whose counter and key are as long as they may be."""
 _OVERHEAD_BYTES: Final = 1024
+
+
+def show(what: str, names: Iterable[str]) -> str:
+    """``SHOW`` for some variables or states of the server.
+
+    Args:
+        what: such as ``GLOBAL STATUS``.
+        names: constants of ours.
+    """
+    listed = ", ".join(f"'{name}'" for name in names)
+    return f"SHOW {what} WHERE Variable_name IN ({listed})"
 
 
 def quoted(name: str) -> str:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from datetime import date, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from countersink.store import migrate as migrations
-from countersink.store.connection import IDLE_SECONDS, Session
+from countersink.store.connection import IDLE_SECONDS, Connect, Session
 from countersink.store.counters.counters import Counters
 from countersink.store.errors import Misconfigured
 from countersink.store.in_app.connection import AppConnection
@@ -18,10 +18,14 @@ from countersink.store.in_app.increments import Increments
 from countersink.store.sequences import CHANGE_LOCK_WAIT, HANDING_IDLE_SECONDS, Sequences
 from countersink.store.sessions import Pool, open_tables
 from countersink.store.settings import Settings
-from countersink.store.totals.totals import Totals
+from countersink.store.totals import Totals
 from countersink.store.tracked import COUNT_SECONDS, TrackedTables, row_count
 
+if TYPE_CHECKING:
+    from countersink.store.replicas import ReplicaPool
+
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
+READ_ENVIRONMENT: Final = "COUNTERSINK_MYSQL_READ_URL"
 READ_SECONDS: Final = 300.0
 """How long a read may take: a sum over years is no frozen server."""
 
@@ -38,11 +42,15 @@ Result = TypeVar("Result")
 class Store:
     """The database of counts. Connects when first used; thread-safe and fork-safe."""
 
-    def __init__(self, url: str, *, statement_seconds: float | None = None) -> None:
+    def __init__(
+        self, url: str, *, read_url: str | None = None, statement_seconds: float | None = None
+    ) -> None:
         """``url``: ``mysql://user:password@host:3306/database``; more in :meth:`Settings.parse`.
 
         Args:
             url: the database.
+            read_url: replicas of it, which answer for totals as long as they have what the database
+                has committed; None: there are none.
             statement_seconds: after which the server gives up a query that reads, with
                 ReadInterrupted; None: it does not.
 
@@ -52,28 +60,25 @@ class Store:
         self._settings = Settings.parse(url)
         if self._settings.database is None:
             raise Misconfigured("the MySQL URL names no database: add /name to it")
-        self._pool = Pool(partial(_connect_bounded, self._settings, statement_seconds))
+        connect = partial(_connect_bounded, self._settings, statement_seconds)
+        self._pool = Pool(connect)
+        self._replicas: ReplicaPool | None = None
+        if read_url:
+            self._replicas = _replicas(self._settings, read_url, connect, statement_seconds)
         self._database = self._settings.database
 
     @classmethod
     def from_env(cls) -> "Store":
-        """The store at ``COUNTERSINK_MYSQL_URL``, or in the file ``COUNTERSINK_MYSQL_URL_FILE``.
+        """The store at ``COUNTERSINK_MYSQL_URL``, or in the file ``COUNTERSINK_MYSQL_URL_FILE``;
+        its replicas at ``COUNTERSINK_MYSQL_READ_URL``, where that is set.
 
         Raises:
             Misconfigured: neither or both are set, or it cannot be used.
         """
-        url = os.environ.get(ENVIRONMENT)
-        file = os.environ.get(f"{ENVIRONMENT}_FILE")
-        if url and file:
-            raise Misconfigured(f"{ENVIRONMENT} and {ENVIRONMENT}_FILE are both set: unset one")
-        if file:
-            try:
-                url = Path(file).read_text("utf-8").strip()
-            except (OSError, ValueError) as error:
-                raise Misconfigured(f"{ENVIRONMENT}_FILE cannot be read: {error}") from error
+        url = _from_environment(ENVIRONMENT)
         if not url:
             raise Misconfigured(f"set {ENVIRONMENT}, such as mysql://user:password@host/database")
-        return cls(url)
+        return cls(url, read_url=_from_environment(READ_ENVIRONMENT))
 
     # Each part is made when it is first asked for. Two threads that ask at the same moment may each
     # get one of their own: that costs a connection, and nothing else.
@@ -81,7 +86,7 @@ class Store:
     @cached_property
     def totals(self) -> Totals:
         """What was counted."""
-        return Totals(self._pool)
+        return Totals(self._replicas or self._pool)
 
     @cached_property
     def counters(self) -> Counters:
@@ -207,17 +212,26 @@ class Store:
         """
         return self._pool.read(work)
 
+    def replica_snapshot(self, work: Callable[[Session], Result]) -> Result:
+        """As :meth:`snapshot`, maybe on a replica, which has all that was committed before."""
+        return (self._replicas or self._pool).read(work)
+
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A session of its own in one snapshot of the database, for what reads for long, and may
-        pause while it writes down what it has read. Nothing is run twice.
+        """A session of its own in one snapshot of the database, or of a replica that has all that
+        was committed, for what reads for long, and may pause while it writes down what it has read.
+        Nothing is run twice.
 
         Old versions of rows are kept by the server until it ends.
 
         Raises:
             StoreError: MySQL did not do its part.
         """
-        with _connect(self._settings, LONG_READ_SECONDS, PAUSE_SECONDS) as session:
+        long = partial(_connect, read_timeout=LONG_READ_SECONDS, idle_seconds=PAUSE_SECONDS)
+        found = None
+        if self._replicas is not None:
+            found = self._replicas.opened(partial(long, to_read=True))
+        with found or long(self._settings) as session:
             session.execute(f"SET SESSION net_write_timeout = {PAUSE_SECONDS}")
             with session.transaction(snapshot=True):
                 yield session
@@ -227,6 +241,8 @@ class Store:
         if "sequences" in self.__dict__:
             self.sequences.close()
         self._pool.close()
+        if self._replicas is not None:
+            self._replicas.close()
 
     def __enter__(self) -> "Store":
         return self
@@ -239,13 +255,18 @@ class Store:
 
 
 def _connect(
-    settings: Settings, read_timeout: float = READ_SECONDS, idle_seconds: int = IDLE_SECONDS
+    settings: Settings,
+    read_timeout: float = READ_SECONDS,
+    idle_seconds: int = IDLE_SECONDS,
+    *,
+    to_read: bool = False,
 ) -> Session:
     session = open_tables(
         settings,
         isolation="REPEATABLE READ",
         read_timeout=read_timeout,
         idle_seconds=idle_seconds,
+        to_read=to_read,
     )
     # MariaDB keeps 16 MB of sums by key in memory, and is ten times slower beyond.
     session.execute(
@@ -254,8 +275,39 @@ def _connect(
     return session
 
 
-def _connect_bounded(settings: Settings, statement_seconds: float | None) -> Session:
-    session = _connect(settings)
+def _from_environment(variable: str) -> str | None:
+    """What a variable says, or the file that ``<VARIABLE>_FILE`` names; None: neither is set."""
+    value, file = os.environ.get(variable), os.environ.get(f"{variable}_FILE")
+    if value and file:
+        raise Misconfigured(f"{variable} and {variable}_FILE are both set: unset one")
+    if not file:
+        return value or None
+    try:
+        return Path(file).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise Misconfigured(f"{variable}_FILE cannot be read: {error}") from error
+
+
+def _replicas(
+    settings: Settings, read_url: str, writer: Connect, statement_seconds: float | None
+) -> "ReplicaPool":
+    # Most installations have no replicas to read from.
+    from countersink.store.replicas import ReplicaPool  # noqa: PLC0415
+
+    try:
+        found = Settings.parse(read_url)
+    except Misconfigured as error:
+        raise Misconfigured(f"{READ_ENVIRONMENT}: {error}") from error
+    if found.database is None:
+        raise Misconfigured(f"{READ_ENVIRONMENT} names no database: add /{settings.database} to it")
+    replica = partial(_connect_bounded, statement_seconds=statement_seconds, to_read=True)
+    return ReplicaPool(writer, found, replica)
+
+
+def _connect_bounded(
+    settings: Settings, statement_seconds: float | None, *, to_read: bool = False
+) -> Session:
+    session = _connect(settings, to_read=to_read)
     if statement_seconds is not None:
         session.execute(session.dialect.limit_statements(statement_seconds))
     return session

@@ -108,7 +108,12 @@ class Application:
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
         options = self._options
         client = connect(options.redis_url, client_name="countersink-web")
-        with client, Store(options.mysql_url, statement_seconds=options.read_timeout_s) as store:
+        store = Store(
+            options.mysql_url,
+            read_url=options.mysql_read_url,
+            statement_seconds=options.read_timeout_s,
+        )
+        with client, store:
             register = Register(store, options.mysql_url)
             await register.read()
             failures = options.failures_per_minute

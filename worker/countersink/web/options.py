@@ -28,6 +28,7 @@ class WebOptions:
     Attributes:
         redis_url, mysql_url: the queue and the tables; they hold passwords, so they are not in
             ``repr``.
+        mysql_read_url: replicas of the tables to read totals from; None: there are none.
         host: the address to listen at.
         port: 0 for any free one.
         without_keys: listen beyond loopback although there is no key, so that everybody may do
@@ -60,6 +61,7 @@ class WebOptions:
 
     redis_url: str = field(repr=False)
     mysql_url: str = field(repr=False)
+    mysql_read_url: str | None = field(default=None, repr=False)
     host: str = "127.0.0.1"
     port: int = _number(PORT, 0, 65_535)
     without_keys: bool = False

@@ -11,9 +11,10 @@ share Python's lock, and what reading no longer took, applying took more.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Protocol
 
 import redis
 
@@ -52,12 +53,14 @@ class ReadBatch:
         rows: rows in the entries, good and bad.
         drained: the streams were empty and nothing was pending when nothing came (looked at only
             when asked to drain).
+        silent: no stream could be read: Redis does not serve.
     """
 
     entries: dict[str, Incoming] = field(default_factory=dict)
     deliveries: list[Held] = field(default_factory=list)
     rows: int = 0
     drained: bool = False
+    silent: bool = False
 
     @property
     def repeats(self) -> int:
@@ -74,6 +77,58 @@ class ReadBatch:
             self.entries[entry_id] = entry
             self.rows += len(entry.rows) + len(entry.dead)
 
+    def merge(self, other: "ReadBatch") -> None:
+        """Take in all of another batch."""
+        for held in other.deliveries:
+            self.add(held, other.entries[held[2]])
+
+
+class BatchSource(Protocol):
+    """Where the loop gets its batches from: an :class:`Intake`, or, of a Redis Cluster, the
+    :class:`~countersink.worker.readers.Readers`.
+    """
+
+    @property
+    def waiting(self) -> int:
+        """Deliveries that were read, are not in a batch, and are not acknowledged."""
+
+    @property
+    def lost(self) -> int:
+        """Entries that were trimmed before anyone applied them, as far as this worker found out."""
+
+    @property
+    def away(self) -> Mapping[int, str]:
+        """The partitions that cannot be read now while others may, each with its error."""
+
+    def begin(self) -> int:
+        """Find the streams, and return how many there are.
+
+        Raises:
+            StreamError: Redis did not do its part; call again.
+        """
+
+    def next(self, *, fresh: bool = True) -> ReadBatch:
+        """The next batch, see :meth:`Intake.next`. The one before was settled, or is given up."""
+
+    def acknowledge(self, batch: ReadBatch) -> None:
+        """The batch that came last was applied.
+
+        Raises:
+            StreamError: Redis did not do its part; call again.
+        """
+
+    def aside(self, chore: Callable[[], object]) -> None:
+        """Do a chore of the loop's that may have to wait for a server; of a cluster on another
+        thread, as the other nodes serve.
+        """
+
+    def leave(self, hasty: redis.Redis) -> None:
+        """Leave the group, in about a second.
+
+        Raises:
+            StreamError: Redis did not do its part.
+        """
+
 
 class Intake:
     """Reads, claims, sweeps and decodes. A batch has to be settled before the next one is taken:
@@ -83,15 +138,22 @@ class Intake:
         group: the consumer's own; its streams are kept up to date.
         options: the worker's.
         log: the worker's.
+        follow: look for new partitions; else the group's streams stay as they are.
 
     Attributes:
         lost: entries that were trimmed before anyone applied them, as far as this worker found out.
+        away: nothing: one server serves all streams, or none.
     """
 
-    def __init__(self, group: Group, options: WorkerOptions, log: Log) -> None:
+    away: Final[Mapping[int, str]] = MappingProxyType({})
+
+    def __init__(
+        self, group: Group, options: WorkerOptions, log: Log, *, follow: bool = True
+    ) -> None:
         self._group = group
         self._options = options
         self._log = log
+        self._follows = follow
         self._raw: deque[Delivery] = deque()
         every = options.claim_every_s
         if options.drain:
@@ -108,6 +170,18 @@ class Intake:
     def waiting(self) -> int:
         """Deliveries that were read and are not in a batch yet."""
         return len(self._raw)
+
+    def begin(self) -> int:
+        """Find the streams, and return how many there are.
+
+        No group is made here: reading does that where one is missing. A full Redis refuses to make
+        groups, be they there or not, and could never be emptied.
+
+        Raises:
+            StreamError: Redis did not do its part.
+        """
+        self._group.streams = stream_keys(self._group.client)
+        return len(self._group.streams)
 
     def next(self, *, fresh: bool = True) -> ReadBatch:
         """The next batch; empty when nothing came within ``batch_wait_ms``.
@@ -127,6 +201,29 @@ class Intake:
         if fresh and self._options.drain and not batch.deliveries:
             batch.drained = is_empty(self._group)
         return batch
+
+    def acknowledge(self, batch: ReadBatch) -> None:
+        """Acknowledge the batch that came last.
+
+        Raises:
+            StreamError: Redis did not do its part.
+        """
+        self._group.acknowledge(batch.deliveries)
+
+    def aside(self, chore: Callable[[], object]) -> None:
+        """Do a chore of the loop's: here and now, on the loop's thread."""
+        chore()
+
+    def leave(self, hasty: redis.Redis) -> None:
+        """Leave the group on every stream where nothing is pending with this consumer.
+
+        Args:
+            hasty: the client for it.
+
+        Raises:
+            StreamError: Redis did not do its part.
+        """
+        Group(hasty, stream_keys(hasty), self._group.consumer).delete_consumer()
 
     def _read(self) -> None:
         """Take what is there, up to a batch; wait only when nothing is."""
@@ -149,7 +246,8 @@ class Intake:
         Raises:
             StreamUnavailable: what was due is done at the next call.
         """
-        self._do(self._partitions, self._follow_partitions)
+        if self._follows:
+            self._do(self._partitions, self._follow_partitions)
         self._do(self._claims, self._claim)
         self._do(self._orphans, self._sweep)
         self._do(self._consumers, self._forget_consumers)

@@ -25,9 +25,7 @@ from countersink.store.migrate import require_schema
 from countersink.store.sessions import LEASE_READ_TIMEOUT_S, open_tables, passes
 from countersink.store.settings import Settings
 from countersink.stream.errors import StreamError
-from countersink.stream.group import Group
-from countersink.stream.names import stream_keys
-from countersink.worker.intake import Intake, ReadBatch, buried
+from countersink.worker.intake import BatchSource, ReadBatch, buried
 from countersink.worker.options import WorkerOptions
 from countersink.worker.report import BatchReport, Vitals, WorkerAction, heartbeat
 
@@ -46,13 +44,13 @@ _FAREWELL_S: Final = 1.0
 class Loop:
     """A worker: moves entries until stopped or drained. For one thread.
 
-    The fields are those of :func:`countersink.worker.process.run`, and the clients of Redis: one
-    that waits, and a hasty one.
+    The fields are those of :func:`countersink.worker.process.run`, where the batches come from, and
+    a client of Redis that does not wait.
     """
 
     _options: WorkerOptions
     _settings: Settings
-    _client: redis.Redis
+    _source: BatchSource
     _hasty: redis.Redis
     _consumer: str
     _stop: Stop
@@ -69,8 +67,6 @@ class Loop:
         # With a short time-out: renewing a lease is not worth waiting for a frozen MySQL.
         brief = partial(open_tables, self._settings, read_timeout=LEASE_READ_TIMEOUT_S)
         self._slot = Slot(brief, self._consumer, self._log)
-        self._group = Group(self._client, [], self._consumer)
-        self._intake = Intake(self._group, self._options, self._log)
         self._batch = ReadBatch()
 
     def run(self) -> int:
@@ -97,6 +93,8 @@ class Loop:
             status = FAILED
         self._leave()
         pending = self._in_hand
+        if pending:
+            status = FAILED  # on a cluster, what a node did not let it acknowledge
         left = "what it leaves pending is redelivered" if pending else "it leaves nothing pending"
         self._log(
             WorkerAction.STOPPED,
@@ -112,10 +110,8 @@ class Loop:
         # MySQL first: nothing is read, and so nothing made to wait, before it could be applied.
         slot = self._mysql.call(self._slot.take)
         self._figures.slot = slot
-        # No group is made here: reading does that where one is missing. A full Redis refuses to
-        # make groups, be they there or not, and could never be emptied.
-        streams = self._group.streams = self._redis.call(lambda: stream_keys(self._client))
-        self._log(WorkerAction.READY, "reading", slot=slot, streams=len(streams))
+        streams = self._redis.call(self._source.begin)
+        self._log(WorkerAction.READY, "reading", slot=slot, streams=streams)
         connect = partial(open_tables, self._settings)
         applier = BatchApplier(connect, slot, self._mysql, self._log, self._reached)
         try:
@@ -140,22 +136,23 @@ class Loop:
             elif stopping or self._batch.drained:
                 return self._batch.drained
             else:
-                self._figures.state = "idle"
+                self._figures.state = "idle" if not self._batch.silent else "waiting"
+            self._figures.cut_off(self._source.away)
             self._vitals.step()
             self._figures.slot = self._slot.keep()
             applier.use_slot(self._figures.slot)
             self._report.progress()
             if not self._stop.requested:
-                self._heartbeat.publish()
+                self._source.aside(self._heartbeat.publish)
 
     @property
     def _in_hand(self) -> int:
         """Deliveries that were read and are not acknowledged."""
-        return len(self._batch.deliveries) + self._intake.waiting
+        return len(self._batch.deliveries) + self._source.waiting
 
     def _next(self) -> ReadBatch:
         # Asked at each try: what was read already is handed out whatever Redis does.
-        return self._intake.next(fresh=not self._stop.requested)
+        return self._source.next(fresh=not self._stop.requested)
 
     def _settle(self, applier: "BatchApplier", batch: ReadBatch) -> None:
         self._figures.state = "applying"
@@ -163,17 +160,16 @@ class Loop:
         begun = time.monotonic()
         applied = applier.apply(batch)
         took = time.monotonic() - begun
-        self._redis.call(lambda: self._group.acknowledge(batch.deliveries))
+        self._redis.call(lambda: self._source.acknowledge(batch))
         self._reached("acknowledged")
-        self._figures.lost = self._intake.lost
+        self._figures.lost = self._source.lost
         self._report.batch(applied, batch.repeats, took)
 
     def _leave(self) -> None:
         self._figures.state = "stopping"
         self._slot.release(within_s=_FAREWELL_S)
-        client = self._hasty
         try:
-            Group(client, stream_keys(client), self._consumer).delete_consumer()
+            self._source.leave(self._hasty)
             self._heartbeat.withdraw()
         except StreamError as error:
             # With nothing pending any other worker forgets it later; with something pending it has
@@ -194,7 +190,7 @@ class Loop:
 
     def _note_and_publish(self, error: Exception) -> None:
         self._note(error)
-        self._heartbeat.publish()
+        self._source.aside(self._heartbeat.publish)
 
 
 def _is_stream_error(error: Exception) -> bool:

@@ -2,12 +2,17 @@
 what it logs of that, and its exit status."""
 
 from collections.abc import Callable
+from functools import partial
+
+import redis
 
 from countersink.runtime.log import Log, logged
 from countersink.runtime.process import Stop, process_name, stop_by_signals
 from countersink.store.settings import Settings
-from countersink.stream.connection import connect
+from countersink.stream.connection import connect, is_cluster
+from countersink.stream.group import Group
 from countersink.stream.heartbeat import TIMEOUT_S
+from countersink.worker.intake import BatchSource, Intake
 from countersink.worker.loop import Loop
 from countersink.worker.options import WorkerOptions
 from countersink.worker.report import LOGGER, Vitals
@@ -57,7 +62,19 @@ def run(
             left=": the batch stays pending and will be redelivered",
         ),
     ):
+        source = _source(options, client, consumer, stop, log)
         loop = Loop(
-            options, settings, client, hasty, consumer, stop, log, reached, vitals or Vitals()
+            options, settings, source, hasty, consumer, stop, log, reached, vitals or Vitals()
         )
         return loop.run()
+
+
+def _source(
+    options: WorkerOptions, client: redis.Redis, consumer: str, stop: Stop, log: Log
+) -> BatchSource:
+    if is_cluster(options.redis_url):
+        from countersink.worker.readers import Readers  # noqa: PLC0415 (few have a cluster)
+
+        connected = partial(connect, options.redis_url, client_name="countersink-worker")
+        return Readers(connected, client, consumer, options, stop, log)
+    return Intake(Group(client, [], consumer), options, log)

@@ -4,6 +4,7 @@
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -41,6 +42,7 @@ class WorkerFigures:
         last_batch_ms: how long its transaction took, in ms.
         last_error: what was last waited for.
         last_error_at: when that was.
+        away: numbers of the partitions of a Redis Cluster that cannot be read now, with commas.
     """
 
     state: str = "starting"
@@ -57,11 +59,18 @@ class WorkerFigures:
     last_batch_ms: int = 0
     last_error: str = ""
     last_error_at: int = 0
+    away: str = ""
     started: int = field(default_factory=now_ms)
 
     def failed(self, text: str) -> None:
         """Note an error that is waited for."""
         self.state, self.last_error, self.last_error_at = "waiting", text, now_ms()
+
+    def cut_off(self, partitions: Mapping[int, str]) -> None:
+        """Note which partitions cannot be read now, each with its error."""
+        self.away = ",".join(map(str, sorted(partitions)))
+        for text in partitions.values():
+            self.last_error, self.last_error_at = text, now_ms()
 
 
 @dataclass(slots=True)

@@ -59,6 +59,8 @@ class LogSender:
     entries: int = 0
     _offset: int | None = None
     _ask_again: float = 0.0
+    _stream: str | None = None
+    """Of which Redis's clock is asked: the masters of a cluster have one each."""
 
     def move(
         self,
@@ -85,6 +87,7 @@ class LogSender:
         """
         span = f"{old.offset}+{old.unterminated:d}..{new.offset}+{new.unterminated:d}"
         place = f"{new.series}:{new.file}:{span}"
+        self._stream = ledger.stream
         if not again:
             new = replace(new, at=self.now())
         entries = self._seal(
@@ -111,8 +114,9 @@ class LogSender:
             TailError: a stop came while Redis was away.
             StreamError: Redis refuses for good.
         """
+        stream = self._stream = stream_key(partition)
         entries = self._seal(counts, self.now(), lambda n: new_entry_id(self.now()))
-        self._insist(lambda: self._append(stream_key(partition), entries))
+        self._insist(lambda: self._append(stream, entries))
         self.entries += len(entries)
 
     def partition(self) -> int:
@@ -149,7 +153,7 @@ class LogSender:
         """Unix ms on Redis's clock."""
         clock = time.monotonic()
         if self._offset is None or clock >= self._ask_again:
-            self._offset = self.patiently(lambda: offset_ms(self.client))
+            self._offset = self.patiently(lambda: offset_ms(self.client, self._stream))
             self._ask_again = clock + _CLOCK_EVERY
         return time.time_ns() // 1_000_000 + self._offset
 

@@ -18,7 +18,8 @@ from countersink.producers.spool.record import Record
 from countersink.producers.spool.segment import Segment
 from countersink.runtime.log import Log
 from countersink.stream.clock import RedisClock
-from countersink.stream.names import choose_partition
+from countersink.stream.errors import StreamUnavailable
+from countersink.stream.names import PartitionRoute
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,13 @@ class _Replay:
         self._stopped = False
         self._log, self._clock = Log(logging.getLogger("countersink.producers")), RedisClock()
         self._backlog = Backlog(self._log)
-        self._partition = 0
+        self._route = PartitionRoute()
         self._held = 0
         self._problems: list[str] = []
 
     def run(self, directory: Path) -> Replayed:
         """All segments that nobody holds."""
-        self._clock.learn(self._client)
-        self._partition = choose_partition(self._client)
+        self._route.start(self._client, self._clock)
         try:
             for path in segment_paths(directory):
                 if self._stopped:
@@ -115,10 +115,14 @@ class _Replay:
             return
         self._backlog.add(segment)
         while parcels := self._backlog.next(PARCELS_AT_A_TIME, self._clock.now_ms):
-            delivery = deliver(self._client, self._partition, parcels)
-            self._backlog.delivered(delivery.stored)
-            if delivery.error is not None:
-                raise delivery.error
+            try:
+                delivery = deliver(self._client, self._route.partition, parcels)
+                self._backlog.delivered(delivery.stored)
+                if delivery.error is not None:
+                    raise delivery.error
+            except StreamUnavailable:
+                if not self._route.leave(self._client):
+                    raise
             self._on_progress(self._so_far())
             if self._stop():
                 self._stopped = True

@@ -17,7 +17,8 @@ from countersink.store.apply import dead
 from countersink.store.connection import Session
 from countersink.store.sessions import open_tables
 from countersink.store.verify import Verified, open_session, verify
-from countersink.stream.connection import connect, mapped
+from countersink.stream.clock import earliest_us
+from countersink.stream.connection import connect
 from countersink.stream.errors import StreamError
 from countersink.stream.names import stream_keys
 from countersink.stream.progress import first_arrived
@@ -87,12 +88,11 @@ def _queue(context: Context) -> Iterator[str]:
         with connect(context.redis_url, client_name="countersink-alarms") as client:
             # The streams first: what they hold has arrived before this time.
             arrived = first_arrived(client, stream_keys(client))
-            with mapped():
-                seconds, microseconds = client.time()
+            now = earliest_us(client)
     except StreamError as error:
         yield f"{error}, so how long the queue has waited is not known"
         return
-    waited = 0.0 if arrived is None else seconds + microseconds / 1e6 - arrived / 1000
+    waited = 0.0 if arrived is None else now / 1e6 - arrived / 1000
     if waited > limit:
         yield (
             f"the oldest entry has waited in the queue for {waited:,.0f} s, and the limit is"

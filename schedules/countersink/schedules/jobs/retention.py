@@ -39,7 +39,8 @@ from countersink.store.counters.policies import Policy
 from countersink.store.sessions import open_tables
 from countersink.store.sql import day_label
 from countersink.stream import progress
-from countersink.stream.connection import connect, mapped
+from countersink.stream.clock import earliest_us
+from countersink.stream.connection import connect
 from countersink.stream.errors import Interrupted, StreamError
 from countersink.stream.names import stream_keys
 
@@ -272,8 +273,7 @@ def _queue(context: Context) -> tuple[int, int | None]:
     try:
         with connect(context.redis_url, client_name="countersink-prune") as client:
             # First: what is sent while we look is sent later than this.
-            with mapped():
-                seconds, microseconds = client.time()
+            now = earliest_us(client)
             waiting = progress.first_sent(client, stream_keys(client), stop=context.stop)
     except Interrupted as error:
         raise RunStopped("stopped while looking at the queue; nothing was pruned") from error
@@ -281,7 +281,7 @@ def _queue(context: Context) -> tuple[int, int | None]:
         raise type(error)(
             f"{error}; nothing was pruned, since what waits there is not known"
         ) from error
-    return seconds * 1000 + microseconds // 1000, waiting
+    return now // 1000, waiting
 
 
 def delete_runs(

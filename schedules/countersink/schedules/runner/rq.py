@@ -38,8 +38,7 @@ from countersink.schedules.options import JobsOptions
 from countersink.schedules.report import ProcessHeartbeat, ProcessVitals, ScheduleAction
 from countersink.schedules.runner.attempts import TIME_FORMAT, shared_moment
 from countersink.store.sessions import passes
-from countersink.stream.connection import connect, is_cluster, mapped
-from countersink.stream.errors import StreamMisconfigured
+from countersink.stream.connection import check_single, connect, mapped
 
 Result = TypeVar("Result")
 QUEUE: Final = "countersink"
@@ -123,11 +122,7 @@ def connect_queue(url: str, *, client_name: str) -> redis.Redis:
     Raises:
         StreamMisconfigured: the URL cannot be used, or is that of a Redis Cluster.
     """
-    if is_cluster(url):
-        raise StreamMisconfigured(
-            "RQ cannot run on a Redis Cluster: set COUNTERSINK_JOBS_REDIS_URL to the URL of a"
-            " single Redis server, or of Redis Sentinel, for the scheduled jobs"
-        )
+    check_single(url)
     return connect(url, client_name=client_name)
 
 

@@ -27,8 +27,8 @@ from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import policies
 from countersink.store.sessions import PatientSession
+from countersink.stream.clock import latest_us
 from countersink.stream.connection import connect as connect_redis
-from countersink.stream.connection import mapped
 from countersink.stream.entry import ends
 from countersink.stream.names import stream_keys
 from countersink.stream.progress import order
@@ -68,7 +68,9 @@ def begin(
 
     with connect_redis(redis_url) as client:
         # The time first: what arrives after it and before the ends are read is waited for as well.
-        t0 = _now_ms(client)
+        # Of a cluster the latest of its clocks: what counts as accepted afterwards, and is in the
+        # sources, would be counted twice; a dead letter too many can be retried.
+        t0 = latest_us(client) // 1000
         left = _stream_ends(client)
         deadline = time.monotonic() + options.wait_s
         while left := _left(client, left):
@@ -87,17 +89,6 @@ def begin(
 
 # A worker removes an entry from its stream once its transaction is committed. So nothing of what
 # was there is left to be counted when no stream holds an entry up to what was its last one then.
-
-
-def _now_ms(client: redis.Redis) -> int:
-    """Unix ms on Redis's clock, by which entries are stamped.
-
-    Raises:
-        StreamError: Redis did not do its part.
-    """
-    with mapped():
-        seconds, microseconds = client.time()
-    return seconds * 1000 + microseconds // 1000
 
 
 def _stream_ends(client: redis.Redis) -> Ends:

@@ -93,6 +93,7 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
 @settings.output_format("table", "json", "csv")
 @settings.redis_url
 @settings.mysql_url
+@settings.mysql_read_url
 def totals_command(
     counter: str | None,
     everything: bool,
@@ -103,6 +104,7 @@ def totals_command(
     format: str,
     redis_url: str | None,
     mysql_url: str | None,
+    mysql_read_url: str | None,
 ) -> None:
     """Show totals: by day, hour or month, by key, by counter, or one figure.
 
@@ -120,7 +122,7 @@ def totals_command(
     query = Query(selection, by=by, top=top, include_pending=include_pending)
     if include_pending:
         settings.needed(redis_url, "redis")
-    answer = _ask(query, settings.needed(mysql_url, "mysql"), redis_url)
+    answer = _ask(query, settings.needed(mysql_url, "mysql"), mysql_read_url, redis_url)
     if answer.unknown_because is not None:
         progress.say(f"how fresh this is is not known: {answer.unknown_because}")
     names = ("counter", "rows", "complete_up_to", "rolled_up_to")
@@ -136,9 +138,9 @@ def totals_command(
         )
 
 
-def _ask(query: Query, mysql_url: str, redis_url: str | None) -> Answer:
+def _ask(query: Query, mysql_url: str, mysql_read_url: str | None, redis_url: str | None) -> Answer:
     client = connect(redis_url, client_name="countersink-totals") if redis_url else None
-    with Store(mysql_url) as store:
+    with Store(mysql_url, read_url=mysql_read_url) as store:
         try:
             with values_checked():
                 return ask(Reads(store, client), query)
@@ -210,6 +212,7 @@ Write = Callable[[BinaryIO, Sequence[str], Rows], object]
 @settings.output_format("csv", "ndjson", "parquet")
 @settings.redis_url
 @settings.mysql_url
+@settings.mysql_read_url
 def export_command(
     counters: Sequence[str],
     everything: bool,
@@ -219,6 +222,7 @@ def export_command(
     format: str,
     redis_url: str | None,
     mysql_url: str | None,
+    mysql_read_url: str | None,
 ) -> None:
     """Export all totals of counters for other programs: CSV, NDJSON or Parquet.
 
@@ -232,7 +236,7 @@ def export_command(
         raise Misuse("a Parquet file is not for a terminal: give --output FILE")
     write = _export_writer(format)
     client = connect(redis_url, client_name="countersink-export") if redis_url else None
-    with Store(settings.needed(mysql_url, "mysql")) as store:
+    with Store(settings.needed(mysql_url, "mysql"), read_url=mysql_read_url) as store:
         # Before the snapshot: what was acknowledged by now is in it.
         known = Reads(store, client).names()
         names = known.value if everything else list(dict.fromkeys(counters))

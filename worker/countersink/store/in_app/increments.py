@@ -86,6 +86,8 @@ class Increments:
             total = sum(amount for _, amount in rows)
             weighed = sum(amount * key_weight(key) for key, amount in rows)
             post_in(connection, self._database, counter, label, Posting.of(label, total, weighed))
+            if found.locks_are_local:
+                settings_version.write_fence(connection, self._database, counter)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
         """Take a key's rows away, in the connection's transaction.
@@ -97,10 +99,12 @@ class Increments:
         wanted = _key_bytes(key)
         with as_one(connection):
             try:
-                self._hold(connection, counter)
+                found = self._hold(connection, counter)
             except UnknownCounter:
                 return
             delete_rows(connection, self._database, counter, wanted)
+            if found.locks_are_local:
+                settings_version.write_fence(connection, self._database, counter)
 
     def _add(self, connection: AppConnection, counter: str, rows: Amounts, minute: int) -> int:
         """Add rows in one statement, by the settings as they are; the label of their bucket."""
@@ -115,12 +119,12 @@ class Increments:
             self._fences.pop(counter, None)
         raise _changing(counter)
 
-    def _hold(self, connection: AppConnection, counter: str) -> None:
-        """Keep a counter's settings as they are until the transaction ends."""
+    def _hold(self, connection: AppConnection, counter: str) -> Fence:
+        """Keep a counter's settings as they are until the transaction ends; what they are."""
         for _ in range(_ATTEMPTS):
             found = self._fences.get(counter) or self._find(connection, counter)
             if self._holds(connection, found):
-                return
+                return found
             self._fences.pop(counter, None)
         raise _changing(counter)
 

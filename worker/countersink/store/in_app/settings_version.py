@@ -11,6 +11,11 @@ Whoever changes those settings locks that row, and raises the version (:func:`lo
 anything else: that waits for the transactions that have counted by the old ones, and from then on
 nobody else does.
 
+On Galera neither lock reaches the other nodes, through which applications may go. There each
+transaction that counts also writes one row of ``writer_fence``, of a group of them to which the
+counter belongs, and who changes settings writes all of that group: of two that were committed at
+the same time on different nodes the cluster refuses the later one.
+
 A row, once made, is never deleted. A statement that finds none leaves a gap lock at REPEATABLE
 READ, in the application's transaction, and whoever made the row anew would wait for that one: the
 store itself, in the midst of a call on it.
@@ -18,10 +23,11 @@ store itself, in the midst of a call on it.
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
+from zlib import crc32
 
 from countersink.store import sql
 from countersink.store.apply.control import Control, exclusive, read_control
@@ -29,7 +35,7 @@ from countersink.store.apply.refusals import known
 from countersink.store.connection import Connect, Session, rerun, rerun_transaction
 from countersink.store.counters.policies import Policies, load
 from countersink.store.counters.settings import DEFAULT_APP_SLOTS
-from countersink.store.errors import Conflict, TrackedCounter, UnknownCounter
+from countersink.store.errors import DENIED, Conflict, TrackedCounter, UnknownCounter
 from countersink.store.in_app.connection import AppConnection, error_code, execute, query
 from countersink.store.sessions import Pool
 from countersink.store.tracked.definitions import tracked_names
@@ -39,8 +45,10 @@ ATTEMPTS: Final = 5
 PROBES: Final = 20
 """How often, in each of them, to look without waiting: three to four seconds together."""
 
-_DENIED: Final = (1142, 1143)
-"""The user has no right to the table, or the column."""
+_GROUPS: Final = 16
+_GROUP_SIZE: Final = 256
+"""Rows of ``writer_fence`` that a counter's transactions share, as they do slots, by connection."""
+_FIRST_GROUP: Final = 1024
 _HOLD: Final = "SELECT version FROM app_counter WHERE counter = %s FOR UPDATE"
 _RAISE: Final = "UPDATE app_counter SET version = version + 1 WHERE counter = %s"
 
@@ -59,6 +67,7 @@ class Fence:
         app_slots: over how many slots the application's transactions spread.
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``.
         room: bytes that the values of one statement may take.
+        locks_are_local: the server is a node of Galera.
     """
 
     counter: str
@@ -67,6 +76,7 @@ class Fence:
     app_slots: int
     snapshot_isolation: bool
     room: int
+    locks_are_local: bool
 
 
 def lower(session: Session, counter: str) -> None:
@@ -81,6 +91,37 @@ def lower(session: Session, counter: str) -> None:
             and tries again.
     """
     session.execute(_RAISE, (counter,))
+    if session.locks_are_local:
+        first = _first_fence(counter)
+        session.execute(_write_fences(f"{first:d} + {each:d}" for each in range(_GROUP_SIZE)))
+
+
+def write_fence(connection: AppConnection, database: str, counter: str) -> None:
+    """On Galera: let the transaction, and a change of the counter's settings on another node that
+    it has not seen, not both be committed.
+
+    Args:
+        connection: in a transaction that goes by the settings.
+        database: where the tables are, quoted.
+        counter: the counter.
+
+    Raises:
+        The driver's own errors, as they are.
+    """
+    number = f"{_first_fence(counter):d} + CONNECTION_ID() MOD {_GROUP_SIZE:d}"
+    execute(connection, _write_fences([number], f"{database}."))
+
+
+def _first_fence(counter: str) -> int:
+    return _FIRST_GROUP + crc32(counter.encode()) % _GROUPS * _GROUP_SIZE
+
+
+def _write_fences(numbers: Iterable[str], database: str = "") -> str:
+    values = ", ".join(f"({number}, '', '', 1, UTC_TIMESTAMP(3))" for number in numbers)
+    return (
+        f"INSERT INTO {database}writer_fence (number, node, address, uses, taken_at)"
+        f" VALUES {values} ON DUPLICATE KEY UPDATE uses = uses + 1"
+    )
 
 
 def alone(
@@ -190,7 +231,7 @@ def find_in(connection: AppConnection, database: str, pool: Pool, counter: str) 
             f"INSERT IGNORE INTO {table} (counter, version) VALUES ('{counter}', {version:d})",
         )
     except Exception as error:  # whichever driver it is
-        if error_code(error) in _DENIED:
+        if error_code(error) in DENIED:
             return None
         raise
     # Maybe there is one: of an earlier call in this transaction, or of somebody else by now.
@@ -237,6 +278,7 @@ def _read(session: Session, counter: str, version: int | None = None) -> Fence |
         int(made[0][0]) if made else DEFAULT_APP_SLOTS,
         session.snapshot_isolation,
         sql.room(session),
+        session.locks_are_local,
     )
 
 

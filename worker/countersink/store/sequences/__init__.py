@@ -1,13 +1,39 @@
-"""Sequences: numbers handed out once, in one statement.
+"""Sequences: numbers handed out once, in one statement. ``Sequences``, for programs: ``next``,
+``next_block``, ``next_in``, ``peek``, ``set``, ``reset``, ``configure``; checks are in
+``options.py``, refusals of changes in ``records.py``.
 
 Tables: ``sequence`` has a row per sequence and period, ``sequence_option`` one per sequence, which
 is made when it is first used. Whoever hands out a value holds a share lock on the latter.
 """
 
-from countersink.store.sequences.allocator import HANDING_IDLE_SECONDS
-from countersink.store.sequences.options import SequenceOptions
+import builtins
+from collections.abc import Callable
+from datetime import date, datetime
+from enum import Enum
+from functools import partial
+from typing import Final, Literal, TypeVar
+
+from countersink.store.connection import Connect, Session, rerun_transaction
+from countersink.store.errors import Conflict
+from countersink.store.in_app.connection import AppConnection
+from countersink.store.sequences import records
+from countersink.store.sequences.allocator import (
+    HANDING_IDLE_SECONDS,
+    ValueAllocator,
+    handing_sessions,
+)
+from countersink.store.sequences.options import (
+    PeriodLength,
+    SequenceOptions,
+    block_size,
+    check_changes,
+    name_bytes,
+    number,
+    step_number,
+)
 from countersink.store.sequences.records import CHANGE_LOCK_WAIT, Period, Sequence
-from countersink.store.sequences.sequences import UNCHANGED, Sequences, Unchanged
+from countersink.store.sequences.statements import SequenceTables, ValueRequest
+from countersink.store.sessions import Pool
 
 Options = SequenceOptions
 """Its name in earlier versions."""
@@ -23,3 +49,260 @@ __all__ = [
     "Sequences",
     "Unchanged",
 ]
+
+Result = TypeVar("Result")
+
+
+class _Unchanged(Enum):
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = _Unchanged.UNCHANGED
+"""For :meth:`Sequences.configure`: leave an option as it is."""
+Unchanged = Literal[_Unchanged.UNCHANGED]
+
+
+class Sequences:
+    """Numbers that are handed out once. Thread-safe and fork-safe.
+
+    A sequence comes into being when it is first used. Within a period no value is handed out twice,
+    unless somebody sets or resets it, or it cycles; where a connection breaks before the reply a
+    value may be lost, so there may be gaps.
+
+    Names are any text of at most 255 bytes of UTF-8, compared byte by byte. Values and steps have
+    64 bits; 0 and negative values are values like any other. Every method raises TypeError and
+    ValueError for a name, value or step that cannot be, and what :mod:`countersink.store.errors`
+    lists.
+
+    Args:
+        connect: makes sessions at READ COMMITTED for handing out, which the server should leave
+            open for long.
+        connect_to_change: makes sessions at READ COMMITTED for changes, with a short lock wait.
+        pool: for reading.
+        database: where the tables are, for statements on the application's connections.
+    """
+
+    def __init__(
+        self, connect: Connect, connect_to_change: Connect, pool: Pool, database: str
+    ) -> None:
+        self._tables = SequenceTables.of(database)
+        self._handing_out = handing_sessions(connect)
+        self._changing = handing_sessions(connect_to_change)
+        self._handing = ValueAllocator(self._handing_out, self._tables)
+        self._pool = pool
+
+    def next(self, name: str, step: int | None = None, *, start: int | None = None) -> int:
+        """Add, and get your own value: one statement, and one round trip but for the first time.
+
+        Args:
+            name: of the sequence.
+            step: to add to the last value; not 0. None: the configured one, else 1.
+            start: the first value, where the sequence has none yet in its period. None: the
+                configured one, else the step.
+
+        Raises:
+            SequenceUncertain: the connection broke before the reply, or the statement was
+                interrupted (KILL QUERY, ``max_statement_time``). The value, if one was handed out,
+                is lost: nobody will get it. Asking again gets another one.
+            SequenceExhausted: the value would be beyond the sequence's limits or 64 bits. It is
+                unchanged.
+            Unavailable: no connection could be made; nothing was handed out.
+            Conflict: an application's transaction held the sequence for too long; nothing was
+                handed out.
+        """
+        return self._handing.take(name_bytes(name), _asked(step, start))[-1]
+
+    def next_block(
+        self, name: str, n: int, step: int | None = None, *, start: int | None = None
+    ) -> range:
+        """The next ``n`` values at once, ``step`` apart, in one statement: for a busy caller.
+
+        They are all handed out, whether they are used or not. In a sequence that cycles a block
+        that does not fit before the end begins again at the start as a whole; in others it is
+        refused as a whole.
+
+        Raises:
+            as :meth:`next`; ValueError also for ``n`` below 1.
+        """
+        asked = _asked(step, start, block_size(n, None if step is None else step_number(step)))
+        return self._handing.take(name_bytes(name), asked)
+
+    def next_in(
+        self,
+        connection: AppConnection,
+        name: str,
+        step: int | None = None,
+        *,
+        start: int | None = None,
+    ) -> int:
+        """As :meth:`next`, in the transaction of the application's ``connection``: without gaps.
+
+        The value comes back if the transaction rolls back, so nobody else gets one until it has
+        ended: all users of the sequence wait for each other. Keep it short, and make this its last
+        statement where you can.
+
+        What the driver raises goes up as it is, deadlocks (1213, 1020) and lock waits (1205)
+        included: roll back, and run the transaction again.
+
+        The value is also what the connection's ``LAST_INSERT_ID()`` is afterwards: read the id of
+        an AUTO_INCREMENT row of yours before. A period is that of the connection's clock, which is
+        the server's unless you ``SET timestamp``.
+
+        Args:
+            connection: to the server of the store, by any driver with a DB-API cursor; its user may
+                write to the store's database.
+            name: as of :meth:`next`, and so are the others.
+
+        Raises:
+            SequenceExhausted: as :meth:`next`; the transaction is still open.
+            StoreError: what the sequence is could not be looked up on a connection of the store's.
+        """
+        return self._handing.take_in(connection, name_bytes(name), _asked(step, start))[-1]
+
+    def peek(self, name: str, *, period: date | None = None) -> int | None:
+        """The last value handed out, which is not taken by that; None if there is none.
+
+        Args:
+            name: of the sequence.
+            period: a local date in the period that is meant. None: the current one.
+
+        Raises:
+            ValueError: a period, but the sequence has none.
+        """
+        if period is not None and (not isinstance(period, date) or isinstance(period, datetime)):
+            raise TypeError(f"a period is a date in it, not {type(period).__name__}")
+        encoded = name_bytes(name)
+        return self._pool.read(lambda session: records.peek(session, encoded, period))
+
+    def set(self, name: str, value: int) -> None:
+        """Let ``value`` be the last one of the current period: the next one is a step further.
+
+        Raises:
+            ValueError: it is beyond the sequence's limits.
+        """
+        encoded, checked = name_bytes(name), number(value, "a value")
+        self._change(lambda at: records.set_value(at, self._tables, encoded, checked))
+
+    def reset(self, name: str) -> int | None:
+        """Begin the current period again: the next value is the start.
+
+        Returns:
+            the last value that it had; None if it had none.
+        """
+        encoded = name_bytes(name)
+        return self._change(lambda session: records.reset(session, encoded))
+
+    def reset_all(self) -> int:
+        """Reset every sequence, one after another; how many had a value.
+
+        Raises:
+            Conflict: one was held by others all the time; run it again.
+        """
+        with self._changing.lent() as session:
+            return records.reset_all(session)
+
+    def configure(
+        self,
+        name: str,
+        *,
+        start: int | Unchanged | None = UNCHANGED,
+        step: int | Unchanged | None = UNCHANGED,
+        minimum: int | Unchanged | None = UNCHANGED,
+        maximum: int | Unchanged | None = UNCHANGED,
+        cycle: bool | Unchanged | None = UNCHANGED,
+        period: PeriodLength | Unchanged | None = UNCHANGED,
+        time_zone: str | Unchanged | None = UNCHANGED,
+    ) -> Sequence:
+        """Make a sequence, or change what is given of one; what is not given stays.
+
+        Nobody goes by the old options once this has returned. None stands for the default.
+
+        Args:
+            name: of the sequence.
+            start: first value of each period. By default the step.
+            step: from a value to the next one. By default 1.
+            minimum: smallest value. By default that of 64 bits.
+            maximum: largest value. By default that of 64 bits.
+            cycle: begin again at the start where the next value would be beyond the limits, instead
+                of raising SequenceExhausted. By default False.
+            period: ``none``, ``day``, ``month`` or ``year``: begin again with each, whoever asks
+                first, and keep what the past ones came to. By default ``none``.
+            time_zone: IANA name; whose midnights begin the periods. By default UTC.
+
+        Returns:
+            the sequence as it is now.
+
+        Raises:
+            ValueError: a value that cannot be; or a period or time zone that would change although
+                the sequence has handed out values; or limits that its value is beyond.
+            Conflict: applications' transactions held the sequence all the time; nothing changed.
+        """
+        given = {
+            "start": start,
+            "step": step,
+            "minimum": minimum,
+            "maximum": maximum,
+            "cycle": cycle,
+            "period": period,
+            "time_zone": time_zone,
+        }
+        checked = check_changes(
+            {option: value for option, value in given.items() if value is not UNCHANGED}
+        )
+        encoded = name_bytes(name)
+        made = self._change(lambda at: records.configure(at, self._tables, encoded, checked))
+        self._handing.memory.forget(encoded)
+        return made
+
+    def periods(self, name: str) -> "builtins.list[Period]":
+        """What the sequence came to in each period that it was used in, the earliest first."""
+        encoded = name_bytes(name)
+        return self._pool.read(lambda session: records.periods(session, encoded))
+
+    def total(self, name: str) -> int:
+        """The sum of the last values of all periods; 0 where there is none."""
+        encoded = name_bytes(name)
+        return self._pool.read(lambda session: records.total(session, encoded))
+
+    def list(self, prefix: str = "") -> "builtins.list[Sequence]":
+        """The sequences whose names begin with ``prefix``, by name, compared byte by byte."""
+        encoded = name_bytes(prefix)
+        return self._pool.read(lambda session: records.read_all(session, encoded))
+
+    def delete(self, name: str) -> bool:
+        """Delete a sequence, its options and all its periods; False if there was none.
+
+        Raises:
+            Conflict: applications' transactions held it all the time; nothing was deleted.
+        """
+        encoded = name_bytes(name)
+        deleted = self._change(lambda session: records.delete(session, encoded))
+        self._handing.memory.forget(encoded)
+        return deleted
+
+    def close(self) -> None:
+        """Close the connections. More are made when they are needed."""
+        self._handing_out.close()
+        self._changing.close()
+
+    def _change(self, work: Callable[[Session], Result]) -> Result:
+        with self._changing.lent() as session:
+            try:
+                return rerun_transaction(session, partial(work, session), attempts=records.ATTEMPTS)
+            except Conflict as error:
+                raise Conflict(
+                    "nothing was changed, since applications' transactions held the sequence all"
+                    f" the time ({error}): try again",
+                    code=error.code,
+                ) from error
+
+    def __repr__(self) -> str:
+        return "Sequences()"
+
+
+def _asked(step: int | None, start: int | None, n: int = 1) -> ValueRequest:
+    return ValueRequest(
+        None if step is None else step_number(step),
+        None if start is None else number(start, "a start"),
+        n,
+    )

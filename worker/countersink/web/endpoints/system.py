@@ -11,9 +11,8 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from countersink.metrics.exposition import render
+from countersink.metrics.exposition import installation_samples, producer_samples, render
 from countersink.metrics.health import CachedAnswer, Health, probes
-from countersink.metrics.samples import installation_samples, producer_samples
 from countersink.metrics.table import Sample, Samples
 from countersink.store.api_keys import SCOPES
 from countersink.web.auth.register import Identity
@@ -92,10 +91,11 @@ _STATE: Final = object_schema(
         "dead_by_reason": {"type": ["object", "null"]},
         "dead_unknown": _TEXT,
         "streams": _LIST,
+        "away": _LIST | {"description": "masters of a Redis Cluster that do not answer"},
         "workers": _LIST,
         "schedules": {"type": "object"},
     },
-    ["at", "backlog", "pending", "oldest", "lag_ms", "streams", "workers", "schedules"],
+    ["at", "backlog", "pending", "oldest", "lag_ms", "streams", "away", "workers", "schedules"],
 )
 _WHO: Final = object_schema(
     {

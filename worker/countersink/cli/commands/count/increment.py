@@ -1,7 +1,6 @@
 """``countersink increment``: flags, how often it is tried (``ATTEMPTS``), and the message when it
 may or may not be stored."""
 
-import time
 from datetime import datetime
 from typing import Final
 
@@ -12,11 +11,11 @@ from countersink.cli.errors import Failure
 from countersink.cli.output import printable
 from countersink.cli.settings import AMOUNT, COUNTER, KEY, MOMENT
 from countersink.runtime.limits import minute_of
-from countersink.stream.clock import offset_ms
+from countersink.stream.clock import RedisClock
 from countersink.stream.connection import connect, mapped
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.errors import StreamUnavailable
-from countersink.stream.names import choose_partition, note_use, stream_key
+from countersink.stream.names import PartitionRoute, note_use
 
 
 @click.command("increment", cls=settings.Command)
@@ -62,18 +61,19 @@ def send_one(redis_url: str, counter: str, key: str, amount: int, at: datetime |
         Failure: it was sent, and Redis never said whether it arrived.
     """
     client = connect(redis_url, client_name="countersink-increment")
-    now = time.time_ns() // 1_000_000 + offset_ms(client)
+    route, clock = PartitionRoute(), RedisClock()
+    route.start(client, clock)
+    now = clock.now_ms()
     minute = now // 60_000 if at is None else minute_of(at)
     rows = encode_rows([(counter, key, minute, amount)])
     entry = Sealed(new_entry_id(now), now, rows, 1)
-    partition = choose_partition(client)
-    note_use(client, partition)
-    stream = stream_key(partition)
+    note_use(client, route.partition)
     for attempt in range(1, ATTEMPTS + 1):
         try:
             with mapped():
-                client.xadd(stream, entry.fields())
+                client.xadd(route.stream, entry.fields())
         except StreamUnavailable as error:
+            route.leave(client)  # of a cluster
             if attempt == ATTEMPTS:
                 raise Failure(
                     f"{error}; the increment may or may not be stored: compare the totals "

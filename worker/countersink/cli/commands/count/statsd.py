@@ -13,8 +13,8 @@ import click
 from countersink.cli import metrics, settings
 from countersink.cli.errors import Exit, Misuse, values_checked
 from countersink.cli.settings import Checked
+from countersink.metrics.exposition import producer_samples
 from countersink.metrics.health import Health, probes
-from countersink.metrics.samples import producer_samples
 from countersink.metrics.table import Sample, Samples
 from countersink.producers import Producer
 from countersink.producers.statsd import MapError, NotLoopback, Server, StatsdOptions

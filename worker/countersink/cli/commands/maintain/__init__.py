@@ -1,2 +1,2 @@
-"""The commands that look after an installation: ``counter``, ``compact``, ``key``, ``link``,
-``runs``, ``info``."""
+"""The commands that look after an installation: ``counter``, ``partitions``, ``compact``, ``key``,
+``link``, ``runs``, ``info``."""

@@ -4,6 +4,7 @@ JSON document, its screen, and ``--watch``; what it says of scheduled jobs is in
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,11 +19,20 @@ from countersink.cli.commands.maintain import job_runs
 from countersink.cli.errors import Misuse
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session
-from countersink.stream.connection import connect, mapped
-from countersink.stream.errors import StreamUnavailable
-from countersink.stream.names import GROUP, WORKER_KEY_PREFIX, stream_keys
+from countersink.stream.clock import time_us
+from countersink.stream.connection import cluster_of, connect, mapped
+from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
+from countersink.stream.names import (
+    GROUP,
+    WORKER_KEY_PREFIX,
+    known_partitions,
+    master_of,
+    stream_key,
+)
 from countersink.stream.progress import first_arrived
 
+NO_MASTER: Final = "no master"
+"""In place of an address where a cluster has no master for a hash slot."""
 _NUMBERS: Final = frozenset(
     (
         *("pid", "slot", "entries", "duplicates", "rows", "cells"),
@@ -129,17 +139,19 @@ def _summary(found: Mapping[str, Any]) -> RenderableType:
         "rate": f"{found['rows_per_second']:,} rows/s",
         "dead rows": _dead(found),
     }
+    for node in found["away"]:
+        facts[f"away: {node['node']}"] = f"{node['error']}; what it holds is not in these numbers"
     if overflown := _overflown(found):
         facts["overflow"] = overflown
     if len(found["streams"]) > 1:
-        parts = (f"{s['stream']} {s['entries']:,}" for s in found["streams"])
+        parts = (f"{s['stream']} {output.cell(s['entries'])}" for s in found["streams"])
         facts["streams"] = ", ".join(parts)
     return output.facts(facts)
 
 
 def _oldest(found: Mapping[str, Any]) -> str:
     if found["oldest"] is None:
-        return "nothing waits"
+        return "nothing waits" if not found["away"] else "nothing waits where it can be seen"
     return f"waiting for {output.ago(found['lag_ms'] / 1000)}, since {found['oldest']}"
 
 
@@ -197,56 +209,164 @@ def queue(client: redis.Redis) -> dict[str, Any]:
     Raises:
         StreamError: it did not do its part.
     """
-    with mapped():
-        seconds, microseconds = client.time()
-    now = seconds * 1000 + microseconds // 1000
-    streams = [_stream(client, key) for key in stream_keys(client)]
-    workers = [{"worker": name, **_typed(f)} for name, f in _published(client).items()]
-    oldest = min((first for _, first in streams if first is not None), default=None)
+    now, away = look_around(client)
+    streams = stream_states(client, away)
+    published = _published(client, away)
+    workers = [{"worker": name, **_typed(f)} for name, f in sorted(published.items())]
+    oldest = min((each.oldest for each in streams if each.oldest is not None), default=None)
     return {
         "at": output.iso_ms(now),
-        "backlog": sum(stream["entries"] for stream, _ in streams),
-        "pending": sum(stream["pending"] for stream, _ in streams),
-        "oldest": _iso(oldest),
+        "backlog": sum(each.entries or 0 for each in streams),
+        "pending": sum(each.pending or 0 for each in streams),
+        "oldest": iso(oldest),
         "lag_ms": 0 if oldest is None else max(0, now - oldest),
         "rows_per_second": round(sum(one.get("rows_per_second") or 0.0 for one in workers), 1),
-        "streams": [stream for stream, _ in streams],
+        "streams": [each.document() for each in streams],
+        "away": [{"node": node, "error": error} for node, error in away.items()],
         "workers": workers,
     }
 
 
-def _stream(client: redis.Redis, key: str) -> tuple[dict[str, Any], int | None]:
-    """A stream, and Unix ms at which its oldest entry arrived. An applied entry is removed, so all
-    wait; those pending were delivered to a worker.
+def look_around(client: redis.Redis) -> tuple[int, dict[str, str]]:
+    """Redis's time, Unix ms, of a cluster the latest of its masters'; and which masters do not
+    answer within a second, or refuse the user, each with why: so nothing else waits for them.
+
+    Raises:
+        StreamError: Redis did not do its part; of a cluster, no master did.
     """
+    cluster = cluster_of(client)
+    if cluster is None:
+        with mapped():
+            return time_us(client) // 1000, {}
+    times, away = [], dict[str, str]()
+    last: StreamError | None = None
+    with mapped():
+        masters = cluster.masters()
+    for address in masters:
+        try:
+            with mapped(), cluster.asked(address, hasty=True) as master:
+                times.append(time_us(master) // 1000)
+        except (StreamUnavailable, StreamRefused) as error:
+            away[address.text] = str(error)
+            last = error
+    if last is not None and not times:
+        raise last
+    return max(times), away
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """What there is to know of a partition; all None where its node is away.
+
+    Attributes:
+        partition: its number.
+        node: of a cluster, the address of the master that has it.
+        entries: that wait. An applied entry is removed, so all of them do.
+        pending: of these, delivered to a worker.
+        oldest: Unix ms at which the oldest entry arrived; None if there is none, too.
+        bytes: of memory; None if the stream does not exist, too.
+    """
+
+    partition: int
+    node: str | None = None
+    entries: int | None = None
+    pending: int | None = None
+    oldest: int | None = None
+    bytes: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Its members in JSON."""
+        return {
+            "partition": self.partition,
+            "stream": stream_key(self.partition),
+            "node": self.node,
+            "entries": self.entries,
+            "pending": self.pending,
+            "oldest": iso(self.oldest),
+            "bytes": self.bytes,
+        }
+
+
+def stream_states(client: redis.Redis, away: dict[str, str]) -> list[StreamState]:
+    """All partitions that are known, in order.
+
+    Args:
+        client: of Redis.
+        away: the masters of a cluster that do not answer, from :func:`look_around`: they are not
+            asked. One that does not answer now is added.
+
+    Raises:
+        StreamError: Redis did not do its part; of a cluster, no node did.
+    """
+    states = []
+    single = cluster_of(client) is None
+
+    def refuses(node: str, error: StreamRefused) -> None:
+        away.setdefault(node, str(error))
+
+    for partition in known_partitions(client, on_refusal=refuses):
+        node = master_of(client, partition) or (None if single else NO_MASTER)
+        state = StreamState(partition, node)
+        if node is None:
+            state = _stream(client, state)
+        elif node not in away:
+            try:
+                state = _stream(client, state)
+            except (StreamUnavailable, StreamRefused) as error:
+                away[node] = str(error)
+        states.append(state)
+    return states
+
+
+def _stream(client: redis.Redis, state: StreamState) -> StreamState:
+    key = stream_key(state.partition)
     with mapped():
         entries = int(client.xlen(key))
         groups: Any = client.xinfo_groups(key) if client.exists(key) else []
         size: Any = client.memory_usage(key)
     ours = next((g for g in groups if as_text(g["name"]) == GROUP), None)
-    oldest = first_arrived(client, [key])
-    return {
-        "stream": key,
-        "entries": entries,
-        "pending": int(ours["pending"]) if ours else 0,
-        "oldest": _iso(oldest),
-        "bytes": None if size is None else int(size),
-    }, oldest
+    return replace(
+        state,
+        entries=entries,
+        pending=int(ours["pending"]) if ours else 0,
+        oldest=first_arrived(client, [key]),
+        bytes=None if size is None else int(size),
+    )
 
 
-def _iso(ms: int | None) -> str | None:
+def iso(ms: int | None) -> str | None:
+    """Unix ms as ISO 8601; None stays None."""
     return None if ms is None else output.iso_ms(ms)
 
 
-def _published(client: redis.Redis) -> dict[str, dict[str, str]]:
-    """What each worker published, by consumer name; see ``countersink.stream.heartbeat``."""
+def _published(client: redis.Redis, away: dict[str, str]) -> dict[str, dict[str, str]]:
+    """What each worker published, by consumer name; see ``countersink.stream.heartbeat``. Of a
+    cluster on the masters that are not ``away``.
+    """
+    cluster = cluster_of(client)
+    if cluster is None:
+        with mapped():
+            return _published_on(client)
     workers: dict[str, dict[str, str]] = {}
     with mapped():
-        for key in sorted(client.scan_iter(match=f"{WORKER_KEY_PREFIX}*", count=1000)):
-            fields: Any = client.hgetall(key)
-            if fields:  # it may have expired since
-                name = as_text(key).removeprefix(WORKER_KEY_PREFIX)
-                workers[name] = {as_text(k): as_text(v) for k, v in fields.items()}
+        masters = cluster.masters()
+    for address in masters:
+        if (node := address.text) not in away:
+            try:
+                with mapped(), cluster.asked(address) as master:
+                    workers |= _published_on(master)
+            except (StreamUnavailable, StreamRefused) as error:
+                away[node] = str(error)
+    return workers
+
+
+def _published_on(client: redis.Redis) -> dict[str, dict[str, str]]:
+    workers: dict[str, dict[str, str]] = {}
+    for key in client.scan_iter(match=f"{WORKER_KEY_PREFIX}*", count=1000):
+        fields: Any = client.hgetall(key)
+        if fields:  # it may have expired since
+            name = as_text(key).removeprefix(WORKER_KEY_PREFIX)
+            workers[name] = {as_text(k): as_text(v) for k, v in fields.items()}
     return workers
 
 

@@ -6,20 +6,29 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from countersink.cli.commands.repair.doctor import DoctorCheck, Finding
-from countersink.store import hosts
+from countersink.store import galera, hosts
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.migrate import known_version, require_schema, schema_version
 from countersink.store.settings import Settings
-from countersink.store.sql import NOW_MS
+from countersink.store.sql import NOW_MS, show
 
 _NAMED: Final = 5
 """Counters that a line names."""
+_LEAST_NODES: Final = 3
+"""Of a Galera cluster: with one away the others still are more than half."""
+_PAUSED: Final = 0.05
+"""Share of the time that flow control may hold up writes, since statistics were reset."""
+_ENOUGH_MEMBERS: Final = 3
+"""Members of a group of which one may die."""
 _SMALL_PACKET: Final = 4 * 1024 * 1024
 _VARIABLES: Final = (
     *hosts.READ_ONLY,
     "binlog_format",
+    "group_replication_consistency",
+    "group_replication_group_name",
+    "group_replication_single_primary_mode",
     "innodb_doublewrite",
     "innodb_flush_log_at_trx_commit",
     "log_bin",
@@ -28,7 +37,6 @@ _VARIABLES: Final = (
     "sync_binlog",
     "transaction_isolation",
     "tx_isolation",
-    "wsrep_on",
 )
 _TABLES: Final = (
     "counter_slot",
@@ -74,6 +82,9 @@ def lines(url: str) -> Iterator[Finding]:
         yield _writable(variables)
         yield _tls(session)
         yield from _durability(variables)
+        if isinstance(session, galera.GaleraSession):
+            yield from _galera(session)
+        yield from _group(session, variables)
         yield _binlog(variables)
         yield _sql_mode(variables)
         yield _isolation(session, variables)
@@ -101,6 +112,8 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
             with connect(host, database=False) as session:
                 variables = _variables(session, (*hosts.VARIABLES, "server_uuid", "server_uid"))
                 why_not = hosts.why_not(variables, session.query)
+                if hosts.is_galera(variables):
+                    why_not = galera.look(session).trouble
                 cluster = _cluster(session, variables)
         except StoreError as error:
             yield check.warn(
@@ -110,7 +123,10 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
         if why_not:
             yield check.ok(f"not used: {why_not}")
             continue
-        yield check.ok("not used: takes writes, but is not the first" if writers else "used")
+        if hosts.is_galera(variables):
+            yield check.ok("a Galera node that is Synced")
+        else:
+            yield check.ok("not used: takes writes, but is not the first" if writers else "used")
         writers[host.where] = cluster
     if len(set(writers.values())) > 1:
         yield DoctorCheck("mysql writers").fail(
@@ -122,15 +138,20 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
 
 def _cluster(session: Session, variables: dict[str, str]) -> object:
     """What the server shares with those that hold the same rows, by themselves."""
+    if hosts.is_galera(variables):
+        return _status(session, "wsrep_cluster_state_uuid")["wsrep_cluster_state_uuid"]
     # The same server may be in the URL by two of its names.
     number = session.query("SELECT @@server_id")[0][0]
     unique = variables.get("server_uuid", variables.get("server_uid"))  # MySQL's, MariaDB's
     return variables.get("group_replication_group_name") or (*session.server, number, unique)
 
 
+def _status(session: Session, *wanted: str) -> dict[str, str]:
+    return {name.lower(): value for name, value in session.query(show("GLOBAL STATUS", wanted))}
+
+
 def _variables(session: Session, wanted: Sequence[str] = _VARIABLES) -> dict[str, str]:
-    names = ", ".join(f"'{name}'" for name in wanted)
-    rows = session.query(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+    rows = session.query(show("GLOBAL VARIABLES", wanted))
     return {name.lower(): value for name, value in rows}
 
 
@@ -173,12 +194,88 @@ def _durability(variables: dict[str, str]) -> Iterator[Finding]:
             f"sync_binlog {variables.get('sync_binlog')}: a crash can make replicas differ",
             "SET GLOBAL sync_binlog = 1, and in my.cnf",
         )
-    if variables.get("wsrep_on") == "ON":
+
+
+def _galera(session: galera.GaleraSession) -> Iterator[Finding]:
+    """Size and state of a Galera cluster, which node is the writer, and how much it is held up."""
+    check = DoctorCheck("galera")
+    node = galera.look(session)
+    found = _status(session, "wsrep_cluster_size", "wsrep_flow_control_paused")
+    size = int(found.get("wsrep_cluster_size", 0))
+    where = node.address or session.where.where
+    told = f"{size} nodes, of which {where} takes all that countersink writes"
+    if size < _LEAST_NODES:
         yield check.warn(
-            "a Galera cluster",
-            "let all processes write through one node: row locks do not reach the others, so that"
-            " counts could be wrong",
+            told, "have three nodes: of two that lose each other neither takes writes any more"
         )
+    else:
+        yield check.ok(told)
+    paused = float(found.get("wsrep_flow_control_paused", 0))
+    if paused > _PAUSED:
+        yield check.warn(
+            f"flow control: writes were held up {paused:.0%} of the time by a node that is behind",
+            "see which one has the largest wsrep_local_recv_queue_avg, and why",
+        )
+    yield DoctorCheck("galera durability").warn(
+        "others have seen MariaDB's Galera lose committed transactions when nodes crashed",
+        "innodb_flush_log_at_trx_commit = 1 on all nodes, and countersink verify after a crash:"
+        " see docs/operations.md",
+    )
+
+
+def _group(session: Session, variables: dict[str, str]) -> Iterator[Finding]:
+    """Of a member of Group Replication: lines about its group."""
+    if not variables.get("group_replication_group_name"):
+        return
+    yield _members(session, variables)
+    check = DoctorCheck("mysql group consistency")
+    consistency = variables.get("group_replication_consistency", "")
+    if consistency == "EVENTUAL":
+        # Countersink's own sessions set what they need.
+        yield check.warn(
+            "group_replication_consistency EVENTUAL: after a failover, apps that count in their own"
+            " transactions read settings of counters from before it",
+            "SET PERSIST group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER' on each",
+        )
+    else:
+        yield check.ok(f"group_replication_consistency {consistency}")
+
+
+def _members(session: Session, variables: dict[str, str]) -> Finding:
+    check = DoctorCheck("mysql group")
+    try:
+        members = session.query(
+            "SELECT CONCAT(member_host, ':', member_port), member_state, member_role,"
+            " member_version FROM performance_schema.replication_group_members ORDER BY 1"
+        )
+    except StoreError as error:
+        return check.warn(
+            f"its members are not known: {error}",
+            "GRANT SELECT ON performance_schema.replication_group_members to this user",
+        )
+    if not hosts.is_on(variables.get("group_replication_single_primary_mode", "ON")):
+        return check.fail(
+            "several primaries: row locks do not reach the others, so that counts could be wrong",
+            "SELECT group_replication_switch_to_single_primary_mode()",
+        )
+    named = ", ".join(f"{where} {state} {role}".rstrip() for where, state, role, _ in members)
+    online = sum(state == "ONLINE" for _, state, _, _ in members)
+    if 2 * online <= len(members):
+        return check.fail(
+            f"no majority: {named}", "start the members that are missing, or see to the network"
+        )
+    if online < len(members) or online < _ENOUGH_MEMBERS:
+        return check.warn(
+            f"{online} members are online; with fewer than {_ENOUGH_MEMBERS} the next one that"
+            f" dies stops all counting: {named}",
+            "start the others, and START GROUP_REPLICATION there",
+        )
+    versions = sorted({str(version) for *_, version in members})
+    if len(versions) > 1:
+        return check.warn(
+            f"members of versions {', '.join(versions)}: {named}", "upgrade the older ones"
+        )
+    return check.ok(f"{named}, {versions[0]}")
 
 
 def _binlog(variables: dict[str, str]) -> Finding:
@@ -267,6 +364,8 @@ def _engines(session: Session) -> Finding:
 
 def _rights(session: Session) -> Finding:
     statements = [probe.format(table) for table in _TABLES for probe in _PROBES] + list(_UPDATES)
+    if isinstance(session, galera.GaleraSession):
+        statements.append("UPDATE writer_fence SET uses = uses WHERE FALSE")
     for statement in statements:
         try:
             # Each of them changes no row: only the right to do it is asked for.

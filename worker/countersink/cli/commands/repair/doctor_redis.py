@@ -1,20 +1,28 @@
-"""Checks of ``countersink doctor`` on Redis: version, role, sentinels, memory, persistence, rights,
-queue, clocks; what warns, what fails (limits), and the advice for each. Nothing is written."""
+"""Checks of ``countersink doctor`` on Redis: version, role, sentinels, nodes of a cluster, memory,
+persistence, rights, partitions, queue, clocks; what warns, what fails (limits), and the advice for
+each. Nothing is written."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 
 from countersink.cli import output
+from countersink.cli.commands.maintain import partitions
 from countersink.cli.commands.maintain.info import as_text, queue
 from countersink.cli.commands.repair.doctor import DoctorCheck, Finding
 from countersink.stream.clock import offset_ms
-from countersink.stream.connection import command, mapped
+from countersink.stream.connection import cluster_of, command, mapped
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP, PARTITIONS_KEY, applied_key, stream_key, worker_key
 from countersink.stream.sentinel import watched
+
+if TYPE_CHECKING:
+    from countersink.stream.cluster import ClusterClient
 
 MINIMUM: Final = (6, 2)
 CLOCK_WARN_MS: Final = 2_000
@@ -48,10 +56,16 @@ _NEEDED: Final[tuple[tuple[str, ...], ...]] = (
     ("TIME",),
 )
 """What producers, workers and this command send."""
+_OF_CLUSTERS: Final[tuple[tuple[str, ...], ...]] = (("CLUSTER", "SLOTS"), ("ASKING",))
+"""What they send to a cluster, too."""
 
 
 def lines(client: redis.Redis) -> Iterator[Finding]:
     """All lines about Redis; the first alone when it cannot be reached."""
+    cluster = cluster_of(client)
+    if cluster is not None:
+        yield from _cluster(cluster)
+        return
     try:
         with mapped():
             info: dict[str, Any] = client.info()
@@ -61,6 +75,12 @@ def lines(client: redis.Redis) -> Iterator[Finding]:
             "start Redis, or correct COUNTERSINK_REDIS_URL (host, port, user, password, TLS)",
         )
         return
+    if info.get("redis_mode") == "cluster":
+        yield DoctorCheck("redis").fail(
+            f"Redis {info.get('redis_version')}, a node of a cluster",
+            "set COUNTERSINK_REDIS_URL to redis+cluster:// and the addresses of its nodes",
+        )
+        return
     yield _version(info)
     yield _role(info)
     yield from _sentinels(client)
@@ -68,7 +88,152 @@ def lines(client: redis.Redis) -> Iterator[Finding]:
     yield from _memory(info)
     yield from _persistence(client, info)
     yield _rights(client)
+    yield from _partitions(client)
     yield _queue(client)
+
+
+def _cluster(cluster: "ClusterClient") -> Iterator[Finding]:
+    """All lines about a Redis Cluster: of each node, those that are the same once."""
+    check = DoctorCheck("redis cluster")
+    try:
+        with mapped():
+            topology = cluster.topology(0.0)
+    except StreamError as error:
+        yield check.fail(str(error), "start its nodes, or correct COUNTERSINK_REDIS_URL")
+        return
+    shape = (
+        f"{len(topology.masters)} masters, {len(topology.nodes) - len(topology.masters)} replicas"
+    )
+    yield check.ok(shape)
+    nodes: dict[str, ClusterNodeState] = {}
+    for address in topology.nodes:
+        name, node = address.text, cluster.hasty(address)
+        try:
+            with mapped():
+                nodes[name] = ClusterNodeState(node, node.info(), address in topology.masters)
+        except StreamError as error:
+            is_master = address in topology.masters
+            yield (DoctorCheck("redis node").fail if is_master else DoctorCheck("redis node").warn)(
+                f"{'master' if is_master else 'replica'} {name}: {error}",
+                "start it, or let a replica take over" if is_master else "start it",
+            )
+    masters = {name: node for name, node in nodes.items() if node.is_master}
+    yield from _of_each(nodes, lambda node: [_version(node.info)])
+    yield from _of_each(masters, lambda node: [_shard(node.info)])
+    yield from _of_each(nodes, _slots)
+    yield from _of_each(masters, _coverage)
+    yield from _of_each(
+        masters,
+        lambda node: [clock("redis clock", "Redis", "this machine", offset_ms(node.client))],
+    )
+    yield from _of_each(nodes, lambda node: _memory(node.info))
+    yield from _of_each(nodes, lambda node: _persistence(node.client, node.info))
+    yield from _of_each(masters, lambda node: [_rights(node.client, (*_NEEDED, *_OF_CLUSTERS))])
+    yield from _partitions(cluster)
+    yield _queue(cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNodeState:
+    """A node of a cluster that answers.
+
+    Attributes:
+        client: of this node alone.
+        info: what INFO said.
+        is_master: whether it has hash slots.
+    """
+
+    client: redis.Redis
+    info: Mapping[str, Any]
+    is_master: bool
+
+
+def _of_each(
+    nodes: Mapping[str, ClusterNodeState],
+    findings: Callable[[ClusterNodeState], Iterable[Finding]],
+) -> Iterator[Finding]:
+    """The findings on nodes: what is the same on all of them once; what is not ok with the nodes on
+    which it is so; of what is ok and differs that it is.
+    """
+    found: dict[Finding, list[str]] = {}
+    for name, node in nodes.items():
+        try:
+            for each in findings(node):
+                found.setdefault(each, []).append(name)
+        except StreamError as error:
+            lost = DoctorCheck("redis node").fail(
+                f"{name}: {error}", "ask again; is it overloaded?"
+            )
+            found.setdefault(lost, []).append(name)
+    fine: dict[str, set[str]] = {}
+    for finding, names in found.items():
+        if len(names) == len(nodes):
+            yield replace(finding, found=f"{finding.found} (each of {len(nodes)} nodes)")
+        elif finding.status != "ok":
+            yield replace(finding, found=f"{', '.join(names)}: {finding.found}")
+        else:
+            fine.setdefault(finding.check, set()).update(names)
+    for check, ok in fine.items():
+        yield DoctorCheck(check).ok(f"as it should be on {len(ok)} of {len(nodes)} nodes")
+
+
+def _shard(info: Mapping[str, Any]) -> Finding:
+    """The line about a master of a cluster and its replicas."""
+    if info.get("role") == "master" and not int(info.get("connected_slaves", 0)):
+        return DoctorCheck("redis role").warn(
+            "a master without a replica: when it dies, what it holds cannot be counted until it is"
+            " back, and is lost with its disk",
+            "redis-cli --cluster add-node … --cluster-slave, and min-replicas-to-write 1",
+        )
+    return _role(info)
+
+
+def _slots(node: ClusterNodeState) -> Iterator[Finding]:
+    check = DoctorCheck("redis slots")
+    try:
+        reply = command(node.client, "CLUSTER", "INFO")
+    except StreamError:
+        yield check.ok("not checked: CLUSTER INFO is not allowed")
+        return
+    if not isinstance(reply, dict):
+        reply = dict(line.partition(":")[::2] for line in as_text(reply).split())
+    state, served = str(reply.get("cluster_state")), int(reply.get("cluster_slots_ok", 0))
+    if state == "ok" and served == REDIS_CLUSTER_HASH_SLOTS:
+        yield check.ok("all hash slots have a master that serves")
+    else:
+        yield check.fail(
+            f"cluster_state {state}, {REDIS_CLUSTER_HASH_SLOTS - served:,} hash slots without a"
+            " master that serves: what lies there cannot be reached",
+            "start the node that had them, or redis-cli --cluster fix",
+        )
+
+
+def _coverage(node: ClusterNodeState) -> Iterator[Finding]:
+    check = DoctorCheck("redis coverage")
+    whole = _config(node.client, "cluster-require-full-coverage")
+    if whole == "no":
+        yield check.ok("cluster-require-full-coverage no")
+    elif whole is None:
+        yield check.ok("cluster-require-full-coverage not known: CONFIG GET is forbidden")
+    else:
+        yield check.warn(
+            "cluster-require-full-coverage yes: while one shard is away, no other takes entries",
+            "CONFIG SET cluster-require-full-coverage no, on all nodes and in redis.conf",
+        )
+
+
+def _partitions(client: redis.Redis) -> Iterator[Finding]:
+    """The lines about partitions; none where there is one, on one server."""
+    check = DoctorCheck("partitions")
+    try:
+        layout = partitions.look(client)
+    except StreamError:
+        return  # the queue's line says it
+    if layout.warnings:
+        for warning in layout.warnings:
+            yield check.warn(warning, "see countersink partitions")
+    elif layout.masters:
+        yield check.ok(f"{layout.number} on {len(layout.masters)} masters")
 
 
 def clock(name: str, one: str, other: str, difference_ms: int) -> Finding:
@@ -87,10 +252,6 @@ def _version(info: Mapping[str, Any]) -> Finding:
     text = str(info.get("redis_version", ""))
     numbers = tuple(int(n) for n in re.findall(r"\d+", text)[:2])
     found = f"Redis {text}"
-    if info.get("redis_mode") == "cluster":
-        return DoctorCheck("redis").fail(
-            f"{found}, a cluster", "use a single Redis (with replicas)"
-        )
     if numbers < MINIMUM:
         least = ".".join(map(str, MINIMUM))
         return DoctorCheck("redis").fail(
@@ -199,19 +360,19 @@ def _persistence(client: redis.Redis, info: Mapping[str, Any]) -> Iterator[Findi
         )
 
 
-def _rights(client: redis.Redis) -> Finding:
+def _rights(client: redis.Redis, commands: Sequence[tuple[str, ...]] = _NEEDED) -> Finding:
     check = DoctorCheck("redis rights")
     try:
         user = as_text(command(client, "ACL", "WHOAMI"))
-        replies = [as_text(command(client, "ACL", "DRYRUN", user, *needed)) for needed in _NEEDED]
+        replies = [as_text(command(client, "ACL", "DRYRUN", user, *needed)) for needed in commands]
     except StreamError:
         # Redis before 7 has no DRYRUN, and a careful administrator forbids ACL.
         return check.ok("not checked: ACL DRYRUN is not there, or not allowed")
     refused = [reply for reply in replies if reply != "OK"]
     if refused:
         return check.fail(
-            f"{len(refused)} of {len(_NEEDED)} commands are refused: {refused[0]}",
-            f"ACL SETUSER {user} ~*countersink:* +@all -@dangerous +info",
+            f"{len(refused)} of {len(commands)} commands are refused: {refused[0]}",
+            f"ACL SETUSER {user} ~*countersink:* +@all -@dangerous +info +cluster|slots",
         )
     return check.ok(f"user {user} may do what is needed")
 
@@ -244,7 +405,13 @@ def _config(client: redis.Redis, name: str) -> str | None:
 
 def ahead_ms(client: redis.Redis) -> int | None:
     """Redis's clock minus this machine's in ms; None when it does not answer."""
+    cluster = cluster_of(client)
     try:
-        return offset_ms(client)
+        with mapped():
+            asked = [client] if cluster is None else map(cluster.hasty, cluster.masters())
     except StreamError:
         return None
+    for one in asked:
+        with suppress(StreamError):
+            return offset_ms(one)
+    return None

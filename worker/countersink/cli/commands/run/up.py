@@ -57,6 +57,7 @@ ENVIRONMENT_FILE: Final = "environment.sh"
 """Sets the URLs in a shell that sources it; holds passwords, so only its owner may read it."""
 
 REDIS_URL, MYSQL_URL = "COUNTERSINK_REDIS_URL", "COUNTERSINK_MYSQL_URL"
+JOBS_REDIS_URL = "COUNTERSINK_JOBS_REDIS_URL"
 
 
 def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Decorated]:
@@ -72,6 +73,7 @@ def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Deco
 @click.command("up", cls=settings.Command)
 @settings.redis_url
 @settings.mysql_url
+@settings.jobs_redis_url
 @settings.setting(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -84,6 +86,7 @@ def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Deco
 def command(
     redis_url: str | None,
     mysql_url: str | None,
+    jobs_redis_url: str | None,
     data: Path,
     web_port: int | None,
     statsd_port: int | None,
@@ -96,6 +99,9 @@ def command(
     only. Each of these and each private server is started again if it dies. Ctrl-C or SIGTERM stops
     everything that was started here, and nothing else.
     """
+    if redis_url is not None:
+        settings.jobs_queue(redis_url, jobs_redis_url)  # before anything starts
+    given = {JOBS_REDIS_URL: jobs_redis_url} if jobs_redis_url else {}
     ports = Ports.chosen(web_port, statsd_port)
     data = data.resolve()
     private = redis_url is None or mysql_url is None
@@ -104,18 +110,21 @@ def command(
         _locked(data) if private else nullcontext(),
         ExitStack() as stack,  # stops everything in the opposite order of starting
     ):
-        _run(data, redis_url, mysql_url, ports, stop, stack)
+        _run(data, redis_url, mysql_url, given, ports, stop, stack)
 
 
 def _run(
     data: Path,
     redis_url: str | None,
     mysql_url: str | None,
+    given: Mapping[str, str],
     ports: Ports,
     stop: SignalQueue,
     stack: ExitStack,
 ) -> None:
-    """Run until a signal. A server that is configured by its URL is never started or stopped."""
+    """Run until a signal. A server that is configured by its URL is never started or stopped.
+    ``given``: further settings of the processes.
+    """
     servers: list[PrivateServer] = []
     ours: dict[str, str] = {}
     # orphans of a killed `up` shut down cleanly by themselves
@@ -140,7 +149,7 @@ def _run(
         _say(f"applied {applied}")
     if stop.next(0):
         return
-    urls = {REDIS_URL: redis_url, MYSQL_URL: mysql_url}
+    urls = {REDIS_URL: redis_url, MYSQL_URL: mysql_url, **given}
     processes = children(urls, ports)
     for child in processes:
         child.start()

@@ -78,6 +78,7 @@ def _several(
 @settings.log_format
 @settings.redis_url
 @settings.mysql_url
+@settings.mysql_read_url
 def command(redis_url: str | None, mysql_url: str | None, log_format: str, **options: Any) -> int:
     """Serve HTTP: increments in, totals out, and the dashboard.
 

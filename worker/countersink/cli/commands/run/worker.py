@@ -90,6 +90,9 @@ def _samples(vitals: Vitals) -> Samples:
     )
     if figures.last_batch:
         yield Sample("countersink_worker_last_batch_timestamp_seconds", figures.last_batch / 1000)
+    yield Sample(
+        "countersink_worker_partitions_away", len(figures.away.split(",")) if figures.away else 0
+    )
     if figures.last_error_at:
         yield Sample(
             "countersink_worker_last_error_timestamp_seconds", figures.last_error_at / 1000

@@ -51,7 +51,7 @@ export function systemView(app) {
     const compacted = schedules.last_compaction;
     put(figures, [
       figure("Waiting", whole(state.backlog), state.backlog === 1 ? "entry in the queue" : "entries in the queue", late(state) ? "warn" : ""),
-      figure("Oldest waits", state.oldest ? lasting(state.lag_ms / 1000) : "–", state.oldest ? `since ${moment(state.oldest)}` : "nothing waits", late(state) ? "warn" : ""),
+      figure("Oldest waits", state.oldest ? lasting(state.lag_ms / 1000) : "–", state.oldest ? `since ${moment(state.oldest)}` : state.away.length ? "nothing that can be seen" : "nothing waits", late(state) ? "warn" : ""),
       figure("Rate", whole(Math.round(state.rows_per_second)), "rows a second"),
       figure("Workers", whole(state.workers.length), slots(state.workers), state.workers.length ? "" : "bad"),
       figure("Last compaction", compacted ? `${lasting(age(state.at, compacted.ended))} ago` : "–", compacted ? compacted.detail || "done" : schedules.unknown ? "not known" : "none so far"),
@@ -75,6 +75,10 @@ function slots(workers) {
 }
 
 function sentence(state) {
+  if (state.away.length) {
+    const nodes = state.away.map(({ node }) => node).join(", ");
+    return `Redis at ${nodes} does not answer: what it holds waits, and is in none of these numbers.`;
+  }
   if (!state.workers.length) {
     return state.backlog
       ? `No worker runs, and ${whole(state.backlog)} entries wait: start one with countersink worker.`

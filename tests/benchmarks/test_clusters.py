@@ -1,0 +1,68 @@
+"""The rows of clusters and the constants are measured, with backlogs that take no time."""
+
+from typing import Any
+
+import pytest
+
+from benchmarks import clusters, constants
+from benchmarks.results import merged
+from benchmarks.rows import CLUSTERS, PLACES
+
+QUICK_SECONDS = 0.2
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(place, marks=pytest.mark.long if place == "mariadb" else pytest.mark.clusters)
+        for place in PLACES
+    ],
+)
+def test_a_backlog_is_applied_by_more_and_more_workers(place: str) -> None:
+    if why := clusters.why_missing(place):
+        pytest.skip(why)
+    rows = clusters.measure(place, QUICK_SECONDS, workers=(1, 2))
+    assert [row["name"] for row in rows] == [f"apply_{n}_{place}" for n in (1, 2)]
+    for row in rows:
+        assert row["rows"] == clusters.QUICK_ENTRIES * clusters.ROWS_PER_ENTRY
+        assert row["rows_per_second"] > 0
+        cost = row["cpu_seconds_per_million_rows"]
+        assert set(cost) == {"worker", "redis", "mysql"}
+        assert min(cost.values()) >= 0
+
+
+@pytest.mark.long
+def test_constants_are_of_entries_rows_and_cells() -> None:
+    found = constants.measure("mariadb", QUICK_SECONDS)
+    assert found["name"] == "constants_mariadb"
+    assert found["per_entry"]["producer_us"] > 0
+    assert found["per_entry"]["redis_bytes"] > 100
+    assert 20 < found["per_row"]["redis_bytes"] < 100
+    assert found["per_cell"]["table_bytes"] > 100
+    assert found["per_cell"]["binlog_bytes"] > 0
+    assert found["per_row"]["binlog_bytes"] < 10  # what is folded is not logged
+
+
+def test_what_is_measured_again_takes_the_place_of_what_was() -> None:
+    whole: dict[str, Any] = {
+        "environment": {"date": "monday"},
+        "rows": [{"name": "bare", "per_second": 1}, {"name": "increment", "per_second": 2}],
+    }
+    again: dict[str, Any] = {
+        "environment": {"date": "tuesday"},
+        "rows": [{"name": "increment", "per_second": 3}],
+        "clusters": [{"name": "apply_1_galera"}],
+    }
+    assert merged(whole, again) == {
+        "environment": {"date": "monday"},
+        "rows": [
+            {"name": "bare", "per_second": 1},
+            {"name": "increment", "per_second": 3, "date": "tuesday"},
+        ],
+        "clusters": [{"name": "apply_1_galera", "date": "tuesday"}],
+    }
+
+
+def test_every_place_can_be_asked_for() -> None:
+    assert {f"clusters_{place}" for place in PLACES} == set(CLUSTERS)

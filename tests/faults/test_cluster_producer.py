@@ -1,0 +1,399 @@
+"""Masters of a Redis Cluster die, freeze, are replaced and lose slots while producers send: callers
+do not notice, entries go to the masters that serve, and each increment is stored once by its id.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from countersink.cli.commands.count.increment import send_one
+from countersink.cli.errors import Failure
+from countersink.producers import Producer
+from countersink.producers.spool.replay import replay
+from countersink.stream import names
+from countersink.stream.connection import connect
+from countersink.stream.errors import StreamError
+from countersink.stream.names import used_partitions
+from tests.producers.helpers import Entry, distinct, entries, run_script
+from tests.producers.tailing import Tailing, counted, write
+from tests.support.processes import Children
+from tests.support.redis_cluster import ClusterServer, RedisCluster, Shard
+from tests.support.waiting import eventually
+
+COUNTER = "hits"
+QUICK = {"flush_interval": 0.02, "socket_timeout": 0.5}
+MANY = 50_000
+SPOOLING = """
+    import sys, time
+    from countersink.producers import Producer
+
+    producer = Producer(sys.argv[1], spool=sys.argv[2], flush_interval=0.02)
+    for number in range(3000):
+        producer.increment("hits", str(number % 9))
+    print(producer.flush(30), flush=True)
+    time.sleep(600)
+"""
+
+
+def stored(client: redis.Redis) -> list[Entry]:
+    """All entries of all streams, one of each id; copies are identical to the byte."""
+    found: list[Entry] = []
+    for partition in used_partitions(client):
+        found += entries(client, names.stream_key(partition))
+    return distinct(found)
+
+
+def increments(client: redis.Redis) -> int:
+    """What a worker would count."""
+    return sum(amount for entry in stored(client) for *_, amount in entry.rows)
+
+
+def readable(client: redis.Redis) -> bool:
+    """Whether all masters serve."""
+    try:
+        return bool(used_partitions(client))
+    except StreamError:
+        return False
+
+
+@dataclass
+class Scene:
+    """A cluster, a producer, and the increments that it was given."""
+
+    cluster: RedisCluster
+    producer: Producer
+    given: int = 0
+
+    @property
+    def partition(self) -> int:
+        """Where the producer sends to."""
+        return self.producer._engine._link._route.partition
+
+    @property
+    def shard(self) -> Shard:
+        """Where that lies."""
+        return self.cluster.shard_of(self.partition)
+
+    def count(self, times: int = 1000) -> None:
+        """Increment; under a key of a few."""
+        for _ in range(times):
+            self.producer.increment(COUNTER, f"key-{self.given % 7}")
+            self.given += 1
+
+    def count_until(self, done: Callable[[], bool]) -> None:
+        """Increment until it is done, and some more."""
+        while not done():
+            self.count(20)
+            Event().wait(0.005)  # not a million of them
+        self.count()
+
+    def settle(self) -> None:
+        """Everything is stored."""
+        assert self.producer.flush(60), self.producer.stats()
+        stats = self.producer.stats()
+        assert (stats.dropped, stats.accepted) == (0, self.given)
+
+    def check(self) -> None:
+        """Each increment is in the streams once, by the ids; all masters must serve."""
+        self.settle()
+        with connect(self.cluster.url) as client:
+            eventually(lambda: readable(client), 30)
+            eventually(lambda: increments(client) == self.given, 30)
+
+
+@pytest.fixture
+def alone(servers_directory: Path) -> Iterator[RedisCluster]:
+    """Three masters without replicas."""
+    with RedisCluster(servers_directory, replicas=0) as made:
+        yield made
+
+
+@pytest.fixture
+def replicated(servers_directory: Path) -> Iterator[RedisCluster]:
+    """Three masters with a replica each."""
+    with RedisCluster(servers_directory) as made:
+        yield made
+
+
+@pytest.fixture
+def short_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master that was left is tried again soon."""
+    monkeypatch.setattr(names, "RETURN_SECONDS", 0.3)
+
+
+def begun(cluster: RedisCluster, spool: Path | None = None) -> Scene:
+    """A producer that has stored something."""
+    scene = Scene(cluster, Producer(cluster.url, spool=spool, **QUICK))  # type: ignore[arg-type]
+    scene.count()
+    scene.settle()
+    return scene
+
+
+def test_the_death_of_a_master_holds_up_nobody(alone: RedisCluster, short_absence: None) -> None:
+    scene = begun(alone)
+    with scene.producer:
+        home, victim = scene.partition, scene.shard.master
+        victim.kill()
+        scene.count(MANY)
+        scene.settle()
+        assert scene.shard.master is not victim
+        victim.start()
+        # It goes back, without a restart and without a word of anybody.
+        scene.count_until(lambda: scene.partition == home)
+        scene.settle()
+        eventually(alone.is_whole, 30)
+        with connect(alone.url) as client:
+            before = client.xlen(names.stream_key(home))
+            scene.count()
+            scene.settle()
+            assert client.xlen(names.stream_key(home)) > before
+        scene.check()
+
+
+@pytest.mark.clusters
+def test_a_frozen_master_is_not_noticed_by_callers(alone: RedisCluster) -> None:
+    """What it had stored, and did not answer, lies on another master as well, with the same id."""
+    scene = begun(alone)
+    with scene.producer:
+        victim = scene.shard.master
+        victim.freeze()
+        scene.count(300_000)
+        scene.settle()
+        assert scene.shard.master is not victim
+        assert scene.producer.stats().resent > 0
+        assert "rows go to" not in (scene.producer.stats().last_error or "")
+        victim.thaw()
+        scene.check()
+
+
+@pytest.mark.clusters
+@pytest.mark.parametrize("spooled", [False, True], ids=["memory", "spool"])
+@pytest.mark.parametrize("deed", ["kill", "freeze"])
+def test_a_master_is_replaced_by_its_replica(
+    replicated: RedisCluster, tmp_path: Path, short_absence: None, spooled: bool, deed: str
+) -> None:
+    scene = begun(replicated, tmp_path / "spool" if spooled else None)
+    with scene.producer:
+        shard, home = scene.shard, scene.partition
+        replicated.wait_replicated()  # what had not reached the replica would be lost
+        getattr(shard.master, deed)()
+        scene.count(MANY)
+        scene.settle()
+        promoted = replicated.wait_promoted(shard)
+        scene.count_until(lambda: scene.partition == home)
+        scene.settle()
+        with replicated.client(promoted) as client:
+            before = client.xlen(names.stream_key(home))
+            scene.count()
+            scene.settle()
+            assert client.xlen(names.stream_key(home)) > before
+        shard.master.thaw()
+        shard.master.start()
+        eventually(replicated.is_whole, 30)
+        scene.check()
+
+
+@pytest.mark.parametrize(
+    "spooled",
+    [pytest.param(False, id="memory"), pytest.param(True, id="spool", marks=pytest.mark.clusters)],
+)
+def test_slots_move_while_it_sends(
+    alone: RedisCluster, tmp_path: Path, seed: int, spooled: bool
+) -> None:
+    draw = random.Random(seed)
+    scene = begun(alone, tmp_path / "spool" if spooled else None)
+    with scene.producer:
+        owners = {partition: alone.shard_of(partition).master for partition in range(12)}
+        done, moved = Event(), []
+
+        def move() -> None:
+            try:
+                for partition in draw.sample(range(12), 12) * 3:
+                    slot, source = key_slot(names.stream_key(partition).encode()), owners[partition]
+                    target = draw.choice([each for each in alone.servers if each is not source])
+                    alone.move(slot, slot, source, target)
+                    owners[partition] = target
+                    moved.append(slot)
+            finally:
+                done.set()
+
+        mover = Thread(target=move)
+        mover.start()
+        scene.count_until(done.is_set)
+        mover.join()
+        assert len(moved) == 36
+        scene.settle()
+        assert scene.producer.stats().resent == 0  # a redirection is no resend
+        scene.check()
+
+
+@pytest.mark.clusters
+def test_all_masters_are_away_and_come_back(alone: RedisCluster, short_absence: None) -> None:
+    scene = begun(alone)
+    with scene.producer:
+        for server in alone.servers:
+            server.kill()
+        failures = scene.producer._engine._link.failures
+        scene.count(MANY)
+        eventually(lambda: scene.producer._engine._link.failures >= failures + 5)
+        assert not scene.producer.flush(0.2)
+        assert not scene.producer.stats().connected
+        for server in alone.servers:
+            server.start()
+        eventually(alone.is_whole, 30)
+        scene.check()
+
+
+@pytest.mark.clusters
+def test_masters_die_at_random(
+    replicated: RedisCluster, tmp_path: Path, seed: int, short_absence: None
+) -> None:
+    """Several producers, so that some send to each master; a spool replays on the way."""
+    draw = random.Random(seed)
+    scenes = [begun(replicated, tmp_path / f"spool-{n}" if n % 2 else None) for n in range(6)]
+
+    def play(server: ClusterServer) -> None:
+        deed = draw.choice(["kill", "freeze"])
+        getattr(server, deed)()
+        for scene in scenes:
+            scene.count(2000)
+            scene.settle()
+        server.thaw()
+        server.start()
+        eventually(replicated.is_whole, 30)
+        for scene in scenes:
+            scene.settle()
+        replicated.wait_replicated()
+
+    try:
+        for _ in range(6):
+            play(draw.choice(replicated.servers))
+        for scene in scenes:
+            scene.settle()
+        with connect(replicated.url) as client:
+            given = sum(scene.given for scene in scenes)
+            eventually(lambda: increments(client) == given, 30)
+    finally:
+        for scene in scenes:
+            scene.producer.close()
+
+
+@pytest.mark.clusters
+def test_applied_is_never_said_of_what_a_promotion_lost(replicated: RedisCluster) -> None:
+    scene = begun(replicated)
+    with scene.producer:
+        shard, home = scene.shard, scene.partition
+        replicated.wait_replicated()
+        shard.replicas[0].freeze()
+        scene.count()
+        scene.settle()  # stored on the master alone
+        shard.master.kill()
+        assert not scene.producer.flush(1, applied=True)
+        shard.replicas[0].thaw()
+        replicated.wait_promoted(shard)
+        # Workers apply what is left.
+        with connect(replicated.url) as client:
+            eventually(lambda: readable(client), 30)
+            for partition in used_partitions(client):
+                stream = names.stream_key(partition)
+                found = [(e.stream_id, e["id"]) for e in entries(client, stream)]
+                assert partition == home or not found
+                for stream_id, _ in found:
+                    client.xdel(stream, stream_id)
+        assert not scene.producer.flush(5, applied=True)  # not known, and said so
+        assert scene.producer.trail.told
+        assert scene.producer.flush(5, applied=True)  # what was stored since: nothing
+
+
+@pytest.mark.clusters
+def test_a_stream_that_is_too_long_holds_entries_back(alone: RedisCluster) -> None:
+    with Producer(alone.url, max_stream_length=3, **QUICK) as producer:  # type: ignore[arg-type]
+        for number in range(5):
+            producer.increment(COUNTER, str(number))
+            producer.flush(1)
+        assert "at most 3 may wait" in str(producer.stats().last_error)
+        partition = producer._engine._link._route.partition
+        with connect(alone.url) as client:
+            client.xtrim(names.stream_key(partition), maxlen=0)
+        assert producer.flush(10)
+
+
+@pytest.mark.clusters
+def test_single_increments_and_a_replay_go_where_a_master_serves(
+    alone: RedisCluster, tmp_path: Path
+) -> None:
+    spool = tmp_path / "spool"
+    with Producer("redis://127.0.0.1:1/0", spool=spool, flush_interval=0.02) as producer:
+        for number in range(5000):
+            producer.increment(COUNTER, str(number), at=None)
+        assert producer.flush(10)
+        producer.close()
+    alone.shards[0].master.kill()
+    with connect(alone.url) as client:
+        assert replay(spool, client).increments == 5000
+        for _ in range(12):  # each chooses at random
+            send_one(alone.url, COUNTER, "k", 1, None)
+    for shard in alone.shards[1:]:
+        shard.master.kill()
+    with pytest.raises((StreamError, Failure)) as caught:
+        send_one(alone.url, COUNTER, "k", 1, None)
+    assert "\n" not in str(caught.value)
+    for shard in alone.shards:
+        shard.master.start()
+    eventually(alone.is_whole, 30)
+    with connect(alone.url) as client:
+        assert increments(client) == 5012
+
+
+@pytest.mark.clusters
+def test_a_tail_waits_for_the_master_that_has_its_position(
+    alone: RedisCluster, tmp_path: Path
+) -> None:
+    with connect(alone.url) as client:
+        tailing = Tailing(client, tmp_path / "access.log")
+        write(tailing.log, "/a", "/b")
+        with tailing.following():
+            eventually(lambda: counted(client) == {"/a": 1, "/b": 1})
+            ledger = tailing.ledger
+            master = alone.master_of(ledger.partition)
+            slot = key_slot(ledger.stream.encode())
+            target = next(server for server in alone.servers if server is not master)
+            alone.move(slot, slot, master, target)
+            write(tailing.log, "/c")
+            eventually(lambda: counted(client) == {"/a": 1, "/b": 1, "/c": 1})
+            target.kill()
+            write(tailing.log, "/d")
+            eventually(lambda: any("waiting for Redis" in each for each in tailing.told.notices))
+            target.start()
+            eventually(alone.is_whole, 30)
+            eventually(lambda: counted(client).get("/d") == 1, 20)
+        assert counted(client) == {"/a": 1, "/b": 1, "/c": 1, "/d": 1}
+        assert tailing.ledger.partition == ledger.partition
+
+
+@pytest.mark.clusters
+def test_counts_of_a_process_that_is_killed_are_replayed_by_another(
+    alone: RedisCluster, tmp_path: Path
+) -> None:
+    """A process fills its spool while no master serves, and is killed; then they are back."""
+    with Children() as children:
+        for server in alone.servers:
+            server.kill()
+        child = run_script(children, SPOOLING, alone.url, str(tmp_path / "spool"))
+        eventually(lambda: "True" in child.output(), 60, message=child.output)
+        child.kill()
+    for server in alone.servers:
+        server.start()
+    eventually(alone.is_whole, 30)
+    with (
+        Producer(alone.url, spool=tmp_path / "spool", flush_interval=0.02) as producer,
+        connect(alone.url) as client,
+    ):
+        assert producer.flush(10)
+        eventually(lambda: increments(client) == 3000, 30)

@@ -1,0 +1,279 @@
+"""Group Replication with a single primary, which dies, hangs or is cut off while everything counts
+on a URL that names all members: nothing is lost, nothing counts twice.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import redis
+
+from countersink.cli.commands.repair import doctor_mysql
+from countersink.cli.servers import Kind
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.apply import Applier
+from countersink.store.connection import connect
+from countersink.store.errors import StoreError, Unavailable
+from countersink.store.migrate import migrate
+from countersink.store.verify import open_session, verify
+from tests.reads.support import queue
+from tests.support import group_replication
+from tests.support.failover_load import WORKER, Load, report
+from tests.support.group_replication import GroupMember, ReplicationGroup
+from tests.support.processes import Children
+from tests.support.proxies import Deed, MySQLProxy, Phase
+from tests.support.replication import ask, run
+from tests.support.traffic import backlog
+from tests.support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.skipif(not group_replication.installed(), reason="MySQL 9 is not there"),
+    pytest.mark.timeout(300),
+]
+needs_networks = pytest.mark.skipif(
+    not group_replication.can_be_cut(), reason="only root may cut a network"
+)
+OPTIONS = ("--log-bin-trust-function-creators=1",)
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Processes that are gone after the test."""
+    with Children() as started:
+        yield started
+
+
+@pytest.fixture
+def group(servers_directory: Path) -> Iterator[ReplicationGroup]:
+    """Three members, with the tables."""
+    with ReplicationGroup(servers_directory, extra=OPTIONS) as made:
+        migrate(made.url())
+        yield made
+
+
+@pytest.fixture
+def networked(servers_directory: Path) -> Iterator[ReplicationGroup]:
+    """The same, each in a network of its own."""
+    with ReplicationGroup(servers_directory, networks=True, extra=OPTIONS) as made:
+        migrate(made.url())
+        yield made
+
+
+@pytest.fixture
+def start(
+    children: Children, redis_client: redis.Redis, redis_url: str, tmp_path: Path
+) -> Iterator[Callable[[ReplicationGroup], Load]]:
+    """Has everything count on a group, until the test is over."""
+    started: list[Load] = []
+
+    def start(group: ReplicationGroup) -> Load:
+        load = Load(children, redis_client, redis_url, group.url(), tmp_path)
+        started.append(load)
+        return load.__enter__()
+
+    yield start
+    for load in started:
+        load.__exit__()
+
+
+Start = Callable[[ReplicationGroup], Load]
+
+
+def until_it_serves(group: ReplicationGroup, *gone: GroupMember) -> tuple[GroupMember, float]:
+    """The new primary, and when it took writes."""
+    primary = group.next_primary(*gone)
+    eventually(lambda: ask(primary, "SELECT @@super_read_only") == [(0,)], 60.0)
+    return primary, time.monotonic()
+
+
+@pytest.fixture
+def on_mysql(server_kind: Kind) -> None:
+    """Not once more where the tests run on MariaDB."""
+    if server_kind != "mysql":
+        pytest.skip("is a test on MySQL")
+
+
+@pytest.mark.usefixtures("on_mysql")
+def test_the_primary_is_changed(group: ReplicationGroup, start: Start) -> None:
+    """A planned switchover; and what `doctor` says of the group."""
+    load = start(group)
+    second = group.members[1]
+    (uuid,) = ask(second, "SELECT @@server_uuid")[0]
+    ask(group.primary(), f"SELECT group_replication_set_as_primary('{uuid}')")
+    load.wait_for_more()
+    assert group.primary() is second
+    load.finish()
+    lines = doctor(group)
+    assert lines["mysql group"][0] == "ok"
+    assert lines["mysql group consistency"] == (
+        "ok",
+        "group_replication_consistency BEFORE_ON_PRIMARY_FAILOVER",
+    )
+
+
+def doctor(group: ReplicationGroup) -> dict[str, tuple[str, str]]:
+    """Its lines about the database: status and what it found."""
+    found = doctor_mysql.lines(group.url())
+    return {line.check: (line.status, line.found) for line in found}
+
+
+@pytest.mark.clusters
+def test_no_member_is_left_that_may_write(
+    group: ReplicationGroup, redis_client: redis.Redis
+) -> None:
+    """One member of three alone: each command says so in a line, and nothing is counted."""
+    first, second, third = group.members
+    second.kill()
+    third.kill()
+    eventually(lambda: "UNREACHABLE" in str(group_replication.seen(first)), 60.0)
+    with pytest.raises(Unavailable) as caught:
+        connect(group.url())
+    assert str(caught.value) == (
+        f"no host takes writes: {first.address}: a group member that does not reach the majority;"
+        f" {second.address}: refused the connection; {third.address}: refused the connection"
+    )
+    eventually(lambda: ask(first, "SELECT @@super_read_only") == [(1,)], 60.0)
+    with pytest.raises(Unavailable, match=f"{first.address}: read only"):
+        connect(group.url())
+
+
+@pytest.mark.clusters
+def test_a_demoted_primary_takes_no_write_of_an_open_session(group: ReplicationGroup) -> None:
+    """It was frozen in the middle of a transaction, and wakes up when another one is primary."""
+    first = group.primary()
+    with connect(group.url(first)) as session:
+        session.begin()
+        session.execute("INSERT INTO counter_slot VALUES ('late', '2026-11-01', '', 1, 1)")
+        first.freeze()
+        second = group.next_primary(first)
+        first.thaw()
+        with pytest.raises(StoreError):
+            session.commit()
+    group.wait()
+    for member in group.members:
+        assert ask(member, "SELECT COUNT(*) FROM counts.counter_slot") == [(0,)]
+    assert group.primary() is second
+
+
+@pytest.mark.clusters
+def test_a_new_primary_that_has_not_applied_all(servers_directory: Path) -> None:
+    """The guards of what was counted are missing there, with EVENTUAL for all who look; but it
+    takes no writes until they are there, so that what is sent again counts once.
+    """
+    eventual = "SET SESSION group_replication_consistency = EVENTUAL"
+    extra = ("--replica-parallel-workers=1", "--loose-group-replication-consistency=EVENTUAL")
+    with ReplicationGroup(servers_directory, extra=(*OPTIONS, *extra)) as group:
+        first, second, third = group.members
+        migrate(group.url())
+        with connect(group.url()) as session:  # ours do not look before all is there
+            consistency = session.query("SELECT @@SESSION.group_replication_consistency")
+            assert consistency == [("BEFORE_ON_PRIMARY_FAILOVER",)]
+        run(first, "CREATE TABLE counts.held (id INT PRIMARY KEY)")
+        for member, weight in ((second, 90), (third, 10)):
+            run(member, f"SET GLOBAL group_replication_member_weight = {weight}")
+        tables = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'held'"
+        eventually(lambda: ask(second, tables) == ask(third, tables) == [(1,)])
+        assert doctor(group)["mysql group consistency"][0] == "warn"
+        entry = Incoming(bytes(16), int(time.time() * 1000), [(0, "views", "/", 29_000_000, 1)])
+        guards = "SELECT COUNT(*) FROM counts.applied_entry"
+        with (
+            connect(second.url, database=False, idle_seconds=600) as holding,
+            connect(second.url, database=False, idle_seconds=600) as other,
+        ):
+            holding.execute(eventual)
+            other.execute(eventual)
+            holding.execute("LOCK TABLES counts.held READ")  # what comes after that is not applied
+            run(first, "INSERT INTO counts.held VALUES (1)")
+            with closing(Applier(group.url(first), 1)) as applier:
+                applier.apply([entry])
+                first.kill()
+                assert group.next_primary(first) is second
+                assert other.query(guards) == [(0,)]
+                with pytest.raises(Unavailable, match=f"{second.address}: read only"):
+                    connect(group.url())
+            holding.execute("UNLOCK TABLES")
+        until_it_serves(group, first)
+        with closing(Applier(group.url(), 2)) as applier:
+            applier.apply([entry])
+        with open_session(group.url()) as session:
+            assert session.query("SELECT SUM(amount) FROM counter_slot") == [(1,)]
+            assert verify(session).differences == []
+
+
+@pytest.mark.clusters
+@pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER])
+def test_the_primary_is_killed_at_commit(
+    group: ReplicationGroup,
+    children: Children,
+    redis_client: redis.Redis,
+    redis_url: str,
+    phase: Phase,
+) -> None:
+    """Before the server has seen it, and after it was done and before anybody knows."""
+    first = group.primary()
+    with MySQLProxy.to(first.url) as proxy:
+        rule = proxy.when("commit", phase, Deed.CUT, call=lambda _: first.kill(), skip=2)
+        hosts = ",".join([f"127.0.0.1:{proxy.port}", *(each.address for each in group.members[1:])])
+        url = f"mysql://app:geheim@{hosts}/counts"
+        worker = children.worker(redis_url, url, **WORKER)
+        sent = 0
+        while not rule.reached.is_set():
+            queue(redis_client, ("views", "/", 0, 1))
+            sent += 1
+            rule.reached.wait(0.02)
+        group.next_primary(first)
+        eventually(lambda: backlog(redis_client) == 0, 90.0, message=worker.output)
+        worker.terminate()
+        assert worker.wait() == 0, worker.output()
+    with open_session(group.url()) as session:
+        assert session.query("SELECT SUM(amount) FROM counter_slot") == [(sent,)]
+        assert verify(session).differences == []
+
+
+@pytest.mark.clusters
+def test_the_primary_is_killed(group: ReplicationGroup, start: Start) -> None:
+    load = start(group)
+    first, began = group.primary(), time.monotonic()
+    first.kill()
+    _, at = until_it_serves(group, first)
+    load.wait_for_more()
+    status, said = doctor(group)["mysql group"]
+    assert status == "warn"
+    assert said.startswith("2 members are online; with fewer than 3 the next one that dies")
+    group.come_back(first)
+    print(report("primary killed", at - began, load.finish()))
+
+
+@pytest.mark.clusters
+def test_the_primary_is_frozen_and_thawed(group: ReplicationGroup, start: Start) -> None:
+    load = start(group)
+    first, began = group.primary(), time.monotonic()
+    first.freeze()
+    second, at = until_it_serves(group, first)
+    load.wait_for_more()
+    first.thaw()
+    group.wait()
+    assert group.primary() is second
+    print(report("primary frozen", at - began, load.finish()))
+
+
+@pytest.mark.clusters
+@needs_networks
+@pytest.mark.parametrize(
+    ("clients", "deed"),
+    [(False, "primary cut off from the group"), (True, "primary cut off")],
+    ids=["from the others", "from everybody"],
+)
+def test_the_primary_is_cut_off(
+    networked: ReplicationGroup, start: Start, clients: bool, deed: str
+) -> None:
+    """Its clients still reach it, or do not."""
+    load = start(networked)
+    first, began = networked.primary(), time.monotonic()
+    with group_replication.cut_off(first, clients=clients):
+        _, at = until_it_serves(networked, first)
+        load.wait_for_more()
+    networked.wait()
+    print(report(deed, at - began, load.finish()))

@@ -1,0 +1,551 @@
+"""Galera: one node takes our writes; nothing is committed by locks of a node that does not."""
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pymysql
+import pytest
+
+from countersink.cli.commands.repair import doctor_mysql
+from countersink.store import Store, connection, galera, hosts, sessions
+from countersink.store.apply.apply import Applier
+from countersink.store.apply.control import bump, exclusive
+from countersink.store.connection import Session, connect
+from countersink.store.errors import Conflict, OtherWriter, StoreError, Unavailable
+from countersink.store.migrate import migrate, require_schema
+from countersink.store.verify import open_session, verify
+from tests.store.app import Connection, run
+from tests.store.helpers import entry, keys, row, together
+from tests.support.galera import GaleraCluster, GaleraNode, installed
+from tests.support.replication import run as run_as_root
+from tests.support.waiting import eventually
+
+T = TypeVar("T")
+
+pytestmark = pytest.mark.skipif(not installed(), reason="galera-4 or rsync is not installed")
+
+
+@pytest.fixture(scope="module")
+def cluster(servers_directory: Path) -> Iterator[GaleraCluster]:
+    """Three nodes, with the tables."""
+    with GaleraCluster(servers_directory) as started:
+        migrate(started.url())
+        started.level()
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test learns of hosts and nodes is forgotten."""
+    monkeypatch.setattr(hosts, "_silent", {})
+    monkeypatch.setattr(galera, "_missed", {})
+
+
+@pytest.fixture
+def nodes(
+    cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
+) -> tuple[GaleraNode, GaleraNode, GaleraNode]:
+    """The nodes, of which the first is the writer."""
+    first, second, third = cluster.nodes
+    hand_over(cluster, first)
+    cluster.level()
+    return first, second, third
+
+
+def hand_over(cluster: GaleraCluster, node: GaleraNode) -> None:
+    """Let a node become the writer, as if the one before were away."""
+    with connect(cluster.url(node), database=False) as session:
+        assert isinstance(session, galera.GaleraSession)
+        session.execute("USE counts")
+        galera.take(session, galera.look(session), galera.writer(session))
+
+
+def unfenced(cluster: GaleraCluster, node: GaleraNode) -> Session:
+    """A session that checks nothing, as on a single server."""
+    session = connect(cluster.url(node), database=False)
+    session.execute("USE counts")
+    require_schema(session)
+    return session
+
+
+def delay(cluster: GaleraCluster, node: GaleraNode) -> None:
+    """Give all others so much to do that what ``node`` commits next reaches them later."""
+    with unfenced(cluster, node) as session:
+        session.execute("CREATE TABLE IF NOT EXISTS bulk (id INT AUTO_INCREMENT PRIMARY KEY)")
+        session.execute("INSERT INTO bulk SELECT NULL FROM seq_1_to_60000")
+
+
+def port_of(url: str) -> int:
+    with connect(url) as session:
+        return int(session.query("SELECT @@port")[0][0])
+
+
+def total(cluster: GaleraCluster, node: GaleraNode, key: str) -> int:
+    with unfenced(cluster, node) as session:
+        session.execute("SET SESSION wsrep_sync_wait = 1")
+        return keys(session).get(key.encode(), 0)
+
+
+def policies_change_under(
+    cluster: GaleraCluster, other: GaleraNode, changed: list[bool], session: Callable[[], Session]
+) -> Callable[[str], None]:
+    """Change policies on another node when a batch is about to be committed."""
+
+    def reached(point: str) -> None:
+        if point == "before_commit" and not changed:
+            delay(cluster, other)
+            with session() as opened:
+                exclusive(opened, lambda control: bump(opened), attempts=1)
+            changed.append(True)
+
+    return reached
+
+
+def test_share_locks_do_not_reach_other_nodes(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+) -> None:
+    """What the rest of this file is for: on a single server the change would wait, and give up."""
+    first, second, _ = nodes
+    changed: list[bool] = []
+    reached = policies_change_under(cluster, second, changed, partial(unfenced, cluster, second))
+    applier = Applier(partial(unfenced, cluster, first), 17, reached=reached)
+    applied = applier.apply([entry([row("/unfenced")])])
+    assert changed
+    assert applied.applied == 1  # by policies that were not in force any more
+    applier.close()
+
+
+def test_no_batch_commits_by_locks_of_a_node_that_is_not_the_writer_any_more(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+) -> None:
+    first, second, _ = nodes
+    changed: list[bool] = []
+
+    def on_second() -> Session:
+        hand_over(cluster, second)
+        return connect(cluster.url(second))
+
+    reached = policies_change_under(cluster, second, changed, on_second)
+    applier = Applier(cluster.url(), 17, reached=reached)
+    batch = [entry([row("/fenced")])]
+    with pytest.raises(StoreError) as raised:
+        applier.apply(batch)
+    assert isinstance(raised.value, Unavailable | Conflict)
+    assert changed
+    assert total(cluster, second, "/fenced") == 0
+    assert applier.apply(batch).applied == 1  # on the node that is the writer now
+    assert total(cluster, first, "/fenced") == 1
+    applier.close()
+
+
+@pytest.mark.clusters
+def test_of_a_batch_and_a_change_of_the_writer_one_commits(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+) -> None:
+    """At the same moment, in either order: never both with the batch as the later one."""
+    first, second, third = nodes
+    for number in range(10):
+        key = f"/race/{number}"
+        with connect(cluster.url(first)) as session:
+            session.begin()
+            session.execute(
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                " SELECT 'views', '2026-11-21', %s, 9, policy_version FROM control LIMIT 1",
+                (key,),
+            )
+
+            def commit(session: Session = session) -> bool:
+                try:
+                    session.commit()
+                except StoreError:
+                    session.close(hard=True)
+                    return False
+                return True
+
+            def change() -> bool:
+                hand_over(cluster, second)
+                with connect(cluster.url(second)) as there:
+                    exclusive(there, lambda control: bump(there))
+                return True
+
+            committed, _ = together(commit, change)
+        with unfenced(cluster, third) as session:
+            session.execute("SET SESSION wsrep_sync_wait = 1")
+            found = keys(session).get(key.encode())
+            version = session.query("SELECT policy_version FROM control")[0][0]
+        # Whoever has committed did so before the version was raised.
+        assert found == (version - 1 if committed else None)
+        hand_over(cluster, first)
+    with unfenced(cluster, third) as session:
+        session.execute("DELETE FROM counter_slot WHERE counter_key LIKE '/race/%%'", ())
+
+
+def test_all_hosts_lead_to_the_writer(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+) -> None:
+    first, second, third = nodes
+    assert port_of(cluster.url(third, second, first)) == first.port
+    hand_over(cluster, third)
+    assert port_of(cluster.url(first, second, third)) == third.port
+
+
+def test_one_host_that_is_not_the_writer_is_refused(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+) -> None:
+    first, second, _ = nodes
+    with pytest.raises(OtherWriter, match=f"that is {first.address}"):
+        connect(cluster.url(second))
+    assert port_of(cluster.url(first)) == first.port
+
+
+def test_a_writer_that_no_host_of_the_url_is_is_waited_for_a_while(
+    cluster: GaleraCluster,
+    nodes: tuple[GaleraNode, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second, third = nodes
+    with pytest.raises(Unavailable, match=f"{first.address} is the one that takes"):
+        connect(cluster.url(second, third))
+    monkeypatch.setattr(galera, "GRACE_S", 0.0)
+    with caplog.at_level("WARNING", "countersink.store"):
+        assert port_of(cluster.url(second, third)) == second.port
+    said = f"Galera: {second.address} takes countersink's writes from now on, no longer"
+    assert f"{said} {first.address}: it could not be used" in caplog.text
+    assert port_of(cluster.url()) == second.port
+
+
+def test_a_writer_that_is_desynced_for_a_backup_stays(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _, _ = nodes
+    monkeypatch.setattr(galera, "GRACE_S", 0.0)
+    run_as_root(first, "SET GLOBAL wsrep_desync = ON")
+    try:
+        assert first.status("wsrep_local_state_comment") == "Donor/Desynced"
+        assert port_of(cluster.url()) == first.port
+        connection._probe(cluster.settings(first)).close()
+    finally:
+        run_as_root(first, "SET GLOBAL wsrep_desync = OFF")
+        cluster.wait(3)
+
+
+def test_rows_that_are_missing_are_filled_up(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+) -> None:
+    """As after a restore of a part: transactions that have such a row would be refused."""
+    first, _, _ = nodes
+    with unfenced(cluster, first) as session:
+        session.execute("DELETE FROM writer_fence WHERE number > 0 AND number < 256")
+    with connect(cluster.url()) as session:
+        assert isinstance(session, galera.GaleraSession)
+        session.number = 255
+        session.begin()
+        session.execute(
+            "INSERT INTO lease (name, holder, token, expires_at) VALUES ('z', 'z', 1, 1)"
+        )
+        session.commit()
+        counted = "SELECT COUNT(*), COUNT(DISTINCT node) FROM writer_fence WHERE number < 256"
+        assert session.query(counted) == [(galera.FENCES, 1)]
+
+
+def test_tables_that_are_made_while_a_process_logs_in(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _, _ = nodes
+    url = cluster.url(first).replace("/counts", "/late")
+    run_as_root(first, "CREATE DATABASE late", "GRANT ALL ON late.* TO app@'%'")
+
+    def later(session: Session) -> None:
+        monkeypatch.undo()
+        migrate(url)
+        require_schema(session)
+
+    try:
+        monkeypatch.setattr(sessions, "require_schema", later)
+        with sessions.open_tables(url) as session:
+            assert session.checked
+    finally:
+        run_as_root(first, "DROP DATABASE late")
+
+
+NODE = galera.Node("uuid-b", "h2:3306", ("h1:3306", "h2:3306"), "", "cluster")
+NAMELESS = galera.Node("uuid-b", "", ("", "", ""), "", "cluster")
+
+
+def stays(writer: str, uses: int, node: galera.Node = NODE, *, several: bool = True) -> bool:
+    """Whether a writer is still waited for."""
+    former = OtherWriter(writer, gone=False) if several else None
+    try:
+        galera._wait_for(writer, uses, node, several, former)
+    except OtherWriter:
+        return True
+    return False
+
+
+def age(seconds: float) -> None:
+    """Let time pass since a writer was missed."""
+    for missed in galera._missed.values():
+        missed.since -= seconds
+        missed.last -= seconds
+        missed.quiet_since -= seconds
+
+
+def test_a_writer_that_others_use_is_waited_for_longer() -> None:
+    assert stays("h1:3306", 1)
+    age(galera.GRACE_S)
+    assert stays("h1:3306", 2)
+    age(galera.GRACE_S)
+    assert not stays("h1:3306", 2)  # nobody has used it meanwhile
+    for uses in range(3, 3 + int(galera.USED_GRACE_S / galera.GRACE_S) - 2):
+        assert stays("h1:3306", uses)
+        age(galera.GRACE_S)
+    assert not stays("h1:3306", 99)
+
+
+def test_what_was_missed_once_is_forgotten() -> None:
+    assert stays("h1:3306", 1)
+    assert stays("h3:3306", 1, galera.Node("b", "h2:3306", ("h3:3306",), "", "cluster"))
+    age(galera.GRACE_S)
+    assert stays("h1:3306", 1)  # another node was the writer meanwhile
+    age(galera.FORGET_S + 1)
+    assert stays("h1:3306", 1)
+
+
+def test_one_host_whose_address_the_cluster_does_not_know() -> None:
+    """It was the writer, has another UUID since it was started again, and may not wait for ever."""
+    assert stays("uuid-a", 1, NAMELESS, several=False)
+    for uses in range(2, 50):  # no: another process writes through that one
+        age(galera.GRACE_S)
+        assert stays("uuid-a", uses, NAMELESS, several=False)
+    age(galera.GRACE_S)
+    assert not stays("uuid-a", 49, NAMELESS, several=False)
+    assert not stays("uuid-c", 1, galera.Node("uuid-b", "", ("",), "", "alone"), several=False)
+    assert stays("h1:3306", 1, several=False)  # that one is in the cluster: name it
+    age(galera.GRACE_S)
+    assert stays("h1:3306", 1, several=False)
+
+
+def test_a_user_who_only_reads_needs_no_writer(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = nodes
+    run_as_root(first, "CREATE USER reader@'%' IDENTIFIED BY 'geheim'")
+    run_as_root(first, "GRANT SELECT ON counts.* TO reader@'%'")
+    monkeypatch.setattr(galera, "GRACE_S", 0.0)
+    url = cluster.url(second, third).replace("app:", "reader:")
+    with connect(url) as session, session.transaction(snapshot=True):
+        assert session.query("SELECT address FROM writer_fence WHERE number = 0") == [
+            (first.address,)
+        ]
+    assert port_of(cluster.url()) == first.port
+
+
+@pytest.mark.clusters
+def test_several_that_find_no_writer_agree(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, second, third = nodes
+    monkeypatch.setattr(galera, "GRACE_S", 0.0)
+
+    def port(*order: GaleraNode) -> int:
+        return eventually(lambda: _port(cluster.url(*order)))
+
+    together(partial(port, second, third), partial(port, third, second))
+    assert port(second, third) == port(third, second)
+
+
+def _port(url: str) -> int:
+    try:
+        return port_of(url)
+    except (Unavailable, Conflict):
+        return 0
+
+
+def test_statements_outside_a_transaction_are_checked_too(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+) -> None:
+    first, second, _ = nodes
+    with connect(cluster.url(first)) as session:
+        add = "UPDATE control SET version_seal = version_seal WHERE id = 1"
+        session.execute(add)  # changes no row: nothing to check
+        hand_over(cluster, second)
+        eventually(lambda: session.query("SELECT node FROM writer_fence")[0][0] != session.node)  # type: ignore[attr-defined]
+        with pytest.raises(Unavailable, match="another Galera node"):
+            session.execute(
+                "INSERT INTO lease (name, holder, token, expires_at) VALUES ('x', 'x', 1, 1)"
+            )
+        assert session.closed
+    with connect(cluster.url(second)) as session:
+        assert session.query("SELECT 1 FROM lease WHERE name = 'x'") == []
+
+
+@pytest.mark.clusters
+def test_a_snapshot_holds_what_any_node_has_committed(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+) -> None:
+    """As the queue has let go of it: a read of both would find it nowhere."""
+    first, second, _ = nodes
+    reader = connect(cluster.url(first), isolation="REPEATABLE READ")
+    hand_over(cluster, second)
+    delay(cluster, second)
+    applier = Applier(cluster.url(), 17)
+    applier.apply([entry([row("/seen")])])
+    applier.close()
+    with reader.transaction(snapshot=True):
+        assert keys(reader)[b"/seen"] == 1
+    reader.close()
+
+
+@pytest.fixture
+def apps(cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]) -> Iterator[list[Connection]]:
+    """A connection of an application to each of the nodes."""
+    opened = [
+        pymysql.connect(
+            host="127.0.0.1", port=node.port, user="app", password="geheim", database="counts"
+        )
+        for node in nodes
+    ]
+    yield opened
+    for each in opened:
+        each.close()
+
+
+def until_committed(app: Connection, work: Callable[[], T]) -> T:
+    """A transaction of an application, from its beginning again after a lost race."""
+    while True:
+        try:
+            found = work()
+            app.commit()
+        except pymysql.err.OperationalError as error:
+            if error.args[0] not in (1213, 1205):
+                raise
+            app.rollback()
+        else:
+            return found
+
+
+def test_transactions_of_applications_count_through_any_node(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], apps: list[Connection]
+) -> None:
+    with Store(cluster.url()) as store:
+
+        def count(app: Connection) -> None:
+            for _ in range(40):
+                until_committed(app, partial(store.increment, app, "orders", "paid"))
+
+        together(*(partial(count, app) for app in apps))
+        assert store.totals.total("orders") == 120
+        with open_session(cluster.url()) as session:
+            assert verify(session).differences == []
+
+
+def test_no_transaction_of_an_application_counts_by_settings_that_were_changed_elsewhere(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], apps: list[Connection]
+) -> None:
+    first, _, _ = nodes
+    with Store(cluster.url()) as store:
+        store.increment(apps[2], "sold", "a")
+        apps[2].commit()
+        store.increment(apps[2], "sold", "b")
+        delay(cluster, first)
+        store.counters.set("sold", app_slots=4)
+        with pytest.raises(pymysql.err.OperationalError) as raised:
+            apps[2].commit()
+        assert raised.value.args[0] == 1213
+        until_committed(apps[2], partial(store.increment, apps[2], "sold", "b"))
+        assert store.totals.total("sold") == 2
+
+
+@pytest.mark.clusters
+def test_rows_of_a_tracked_table_change_on_any_node(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], apps: list[Connection]
+) -> None:
+    run(apps[0], "CREATE TABLE shop (id INT AUTO_INCREMENT PRIMARY KEY, state VARCHAR(9))")
+    with Store(cluster.url()) as store:
+        stop = threading.Event()
+
+        def change(app: Connection, number: int) -> int:
+            made = 0
+            while not stop.is_set() or made < 30:
+                until_committed(
+                    app, partial(run, app, f"INSERT INTO shop (state) VALUES ('s{number}')")
+                )
+                made += 1
+            return made
+
+        def track() -> int:
+            try:
+                store.tracked.track("shop")
+            finally:
+                stop.set()
+            return 0
+
+        made = sum(together(track, *(partial(change, app, n) for n, app in enumerate(apps))))
+        assert store.totals.total("shop") == made
+        with open_session(cluster.url()) as session:
+            assert verify(session).differences == []
+
+
+def test_sequences_never_give_a_value_twice_through_several_nodes(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], apps: list[Connection]
+) -> None:
+    with Store(cluster.url()) as store:
+        handed: list[int] = [store.sequences.next("invoice")]
+
+        def own(app: Connection) -> None:
+            for _ in range(20):
+                handed.append(
+                    until_committed(app, partial(store.sequences.next_in, app, "invoice"))
+                )
+
+        def ours() -> None:
+            for _ in range(60):
+                handed.append(store.sequences.next("invoice"))
+
+        together(ours, *(partial(own, app) for app in apps))
+        assert len(handed) == len(set(handed)) == 121
+
+
+def test_doctor_looks_at_all_nodes(cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]) -> None:
+    _, second, _ = nodes
+    hand_over(cluster, second)
+    found = {each.check: each for each in doctor_mysql.lines(cluster.url())}
+    for node in nodes:
+        assert found[f"mysql host {node.address}"].found == "a Galera node that is Synced"
+    assert "mysql writers" not in found
+    said = f"3 nodes, of which {second.address} takes all that countersink writes"
+    assert (found["galera"].status, found["galera"].found) == ("ok", said)
+    assert found["galera durability"].status == "warn"
+    assert found["mysql rights"].status == "ok"
+    (refused,) = doctor_mysql.lines(cluster.url(nodes[0]))
+    assert refused.status == "fail"
+    assert second.address in refused.found
+
+
+@pytest.mark.clusters
+def test_the_writer_is_cut_off(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = nodes
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 2.0)
+    left = connect(cluster.url())
+    left.begin()
+    left.execute("INSERT INTO lease (name, holder, token, expires_at) VALUES ('y', 'y', 1, 1)")
+    first.isolate(True)
+    try:
+        eventually(lambda: _port(cluster.url()) == second.port, 30.0)
+        with pytest.raises((Unavailable, Conflict)):
+            left.commit()
+        with pytest.raises(Unavailable, match="non-Primary"):
+            connect(cluster.url(first))
+    finally:
+        first.isolate(False)
+        cluster.wait(3)
+    left.close()
+    assert port_of(cluster.url()) == second.port
+    with connect(cluster.url()) as session:
+        assert session.query("SELECT 1 FROM lease WHERE name = 'y'") == []

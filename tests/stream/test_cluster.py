@@ -1,0 +1,473 @@
+"""Redis Cluster: one URL, by which each command finds the master of its key."""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.crc import key_slot
+from redis.exceptions import ClusterDownError, SlotNotCoveredError
+
+from countersink.cli.servers.base import LOOPBACK, free_port
+from countersink.stream import names
+from countersink.stream.clock import offset_ms
+from countersink.stream.cluster import ClusterClient
+from countersink.stream.connection import cluster_of, command, connect, mapped, redact
+from countersink.stream.errors import StreamMisconfigured, StreamUnavailable, translate
+from countersink.stream.progress import look
+from tests.support.proxies import Deed, Phase, RedisProxy
+from tests.support.redis_cluster import PASSWORD, RedisCluster
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def cluster(servers_directory: Path) -> Iterator[RedisCluster]:
+    """Three masters; a test that changes them makes its own."""
+    with RedisCluster(servers_directory, replicas=0) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: RedisCluster) -> Iterator[ClusterClient]:
+    """A client of the cluster, which is empty."""
+    for server in cluster.servers:
+        cluster.ask(server, "FLUSHALL")
+    with connected(cluster.url) as made:
+        yield made
+
+
+def connected(url: str) -> ClusterClient:
+    client = connect(url)
+    assert isinstance(client, ClusterClient)
+    return client
+
+
+def text(server: Any) -> str:
+    return f"{LOOPBACK}:{server.port}"
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("redis+cluster://a:1,b:2,c:3", [("a", 1), ("b", 2), ("c", 3)]),
+        ("redis+cluster://a,b:2/", [("a", 6379), ("b", 2)]),
+        ("valkey+cluster://u:p@a/0", [("a", 6379)]),
+        ("redis+cluster://[::1],[fe80::1]:5/0?socket_timeout=2", [("::1", 6379), ("fe80::1", 5)]),
+        ("valkeys+cluster://s.example?db=0", [("s.example", 6379)]),
+    ],
+)
+def test_a_url_names_nodes(url: str, hosts: list[tuple[str, int]]) -> None:
+    assert list(connected(url)._hosts) == hosts
+
+
+def test_options_are_those_of_a_redis_url() -> None:
+    client = connected("rediss+cluster://app:p%40w@a,b?ssl_ca_certs=/ca.pem&socket_timeout=7")
+    for pool in (client.connection_pool, client.node(client._hosts[1]).connection_pool):
+        options = pool.connection_kwargs
+        assert (options["username"], options["password"]) == ("app", "p@w")
+        assert (options["socket_timeout"], options["socket_connect_timeout"]) == (7, 5)
+        assert (options["ssl_ca_certs"], options["ssl_check_hostname"]) == ("/ca.pem", True)
+        assert options["retry"]._retries == 0
+        assert pool.connection_class is redis.SSLConnection
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis+cluster://u:s3cret@", "begins with hosts"),
+        ("redis+cluster://u:s3cret@a,,b", "begins with hosts"),
+        ("redis+cluster://u:s3cret@a:x", "from 1 to 65535"),
+        ("redis+cluster://u:s3cret@a:0", "from 1 to 65535"),
+        ("redis+cluster://u:s3cret@a:65536", "from 1 to 65535"),
+        ("redis+cluster://u:s3cret@::1:1", "in \\[\\]"),
+        ("redis+cluster://u:s3cret/x@a", "begins with hosts"),
+        ("redis+cluster://u:s3cret#x@a", "%23"),
+        ("redis+cluster://u:s3cret@a/1", "database 0 alone"),
+        ("redis+cluster://u:s3cret@a/mymaster", "database 0 alone"),
+        ("redis+cluster://u:s3cret@a?db=2", "database 0 alone"),
+        ("redis+cluster://u:s3cret@a?nonsense=1", "malformed"),
+        ("redis+cluster://u:s3cret@a?socket_timeout=soon", "malformed"),
+    ],
+)
+def test_a_wrong_url_is_refused_with_a_reason(url: str, said: str) -> None:
+    with pytest.raises(StreamMisconfigured, match=said) as caught:
+        connect(url)
+    assert "\n" not in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in redact(url)
+
+
+@pytest.mark.parametrize("error", [ClusterDownError, SlotNotCoveredError])
+def test_a_slot_without_a_master_is_an_outage(error: type[Exception]) -> None:
+    assert isinstance(translate(error("none")), StreamUnavailable)
+
+
+def test_nothing_is_sent_before_the_first_command() -> None:
+    connect(f"redis+cluster://{LOOPBACK}:{free_port()}").close()
+
+
+def test_each_command_goes_to_the_master_of_its_key(
+    cluster: RedisCluster, client: ClusterClient
+) -> None:
+    for number in range(30):
+        stream = names.stream_key(number)
+        key = command(client, "XADD", stream, "*", "a", "1", "a", "2")
+        assert command(client, "XRANGE", stream, "-", "+") == [[key, [b"a", b"1", b"a", b"2"]]]
+        assert look(client, stream, make=True).last == key.decode()  # a script
+        (found,) = command(
+            client, *("XREADGROUP", "GROUP", names.GROUP, "me", "STREAMS", stream, ">")
+        )
+        assert found[1][0][0] == key
+        assert command(client, "XPENDING", stream, names.GROUP)[0] == 1
+        assert client.xinfo_groups(stream)[0]["pending"] == 1
+        with cluster.client(cluster.master_of(number)) as master:
+            assert master.xlen(stream) == 1
+    assert len(list(client.scan_iter("*:events"))) == 30
+    assert client.ping() is True
+
+
+def test_a_pipeline_spans_masters_and_keeps_the_order(client: ClusterClient) -> None:
+    pipe = client.pipeline(transaction=False)
+    for number in range(50):
+        pipe.set(f"k{number}", number)
+        pipe.incr(f"k{number}")
+        pipe.hset(f"k{number}", "a", 1)
+    found = pipe.execute(raise_on_error=False)
+    assert found[::3] == [True] * 50
+    assert found[1::3] == list(range(1, 51))
+    assert all("WRONGTYPE" in str(error) for error in found[2::3])
+    pipe.hset("k1", "a", 1)
+    with pytest.raises(redis.ResponseError, match="Command # 1"):
+        pipe.execute()
+    assert pipe.execute() == []
+
+
+def test_a_transaction_keeps_to_one_slot(client: ClusterClient) -> None:
+    pipe = client.pipeline(transaction=True)
+    pipe.set("{a}1", 1)
+    pipe.incr("{a}1")
+    assert pipe.execute() == [True, 2]
+    pipe.set("a", 1)
+    pipe.set("b", 2)
+    with pytest.raises(StreamMisconfigured, match="slot"), mapped():
+        pipe.execute()
+
+
+def test_a_script_that_a_node_does_not_have_is_given_to_it(
+    cluster: RedisCluster, client: ClusterClient
+) -> None:
+    number = client.register_script("return redis.call('INCR', KEYS[1])")
+    for turn in (1, 2):
+        assert {number(keys=[f"n{key}"]) for key in range(30)} == {turn}
+        for server in cluster.servers:
+            cluster.ask(server, "SCRIPT", "FLUSH")
+
+
+def test_the_clock_is_that_of_the_keys_master(cluster: RedisCluster, client: ClusterClient) -> None:
+    proxy_of = cluster.master_of(0)
+    with RedisProxy((LOOPBACK, proxy_of.port)) as proxy, announced(cluster, proxy_of, proxy):
+        asked = proxy.when("TIME", Phase.BEFORE, Deed.PASS, times=0)
+        fresh = connected(cluster.url)
+        assert abs(offset_ms(fresh, names.stream_key(0))) < 1000
+        assert asked.acted == 1
+        other = next(n for n in range(20) if cluster.master_of(n) is not proxy_of)
+        offset_ms(fresh, names.stream_key(other))
+        assert asked.acted == 1
+
+
+def test_a_child_has_connections_of_its_own(client: ClusterClient) -> None:
+    client.set("k", 1)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, b"%d" % client.incr("k"))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 100) == b"2"
+    os.close(read)
+    os.close(write)
+
+
+def test_threads_share_a_client(cluster: RedisCluster, client: ClusterClient) -> None:
+    with connected(cluster.url) as fresh:
+
+        def add(key: str) -> None:
+            for _ in range(50):
+                fresh.incr(key)
+
+        threads = [threading.Thread(target=add, args=(key,)) for key in "aabbcc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [client.get(key) for key in "abc"] == [b"100"] * 3
+
+
+# ----------------------------------------------------------------------------------- partitions
+
+
+def test_four_partitions_per_master_and_a_share_of_each_for_every_master(
+    cluster: RedisCluster, client: ClusterClient
+) -> None:
+    assert names.masters(client) == [text(shard.master) for shard in cluster.shards]
+    assert names.partitions(client) == 12
+    chosen = [names.choose_partition(client, number / 900) for number in range(900)]
+    per_master = Counter(names.master_of(client, partition) for partition in chosen)
+    assert set(per_master.values()) == {300}
+    for partition in range(12):
+        assert names.master_of(client, partition) == text(cluster.master_of(partition))
+    away = text(cluster.shards[1].master)
+    others = [names.choose_partition(client, n / 900, away={away}) for n in range(900)]
+    per_master = Counter(names.master_of(client, partition) for partition in others)
+    assert set(per_master.values()) == {450}
+    moved = [one for one, other in zip(chosen, others, strict=True) if one != other]
+    assert {names.master_of(client, partition) for partition in moved} == {away}
+
+
+def test_a_partition_is_in_use_where_its_stream_exists(client: ClusterClient) -> None:
+    assert names.used_partitions(client) == list(range(12))
+    names.note_use(client, 500)
+    names.set_partitions(client, 3)
+    assert names.used_partitions(client) == names.known_partitions(client) == [0, 1, 2]
+    key = client.xadd(names.stream_key(700), {"a": 1})
+    client.xdel(names.stream_key(700), key)
+    assert names.used_partitions(client) == names.known_partitions(client) == [0, 1, 2, 700]
+
+
+def test_a_single_server_has_no_masters(redis_url: str) -> None:
+    with connect(redis_url) as single:
+        assert cluster_of(single) is None
+        assert names.masters(single) == []
+        assert names.master_of(single, 0) is None
+
+
+# ------------------------------------------------------------------------- once, and not again
+
+
+class announced:
+    """A node that says that it is where the proxy is."""
+
+    def __init__(self, cluster: RedisCluster, server: Any, proxy: RedisProxy) -> None:
+        self._cluster, self._server, self._port = cluster, server, proxy.port
+
+    def __enter__(self) -> None:
+        self._set(self._port)
+
+    def __exit__(self, *_: object) -> None:
+        self._set(self._server.port)
+
+    def _set(self, port: int) -> None:
+        self._cluster.ask(self._server, "CONFIG", "SET", "cluster-announce-port", port)
+
+        def told() -> bool:
+            return all(
+                port in [each[2][1] for each in self._cluster.ask(server, "CLUSTER SLOTS")]
+                for server in self._cluster.servers
+            )
+
+        eventually(told)
+
+
+def test_a_command_whose_reply_is_lost_is_sent_once(cluster: RedisCluster) -> None:
+    server = cluster.master_of("once")
+    with (
+        RedisProxy((LOOPBACK, server.port)) as proxy,
+        announced(cluster, server, proxy),
+        cluster.client(server) as direct,
+        connected(cluster.url) as client,
+    ):
+        cut = proxy.when("XADD", Phase.AFTER, Deed.CUT, times=2)
+        with pytest.raises(StreamUnavailable), mapped():
+            client.xadd("once", {"a": 1})
+        pipe = client.pipeline(transaction=False)
+        for number in range(3):
+            pipe.xadd("once", {"a": number})
+        with pytest.raises(StreamUnavailable), mapped():
+            pipe.execute(raise_on_error=False)
+        whole = client.pipeline(transaction=True)
+        whole.xadd("once", {"a": 1})
+        lost = proxy.when("EXEC", Phase.AFTER, Deed.CUT, times=0)
+        with pytest.raises(StreamUnavailable), mapped():
+            whole.execute()
+        assert (cut.acted, lost.acted) == (2, 1)
+        assert direct.xlen("once") == 5
+
+
+def test_moved_slots_are_followed_and_each_command_is_executed_once(
+    servers_directory: Path,
+) -> None:
+    """While a slot moves, and after that; with streams in it, and before they are made."""
+    with (
+        RedisCluster(servers_directory, masters=2, replicas=0) as cluster,
+        connected(cluster.url) as client,
+    ):
+        source, target = (shard.master for shard in cluster.shards)
+        mine = [n for n in range(20) if cluster.master_of(n) is source]
+        there, fresh = names.stream_key(mine[0]), names.stream_key(mine[1])
+        client.xadd(there, {"a": 0})
+        look(client, there, make=True)
+        done = threading.Event()
+        sent = 1
+
+        def move() -> None:
+            for partition in mine:
+                slot = key_slot(names.stream_key(partition).encode())
+                cluster.move(slot, slot, source, target)
+            done.set()
+
+        mover = threading.Thread(target=move)
+        mover.start()
+        again = 0
+        while again < 20:
+            again += done.is_set()
+            pipe = client.pipeline(transaction=False)
+            pipe.xadd(there, {"a": 1}).xadd(there, {"a": 2}).xlen(there)
+            assert pipe.execute()[2] == sent + 2
+            with_both = client.pipeline(transaction=True)
+            assert with_both.xadd(there, {"a": 3}).xlen(there).execute()[1] == sent + 3
+            client.xadd(there, {"a": 4})
+            sent += 4
+            look(client, there)
+        mover.join()
+        look(client, fresh, make=True)
+
+        def known() -> bool:
+            names.masters(client)
+            return {names.master_of(client, each) for each in mine} == {text(target)}
+
+        eventually(known)
+        with cluster.client(target) as direct:
+            assert direct.xlen(there) == sent
+            assert direct.exists(fresh)
+
+
+@pytest.mark.clusters
+def test_between_the_moves_of_two_keys_a_script_waits(servers_directory: Path) -> None:
+    with (
+        RedisCluster(servers_directory, masters=2, replicas=0) as cluster,
+        connected(cluster.url) as client,
+    ):
+        source, target = (shard.master for shard in cluster.shards)
+        partition = next(n for n in range(20) if cluster.master_of(n) is source)
+        stream = names.stream_key(partition)
+        before = look(client, stream, make=True)
+        slot = key_slot(stream.encode())
+        ids = [cluster.ask(each, "CLUSTER", "MYID").decode() for each in (source, target)]
+        cluster.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+        cluster.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+        migrate = ("MIGRATE", LOOPBACK, target.port, stream, 0, 5000)
+        cluster.ask(source, *migrate, "AUTH", PASSWORD)
+        with pytest.raises(StreamUnavailable, match="moving"):
+            look(client, stream)
+        assert client.xadd(stream, {"a": 1})  # one key: it is where ASK says
+        cluster.move(slot, slot, source, target)
+        assert look(client, stream).epoch.group == before.epoch.group
+
+
+# ------------------------------------------------------------------------------------- outages
+
+
+def test_no_node_can_be_reached() -> None:
+    ports = [free_port(), free_port()]
+    client = connect(f"redis+cluster://{LOOPBACK}:{ports[0]},{LOOPBACK}:{ports[1]}")
+    with pytest.raises(StreamUnavailable) as caught:
+        command(client, "XLEN", "k")
+    assert all(f"{LOOPBACK}:{port}" in str(caught.value) for port in ports)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_password_is_a_misconfiguration(cluster: RedisCluster) -> None:
+    for url in (f"redis+cluster://{cluster.hosts}", f"redis+cluster://:wrong@{cluster.hosts}"):
+        with pytest.raises(StreamMisconfigured, match="refuses"):
+            command(connect(url), "XLEN", "k")
+
+
+def test_what_is_no_cluster_is_said(redis_url: str) -> None:
+    hosts = redis_url.partition("://")[2].rpartition("/")[0]
+    with pytest.raises(StreamMisconfigured, match="no node of a cluster: use a redis:// URL"):
+        command(connect(f"redis+cluster://{hosts}"), "PING")
+
+
+def test_a_single_servers_url_for_a_node_of_a_cluster_is_said(cluster: RedisCluster) -> None:
+    server = cluster.master_of(0)
+    other = next(n for n in range(20) if cluster.master_of(n) is not server)
+    said = r"use a redis\+cluster:// URL"
+    with cluster.client(server) as single, pytest.raises(StreamMisconfigured, match=said):
+        command(single, "XLEN", names.stream_key(other))
+
+
+def test_nodes_that_are_away_or_silent_are_passed_over(cluster: RedisCluster) -> None:
+    alive = cluster.shards[1].master.port
+    client = connect(cluster.url_for(f"{LOOPBACK}:{free_port()},{LOOPBACK}:{alive}"))
+    assert client.ping()
+    frozen = cluster.shards[0].master
+    frozen.freeze()
+    try:
+        client = connect(cluster.url)  # it is the first
+        partition = next(n for n in range(20) if cluster.shard_of(n).master is not frozen)
+        assert command(client, "XLEN", names.stream_key(partition)) == 0
+        assert names.partitions(client) == 12
+        assert names.known_partitions(client) == list(range(12))
+    finally:
+        frozen.thaw()
+    eventually(lambda: cluster.is_whole())
+
+
+def test_an_announced_address_that_cannot_be_reached_is_named(cluster: RedisCluster) -> None:
+    server = cluster.master_of("k")
+    with RedisProxy((LOOPBACK, server.port)) as proxy, announced(cluster, server, proxy):
+        proxy.close()
+        client = connect(cluster.url)
+        with pytest.raises(StreamUnavailable, match="the nodes of the cluster announce") as said:
+            command(client, "XLEN", "k")
+    assert str(proxy.port) in str(said.value)
+
+
+@pytest.mark.clusters
+def test_a_promoted_replica_is_found_and_a_dead_master_is_an_outage(
+    servers_directory: Path,
+) -> None:
+    with RedisCluster(servers_directory) as cluster, connected(cluster.url) as client:
+        number = client.register_script("return redis.call('INCR', KEYS[1])")
+        assert number(keys=["k"]) == 1
+        shard = cluster.shard_of("k")
+        replica = cluster.promote(shard)
+        assert number(keys=["k"]) == 2  # a promotion in good order costs no command
+        assert client.master_of("k") == (LOOPBACK, replica.port)
+        with cluster.client(shard.master) as old:
+            eventually(lambda: old.info("replication")["role"] == "slave")
+        cluster.wait_replicated()
+        replica.kill()
+        with pytest.raises(StreamUnavailable):
+            command(client, "GET", "k")
+
+        def found() -> bool:
+            try:
+                return bool(command(client, "GET", "k") == b"2")
+            except StreamUnavailable:
+                return False
+
+        eventually(found, 30)
+        assert client.master_of("k") == (LOOPBACK, shard.master.port)
+        other = next(f"o{n}" for n in range(99) if cluster.shard_of(f"o{n}") is not shard)
+        cluster.uncover(other)
+        with pytest.raises(StreamUnavailable, match="slot"):
+            command(client, "GET", other)
+        assert command(client, "GET", "k") == b"2"
+
+
+@pytest.mark.clusters
+def test_tls_verifies_certificate_and_name(servers_directory: Path) -> None:
+    with RedisCluster(servers_directory, masters=1, replicas=0, tls=True) as cluster:
+        assert connect(cluster.url).set("k", 1)
+        with pytest.raises(StreamUnavailable, match=r"(?i)certificate verify failed"):
+            command(connect(cluster.url.partition("?")[0]), "PING")
+        named = cluster.url_for(f"localhost:{cluster.servers[0].port}")
+        with pytest.raises(StreamUnavailable, match=r"(?i)mismatch|not valid for"):
+            command(connect(named), "PING")

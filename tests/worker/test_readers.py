@@ -1,0 +1,336 @@
+"""A thread for each partition, as on a Redis Cluster, here on one server: what they read counts
+once, and a partition that cannot be read holds up no other."""
+
+import threading
+from typing import Any
+
+import pytest
+import redis
+
+from countersink.store.migrate import migrate
+from countersink.stream.connection import command
+from countersink.stream.group import READ_BYTES
+from countersink.stream.heartbeat import Heartbeat
+from countersink.stream.names import GROUP, PARTITIONS_KEY, stream_key
+from countersink.worker import process, readers
+from countersink.worker.intake import Intake, ReadBatch
+from countersink.worker.report import Vitals
+from tests.support.factories import MySQLFactory
+from tests.support.oracle import Oracle
+from tests.support.traffic import Traffic, backlog, now_ms, send
+from tests.support.waiting import eventually
+from tests.worker.running import Records, Running, check, drain, watched
+
+PARTITIONS = 4
+BROKEN = 2
+"""The partition that cannot be read in some tests."""
+
+
+@pytest.fixture(autouse=True)
+def _by_readers(monkeypatch: pytest.MonkeyPatch, redis_client: redis.Redis) -> None:
+    """Workers read as they do on a cluster."""
+    monkeypatch.setattr(process, "is_cluster", lambda url: True)
+    redis_client.set(PARTITIONS_KEY, PARTITIONS)
+
+
+def fill(client: redis.Redis, traffic: Traffic, count: int = 40, without: int = -1) -> None:
+    """Send entries to all partitions but one."""
+    used = [number for number in range(PARTITIONS) if number != without]
+    for number in range(count):
+        entry = traffic.entry(now_ms(client))
+        send(client, entry, partition=used[number % len(used)])
+
+
+def pending(client: redis.Redis) -> int:
+    streams = [stream_key(number) for number in range(PARTITIONS)]
+    return sum(int(command(client, "XPENDING", stream, GROUP)[0]) for stream in streams)
+
+
+def settled(oracle: Oracle, traffic: Traffic) -> bool:
+    return not oracle.differences(traffic.expected)
+
+
+def test_a_drain_counts_everything_and_leaves_nothing(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(200)
+    fill(redis_client, traffic, 200)
+    assert drain(redis_url, mysql_url, batch_entries=7) == 0
+    check(mysql_url, traffic)
+    assert backlog(redis_client, PARTITIONS) == 0
+    for number in range(PARTITIONS):
+        assert redis_client.xinfo_consumers(stream_key(number), GROUP) == []
+
+
+def test_copies_of_an_entry_in_several_partitions_count_once(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(201)
+    entries = [traffic.entry(now_ms(redis_client)) for _ in range(30)]
+    for partition in (0, 3, 1, 0):
+        send(redis_client, *entries, partition=partition)
+    assert drain(redis_url, mysql_url) == 0
+    check(mysql_url, traffic)
+    assert backlog(redis_client, PARTITIONS) == 0
+
+
+def test_a_transaction_is_bounded_by_rows(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(202)
+    for number in range(40):
+        entry = traffic.entry(now_ms(redis_client), rows=100)
+        send(redis_client, entry, partition=number % PARTITIONS)
+    with Records() as records:
+        assert drain(redis_url, mysql_url, batch_rows=250) == 0
+    batches = [fields["rows"] for fields in records.fields("batch")]
+    assert sum(batches) == 4000
+    assert max(batches) <= 300
+    check(mysql_url, traffic)
+
+
+def test_all_threads_together_read_as_much_at_once_as_one_would(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    class Noting(Intake):
+        def next(self, *, fresh: bool = True) -> ReadBatch:
+            seen.append(self._group.max_bytes)
+            return super().next(fresh=fresh)
+
+    monkeypatch.setattr(readers, "Intake", Noting)
+    assert drain(redis_url, mysql_url) == 0
+    assert set(seen) == {READ_BYTES // PARTITIONS}
+
+
+def test_a_partition_that_cannot_be_read_holds_up_no_other(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic, vitals = Traffic(203), Vitals()
+    redis_client.set(stream_key(BROKEN), "no stream")
+    with watched(redis_url, mysql_url, vitals=vitals) as (records, worker, oracle):
+        for _ in range(3):
+            fill(redis_client, traffic, without=BROKEN)
+            eventually(lambda: settled(oracle, traffic))
+        eventually(lambda: "waiting" in records.actions())
+        assert records.fields("waiting")[0]["partitions"] == str(BROKEN)
+        eventually(lambda: vitals.figures.away == str(BROKEN))
+        eventually(lambda: vitals.figures.state == "idle")  # so it is ready
+        assert "WRONGTYPE" in vitals.figures.last_error
+        redis_client.delete(stream_key(BROKEN))
+        fill(redis_client, traffic)
+        eventually(lambda: settled(oracle, traffic))
+        eventually(lambda: "resumed" in records.actions())
+        eventually(lambda: vitals.figures.away == "")
+        assert worker.end() == 0
+    assert len(records.fields("waiting")) == 1
+    assert backlog(redis_client, PARTITIONS) == 0
+
+
+def test_a_worker_that_can_read_no_partition_is_not_ready(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    vitals = Vitals()
+    for number in range(PARTITIONS):
+        redis_client.set(stream_key(number), "no stream")
+    with watched(redis_url, mysql_url, vitals=vitals) as (records, worker, _):
+        eventually(lambda: vitals.figures.state == "waiting" and vitals.figures.away == "0,1,2,3")
+        assert worker.end() == 0
+    assert len(records.fields("waiting")) <= PARTITIONS
+
+
+def test_a_drain_waits_for_a_partition_that_cannot_be_read(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(204)
+    redis_client.set(stream_key(BROKEN), "no stream")
+    fill(redis_client, traffic, without=BROKEN)
+    with watched(redis_url, mysql_url, drain=True) as (records, worker, oracle):
+        eventually(lambda: settled(oracle, traffic))
+        eventually(lambda: "waiting" in records.actions())
+        assert "drained" not in records.actions()
+        redis_client.delete(stream_key(BROKEN))
+        fill(redis_client, traffic)
+        assert worker.join() == 0
+        oracle.check(traffic.expected)
+    assert backlog(redis_client, PARTITIONS) == 0
+
+
+def test_a_drain_looks_again_at_what_was_empty_while_others_were_busy(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic, empty = Traffic(211), set[str]()
+
+    class Noting(Intake):
+        def next(self, *, fresh: bool = True) -> ReadBatch:
+            batch = super().next(fresh=fresh)
+            if batch.drained:
+                empty.update(self._group.streams)
+            return batch
+
+    monkeypatch.setattr(readers, "Intake", Noting)
+    for _ in range(20):
+        send(redis_client, traffic.entry(now_ms(redis_client)), partition=BROKEN)
+    late: list[str] = []
+
+    def reached(point: str) -> None:
+        if point == "read" and not late:
+            eventually(lambda: len(empty) == PARTITIONS - 1)
+            late.append(send(redis_client, traffic.entry(now_ms(redis_client)), partition=0)[0])
+
+    assert drain(redis_url, mysql_url, batch_entries=5, reached=reached) == 0
+    assert late
+    check(mysql_url, traffic)
+    assert backlog(redis_client, PARTITIONS) == 0
+
+
+def test_a_heartbeat_that_has_to_wait_holds_up_nothing(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic, thaw, frozen = Traffic(212), threading.Event(), threading.Event()
+
+    def publish(self: Heartbeat, *, now: bool = False) -> None:
+        frozen.set()
+        thaw.wait()
+
+    monkeypatch.setattr(Heartbeat, "publish", publish)
+    try:
+        with watched(redis_url, mysql_url) as (_, worker, oracle):
+            eventually(frozen.is_set)
+            fill(redis_client, traffic)
+            eventually(lambda: settled(oracle, traffic))
+            thaw.set()
+            assert worker.end() == 0
+    finally:
+        thaw.set()
+
+
+def test_a_new_partition_is_read_without_a_restart(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "PARTITIONS_EVERY_S", 0.05)
+    redis_client.set(PARTITIONS_KEY, 1)
+    traffic = Traffic(205)
+    with watched(redis_url, mysql_url) as (records, worker, oracle):
+        eventually(lambda: "ready" in records.actions())
+        redis_client.set(PARTITIONS_KEY, PARTITIONS)
+        fill(redis_client, traffic)
+        eventually(lambda: settled(oracle, traffic))
+        assert worker.end() == 0
+    assert sum(each["streams"] - each["before"] for each in records.fields("partitions")) == 3
+    assert backlog(redis_client, PARTITIONS) == 0
+
+
+def test_a_partition_count_that_is_no_number_is_said_and_reading_goes_on(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "PARTITIONS_EVERY_S", 0.01)
+    traffic = Traffic(206)
+    with watched(redis_url, mysql_url) as (records, worker, oracle):
+        eventually(lambda: "ready" in records.actions())
+        redis_client.set(PARTITIONS_KEY, "many")
+        eventually(lambda: "chore_failed" in records.actions())
+        fill(redis_client, traffic)
+        eventually(lambda: settled(oracle, traffic))
+        assert worker.end() == 0
+    assert "'many'" in records.fields("chore_failed")[0]["error"]
+
+
+def test_a_stop_under_load_leaves_nothing_pending(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic, enough = Traffic(207), threading.Event()
+
+    def feed() -> None:
+        while not enough.is_set():
+            fill(redis_client, traffic, 8)
+
+    feeder = threading.Thread(target=feed)
+    with watched(redis_url, mysql_url, batch_entries=5) as (records, worker, oracle):
+        feeder.start()
+        try:
+            eventually(lambda: oracle.guards() > 100)
+            assert worker.end() == 0
+        finally:
+            enough.set()
+            feeder.join()
+    assert records.fields("stopped")[0]["pending"] == 0
+    assert pending(redis_client) == 0
+    for number in range(PARTITIONS):
+        assert redis_client.xinfo_consumers(stream_key(number), GROUP) == []
+    assert drain(redis_url, mysql_url) == 0
+    check(mysql_url, traffic)
+
+
+def test_what_was_read_and_not_applied_at_a_stop_stays_pending_and_comes_again(
+    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+) -> None:
+    server, traffic = own_mysql_server(), Traffic(208)
+    url = server.url_for("away")
+    migrate(url)
+    with Records() as records, Running(redis_url, url) as worker:
+        eventually(lambda: "ready" in records.actions())
+        server.kill()
+        fill(redis_client, traffic)
+        eventually(lambda: "waiting" in records.actions())
+        assert worker.end() == 1
+    assert records.fields("stopped")[0]["pending"] == pending(redis_client) > 0
+    server.start()
+    assert drain(redis_url, url, claim_idle_ms=1) == 0
+    check(url, traffic)
+
+
+def test_what_was_applied_and_not_acknowledged_at_a_stop_counts_once(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(209)
+    fill(redis_client, traffic)
+
+    hidden: list[str] = []
+
+    def reached(point: str) -> None:
+        if point == "committed" and not hidden:  # the threads cannot acknowledge any more
+            for number in range(PARTITIONS):
+                hidden.append(stream_key(number))
+                redis_client.rename(hidden[-1], f"hidden:{number}")
+                redis_client.set(hidden[-1], "no stream")
+
+    with Records() as records, Running(redis_url, mysql_url, reached=reached) as worker:
+        eventually(lambda: "batch" in records.actions())
+        eventually(lambda: "waiting" in records.actions())
+        assert worker.end() == 1
+    for number, stream in enumerate(hidden):
+        redis_client.rename(f"hidden:{number}", stream)
+    assert drain(redis_url, mysql_url, claim_idle_ms=1) == 0
+    check(mysql_url, traffic)
+    assert backlog(redis_client, PARTITIONS) == 0
+
+
+def test_workers_that_take_each_others_entries_count_them_once(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    traffic = Traffic(210)
+    eager: dict[str, Any] = {"claim_idle_ms": 1, "claim_every_s": 0.01, "batch_wait_ms": 10}
+    with (
+        Running(redis_url, mysql_url, batch_entries=5, **eager) as one,
+        Running(redis_url, mysql_url, batch_entries=5, **eager) as two,
+    ):
+        for _ in range(20):
+            fill(redis_client, traffic, 16)
+        eventually(lambda: backlog(redis_client, PARTITIONS) == 0, timeout=60)
+        assert [worker.end() for worker in (one, two)] == [0, 0]
+    check(mysql_url, traffic)
+
+
+def test_a_bug_in_a_thread_ends_the_worker(
+    redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Intake):
+        def next(self, *, fresh: bool = True) -> ReadBatch:
+            raise RecursionError("a bug")
+
+    monkeypatch.setattr(readers, "Intake", Broken)
+    with Records() as records:
+        assert Running(redis_url, mysql_url).start().join() == 1
+    assert "crashed" in records.actions()

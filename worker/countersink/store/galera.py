@@ -1,0 +1,385 @@
+"""Galera: which node takes our writes (``writer_fence``), how each transaction checks that its node
+does, and when another node becomes the one (``GRACE_S``, ``USED_GRACE_S``).
+
+Row locks, and so the share lock on ``control``, do not reach from one node of a cluster to another;
+which transactions may commit is decided by the rows that they write. So all that we write goes
+through one node, which every row of ``writer_fence`` names:
+
+* Each transaction of ours that has written anything adds 1 to one of these rows before it commits,
+  where that row still names its node. If it does not, the transaction is rolled back.
+* Who lets another node become the writer writes all rows, in one transaction.
+
+So of a transaction on the old node and the change of nodes the cluster lets only one commit, in
+whichever order they come, and a transaction on the new node has everything that the old one has
+committed. As long as the writer stays the same, locks on it are those of a single server.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from countersink.store.connection import Session, rerun
+from countersink.store.errors import (
+    DENIED,
+    NO_SUCH_TABLE,
+    Conflict,
+    OtherWriter,
+    Refused,
+    SchemaMismatch,
+    Unavailable,
+)
+from countersink.store.in_app.connection import Done
+from countersink.store.sql import show
+
+FENCES: Final = 256
+"""Rows of ``writer_fence`` for our transactions: two wait for each other's COMMIT if they have the
+same. Further rows are of applications: :mod:`countersink.store.in_app.settings_version`."""
+GRACE_S: Final = 3.0
+"""A writer that is still in the cluster, but does not take our writes, is waited for so long."""
+USED_GRACE_S: Final = 60.0
+"""The same while others go on using it: two that reach no common node take turns, and each turn
+costs the other one its connections."""
+FORGET_S: Final = 60.0
+"""After so many seconds in which nobody missed a writer the grace begins anew."""
+_ATTEMPTS: Final = 3
+"""How often a statement that is a transaction of its own is sent when it loses a race."""
+_LOST_RACE: Final = 1213
+_NO_NODE: Final = "-"
+_WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE")
+_STATUS: Final = (
+    "wsrep_ready",
+    "wsrep_cluster_status",
+    "wsrep_local_state_comment",
+    "wsrep_gcomm_uuid",
+    "wsrep_cluster_state_uuid",
+    "wsrep_local_index",
+    "wsrep_incoming_addresses",
+)
+_CLUSTER: Final = "wsrep_cluster_state_uuid"
+_DONOR: Final = "Donor/Desynced"
+_ADD: Final = "UPDATE writer_fence SET uses = uses + 1 WHERE number = %s AND node = %s"
+
+_NO_STOP: Final = ("mariabackup", "xtrabackup", "clone")
+"""Ways in which a donor gives its data while it goes on taking writes."""
+
+LOGGER: Final = logging.getLogger("countersink.store")
+
+
+@dataclass(slots=True)
+class _Missed:
+    """A writer that this process has not been able to use; times on the monotonic clock.
+
+    Attributes:
+        address: its address, or its UUID.
+        since: of the first time.
+        last: of the last time.
+        quiet_since: since when nobody was seen to use it.
+        uses: how often it was used up to then.
+    """
+
+    address: str
+    since: float
+    last: float
+    quiet_since: float
+    uses: int
+
+
+_missed: Final[dict[str, _Missed]] = {}
+"""Cluster → its writer that this process has not been able to use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a Galera cluster, as it sees itself.
+
+    Attributes:
+        name: its UUID in the group, which no other node has.
+        address: where its clients find it; empty where the cluster does not know.
+        members: the addresses of all nodes in its part of the cluster.
+        trouble: why it takes no writes; empty: it does.
+        cluster: UUID of the cluster.
+    """
+
+    name: str
+    address: str
+    members: tuple[str, ...]
+    trouble: str
+    cluster: str
+
+    @classmethod
+    def of(cls, status: Mapping[str, str]) -> "Node":
+        """From its status variables."""
+        members = tuple(
+            "" if each == "AUTO" else each
+            for each in status.get("wsrep_incoming_addresses", "").split(",")
+        )
+        index = int(status.get("wsrep_local_index", "0"))
+        own = members[index] if index < len(members) and members.count(members[index]) == 1 else ""
+        name, cluster = status.get("wsrep_gcomm_uuid", ""), status.get(_CLUSTER, "")
+        return cls(name, own, members, _trouble(status), cluster)
+
+
+def _trouble(status: Mapping[str, str]) -> str:
+    component = status.get("wsrep_cluster_status", "")
+    state = status.get("wsrep_local_state_comment", "")
+    if component.upper() != "PRIMARY":
+        return f"a Galera node that is {component or 'disconnected'}"
+    if status.get("wsrep_ready") != "ON" or state != "Synced":
+        return f"a Galera node that is {state or 'not ready'}"
+    if not status.get("wsrep_gcomm_uuid"):
+        return "a Galera node that does not know its own UUID"
+    return ""
+
+
+@dataclass(eq=False, repr=False)
+class GaleraSession(Session):
+    """A session on a node: what it writes is committed only while that is the writer node.
+
+    A statement outside a transaction that writes has one of its own; but for those that hand out
+    values of sequences, where the row itself is what no two nodes can change at once.
+
+    Attributes:
+        node: the UUID of its node; empty: before the tables are there, nothing is checked.
+        number: of its row of ``writer_fence``.
+    """
+
+    locks_are_local: ClassVar[bool] = True
+    node: str = ""
+    number: int = 0
+    _begun: bool = False
+    _written: bool = False
+    _reads_all: bool = False
+
+    @property
+    def checked(self) -> bool:
+        return bool(self.node)
+
+    def execute(self, sql: str, args: Sequence[object] | None = None) -> int:
+        if self._begun or not self.node or not sql.lstrip().upper().startswith(_WRITES):
+            changed = super().execute(sql, args)
+            self._written = self._written or changed > 0
+            return changed
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._alone(sql, args)
+            except Conflict as error:
+                if error.code != _LOST_RACE:
+                    raise
+        return self._alone(sql, args)
+
+    def _alone(self, sql: str, args: Sequence[object] | None) -> int:
+        with self.transaction():
+            return self.execute(sql, args)
+
+    def hand_out(self, sql: str) -> Done:
+        self._written = True
+        return super().hand_out(sql)
+
+    def begin(self, *, snapshot: bool = False) -> None:
+        if snapshot and not self._reads_all:
+            # What any node has committed before: the queue may no longer hold what is in there.
+            super().execute("SET SESSION wsrep_sync_wait = 1")
+            self._reads_all = True
+        super().begin(snapshot=snapshot)
+        self._begun, self._written = True, False
+
+    def commit(self) -> None:
+        if self._begun and self._written and self.node:
+            self._add()
+        self._begun = False
+        super().commit()
+
+    def rollback(self) -> None:
+        self._begun = False
+        super().rollback()
+
+    def takes_writes(self) -> bool:
+        """Not asked: snapshots hold all that any node has committed, and writes are checked."""
+        return not self.closed
+
+    def _add(self) -> None:
+        # Last of all: whoever has the same row waits for this COMMIT alone, and locks that are
+        # asked for afterwards, of which deadlocks are made, there are none.
+        if super().execute(_ADD, (self.number, self.node)) != 1:
+            self.close(hard=True)
+            raise Unavailable("another Galera node takes countersink's writes now")
+
+
+def opened(
+    session: GaleraSession, database: bool, several: bool, former: OtherWriter | None
+) -> GaleraSession:
+    """A session that has just logged in, if its node is the writer, or becomes it.
+
+    Args:
+        session: outside a transaction.
+        database: whether our database is in use; else nothing of ours is written.
+        several: its URL has several hosts, of which the writer may be another one.
+        former: the writer, of which it is known that it is none of these hosts; else None.
+
+    Raises:
+        Unavailable: the node takes no writes.
+        OtherWriter: another node is the writer.
+    """
+    try:
+        node = look(session)
+        if node.trouble and (database or several):
+            raise Unavailable(node.trouble)
+        if database:
+            session.node = _writes_as(session, node, several, former)
+            # Connections of one node have consecutive numbers.
+            session.number = int(session.query("SELECT CONNECTION_ID()")[0][0]) % FENCES
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def _writes_as(
+    session: GaleraSession, node: Node, several: bool, former: OtherWriter | None
+) -> str:
+    """For which node's transactions those of the session pass; empty: nothing is checked."""
+    try:
+        # What was decided on another node may not have come to this one yet.
+        session.execute("SET SESSION wsrep_sync_wait = 1")
+        found, whole, uses = _fences(session)
+        session.execute("SET SESSION wsrep_sync_wait = 0")
+    except SchemaMismatch as error:
+        if error.code != NO_SUCH_TABLE:
+            raise
+        return ""  # there are no tables, or old ones: good for nothing but `migrate`
+    name, address = found or ("", "")
+    if name != node.name or not whole:
+        why = "there was none" if found is None else "it was started again, or rows were missing"
+        # The same address: it is this node that was the writer, before it was started again.
+        if found is not None and name != node.name and address != (node.address or None):
+            why = _wait_for(address or name, uses, node, several, former)
+        try:
+            take(session, node, found, why=why)
+        except Refused as error:
+            if error.code not in DENIED:
+                raise
+            return _NO_NODE  # a user who only reads: others will make it the writer
+    _missed.pop(node.cluster, None)
+    return node.name
+
+
+def _wait_for(
+    address: str, uses: int, node: Node, several: bool, former: OtherWriter | None
+) -> str:
+    """Why the writer at ``address`` is to be replaced; raises OtherWriter if it is not."""
+    known = ":" in address
+    # A writer whose address the cluster does not know is surely away if the node is alone.
+    gone = address not in node.members if known else len(node.members) == 1
+    if several and (former is None or former.writer != address):
+        raise OtherWriter(address, gone=gone)  # maybe another host of the URL is the one
+    if gone:
+        return "it is not in the cluster any more"
+    if not several and known:
+        raise OtherWriter(address, gone=False)
+    now = time.monotonic()
+    missed = _missed.get(node.cluster)
+    if missed is None or missed.address != address or now - missed.last > FORGET_S:
+        missed = _missed[node.cluster] = _Missed(address, now, now, now, uses)
+    missed.last = now
+    if uses != missed.uses:
+        missed.uses, missed.quiet_since = uses, now
+    # With one host in the URL another process may have another one: that one stays as long as it
+    # is used, else they would take it from each other for ever.
+    used_grace = USED_GRACE_S if several else math.inf
+    if now - missed.quiet_since < GRACE_S and now - missed.since < used_grace:
+        raise OtherWriter(address, gone=False)
+    seconds = f"it could not be used for {now - missed.since:.1f} s"
+    return f"{seconds} ({former.why})" if former is not None and former.why else seconds
+
+
+def look(session: Session) -> Node:
+    """The node that a session is on."""
+    status = dict(session.query(show("GLOBAL STATUS", _STATUS)))
+    if status.get("wsrep_local_state_comment") == _DONOR and _goes_on(session):
+        status["wsrep_local_state_comment"] = "Synced"
+    return Node.of(status)
+
+
+def _goes_on(session: Session) -> bool:
+    """Whether a node that is desynced takes writes: as for a backup, or as an unhindered donor."""
+    found = dict(session.query(show("GLOBAL VARIABLES", ("wsrep_desync", "wsrep_sst_method"))))
+    method = str(found.get("wsrep_sst_method", ""))
+    return found.get("wsrep_desync") in ("ON", "1") or method.startswith(_NO_STOP)
+
+
+def writer(session: Session) -> tuple[str, str] | None:
+    """UUID and address of the writer node; None: there was never one.
+
+    Raises:
+        SchemaMismatch: the table is not there.
+    """
+    return _fences(session)[0]
+
+
+def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:
+    """UUID and address of the writer, whether all rows are there and say so, and their uses."""
+    rows = session.query(
+        "SELECT node, address, COUNT(*), SUM(uses) FROM writer_fence"
+        f" WHERE number < {FENCES:d} GROUP BY node, address ORDER BY MIN(number)"
+    )
+    if not rows:
+        return None, False, 0
+    name, address, count, _ = rows[0]
+    return (str(name), str(address)), count == FENCES, sum(int(each[3]) for each in rows)
+
+
+def take(
+    session: GaleraSession,
+    node: Node,
+    former: tuple[str, str] | None,
+    *,
+    why: str = "it was asked for",
+) -> None:
+    """Let ``node``, on which the session is, be the writer; whoever it was must be ``former``.
+
+    Args:
+        session: outside a transaction.
+        node: the one that it is on.
+        former: UUID and address of the writer so far; None: there was none.
+        why: for the log.
+
+    Raises:
+        OtherWriter: somebody else has become it meanwhile.
+    """
+    own = (node.name, node.address)
+
+    def attempt() -> bool:
+        with session.transaction():
+            found = [
+                (str(name), str(address))
+                for name, address in session.query(
+                    "SELECT node, address FROM writer_fence"
+                    f" WHERE number < {FENCES:d} ORDER BY number FOR UPDATE"
+                )
+            ]
+            if found == [own] * FENCES:
+                return False  # another session on this node
+            if (found[0] if found else None) not in (former, own):
+                name, address = found[0] if found else ("", "")
+                raise OtherWriter(address or name, gone=False)
+            values = ", ".join(
+                f"({number:d}, %s, %s, 0, UTC_TIMESTAMP(3))" for number in range(FENCES)
+            )
+            session.execute(
+                "INSERT INTO writer_fence (number, node, address, uses, taken_at)"
+                f" VALUES {values} ON DUPLICATE KEY UPDATE node = VALUES(node),"
+                " address = VALUES(address), uses = uses + 1, taken_at = VALUES(taken_at)",
+                own * FENCES,
+            )
+            return True
+
+    if rerun(attempt) and former is not None and former != own:
+        LOGGER.warning(
+            "Galera: %s takes countersink's writes from now on, no longer %s: %s",
+            node.address or node.name,
+            former[1] or former[0],
+            why,
+        )

@@ -1,0 +1,234 @@
+"""``ReplicaPool``, sessions for reading on replicas that have all that was committed where writes
+go: how long a replica is waited for (``CATCH_UP_S``), and for how long it is left alone after that
+(``REST_S``). If none has it, the read goes where the writes go."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from countersink.store.connection import Connect, Session
+from countersink.store.errors import (
+    Conflict,
+    Misconfigured,
+    ReadInterrupted,
+    Refused,
+    SchemaMismatch,
+    Unavailable,
+    UnknownZone,
+)
+from countersink.store.migrate import identity
+from countersink.store.sessions import Pool
+from countersink.store.settings import Settings
+
+CATCH_UP_S: Final = 1.0
+"""Seconds that a replica has to apply what it has not applied yet."""
+REST_S: Final = 5.0
+"""For so many seconds a replica that lags or does not answer is not asked again."""
+_ANSWER_S: Final = 2.0
+"""Seconds, beyond the wait, until a silent replica counts as gone."""
+
+LOGGER: Final = logging.getLogger("countersink.store")
+Result = TypeVar("Result")
+Open = Callable[[Settings], Session]
+"""Opens a session on one host; raises StoreError."""
+
+
+class _Behind(Exception):
+    """The replica lacks something; the message is for people."""
+
+
+class ReplicaPool(Pool):
+    """A pool whose reads are answered by replicas, as well as the server that takes writes would
+    have answered: so what is said of freshness holds, whoever answers.
+
+    Before each read the writer is asked what it has committed (its GTIDs), and a replica that has
+    not applied this within :data:`CATCH_UP_S` is left alone for a while. A node of Galera is asked
+    to wait for its cluster instead. Without GTIDs all reads go to the writer.
+
+    Args:
+        writer: opens a session where writes go.
+        settings: of the replicas: one host or several, in the order in which they are asked.
+        replica: opens a session on one of them.
+    """
+
+    def __init__(self, writer: Connect, settings: Settings, replica: Open) -> None:
+        super().__init__(writer)
+        self._replicas = [_Replica(host, replica) for host in settings.each_host()]
+        self._identity: str | None = None
+
+    def read(self, work: Callable[[Session], Result]) -> Result:
+        """Run ``work`` in one snapshot of a database that has all that was committed before.
+
+        ``work`` may be run again, elsewhere. It only reads.
+
+        Raises:
+            Misconfigured: a replica has other tables than the writer.
+            StoreError: the writer did not do its part.
+        """
+        position: str | None = None
+        for replica in self._replicas:
+            if replica.rests():
+                continue
+            if position is None:
+                position = self._position()
+            try:
+                return replica.read(work, position, self._own_identity())
+            except UnknownZone:
+                raise  # that is this machine's affair
+            except (_Behind, *_LEFT) as error:
+                replica.rest(error)
+        return super().read(work)
+
+    def opened(self, replica: Open) -> Session | None:
+        """A session of its own, for one long read, on a replica that has all that was committed;
+        None: there is none. ``replica`` opens it.
+
+        Raises:
+            StoreError: as :meth:`read`.
+        """
+        for each in self._replicas:
+            if each.rests():
+                continue
+            try:
+                session = replica(each.host)
+            except _LEFT as error:
+                each.rest(error)
+                continue
+            try:
+                _catch_up(session, each.host, self._position(), self._own_identity())
+            except BaseException as error:
+                session.close()
+                if not isinstance(error, (_Behind, *_LEFT)):
+                    raise
+                each.rest(error)
+                continue
+            return session
+        return None
+
+    def close(self) -> None:
+        """Close the kept sessions. The pool can be used again."""
+        super().close()
+        for replica in self._replicas:
+            replica.pool.close()
+
+    def _position(self) -> str:
+        """What the writer has committed; empty where it keeps no GTIDs."""
+        return super().read(_committed)
+
+    def _own_identity(self) -> str:
+        if self._identity is None:
+            self._identity = super().read(identity)
+        return self._identity
+
+
+_LEFT: Final = (Unavailable, Refused, SchemaMismatch)
+"""Errors for which the read goes elsewhere: the replica is away, or not what it should be."""
+
+
+class _Replica:
+    """One of the replicas, with its sessions."""
+
+    def __init__(self, host: Settings, opened: Open) -> None:
+        self.host = host
+        self.pool = Pool(lambda: opened(host))
+        self._lock = threading.Lock()
+        self._rests_until = 0.0
+        self._said = ""
+
+    def rests(self) -> bool:
+        return time.monotonic() < self._rests_until
+
+    def rest(self, reason: BaseException) -> None:
+        """Leave it alone for a while, and say so if that is new."""
+        with self._lock:
+            self._rests_until = time.monotonic() + REST_S
+            new, self._said = self._said != str(reason), str(reason)
+        if new:
+            LOGGER.warning("the replica %s is not read from: %s", self.host.where, reason)
+
+    def read(self, work: Callable[[Session], Result], position: str, own: str) -> Result:
+        found = self.pool.read_after(
+            lambda session: _catch_up(session, self.host, position, own), work
+        )
+        self._said = ""
+        return found
+
+
+def _committed(session: Session) -> str:
+    if session.dialect.name == "mariadb":
+        return str(session.query("SELECT @@GLOBAL.gtid_binlog_pos")[0][0])
+    mode, executed = session.query("SELECT @@GLOBAL.gtid_mode, @@GLOBAL.gtid_executed")[0]
+    # With the mode off the set stands still, while commits go on.
+    return str(executed).replace("\n", "") if mode == "ON" else ""
+
+
+def _catch_up(session: Session, host: Settings, position: str, own: str) -> None:
+    """Wait until all that the writer had committed is visible in a snapshot that begins now.
+
+    Raises:
+        _Behind: it is not, in time.
+        Misconfigured: these are not the writer's tables.
+        StoreError: as any query.
+    """
+    with session.patience(CATCH_UP_S + _ANSWER_S):
+        if session.locks_are_local:
+            _wait_for_cluster(session)
+        elif not position:
+            raise _Behind("the server that takes writes keeps no GTIDs (log_bin, gtid_mode)")
+        else:
+            wait = (
+                "MASTER_GTID_WAIT"
+                if session.dialect.name == "mariadb"
+                else "WAIT_FOR_EXECUTED_GTID_SET"
+            )
+            late = session.query(f"SELECT {wait}(%s, %s)", (position, CATCH_UP_S))[0][0]
+            if late is None or int(late) != 0:
+                # Of another installation it may be that it never has this position.
+                _check_identity(session, host, own)
+                raise _Behind(f"it has not applied within {CATCH_UP_S:g} s what was committed")
+            if session.dialect.name == "mariadb":
+                _check_origin(session, position)
+        _check_identity(session, host, own)
+
+
+def _check_origin(session: Session, position: str) -> None:
+    """MASTER_GTID_WAIT compares numbers only, and another server may have given out the same ones.
+
+    Raises:
+        _Behind: what was applied last of some domain is of another server than the writer's last.
+    """
+    applied = _origins(str(session.query("SELECT @@GLOBAL.gtid_slave_pos")[0][0]))
+    for domain, server in _origins(position).items():
+        if applied.get(domain, server) != server:
+            raise _Behind(
+                f"it has applied transactions of server {applied[domain]} in GTID domain {domain},"
+                f" where the last one of the server that takes writes is of server {server}"
+            )
+
+
+def _origins(position: str) -> dict[str, str]:
+    """Domain → server id of its last transaction, of a MariaDB position (``0-1-100,1-2-3``)."""
+    parts = (each.strip().split("-") for each in position.split(",") if each.strip())
+    return {domain: server for domain, server, _ in parts}
+
+
+def _wait_for_cluster(session: Session) -> None:
+    """A read that waits until all that the cluster has committed is applied here."""
+    try:
+        session.execute("SET SESSION wsrep_sync_wait = 1")
+        identity(session)
+    except ReadInterrupted:
+        raise
+    except (Unavailable, Conflict) as error:
+        raise _Behind(f"the node of Galera does not keep up: {error}") from error
+
+
+def _check_identity(session: Session, host: Settings, own: str) -> None:
+    found = identity(session)
+    if found != own:
+        raise Misconfigured(
+            f"COUNTERSINK_MYSQL_READ_URL leads to tables of another installation on {host.where}"
+            " than COUNTERSINK_MYSQL_URL: name replicas of that database"
+        )
