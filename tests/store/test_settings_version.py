@@ -334,6 +334,30 @@ def test_strict_mode_refuses_what_was_only_ever_rolled_back(
     assert store.totals.total("counted") == 2
 
 
+def test_strict_mode_takes_as_many_statements_for_many_unknown_counters(
+    store: Store, session: Session
+) -> None:
+    """Rows of ``app_counter`` stay when the transactions that had them made are rolled back."""
+    names = [f"unknown{number}" for number in range(400)]
+
+    def statements(on: bool) -> int:
+        asked = "SHOW GLOBAL STATUS LIKE 'Questions'"
+        before = int(session.query(asked)[0][1])
+        store.counters.set_strict(on)
+        return int(session.query(asked)[0][1]) - before
+
+    store.counters.set_strict(True)
+    store.counters.set_strict(False)
+    few = statements(True)
+    store.counters.set_strict(False)
+    marks = ", ".join(["(%s, 1)"] * len(names))
+    session.execute(f"INSERT INTO app_counter (counter, version) VALUES {marks}", names)
+    assert statements(True) <= few + 2
+    assert session.query("SELECT MIN(version) FROM app_counter WHERE counter LIKE 'unknown%'") == [
+        (2,)
+    ]
+
+
 def test_strict_mode_waits_for_a_transaction_that_counts_something_new(
     store: Store, other: Store, app: Connection, session: Session
 ) -> None:

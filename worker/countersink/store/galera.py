@@ -35,8 +35,7 @@ from countersink.store.in_app.connection import Done
 from countersink.store.sql import show
 
 FENCES: Final = 256
-"""Rows of ``writer_fence`` for our transactions: two wait for each other's COMMIT if they have the
-same. Further rows are of applications: :mod:`countersink.store.in_app.settings_version`."""
+"""Rows of ``writer_fence``: two transactions wait for each other's COMMIT if they have the same."""
 GRACE_S: Final = 3.0
 """A writer that is still in the cluster, but does not take our writes, is waited for so long."""
 USED_GRACE_S: Final = 60.0
@@ -323,7 +322,7 @@ def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:
     """UUID and address of the writer, whether all rows are there and say so, and their uses."""
     rows = session.query(
         "SELECT node, address, COUNT(*), SUM(uses) FROM writer_fence"
-        f" WHERE number < {FENCES:d} GROUP BY node, address ORDER BY MIN(number)"
+        " GROUP BY node, address ORDER BY MIN(number)"
     )
     if not rows:
         return None, False, 0
@@ -356,8 +355,7 @@ def take(
             found = [
                 (str(name), str(address))
                 for name, address in session.query(
-                    "SELECT node, address FROM writer_fence"
-                    f" WHERE number < {FENCES:d} ORDER BY number FOR UPDATE"
+                    "SELECT node, address FROM writer_fence ORDER BY number FOR UPDATE"
                 )
             ]
             if found == [own] * FENCES:

@@ -12,9 +12,9 @@ anything else: that waits for the transactions that have counted by the old ones
 nobody else does.
 
 On Galera neither lock reaches the other nodes, through which applications may go. There each
-transaction that counts also writes one row of ``writer_fence``, of a group of them to which the
-counter belongs, and who changes settings writes all of that group: of two that were committed at
-the same time on different nodes the cluster refuses the later one.
+transaction that counts also writes one of the counter's rows of ``app_fence``, and who changes its
+settings writes all of them: of two that were committed at the same time on different nodes the
+cluster refuses the later one.
 
 A row, once made, is never deleted. A statement that finds none leaves a gap lock at REPEATABLE
 READ, in the application's transaction, and whoever made the row anew would wait for that one: the
@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
-from zlib import crc32
 
 from countersink.store import sql
 from countersink.store.apply.control import Control, exclusive, read_control
@@ -45,12 +44,11 @@ ATTEMPTS: Final = 5
 PROBES: Final = 20
 """How often, in each of them, to look without waiting: three to four seconds together."""
 
-_GROUPS: Final = 16
-_GROUP_SIZE: Final = 256
-"""Rows of ``writer_fence`` that a counter's transactions share, as they do slots, by connection."""
-_FIRST_GROUP: Final = 1024
+_FENCES: Final = 256
+"""Rows of ``app_fence`` that a counter's transactions share, as they do slots, by connection."""
+_NAMES_PER_STATEMENT: Final = 500
 _HOLD: Final = "SELECT version FROM app_counter WHERE counter = %s FOR UPDATE"
-_RAISE: Final = "UPDATE app_counter SET version = version + 1 WHERE counter = %s"
+_RAISE: Final = "UPDATE app_counter SET version = version + 1 WHERE counter IN ({})"
 
 Result = TypeVar("Result")
 
@@ -90,10 +88,9 @@ def lower(session: Session, counter: str) -> None:
         Conflict: one of them was still open after a second; roll back, which ``exclusive`` does,
             and tries again.
     """
-    session.execute(_RAISE, (counter,))
+    session.execute(_RAISE.format("%s"), (counter,))
     if session.locks_are_local:
-        first = _first_fence(counter)
-        session.execute(_write_fences(f"{first:d} + {each:d}" for each in range(_GROUP_SIZE)))
+        session.execute(_write_fences("%s", map(str, range(_FENCES))), [counter] * _FENCES)
 
 
 def write_fence(connection: AppConnection, database: str, counter: str) -> None:
@@ -103,24 +100,20 @@ def write_fence(connection: AppConnection, database: str, counter: str) -> None:
     Args:
         connection: in a transaction that goes by the settings.
         database: where the tables are, quoted.
-        counter: the counter.
+        counter: its name, which was checked.
 
     Raises:
         The driver's own errors, as they are.
     """
-    number = f"{_first_fence(counter):d} + CONNECTION_ID() MOD {_GROUP_SIZE:d}"
-    execute(connection, _write_fences([number], f"{database}."))
+    number = f"CONNECTION_ID() MOD {_FENCES:d}"
+    execute(connection, _write_fences(f"'{counter}'", [number], f"{database}."))
 
 
-def _first_fence(counter: str) -> int:
-    return _FIRST_GROUP + crc32(counter.encode()) % _GROUPS * _GROUP_SIZE
-
-
-def _write_fences(numbers: Iterable[str], database: str = "") -> str:
-    values = ", ".join(f"({number}, '', '', 1, UTC_TIMESTAMP(3))" for number in numbers)
+def _write_fences(counter: str, numbers: Iterable[str], database: str = "") -> str:
+    values = ", ".join(f"({counter}, {number}, 1)" for number in numbers)
     return (
-        f"INSERT INTO {database}writer_fence (number, node, address, uses, taken_at)"
-        f" VALUES {values} ON DUPLICATE KEY UPDATE uses = uses + 1"
+        f"INSERT INTO {database}app_fence (counter, number, uses) VALUES {values}"
+        " ON DUPLICATE KEY UPDATE uses = uses + 1"
     )
 
 
@@ -166,10 +159,14 @@ def _look(session: Session, counter: str, pause: Callable[[float], object]) -> N
 
 
 def lower_unknown(session: Session) -> None:
-    """The same of all counters that were neither made nor ever counted; for strict mode."""
+    """The same of all counters that were neither made nor ever counted; for strict mode.
+
+    Not on other nodes of Galera: one that counts such a counter there at this moment makes it
+    known, as it would have a moment ago.
+    """
     names = {name for (name,) in session.query("SELECT counter FROM app_counter")}
-    for name in sorted(names - known(session, names)):
-        lower(session, name)
+    for part in sql.parts(sorted(names - known(session, names)), _NAMES_PER_STATEMENT):
+        session.execute(_RAISE.format(sql.marks(part)), part)
 
 
 def refuse_tracked(session: Session, counter: str) -> None:
