@@ -78,7 +78,7 @@ def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session
             assert written.query("SELECT * FROM control") == session.query("SELECT * FROM control")
     finally:
         session.execute(f"DROP DATABASE {other}")
-    assert len(_schema(session)) == 35
+    assert len(_schema(session)) == 36
 
 
 def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str) -> None:
@@ -158,7 +158,7 @@ def test_a_crash_after_any_statement_is_made_good(empty_mysql_url: str, done: in
     assert migrate(empty_mysql_url) == ALL
     with connect(settings) as session:
         require_schema(session)
-        assert len(_schema(session)) == 35
+        assert len(_schema(session)) == 36
         assert session.query("SELECT id, pruned_before FROM control") == [(1, 0)]
 
 
