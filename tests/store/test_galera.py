@@ -1,7 +1,7 @@
 """Galera: one node takes our writes; nothing is committed by locks of a node that does not."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -384,6 +384,41 @@ def test_statements_outside_a_transaction_are_checked_too(
 
 
 @pytest.mark.clusters
+def test_triggers_are_not_made_through_a_node_that_is_not_the_writer(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, second, third = nodes
+    run_as_root(nodes[0], "CREATE TABLE counts.goods (id INT PRIMARY KEY)")
+    after = [("SET SESSION lock_wait_timeout", second), ("CREATE TRIGGER", third)]
+    sent: list[str] = []
+    execute = Session.execute
+
+    def handing_over(session: Session, sql: str, args: Sequence[object] | None = None) -> int:
+        """After these statements another node becomes the writer."""
+        changed = execute(session, sql, args)
+        sent.append(sql)
+        if after and sql.startswith(after[0][0]):
+            _, node = after.pop(0)
+            hand_over(cluster, node)
+        return changed
+
+    def made() -> int:
+        return sum(sql.startswith("CREATE TRIGGER") for sql in sent)
+
+    monkeypatch.setattr(Session, "execute", handing_over)
+    with Store(cluster.url()) as store:
+        for number in (0, 1):
+            with pytest.raises(Unavailable, match="another Galera node"):
+                store.tracked.track("goods")
+            assert made() == number
+    monkeypatch.undo()
+    with Store(cluster.url()) as store:
+        store.tracked.track("goods")
+        run_as_root(third, "INSERT INTO counts.goods VALUES (1)")
+        assert store.totals.total("goods") == 1
+        store.tracked.untrack("goods")
+
+
 def test_a_snapshot_holds_what_any_node_has_committed(
     cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
 ) -> None:

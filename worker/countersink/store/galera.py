@@ -48,6 +48,7 @@ _ATTEMPTS: Final = 3
 _LOST_RACE: Final = 1213
 _NO_NODE: Final = "-"
 _WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE")
+_DDL: Final = ("CREATE", "ALTER", "DROP")
 _STATUS: Final = (
     "wsrep_ready",
     "wsrep_cluster_status",
@@ -138,7 +139,9 @@ class GaleraSession(Session):
     """A session on a node: what it writes is committed only while that is the writer node.
 
     A statement outside a transaction that writes has one of its own; but for those that hand out
-    values of sequences, where the row itself is what no two nodes can change at once.
+    values of sequences, where the row itself is what no two nodes can change at once. DDL, which no
+    transaction undoes, has one before it and one after it: if the second one fails, it is to be run
+    again on the writer.
 
     Attributes:
         node: the UUID of its node; empty: before the tables are there, nothing is checked.
@@ -157,7 +160,13 @@ class GaleraSession(Session):
         return bool(self.node)
 
     def execute(self, sql: str, args: Sequence[object] | None = None) -> int:
-        if self._begun or not self.node or not sql.lstrip().upper().startswith(_WRITES):
+        verb = sql.lstrip().upper()
+        if self.node and not self._begun and verb.startswith(_DDL):
+            self._check()
+            changed = super().execute(sql, args)
+            self._check()
+            return changed
+        if self._begun or not self.node or not verb.startswith(_WRITES):
             changed = super().execute(sql, args)
             self._written = self._written or changed > 0
             return changed
@@ -168,6 +177,10 @@ class GaleraSession(Session):
                 if error.code != _LOST_RACE:
                     raise
         return self._alone(sql, args)
+
+    def _check(self) -> None:
+        with self.transaction():
+            self._written = True
 
     def _alone(self, sql: str, args: Sequence[object] | None) -> int:
         with self.transaction():
