@@ -113,12 +113,10 @@ class Load:
             self._backfill,
             self._take_numbers,
             self._sell,
-            self._look,
         ):
-            thread = threading.Thread(target=self._run, args=(work,), name=work.__name__)
-            thread.start()
-            self._threads.append(thread)
+            self._start(work)
         self.wait_for_more()
+        self._start(self._look)  # not before: how long the workers took to start is no fault
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -192,6 +190,11 @@ class Load:
         return self._backfill_done.is_set()
 
     # -- what goes on --------------------------------------------------------------------------
+
+    def _start(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._run, args=(work,), name=work.__name__)
+        thread.start()
+        self._threads.append(thread)
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
