@@ -15,16 +15,17 @@ from countersink.cli.servers import Kind
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import connect
-from countersink.store.errors import StoreError, Unavailable
+from countersink.store.errors import Refused, StoreError, Unavailable
 from countersink.store.migrate import migrate
 from countersink.store.verify import open_session, verify
 from tests.reads.support import queue
-from tests.support import group_replication
+from tests.support import group_replication, mysql_router
 from tests.support.failover_load import WORKER, Load, report
 from tests.support.group_replication import GroupMember, ReplicationGroup
+from tests.support.mysql_router import MySQLRouter
 from tests.support.processes import Children
 from tests.support.proxies import Deed, MySQLProxy, Phase
-from tests.support.replication import ask, run
+from tests.support.replication import ask, port_of, run
 from tests.support.traffic import backlog
 from tests.support.waiting import eventually
 
@@ -35,6 +36,7 @@ pytestmark = [
 needs_networks = pytest.mark.skipif(
     not group_replication.can_be_cut(), reason="only root may cut a network"
 )
+needs_router = pytest.mark.skipif(not mysql_router.installed(), reason="MySQL Router is not there")
 OPTIONS = ("--log-bin-trust-function-creators=1",)
 
 
@@ -64,12 +66,12 @@ def networked(servers_directory: Path) -> Iterator[ReplicationGroup]:
 @pytest.fixture
 def start(
     children: Children, redis_client: redis.Redis, redis_url: str, tmp_path: Path
-) -> Iterator[Callable[[ReplicationGroup], Load]]:
-    """Has everything count on a group, until the test is over."""
+) -> Iterator[Callable[[str], Load]]:
+    """Has everything count at a URL, until the test is over."""
     started: list[Load] = []
 
-    def start(group: ReplicationGroup) -> Load:
-        load = Load(children, redis_client, redis_url, group.url(), tmp_path)
+    def start(url: str) -> Load:
+        load = Load(children, redis_client, redis_url, url, tmp_path)
         started.append(load)
         return load.__enter__()
 
@@ -78,7 +80,7 @@ def start(
         load.__exit__()
 
 
-Start = Callable[[ReplicationGroup], Load]
+Start = Callable[[str], Load]
 
 
 def until_it_serves(group: ReplicationGroup, *gone: GroupMember) -> tuple[GroupMember, float]:
@@ -98,7 +100,7 @@ def on_mysql(server_kind: Kind) -> None:
 @pytest.mark.usefixtures("on_mysql")
 def test_the_primary_is_changed(group: ReplicationGroup, start: Start) -> None:
     """A planned switchover; and what `doctor` says of the group."""
-    load = start(group)
+    load = start(group.url())
     second = group.members[1]
     (uuid,) = ask(second, "SELECT @@server_uuid")[0]
     ask(group.primary(), f"SELECT group_replication_set_as_primary('{uuid}')")
@@ -234,7 +236,7 @@ def test_the_primary_is_killed_at_commit(
 
 @pytest.mark.clusters
 def test_the_primary_is_killed(group: ReplicationGroup, start: Start) -> None:
-    load = start(group)
+    load = start(group.url())
     first, began = group.primary(), time.monotonic()
     first.kill()
     _, at = until_it_serves(group, first)
@@ -248,7 +250,7 @@ def test_the_primary_is_killed(group: ReplicationGroup, start: Start) -> None:
 
 @pytest.mark.clusters
 def test_the_primary_is_frozen_and_thawed(group: ReplicationGroup, start: Start) -> None:
-    load = start(group)
+    load = start(group.url())
     first, began = group.primary(), time.monotonic()
     first.freeze()
     second, at = until_it_serves(group, first)
@@ -270,10 +272,68 @@ def test_the_primary_is_cut_off(
     networked: ReplicationGroup, start: Start, clients: bool, deed: str
 ) -> None:
     """Its clients still reach it, or do not."""
-    load = start(networked)
+    load = start(networked.url())
     first, began = networked.primary(), time.monotonic()
     with group_replication.cut_off(first, clients=clients):
         _, at = until_it_serves(networked, first)
         load.wait_for_more()
     networked.wait()
     print(report(deed, at - began, load.finish()))
+
+
+@pytest.mark.clusters
+@needs_router
+def test_the_primary_is_killed_behind_a_router(
+    group: ReplicationGroup, start: Start, servers_directory: Path
+) -> None:
+    """One host in the URL, MySQL Router, whose static route leads to the first member that is
+    there, whether it is the primary or not. Where it leads to a secondary nothing is counted, and
+    nothing lost; it goes on as soon as that one is the primary.
+    """
+    first, second, _ = group.members
+    for member, weight in zip(group.members, (90, 50, 10), strict=True):
+        run(member, f"SET GLOBAL group_replication_member_weight = {weight}")
+    addresses = [member.address for member in group.members]
+    with MySQLRouter(servers_directory / "router", *addresses, login="app:geheim") as router:
+        load = start(router.url)
+        began = time.monotonic()
+        first.kill()
+        primary, at = until_it_serves(group, first)
+        assert primary is second
+        load.wait_for_more()
+        print(report("primary killed behind a router", at - began, load.seen))
+        group.come_back(first)
+        eventually(lambda: leads_to(router, first))
+        ours = connect(router.url)
+        with ours, pytest.raises(Unavailable, match="read-only"):
+            ours.execute("INSERT INTO lease VALUES ('x', '', 1, 0)")
+        (uuid,) = ask(first, "SELECT @@server_uuid")[0]
+        ask(second, f"SELECT group_replication_set_as_primary('{uuid}')")
+        load.wait_for_more()
+        assert group.primary() is first
+        load.finish()
+
+
+def leads_to(router: MySQLRouter, member: GroupMember) -> bool:
+    with connect(router.url, database=False) as session:
+        return port_of(session) == member.port
+
+
+@pytest.mark.clusters
+def test_several_primaries_are_refused(group: ReplicationGroup) -> None:
+    """By a URL of all members and by one of one, on each member; `doctor` says what to do."""
+    ask(group.primary(), "SELECT group_replication_switch_to_multi_primary_mode()")
+    said = r"several primaries: .*group_replication_switch_to_single_primary_mode\(\)"
+    with pytest.raises(Unavailable, match=f"no host takes writes: .*{said}"):
+        connect(group.url())
+    for member in group.members:
+        with pytest.raises(Refused, match=said):
+            connect(group.url(member))
+    for url in (group.url(), group.url(group.members[2])):
+        *_, failed = doctor_mysql.lines(url)
+        assert (failed.check, failed.status) == ("mysql", "fail")
+        assert "several primaries" in failed.found
+        assert failed.advice == "SELECT group_replication_switch_to_single_primary_mode()"
+    ask(group.members[1], "SELECT group_replication_switch_to_single_primary_mode()")
+    connect(group.url()).close()
+    assert doctor(group)["mysql group"][0] == "ok"

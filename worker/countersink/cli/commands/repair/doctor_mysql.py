@@ -73,7 +73,10 @@ def lines(url: str) -> Iterator[Finding]:
     except StoreError as error:
         yield DoctorCheck("mysql").fail(
             str(error),
-            "start the server, or correct COUNTERSINK_MYSQL_URL (host, port, user, password, TLS)",
+            "SELECT group_replication_switch_to_single_primary_mode()"
+            if hosts.SEVERAL_PRIMARIES in str(error)
+            else "start the server, or correct COUNTERSINK_MYSQL_URL (host, port, user, password,"
+            " TLS)",
         )
         return
     with session:
@@ -227,7 +230,7 @@ def _group(session: Session, variables: dict[str, str]) -> Iterator[Finding]:
     """Of a member of Group Replication: lines about its group."""
     if not variables.get("group_replication_group_name"):
         return
-    yield _members(session, variables)
+    yield _members(session)
     check = DoctorCheck("mysql group consistency")
     consistency = variables.get("group_replication_consistency", "")
     if consistency == "EVENTUAL":
@@ -241,7 +244,7 @@ def _group(session: Session, variables: dict[str, str]) -> Iterator[Finding]:
         yield check.ok(f"group_replication_consistency {consistency}")
 
 
-def _members(session: Session, variables: dict[str, str]) -> Finding:
+def _members(session: Session) -> Finding:
     check = DoctorCheck("mysql group")
     try:
         members = session.query(
@@ -252,11 +255,6 @@ def _members(session: Session, variables: dict[str, str]) -> Finding:
         return check.warn(
             f"its members are not known: {error}",
             "GRANT SELECT ON performance_schema.replication_group_members to this user",
-        )
-    if not hosts.is_on(variables.get("group_replication_single_primary_mode", "ON")):
-        return check.fail(
-            "several primaries: row locks do not reach the others, so that counts could be wrong",
-            "SELECT group_replication_switch_to_single_primary_mode()",
         )
     named = ", ".join(f"{where} {state} {role}".rstrip() for where, state, role, _ in members)
     online = sum(state == "ONLINE" for _, state, _, _ in members)
