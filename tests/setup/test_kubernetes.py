@@ -95,9 +95,10 @@ def common_settings() -> dict[str, str]:
 
 
 def environment_of(container: Document) -> dict[str, str]:
-    """All variables of a container."""
+    """All variables of a container, but those that a Secret holds."""
     common = common_settings() if "envFrom" in container else {}
-    return common | {each["name"]: each["value"] for each in container.get("env", [])}
+    given = container.get("env", [])
+    return common | {each["name"]: each["value"] for each in given if "value" in each}
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -169,7 +170,7 @@ def test_kustomize_puts_it_together(layer: str) -> None:
 
 def known_settings() -> set[str]:
     """Every variable that sets something."""
-    found = {"COUNTERSINK_REDIS_URL", "COUNTERSINK_MYSQL_URL", "COUNTERSINK_JOBS_REDIS_URL"}
+    found = {f"COUNTERSINK_{name}_URL" for name in ("REDIS", "MYSQL", "MYSQL_READ", "JOBS_REDIS")}
     for path, command in commands():
         words = "_".join(path[1:]).upper().replace("-", "_")
         for option in settings_of(path, command):
@@ -192,15 +193,33 @@ def test_every_command_is_one() -> None:
     assert ran <= names
 
 
-def test_urls_are_read_from_files_of_a_secret() -> None:
-    secrets = {
+def secrets() -> dict[str, dict[str, str]]:
+    """The keys of each Secret of the example."""
+    return {
         document["metadata"]["name"]: document["stringData"]
         for _, document in documents("example")
         if document["kind"] == "Secret"
     }
+
+
+def test_the_url_of_replicas_is_a_key_that_may_be_missing() -> None:
+    """Of web alone, which is what reads totals."""
+    taken = {
+        (container["args"][0], each["name"]): each["valueFrom"]["secretKeyRef"]
+        for _, container in containers()
+        for each in container["env"]
+        if "valueFrom" in each
+    }
+    assert list(taken) == [("web", "COUNTERSINK_MYSQL_READ_URL")]
+    [key] = taken.values()
+    assert key["optional"] is True
+    assert "://" in secrets()[key["name"]][key["key"]]
+
+
+def test_urls_are_read_from_files_of_a_secret() -> None:
     for workload, container in containers():
         volumes = {each["name"]: each for each in pod_of(workload)["volumes"]}
-        keys = secrets[volumes["urls"]["secret"]["secretName"]]
+        keys = secrets()[volumes["urls"]["secret"]["secretName"]]
         [mounted] = [each for each in container["volumeMounts"] if each["name"] == "urls"]
         for name, value in environment_of(container).items():
             assert "://" not in value
