@@ -1,7 +1,9 @@
 """Galera: one node takes our writes; nothing is committed by locks of a node that does not."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +26,7 @@ from tests.support.replication import run as run_as_root
 from tests.support.waiting import eventually
 
 T = TypeVar("T")
+DOCUMENTED = Path("docs/transactions.md")
 
 pytestmark = pytest.mark.skipif(not installed(), reason="galera-4 or rsync is not installed")
 
@@ -493,6 +496,27 @@ def test_no_transaction_of_an_application_counts_by_settings_that_were_changed_e
         assert raised.value.args[0] == 1213
         until_committed(apps[2], partial(store.increment, apps[2], "sold", "b"))
         assert store.totals.total("sold") == 2
+
+
+def test_applications_count_with_the_rights_that_the_documentation_gives(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+) -> None:
+    rights = "\n".join(re.findall(r"```sql\n(.*?)```", DOCUMENTED.read_text(), re.DOTALL))
+    grants = re.findall(r"^(GRANT .*ON) countersink\.(.*?);", rights, re.MULTILINE)
+    run_as_root(
+        nodes[0],
+        *(f"CREATE USER {user}@'%' IDENTIFIED BY 'geheim'" for user in ("shop", "settings_reader")),
+        *(f"{right} counts.{place}" for right, place in grants),
+    )
+    url = cluster.url().replace("app:", "settings_reader:")
+    app = pymysql.connect(
+        host="127.0.0.1", port=nodes[1].port, user="shop", password="geheim", database="counts"
+    )
+    with Store(url) as store, closing(app):
+        until_committed(app, partial(store.increment, app, "granted", "a"))
+        until_committed(app, partial(store.increment, app, "granted", "b"))
+        until_committed(app, partial(store.delete, app, "granted", "a"))
+        assert store.totals.total("granted") == 1
 
 
 def test_settings_do_not_wait_for_transactions_that_count_other_counters(
