@@ -404,8 +404,31 @@ def test_a_day_that_is_not_rolled_up_has_no_room_for_keys_of_its_month(tables: T
     assert apply(tables, kept, "a", "old") == 1
 
 
+def test_the_row_by_which_makers_of_keys_take_turns_is_held_before_the_rows_that_move(
+    tables: Tables,
+) -> None:
+    with Store(tables.url) as store:
+        store.counters.set("v", keep_days=5, max_keys=3)
+    apply(tables, day_of(40), "a")
+    free_rows = "SELECT slot FROM counter_keys WHERE counter = 'v' FOR UPDATE SKIP LOCKED"
+    free: list[object] = [tables.run(free_rows)]
+
+    def look(_request: Request) -> None:
+        free.append(tables.run(free_rows))
+
+    with MySQLProxy.to(tables.url) as proxy:
+        proxy.when("*", Phase.BEFORE, Deed.PASS, call=look, times=1, where=_is_locking)
+        run(proxy.url(tables.url))
+    assert free == [[(0,)], []]
+
+
 def test_workers_with_a_cap_and_retention_never_wait_in_a_circle(tables: Tables) -> None:
-    """Late events of old keys and of new ones, while their days are rolled up again and again."""
+    """Late events of old keys and of new ones, while their days are rolled up again and again.
+
+    An open snapshot keeps InnoDB from removing the rows that are deleted. Without it two upserts
+    that wait for such rows may deadlock with each other, whatever the order of locks: what each of
+    them asked for becomes a lock of the gap into which the other one inserts.
+    """
     most, own = 4, ("a", "b", "c", "d")
     with Store(tables.url) as store:
         store.counters.set("v", keep_days=5, max_keys=most)
@@ -427,6 +450,7 @@ def test_workers_with_a_cap_and_retention_never_wait_in_a_circle(tables: Tables)
             rows = [(n, "v", name, minute(days[n % 2]), 1) for n, name in enumerate(names * 2)]
             applier.apply([entry(rows)])
 
+    tables.run("START TRANSACTION WITH CONSISTENT SNAPSHOT")
     rolling = threading.Thread(target=roll)
     rolling.start()
     try:
@@ -434,6 +458,7 @@ def test_workers_with_a_cap_and_retention_never_wait_in_a_circle(tables: Tables)
     finally:
         stop.set()
         rolling.join(60)
+    tables.connection.commit()
     assert pauses == []
     totals = tables.totals()
     assert {key: totals["v", key.encode()] for key in own} == dict.fromkeys(own, 2 + 3 * 25 * 2)

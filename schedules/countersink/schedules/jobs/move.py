@@ -9,6 +9,11 @@ without having been added; that the numbers of rows agree is checked all the sam
 The locking read does not wait: a row that somebody holds makes it fail at once, instead of queueing
 workers up behind a transaction that itself waits.
 
+Workers that wait for rows of it may deadlock with each other after the COMMIT, though they lock in
+one order. If InnoDB has purged the rows before they go on, what each of them waited for is by then
+a lock of the gap (as INSERT ... ON DUPLICATE KEY UPDATE has it at READ COMMITTED, too: MySQL's bug
+76927), and they insert into the gaps of one another. One is rolled back, and runs again.
+
 What goes into a month goes there by what the counter was when the pass looked at it. So that is
 looked at again under the share lock of control that applying transactions take as well, before any
 other lock: whoever deletes a counter, or gives it another policy, holds that row alone. If there is
