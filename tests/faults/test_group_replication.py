@@ -4,7 +4,7 @@ on a URL that names all members: nothing is lost, nothing counts twice.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,8 +102,7 @@ def test_the_primary_is_changed(group: ReplicationGroup, start: Start) -> None:
     """A planned switchover; and what `doctor` says of the group."""
     load = start(group.url())
     second = group.members[1]
-    (uuid,) = ask(second, "SELECT @@server_uuid")[0]
-    ask(group.primary(), f"SELECT group_replication_set_as_primary('{uuid}')")
+    make_primary(second)
     load.wait_for_more()
     assert group.primary() is second
     load.finish()
@@ -291,10 +290,7 @@ def test_the_primary_is_killed_behind_a_router(
     nothing lost; it goes on as soon as that one is the primary.
     """
     first, second, _ = group.members
-    for member, weight in zip(group.members, (90, 50, 10), strict=True):
-        run(member, f"SET GLOBAL group_replication_member_weight = {weight}")
-    addresses = [member.address for member in group.members]
-    with MySQLRouter(servers_directory / "router", *addresses, login="app:geheim") as router:
+    with routed(group, servers_directory) as router:
         load = start(router.url)
         began = time.monotonic()
         first.kill()
@@ -307,11 +303,47 @@ def test_the_primary_is_killed_behind_a_router(
         ours = connect(router.url)
         with ours, pytest.raises(Unavailable, match="read-only"):
             ours.execute("INSERT INTO lease VALUES ('x', '', 1, 0)")
-        (uuid,) = ask(first, "SELECT @@server_uuid")[0]
-        ask(second, f"SELECT group_replication_set_as_primary('{uuid}')")
+        make_primary(first)
         load.wait_for_more()
         assert group.primary() is first
         load.finish()
+
+
+@pytest.mark.clusters
+@needs_router
+def test_the_primary_is_frozen_behind_a_router(
+    group: ReplicationGroup, start: Start, servers_directory: Path
+) -> None:
+    """A static route goes on leading to it, so that nothing is counted until an operator has it
+    lead elsewhere; nothing is lost.
+    """
+    first = group.primary()
+    with routed(group, servers_directory) as router:
+        load = start(router.url)
+        first.freeze()
+        until_it_serves(group, first)
+        with pytest.raises(Unavailable, match="timed out"):
+            connect(router.url)
+        first.thaw()
+        group.wait()
+        make_primary(first)
+        load.wait_for_more()
+        load.finish()
+
+
+@contextmanager
+def routed(group: ReplicationGroup, directory: Path) -> Iterator[MySQLRouter]:
+    """A route to the members in their order, which is the one in which they become primaries."""
+    for member, weight in zip(group.members, (90, 50, 10), strict=True):
+        run(member, f"SET GLOBAL group_replication_member_weight = {weight}")
+    addresses = [member.address for member in group.members]
+    with MySQLRouter(directory / "router", *addresses, login="app:geheim") as router:
+        yield router
+
+
+def make_primary(member: GroupMember) -> None:
+    (uuid,) = ask(member, "SELECT @@server_uuid")[0]
+    ask(member, f"SELECT group_replication_set_as_primary('{uuid}')")
 
 
 def leads_to(router: MySQLRouter, member: GroupMember) -> bool:

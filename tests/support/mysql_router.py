@@ -1,6 +1,5 @@
 """MySQL Router in front of servers: one address, which leads to the first of them that is there."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,21 +21,17 @@ class MySQLRouter(PrivateServer):
 
     Args:
         directory: of its files.
-        strategy: ``routing_strategy``.
         destinations: addresses of servers, in the order in which they are tried.
-        login: a URL of what it leads to is ready when this login is let in.
+        login: user and password of its URL; it is ready when the server lets them in.
     """
 
     name = "mysqlrouter"
     port_taken = ("Address already in use",)
 
-    def __init__(
-        self, directory: Path, *destinations: str, login: str, strategy: str = "first-available"
-    ) -> None:
+    def __init__(self, directory: Path, *destinations: str, login: str) -> None:
         super().__init__(directory)
-        self._destinations: Sequence[str] = destinations
+        self._destinations = destinations
         self._login = login
-        self._strategy = strategy
 
     @property
     def url(self) -> str:
@@ -62,7 +57,7 @@ level = INFO
 bind_address = {LOOPBACK}
 bind_port = {self.port}
 destinations = {",".join(self._destinations)}
-routing_strategy = {self._strategy}
+routing_strategy = first-available
 protocol = classic
 client_ssl_mode = PASSTHROUGH
 server_ssl_mode = AS_CLIENT
