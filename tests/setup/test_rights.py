@@ -234,6 +234,20 @@ def test_who_sends_takes_nothing_away(site: Site, user: str, others: list[Comman
                 client.execute_command(*command)
 
 
+def test_who_uses_a_cluster_may_ask_for_its_masters_and_follow_a_slot_that_moves() -> None:
+    acl = (OPS / "redis" / "users.acl").read_text()
+    rights = {
+        user: set(rules.split()) for user, rules in re.findall(r"^user (\w+) (.*)", acl, re.M)
+    }
+    bare = {
+        user
+        for user, rules in rights.items()
+        # By name: ASKING is in @connection since Redis 7 only.
+        if not {"+asking", "+cluster|slots", "+cluster|info"} <= rules
+    }
+    assert bare == {"default", "countersink_admin", "countersink_backup"}
+
+
 def test_nobody_comes_in_without_a_name(site: Site) -> None:
     anonymous = re.sub(r"//[^@]*@", "//", site.redis_url("countersink_app"))
     with (

@@ -1,9 +1,11 @@
 """Redis Cluster: one URL, by which each command finds the master of its key."""
 
 import os
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from redis.crc import key_slot
 from redis.exceptions import ClusterDownError, SlotNotCoveredError
 
 from countersink.cli.servers.base import LOOPBACK, free_port
+from countersink.stream import cluster as cluster_module
 from countersink.stream import names
 from countersink.stream.clock import offset_ms
 from countersink.stream.cluster import ClusterClient
@@ -20,7 +23,7 @@ from countersink.stream.connection import cluster_of, command, connect, mapped, 
 from countersink.stream.errors import StreamMisconfigured, StreamUnavailable, translate
 from countersink.stream.progress import look
 from tests.support.proxies import Deed, Phase, RedisProxy
-from tests.support.redis_cluster import PASSWORD, RedisCluster
+from tests.support.redis_cluster import PASSWORD, ClusterServer, RedisCluster
 from tests.support.waiting import eventually
 
 
@@ -209,6 +212,22 @@ def test_threads_share_a_client(cluster: RedisCluster, client: ClusterClient) ->
     assert [client.get(key) for key in "abc"] == [b"100"] * 3
 
 
+def test_nodes_that_left_are_forgotten(cluster: RedisCluster) -> None:
+    server = cluster.master_of("k")
+    with connected(cluster.url) as client, RedisProxy((LOOPBACK, server.port)) as proxy:
+        with announced(cluster, server, proxy):
+            client.topology(0.0)
+            client.get("k")
+            client.hastily("GET", "k")
+            eventually(lambda: proxy.links == 2)
+        client.topology(0.0)
+        eventually(lambda: proxy.links == 0)
+        proxy.close()
+        assert client.get("k") is None
+        known = {address for address, _ in client._pools._clients}
+        assert (LOOPBACK, proxy.port) not in known | client._answered | client._lost.keys()
+
+
 # ----------------------------------------------------------------------------------- partitions
 
 
@@ -348,25 +367,48 @@ def test_moved_slots_are_followed_and_each_command_is_executed_once(
 
 
 @pytest.mark.clusters
-def test_between_the_moves_of_two_keys_a_script_waits(servers_directory: Path) -> None:
+def test_between_the_moves_of_two_keys_scripts_and_transactions_wait(
+    servers_directory: Path,
+) -> None:
     with (
         RedisCluster(servers_directory, masters=2, replicas=0) as cluster,
         connected(cluster.url) as client,
     ):
         source, target = (shard.master for shard in cluster.shards)
         partition = next(n for n in range(20) if cluster.master_of(n) is source)
-        stream = names.stream_key(partition)
+        stream, applied = (
+            names.stream_key(partition),
+            names.applied_key(names.stream_key(partition)),
+        )
         before = look(client, stream, make=True)
+        whole = client.pipeline(transaction=True)
+
+        def transact() -> list[Any]:
+            with mapped():
+                found: list[Any] = (
+                    whole.xadd(stream, {"a": 1}).xlen(stream).hset(applied, "seen", 1).execute()
+                )
+            return found
+
+        assert transact()[1:] == [1, 1]
         slot = key_slot(stream.encode())
         ids = [cluster.ask(each, "CLUSTER", "MYID").decode() for each in (source, target)]
         cluster.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
         cluster.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
-        migrate = ("MIGRATE", LOOPBACK, target.port, stream, 0, 5000)
-        cluster.ask(source, *migrate, "AUTH", PASSWORD)
+        assert transact()[1:] == [2, 0]  # both keys are where they were
+        migrate = ("MIGRATE", LOOPBACK, target.port)
+        cluster.ask(source, *migrate, stream, 0, 5000, "AUTH", PASSWORD)
         with pytest.raises(StreamUnavailable, match="moving"):
             look(client, stream)
+        with pytest.raises(StreamUnavailable, match="moving"):
+            transact()
+        assert client.xlen(stream) == 2
         assert client.xadd(stream, {"a": 1})  # one key: it is where ASK says
+        cluster.ask(source, *migrate, applied, 0, 5000, "AUTH", PASSWORD)
+        assert transact()[1:] == [4, 0]  # both are where ASK says
+        assert client.xlen(stream) == 4
         cluster.move(slot, slot, source, target)
+        assert transact()[1:] == [5, 0]
         assert look(client, stream).epoch.group == before.epoch.group
 
 
@@ -417,6 +459,51 @@ def test_nodes_that_are_away_or_silent_are_passed_over(cluster: RedisCluster) ->
     finally:
         frozen.thaw()
     eventually(lambda: cluster.is_whole())
+
+
+def test_the_search_for_a_map_ends_however_many_nodes_hang(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "QUESTION_TIMEOUT", 3600.0)  # no node has all of it
+    monkeypatch.setattr(cluster_module, "SEARCH_TIMEOUT", 2.0)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(2)]
+        hang = [f"{LOOPBACK}:{each.getsockname()[1]}" for each in silent]
+        url = cluster.url_for(",".join([*hang, text(cluster.servers[0])]))
+        url += "?socket_timeout=3600&socket_connect_timeout=3600"
+        assert connected(url).topology().masters
+        alone = connected(url.replace(f",{text(cluster.servers[0])}", ""))
+        with pytest.raises(redis.ConnectionError, match="no node of the cluster tells") as said:
+            alone.topology()
+        assert all(each in str(said.value) for each in hang)
+
+
+@pytest.mark.clusters
+def test_a_node_that_is_cut_off_does_not_tell_where_slots_are(servers_directory: Path) -> None:
+    with RedisCluster(servers_directory, replicas=0) as cluster, connected(cluster.url) as client:
+        old, new, other = cluster.servers
+        key = next(f"k{n}" for n in range(99) if cluster.master_of(f"k{n}") is old)
+        assert client.master_of(key) == (LOOPBACK, old.port)
+        cluster.replace(key, new)
+        fresh = connected(cluster.url_for(f"{text(old)},{text(other)}"))
+        assert fresh.incr(key) == 1
+        with pytest.raises(ClusterDownError):
+            client.incr(key)  # it had learnt before
+
+        def reached(server: ClusterServer) -> bool:
+            client.topology(0.0)
+            return bool(client.master_of(key) == (LOOPBACK, server.port))
+
+        assert reached(new)
+        assert client.incr(key) == 2
+        for server in (new, other):
+            server.freeze()
+        assert reached(new)
+        for server in (new, other):
+            server.thaw()
+        cluster.make_anew()  # its epochs are lower
+        eventually(lambda: reached(old))  # those that were silent are asked after a while
+        assert client.incr(key) == 1
 
 
 def test_an_announced_address_that_cannot_be_reached_is_named(cluster: RedisCluster) -> None:

@@ -1,5 +1,6 @@
 """A Redis Cluster of real servers on loopback, which tests kill, freeze, promote and reshard."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,6 +47,14 @@ class ClusterServer(RedisServer):
         self._bus_port = free_port()
         self._certificates = certificates
         self._program = None if program is None else list(program)
+
+    def cut_off(self) -> None:
+        """Start it anew where it and the others do not find each other: it knows what it knew."""
+        self.kill()
+        nodes = self.directory / "nodes.conf"
+        nodes.write_text(re.sub(r"@\d+", f"@{free_port()}", nodes.read_text()))
+        self._bus_port = free_port()
+        self.start()
 
     def _prepare(self) -> None:
         if self._program is None:
@@ -270,6 +279,25 @@ class RedisCluster(ServerFactory[RedisServer]):
                     client.execute_command("CLUSTER", "DELSLOTS", slot)
         return slot
 
+    def replace(self, key: str, successor: RedisServer) -> None:
+        """Cut the master of a key off, and let another master have the key's slot, empty."""
+        old, owner, slot = self.master_of(key), self._id(successor), key_slot(key.encode())
+        old.cut_off()
+        others = [server for server in self.servers if server is not old]
+        self.ask(successor, "CLUSTER", "BUMPEPOCH")
+        for server in others:
+            self.ask(server, "CLUSTER", "SETSLOT", slot, "NODE", owner)
+        eventually(lambda: all(self._sees(server, slot, owner) for server in others))
+        for server, state in (*((server, "ok") for server in others), (old, "fail")):
+            eventually(partial(self._is, server, state))
+
+    def make_anew(self) -> None:
+        """Forget all, and form another cluster of the same servers."""
+        for server in self.servers:
+            self.ask(server, "FLUSHALL")
+            self.ask(server, "CLUSTER", "RESET", "HARD")
+        self._join()
+
     def wait_replicated(self) -> None:
         """Until each replica has all that its master has; nothing must write meanwhile."""
 
@@ -329,6 +357,9 @@ class RedisCluster(ServerFactory[RedisServer]):
             return True
         slots = self.ask(server, "CLUSTER SLOTS")
         return owner.encode() in [each[2][2] for each in slots if each[0] <= slot <= each[1]]
+
+    def _is(self, server: RedisServer, state: str) -> bool:
+        return _pairs(self.ask(server, "CLUSTER INFO"))["cluster_state"] == state
 
     def _knows_all(self, server: RedisServer) -> bool:
         found = _pairs(self.ask(server, "CLUSTER INFO"))

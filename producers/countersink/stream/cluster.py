@@ -1,6 +1,7 @@
 """Redis Cluster: its URLs and their errors, a client that sends each command to the master of its
 key and follows redirections (``REDIRECTIONS``), which masters there are and how long they are
-believed (``TOPOLOGY_S``), and the timeout of questions about them (``QUESTION_TIMEOUT``).
+believed (``TOPOLOGY_S``), and the timeouts of one question about them (``QUESTION_TIMEOUT``) and
+of all (``SEARCH_TIMEOUT``).
 
 :class:`ClusterClient` is a :class:`redis.Redis`, so that whoever has one need not know.
 Connections, pools, pipelines, parsing and hash slots are redis-py's, with a plain client per node.
@@ -15,9 +16,9 @@ named, or a little later to the same one. A command that was not answered is not
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 import redis
@@ -38,12 +39,15 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
+from redis.utils import str_if_bytes
 
 from countersink.stream.errors import StreamMisconfigured
 from countersink.stream.sentinel import split_hosts
 
 QUESTION_TIMEOUT: Final = 1.0
 """Seconds until a node that is asked for the topology counts as gone, and the next one is asked."""
+SEARCH_TIMEOUT: Final = 5.0
+"""Seconds for which nodes are asked, one after the other; many that hang get less each."""
 TOPOLOGY_S: Final = 1.0
 """Seconds for which :meth:`ClusterClient.masters` believes the last answer."""
 DEFAULT_PORT: Final = 6379
@@ -51,6 +55,8 @@ REDIRECTIONS: Final = 16
 """Redirections of one command: more than that are an outage."""
 _LEARN_AGAIN_S: Final = 0.1
 """Seconds between two questions for the topology because of errors."""
+_SILENT_S: Final = 3.0
+"""Seconds for which a node that did not answer is not asked if another one told something."""
 _TRY_AGAIN_S: Final = 0.05
 
 _EXAMPLE: Final = "redis+cluster://redis-1:6379,redis-2:6379,redis-3:6379"
@@ -94,12 +100,15 @@ class Topology:
         slots: by number; None: no master. Entries change where a node says MOVED.
         masters: those with slots, by their lowest one: a promotion leaves the order as it is.
         nodes: all, replicas included.
+        rank: whether the node that told it sees the majority of masters (``cluster_state``), and
+            the highest epoch that it knows: of two topologies the newer one has the higher rank.
         learnt: when, on the monotonic clock.
     """
 
     slots: list[Address | None]
     masters: tuple[Address, ...]
     nodes: tuple[Address, ...]
+    rank: tuple[bool, int]
     learnt: float
 
 
@@ -294,15 +303,22 @@ class ClusterClient(redis.Redis):
             yield from found
 
     def _learn(self) -> Topology:
-        """Ask one node after the other, those that were lost last."""
+        """Ask one node after the other, those that were lost last, until one tells that sees the
+        majority and knows nothing older than what is known: a node that is cut off tells what was.
+        """
         known = self._topology
-        candidates = dict.fromkeys([*(known.nodes if known is not None else ()), *self._hosts])
+        told: list[Topology] = []
         answers: dict[str, str] = {}
         refused: list[redis.RedisError] = []
-        for address in sorted(candidates, key=lambda each: self._lost.get(each, 0.0)):
-            client = self.hasty(address)
+        candidates = dict.fromkeys([*(known.nodes if known is not None else ()), *self._hosts])
+        end = time.monotonic() + SEARCH_TIMEOUT
+        for turn, address in enumerate(sorted(candidates, key=lambda n: self._lost.get(n, 0.0))):
+            now = time.monotonic()
+            if told and now - self._lost.get(address, -_SILENT_S) < _SILENT_S:
+                continue
+            share = (end - now) / (len(candidates) - turn)
             try:
-                reply = client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+                found = self._ask(address, min(QUESTION_TIMEOUT, max(share, _LEARN_AGAIN_S)))
             except (redis.RedisError, OSError) as error:
                 self._lost[address] = time.monotonic()
                 answers[address.text] = str(error)
@@ -313,19 +329,49 @@ class ClusterClient(redis.Redis):
                         ResponseError(f"{address.text} is no node of a cluster: use a redis:// URL")
                     )
                 continue
-            finally:
-                # Not what another thread waits in.
-                client.connection_pool.disconnect(inuse_connections=False)
             self._answered.add(address)
-            found = _topology(reply, address.host)
-            if found.masters:
-                self._lost.pop(address, None)
-                return found
-            answers[address.text] = "knows no master that has slots"
+            if not found.masters:
+                answers[address.text] = "knows no master that has slots"
+                continue
+            self._lost.pop(address, None)
+            told.append(found)
+            if found.rank >= (True, 0 if known is None else known.rank[1]):
+                break
+        if told:
+            best = max(told, key=lambda each: each.rank)
+            # Where most nodes know of nothing newer, it is another cluster than it was.
+            if known is None or best.rank >= known.rank or 2 * len(told) > len(candidates):
+                self._forget_all_but({*best.nodes, *self._hosts})
+                return best
+            return replace(known, learnt=best.learnt)
         if len(refused) == len(answers):
             raise refused[-1]
         said = "; ".join(f"{where}: {answer}" for where, answer in answers.items())
         raise redis.ConnectionError(f"no node of the cluster tells which masters there are: {said}")
+
+    def _ask(self, address: Address, timeout: float) -> Topology:
+        """What one node says of the topology."""
+        client = self._pools.made(address, timeout)
+        execute: Any = client.execute_command  # redis-py leaves this one untyped
+        try:
+            # In this order: the map may be newer than the rank that it gets, and not older.
+            info = str_if_bytes(execute("CLUSTER", "INFO"))
+            return _topology(
+                dict(line.partition(":")[::2] for line in info.split()),
+                execute("CLUSTER", "SLOTS"),
+                address.host,
+            )
+        finally:
+            client.connection_pool.disconnect()
+
+    def _forget_all_but(self, nodes: Set[Address]) -> None:
+        """Hang up on nodes that left the cluster, so that a process that lives long does not
+        collect them.
+        """
+        self._pools.forget_all_but(nodes)
+        for address in {*self._lost, *self._answered} - nodes:
+            self._lost.pop(address, None)
+            self._answered.discard(address)
 
     def _serving(self, slot: int | None) -> Address:
         topology = self.topology()
@@ -393,9 +439,11 @@ class ClusterPipeline(Pipeline):
             raise ClusterCrossSlotError("a transaction has keys of several hash slots")
 
         def send(node: redis.Redis, asking: bool) -> list[Any]:
-            if asking:  # nothing was executed; the slot has moved in a moment
-                raise TryAgainError("the slot is moving")
             pipe: Any = node.pipeline(transaction=True)
+            if asking:
+                # Before MULTI it holds until EXEC has been answered. The pipeline keeps the
+                # connection. Where keys are missing EXEC executes nothing and says TRYAGAIN.
+                pipe.immediate_execute_command("ASKING")
             for args, options in commands:
                 pipe.execute_command(*args, **options)
             replies: list[Any] = pipe.execute(raise_on_error=False)
@@ -453,13 +501,25 @@ class _NodePools(ConnectionPool):
         found = self._clients.get((address, timeout))
         if found is not None:
             return found
+        return self._clients.setdefault(  # of two threads' one remains
+            (address, timeout), self.made(address, timeout)
+        )
+
+    def made(self, address: Address, timeout: float | None) -> redis.Redis:
+        """A client of one node that is the caller's own."""
         options = dict(self._options, host=address.host, port=address.port)
         if timeout is not None:
             for name in ("socket_timeout", "socket_connect_timeout"):
                 options[name] = min(options[name] or timeout, timeout)
         made = redis.Redis(connection_pool=ConnectionPool(**options))
         made.auto_close_connection_pool = True
-        return self._clients.setdefault((address, timeout), made)  # of two threads' one remains
+        return made
+
+    def forget_all_but(self, nodes: Set[Address]) -> None:
+        """Hang up on the other ones, except where another thread waits for a reply."""
+        for key in list(self._clients):
+            if key[0] not in nodes and (client := self._clients.pop(key, None)) is not None:
+                client.connection_pool.disconnect(inuse_connections=False)
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Hang up, also where another thread waits for a reply."""
@@ -490,8 +550,8 @@ def cluster_client(rest: str, options: Mapping[str, Any], *, tls: bool) -> Clust
     return ClusterClient(parts.addresses, {**options, **given}, tls=tls)
 
 
-def _topology(reply: Any, host: str) -> Topology:
-    """What ``host`` answered to CLUSTER SLOTS."""
+def _topology(info: Mapping[str, str], reply: Any, host: str) -> Topology:
+    """What ``host`` answered to CLUSTER INFO and CLUSTER SLOTS."""
     slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     masters: dict[Address, int] = {}
     nodes: dict[Address, None] = {}
@@ -501,4 +561,5 @@ def _topology(reply: Any, host: str) -> Topology:
         masters.setdefault(master, first)
         nodes |= dict.fromkeys((master, *(Address(*each) for each in servers["replicas"])))
         slots[first : last + 1] = [master] * (last + 1 - first)
-    return Topology(slots, tuple(masters), tuple(nodes), time.monotonic())
+    rank = info["cluster_state"] == "ok", int(info["cluster_current_epoch"])
+    return Topology(slots, tuple(masters), tuple(nodes), rank, time.monotonic())

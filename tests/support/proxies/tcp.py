@@ -174,6 +174,12 @@ class Proxy:
         for rule in gone:
             rule.release.set()
 
+    @property
+    def links(self) -> int:
+        """How many connections there are."""
+        with self._lock:
+            return len(self._links)
+
     def cut_all(self) -> None:
         """Close every connection there is; new ones are accepted."""
         with self._lock:

@@ -56,7 +56,11 @@ _NEEDED: Final[tuple[tuple[str, ...], ...]] = (
     ("TIME",),
 )
 """What producers, workers and this command send."""
-_OF_CLUSTERS: Final[tuple[tuple[str, ...], ...]] = (("CLUSTER", "SLOTS"), ("ASKING",))
+_OF_CLUSTERS: Final[tuple[tuple[str, ...], ...]] = (
+    ("CLUSTER", "SLOTS"),
+    ("CLUSTER", "INFO"),
+    ("ASKING",),
+)
 """What they send to a cluster, too."""
 
 
@@ -372,7 +376,8 @@ def _rights(client: redis.Redis, commands: Sequence[tuple[str, ...]] = _NEEDED) 
     if refused:
         return check.fail(
             f"{len(refused)} of {len(commands)} commands are refused: {refused[0]}",
-            f"ACL SETUSER {user} ~*countersink:* +@all -@dangerous +info +cluster|slots",
+            f"ACL SETUSER {user} ~*countersink:* +@all -@dangerous +info +cluster|slots"
+            " +cluster|info",
         )
     return check.ok(f"user {user} may do what is needed")
 
