@@ -273,10 +273,15 @@ class RedisCluster(ServerFactory[RedisServer]):
     def uncover(self, key: str | int) -> int:
         """Take the slot of a key away from its master, so that nobody has it; returns it."""
         slot = key_slot((stream_key(key) if isinstance(key, int) else key).encode())
+        owner = self.master_of(key)
         for server in self.servers:
-            if self._is_master(server):
-                with self.client(server) as client:
-                    client.execute_command("CLUSTER", "DELSLOTS", slot)
+            if server is not owner and self._is_master(server):
+                with self.client(server) as client, client.pipeline() as whole:
+                    whole.execute_command("CLUSTER", "DELSLOTS", slot)
+                    # What the owner has told, and is still under way, gives nothing back to it.
+                    whole.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self._id(owner))
+                    whole.execute()
+        self.ask(owner, "CLUSTER", "DELSLOTS", slot)
         return slot
 
     def replace(self, key: str, successor: RedisServer) -> None:
