@@ -28,22 +28,26 @@ class Tables:
 
     def plant(self, rows: Iterable[Slotted]) -> None:
         """Insert slot rows, and book them in the ledger as their writers would have done."""
+        planted = list(rows)
+        posts: dict[bool, dict[tuple[object, ...], list[int]]] = {False: {}, True: {}}
+        for counter, bucket, key, slot, amount in planted:
+            app = 256 <= slot <= 511 or slot >= 1024
+            place = (counter, bucket, slot) if app else (counter, slot)
+            sums = posts[app].setdefault(place, [0, 0, 0])
+            for n, each in enumerate((amount, *checks(bucket, key, amount))):
+                sums[n] += each
         with self.connection.cursor() as cursor:
             self.connection.begin()
-            for counter, bucket, key, slot, amount in rows:
-                cursor.execute(
-                    "INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)",
-                    (counter, bucket, key, slot, amount),
-                )
-                checksum, moment = checks(bucket, key, amount)
-                app = 256 <= slot <= 511 or slot >= 1024
-                where = "app_ledger (counter, bucket," if app else "counter_ledger (counter,"
-                cursor.execute(
-                    f"INSERT INTO {where} slot, amount, checksum, moment)"
-                    f" VALUES (%s, {'%s, ' if app else ''}%s, %s, %s, %s)"
-                    " ON DUPLICATE KEY UPDATE amount = amount + %s, checksum = checksum + %s,"
-                    " moment = moment + %s",
-                    (counter, *((bucket,) if app else ()), slot) + (amount, checksum, moment) * 2,
+            cursor.executemany("INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)", planted)
+            for app, sums_of in posts.items():
+                into, more = ("app_ledger (counter, bucket,", "%s, ") if app else (
+                    "counter_ledger (counter,", "")  # fmt: skip
+                cursor.executemany(
+                    f"INSERT INTO {into} slot, amount, checksum, moment)"
+                    f" VALUES ({more}%s, %s, %s, %s, %s)"
+                    " ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount),"
+                    " checksum = checksum + VALUES(checksum), moment = moment + VALUES(moment)",
+                    [(*place, *sums) for place, sums in sums_of.items()],
                 )
             self.connection.commit()
 
