@@ -5,6 +5,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -204,11 +205,8 @@ def test_threads_share_a_client(cluster: RedisCluster, client: ClusterClient) ->
             for _ in range(50):
                 fresh.incr(key)
 
-        threads = [threading.Thread(target=add, args=(key,)) for key in "aabbcc"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(add, "aabbcc"))  # raises what one of them does
     assert [client.get(key) for key in "abc"] == [b"100"] * 3
 
 
