@@ -12,7 +12,7 @@ import pytest
 
 from countersink.cli.app import GROUPS, app
 from countersink.cli.entry import SERVER_MODULES
-from countersink.cli.errors import remember_password, scrub
+from countersink.cli.errors import remember_url, scrub
 from tests.cli.command import Servers, call, countersink, environment, one_sentence
 from tests.producers.tailing import write
 from tests.support.processes import COUNTERSINK
@@ -230,13 +230,13 @@ def test_debug_shows_the_traceback_without_the_password(hosts: str) -> None:
 
 @pytest.mark.parametrize("hosts", ["db1", "[::1]:1", "db1,[::1]:1,db2", "[::1]:1,db2"])
 def test_the_password_of_a_url_is_in_no_message(hosts: str) -> None:
-    remember_password(f"mysql://user:in%23visible@{hosts}/x")
+    remember_url(f"mysql://user:in%23visible@{hosts}/x")
     assert scrub(f"mysql://user:other@{hosts}/x") == f"mysql://user:***@{hosts}/x"
     assert scrub("said in#visible, in%23visible") == "said ***, ***"
 
 
 def test_a_password_where_the_port_stands_is_in_no_message() -> None:
-    remember_password("redis://:un%23seen/0")
+    remember_url("redis://:un%23seen/0")
     assert scrub("Port could not be cast: un%23seen, un#seen") == "Port could not be cast: ***, ***"
 
 

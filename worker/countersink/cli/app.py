@@ -180,7 +180,7 @@ def run(args: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A key that the terminal's encoding lacks is shown escaped, not as an error.
             stream.reconfigure(errors="backslashreplace")
-    errors.forget_passwords()
+    errors.forget_urls()
     try:
         result = app.main(args=args, prog_name="countersink", standalone_mode=False)
         sys.stdout.flush()

@@ -176,30 +176,38 @@ def values_checked() -> Iterator[None]:
         raise Misuse(str(error)) from error
 
 
-_passwords: Final[set[str]] = set()
+_urls: Final[set[str]] = set()
 
 
-def remember_password(url: str) -> None:
-    """Note the passwords in ``url``, as written and unquoted, for :func:`scrub`."""
-    found = [url[begin:end] for begin, end in passwords(url)]
-    # A very short one would blank out innocent text; its URL is caught by its form.
-    for secret in {*found, *map(unquote, found), *map(unquote_plus, found)}:
-        if len(secret) >= 4:
-            _passwords.add(secret)
+def remember_url(url: str) -> None:
+    """Note a URL of this run, for :func:`scrub`."""
+    _urls.add(url)
 
 
-def forget_passwords() -> None:
-    """Know no password any more: another run begins in this process."""
-    _passwords.clear()
+def forget_urls() -> None:
+    """Know no URL any more: another run begins in this process."""
+    _urls.clear()
 
 
 def scrub(text: str) -> str:
     """``text`` without any password of this run, and without any in a URL."""
     text = re.sub(r"(://[^:/@\s'\"]*:)[^@\s'\"]+@", r"\1***@", text)
     text = re.sub(r"(?i)(password=)[^&\s'\"]+", r"\1***", text)
-    for secret in _passwords:
+    for secret in _passwords():
         text = text.replace(secret, "***")
     return text
+
+
+def _passwords() -> Iterator[str]:
+    """Those in the URLs of this run, as written and unquoted."""
+    for url in _urls:
+        found = [url[begin:end] for begin, end in passwords(url)]
+        # A very short one would blank out innocent text; its URL is caught by its form.
+        yield from (
+            secret
+            for secret in {*found, *map(unquote, found), *map(unquote_plus, found)}
+            if len(secret) >= 4
+        )
 
 
 def _usage(error: click.UsageError) -> str:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from countersink.cli.errors import Misuse, remember_password
+from countersink.cli.errors import Misuse, remember_url
 from countersink.runtime import limits
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class SharedSetting(Setting):
         """click's; the password of the URL is noted so that no message can show it."""
         found = super().process_value(ctx, value)
         if isinstance(found, str):
-            remember_password(found)
+            remember_url(found)
         return found
 
 

@@ -424,7 +424,8 @@ def _log_in(
             found = _ask(cursor, *_ASKED, *(hosts.READ_ONLY if to_write else ()))
             if to_write and (why_not := hosts.why_not(found, partial(_rows, cursor))):
                 raise Unavailable(why_not)
-            if database and not to_read and hosts.has_several_primaries(found):
+            clustered = any(found.get(name, alone) != alone for name, alone in hosts.ALONE.items())
+            if clustered and database and not to_read and hosts.has_several_primaries(found):
                 raise Refused(hosts.SEVERAL_PRIMARIES)
             dialect = parse_version(found.get("version", ""))
             cursor.execute(_pin(found), pinned)
@@ -443,7 +444,7 @@ def _log_in(
     driver._read_timeout = driver._write_timeout = read_timeout
     server = (found.get("hostname", ""), found.get("port", ""))
     of = connection, dialect, packet, _SNAPSHOT_ISOLATION in found, settings, server
-    if not hosts.is_galera(found):
+    if not clustered or not hosts.is_galera(found):
         return Session(*of)
     from countersink.store import galera  # noqa: PLC0415  # only where it is needed
 

@@ -51,6 +51,8 @@ GALERA: Final = ("wsrep_on", "wsrep_provider")
 """Variables by which a node of Galera is known."""
 GROUP: Final = ("group_replication_group_name", "group_replication_single_primary_mode")
 """Variables by which a member of a group is known, and whether all members of it take writes."""
+ALONE: Final = {"wsrep_on": "OFF", "group_replication_group_name": ""}
+"""What servers say that are in no cluster, where they have these variables."""
 VARIABLES: Final = (*READ_ONLY, *GALERA, *GROUP)
 """Variables of the server that :func:`why_not` looks at; it need not have them all."""
 _MEMBERS: Final = (

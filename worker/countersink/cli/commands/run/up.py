@@ -19,7 +19,7 @@ from typing import Final, Protocol, Self
 import click
 
 from countersink.cli import settings
-from countersink.cli.errors import Failure, ServerError, remember_password, scrub
+from countersink.cli.errors import Failure, ServerError, remember_url, scrub
 from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.cli.servers.base import (
     LOOPBACK,
@@ -144,7 +144,7 @@ def _run(
     if stop.next(0):
         return
     for url in ours.values():
-        remember_password(url)
+        remember_url(url)
     for applied in migrate(mysql_url):
         _say(f"applied {applied}")
     if stop.next(0):
