@@ -2,8 +2,10 @@
 do not notice, entries go to the masters that serve, and each increment is stored once by its id.
 """
 
+import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -15,13 +17,20 @@ from redis.crc import key_slot
 from countersink.cli.commands.count.increment import send_one
 from countersink.cli.errors import Failure
 from countersink.producers import Producer
+from countersink.producers.access_log import Parser
+from countersink.producers.access_log.lines import Hits, Summary
+from countersink.producers.access_log.position import Ledger
+from countersink.producers.access_log.sender import LogSender
+from countersink.producers.access_log.tail import tail_pipe
 from countersink.producers.spool.replay import replay
+from countersink.runtime.process import Stop
 from countersink.stream import names
 from countersink.stream.connection import connect
-from countersink.stream.errors import StreamError
+from countersink.stream.errors import StreamError, StreamRefused
 from countersink.stream.names import used_partitions
 from tests.producers.helpers import Entry, distinct, entries, run_script
-from tests.producers.tailing import Tailing, counted, write
+from tests.producers.tailing import COUNTER as PAGE_VIEWS
+from tests.producers.tailing import Recorder, Tailing, counted, line, write
 from tests.support.processes import Children
 from tests.support.redis_cluster import ClusterServer, RedisCluster, Shard
 from tests.support.waiting import eventually
@@ -114,6 +123,43 @@ def alone(servers_directory: Path) -> Iterator[RedisCluster]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """The same, for tests whose troubles end."""
+    with RedisCluster(tmp_path_factory.mktemp("cluster"), replicas=0) as made:
+        yield made
+
+
+@pytest.fixture
+def shared(lasting: RedisCluster) -> Iterator[RedisCluster]:
+    """It, empty, with a user ``app`` who may do all."""
+    for server in lasting.servers:
+        lasting.ask(server, "FLUSHALL")
+        allow(lasting, server)
+    yield lasting
+    for server in lasting.servers:
+        server.thaw()
+        lasting.ask(server, "CONFIG", "SET", "maxmemory", 0)
+
+
+def allow(cluster: RedisCluster, server: ClusterServer) -> None:
+    cluster.ask(server, "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all")
+
+
+def app_url(cluster: RedisCluster) -> str:
+    return f"redis+cluster://app:secret@{cluster.hosts}"
+
+
+def refuse(cluster: RedisCluster, server: ClusterServer, how: str) -> None:
+    """Let a server take no entries, for a reason that stays; it answers all the same."""
+    commands: dict[str, tuple[str | int, ...]] = {
+        "NOPERM": ("ACL", "SETUSER", "app", "-xadd"),
+        "WRONGPASS": ("ACL", "DELUSER", "app"),
+        "OOM": ("CONFIG", "SET", "maxmemory", 1),
+    }
+    cluster.ask(server, *commands[how])
+
+
 @pytest.fixture
 def replicated(servers_directory: Path) -> Iterator[RedisCluster]:
     """Three masters with a replica each."""
@@ -154,6 +200,170 @@ def test_the_death_of_a_master_holds_up_nobody(alone: RedisCluster, short_absenc
             scene.settle()
             assert client.xlen(names.stream_key(home)) > before
         scene.check()
+
+
+@pytest.mark.parametrize("how", ["NOPERM", "WRONGPASS", "OOM"])
+def test_where_a_master_refuses_others_take_it(
+    shared: RedisCluster, tmp_path: Path, how: str
+) -> None:
+    """If all refuse it is as with one Redis: rows wait, and are counted once somebody acted."""
+    url = app_url(shared)
+    with (
+        Producer(url, spool=tmp_path / "spool", **QUICK) as producer,  # type: ignore[arg-type]
+        connect(shared.url) as client,
+    ):
+        scene = Scene(shared, producer)
+        scene.count()
+        scene.settle()
+        refuse(shared, scene.shard.master, how)
+        scene.count()
+        eventually(lambda: increments(client) == scene.given)
+        for server in shared.servers:
+            refuse(shared, server, how)
+        scene.count()
+        assert producer.flush(60)
+        assert (producer.stats().spooled > 0, producer.stats().dropped) == (True, 0)
+        assert not producer.stats().connected
+        assert "\n" not in str(producer.stats().last_error)
+        assert increments(client) == scene.given - 1000
+        for server in shared.servers:
+            shared.ask(server, "CONFIG", "SET", "maxmemory", 0)
+            allow(shared, server)
+        eventually(lambda: increments(client) == scene.given, 30)
+
+
+@pytest.mark.parametrize("how", ["NOPERM", "WRONGPASS", "OOM"])
+def test_commands_go_past_masters_that_refuse(
+    shared: RedisCluster, tmp_path: Path, how: str
+) -> None:
+    left_behind(tmp_path, 3000)
+    url = app_url(shared)
+    first, *others = (shard.master for shard in shared.shards)
+    for server in others:
+        refuse(shared, server, how)
+    for _ in range(6):  # each chooses at random
+        send_one(url, COUNTER, "k", 1, None)
+    with connect(url) as client:
+        for _ in range(3):
+            assert replay(tmp_path, client).entries >= 0
+    with connect(shared.url) as client:
+        assert increments(client) == 3006
+    refuse(shared, first, how)
+    with pytest.raises(Failure if how == "OOM" else StreamRefused) as caught:
+        send_one(url, COUNTER, "k", 1, None)
+    assert "\n" not in str(caught.value)
+    left_behind(tmp_path, 10)
+    with connect(url) as client, pytest.raises(StreamError):
+        replay(tmp_path, client)
+    for server in shared.servers:
+        shared.ask(server, "CONFIG", "SET", "maxmemory", 0)
+        allow(shared, server)
+    with connect(url) as client:
+        assert replay(tmp_path, client).increments == 10
+        assert increments(client) == 3016
+
+
+def left_behind(spool: Path, number: int) -> None:
+    """Fill a spool, as a process that ended without Redis does."""
+    with Producer("redis://127.0.0.1:1/0", spool=spool, flush_interval=0.02) as producer:
+        for each in range(number):
+            producer.increment(COUNTER, str(each % 100))
+        assert producer.flush(10)
+
+
+@pytest.mark.clusters
+@pytest.mark.timeout(120)
+def test_a_replay_goes_past_however_many_masters_that_hang(
+    servers_directory: Path, tmp_path: Path, short_absence: None
+) -> None:
+    left_behind(tmp_path, 3000)
+    with RedisCluster(servers_directory, masters=8, replicas=0) as cluster:
+        for server in cluster.servers:  # as long as none is known to be dead
+            cluster.ask(server, "CONFIG", "SET", "cluster-node-timeout", 600_000)
+        serving = cluster.master_of(9)
+        for server in cluster.servers:
+            if server is not serving:
+                server.freeze()
+        url = cluster.url + "?socket_timeout=0.5"
+        with connect(url) as client:
+            assert replay(tmp_path, client).increments == 3000
+            send_one(url, COUNTER, "k", 1, None)
+        for server in cluster.servers:
+            server.thaw()
+        with connect(cluster.url) as client:
+            eventually(lambda: readable(client), 30)
+            assert increments(client) == 3001
+
+
+@contextmanager
+def piped(client: redis.Redis) -> Iterator[tuple[int, Recorder]]:
+    """A tail that reads a pipe: what to write to, and what it told."""
+    read, write_end = os.pipe()
+    told = Recorder()
+    sender = LogSender(client, counter=PAGE_VIEWS, full=1_000_000, notice=told.notice, stop=Stop())
+    hits = Hits(Parser("path"), told, Summary())
+    failures: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            tail_pipe(sender, read, hits, name="-")
+        except BaseException as error:
+            failures.append(error)
+
+    thread = Thread(target=body)
+    thread.start()
+    try:
+        yield write_end, told
+    finally:
+        os.close(write_end)
+        thread.join(30)
+    os.close(read)
+    assert not thread.is_alive()
+    assert failures == []
+
+
+@pytest.mark.parametrize("how", ["NOPERM", "freeze"])
+def test_a_tail_of_a_pipe_goes_to_another_master(shared: RedisCluster, how: str) -> None:
+    url = app_url(shared) + "?socket_timeout=0.5"
+    with connect(url) as client, connect(shared.url) as looking:
+        with piped(client) as (write_end, told):
+
+            def sent(path: str) -> None:
+                os.write(write_end, line(path) + b"\n")
+                eventually(lambda: counted(looking)[path] == 1)
+
+            sent("/a")
+            home = next(n for n in range(12) if looking.exists(names.stream_key(n)))
+            master = shared.master_of(home)
+            master.freeze() if how == "freeze" else refuse(shared, master, how)
+            os.write(write_end, line("/b") + b"\n")
+            others = [n for n in range(12) if shared.shard_of(n).master is not master]
+            eventually(lambda: any(looking.exists(names.stream_key(n)) for n in others))
+            master.thaw()
+            allow(shared, master)
+            eventually(shared.is_whole)
+            sent("/c")
+        assert counted(looking) == {"/a": 1, "/b": 1, "/c": 1}
+        assert told.notices == []
+
+
+def test_the_place_of_a_position_does_not_depend_on_where_slots_lie(
+    servers_directory: Path,
+) -> None:
+    """So two tails that begin while slots move meet, and one of them is refused."""
+    with (
+        RedisCluster(servers_directory, masters=2, replicas=0) as cluster,
+        connect(cluster.url) as client,
+    ):
+
+        def places() -> list[int]:
+            return [Ledger(client, f"log {number}").partition for number in range(30)]
+
+        before = places()
+        partition = next(n for n in range(8) if cluster.shard_of(n) is cluster.shards[0])
+        slot = key_slot(names.stream_key(partition).encode())
+        cluster.move(slot, slot, *(shard.master for shard in cluster.shards))
+        assert places() == before
 
 
 @pytest.mark.clusters

@@ -234,13 +234,13 @@ def test_four_partitions_per_master_and_a_share_of_each_for_every_master(
 ) -> None:
     assert names.masters(client) == [text(shard.master) for shard in cluster.shards]
     assert names.partitions(client) == 12
-    chosen = [names.choose_partition(client, number / 900) for number in range(900)]
+    chosen = [names.choose_partition(client, number / 900, 12) for number in range(900)]
     per_master = Counter(names.master_of(client, partition) for partition in chosen)
     assert set(per_master.values()) == {300}
     for partition in range(12):
         assert names.master_of(client, partition) == text(cluster.master_of(partition))
     away = text(cluster.shards[1].master)
-    others = [names.choose_partition(client, n / 900, away={away}) for n in range(900)]
+    others = [names.choose_partition(client, n / 900, 12, away={away}) for n in range(900)]
     per_master = Counter(names.master_of(client, partition) for partition in others)
     assert set(per_master.values()) == {450}
     moved = [one for one, other in zip(chosen, others, strict=True) if one != other]

@@ -1,6 +1,7 @@
 """A producer's connection to Redis: pauses before it is tried again, when a stream that is too long
 holds entries back, log lines about that, and whether stored entries were applied (``Trail``); where
-entries go while a master of a cluster is away: ``PartitionRoute`` in ``stream/names.py``."""
+entries go while a master of a cluster does not take them: ``PartitionRoute`` in
+``stream/names.py``."""
 
 import logging
 import random
@@ -21,7 +22,6 @@ from countersink.stream.connection import cluster_of, connect, mapped
 from countersink.stream.errors import (
     StreamError,
     StreamMisconfigured,
-    StreamUnavailable,
     translate,
 )
 from countersink.stream.names import PartitionRoute, note_use, stream_key
@@ -170,12 +170,7 @@ class RedisLink:
         self.failures += 1
         self.last_error = str(error)
         client = self._client
-        if (
-            client is not None
-            and isinstance(error, StreamUnavailable)
-            and not self._aborted
-            and self._route.leave(client)
-        ):
+        if client is not None and not self._aborted and self._route.leave(client, error) is None:
             # A cluster's client: it knows which masters are there.
             self.connected = self.held_back = False
             self._not_before = 0.0

@@ -34,11 +34,10 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from hashlib import sha256
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis
 
-from countersink.stream.clock import RedisClock
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.errors import (
     StreamError,
@@ -62,6 +61,8 @@ PARTITIONS_USED_KEY: Final = "countersink:partitions:used"
 WORKER_KEY_PREFIX: Final = "countersink:worker:"
 PROCESS_KEY_PREFIX: Final = "countersink:process:"
 _EVENTS: Final = ":events"
+
+T = TypeVar("T")
 
 
 def stream_key(partition: int) -> str:
@@ -134,7 +135,7 @@ def set_partitions(client: redis.Redis, number: int) -> None:
 
 
 def choose_partition(
-    client: redis.Redis, share: float | None = None, *, away: Collection[str] = ()
+    client: redis.Redis, share: float, number: int, *, away: Collection[str] = ()
 ) -> int:
     """The partition that a sender sends to.
 
@@ -144,15 +145,14 @@ def choose_partition(
     Args:
         client: from :func:`countersink.stream.connection.connect`.
         share: from 0 up to 1, without it; the same share is the same partition as long as their
-            number stays, and where they lie. Default: at random.
+            number stays, and where they lie.
+        number: of :func:`partitions`.
         away: masters of a cluster, as of :func:`master_of`, that are not wanted if there are
             others.
 
     Raises:
-        StreamMisconfigured, StreamUnavailable: see :func:`partitions`.
+        StreamError: no node of a cluster tells where they lie.
     """
-    share = SystemRandom().random() if share is None else share
-    number = partitions(client)
     cluster = cluster_of(client)
     if cluster is None:
         return int(share * number)
@@ -288,7 +288,7 @@ def stream_keys(client: redis.Redis) -> list[str]:
 
 class PartitionRoute:
     """Which partition a sender sends to: the one of its share; of a cluster, while the master of
-    that does not serve, one on another master.
+    that is away or refuses, one on another master.
 
     Entries go there with the same bytes and ids, so that one that the first master had stored as
     well is counted once.
@@ -305,7 +305,7 @@ class PartitionRoute:
         self.partition = 0
         self._share = SystemRandom().random() if share is None else share
         self._master: str | None = None
-        self._left: dict[str, float] = {}  # masters, and when each was found not to serve
+        self._left: dict[str, tuple[float, StreamError]] = {}  # masters: when, and why
         self._found = False
         self._home_at = float("inf")
 
@@ -321,24 +321,26 @@ class PartitionRoute:
             StreamError: Redis did not do its part.
         """
         if not self._found:
-            self.partition, self._master = self._chosen(client)
+            self._forget()
+            self.partition, self._master = self._chosen(client, partitions(client))
         self._found = False
 
-    def start(self, client: redis.Redis, clock: RedisClock) -> None:
-        """Choose a partition that can be sent to, and learn the clock of its Redis.
+    def reach(self, client: redis.Redis, work: Callable[[], T]) -> T:
+        """What ``work`` returns, which goes to the partition: where it fails it is called again,
+        with a partition on each other master.
 
         Raises:
-            StreamError: Redis did not do its part; of a cluster, no master did.
+            StreamError: Redis did not do its part; of a cluster, no master did, see :meth:`leave`.
         """
         while True:
-            self.find(client)
             try:
-                clock.learn(client, self.stream)
-            except StreamUnavailable:
-                if not self.leave(client):
-                    raise
+                done = work()
+            except StreamError as error:
+                if (lasting := self.leave(client, error)) is not None:
+                    raise lasting  # noqa: B904 (it has its own cause)
             else:
-                return
+                self.arrived(client)
+                return done
 
     def arrived(self, client: redis.Redis) -> None:
         """What was sent has arrived; a cluster may have promoted another master meanwhile."""
@@ -346,21 +348,40 @@ class PartitionRoute:
             with suppress(StreamError):
                 self._master = master_of(client, self.partition)
 
-    def leave(self, client: redis.Redis) -> bool:
-        """The partition cannot be sent to: whether there is one on another master to go to."""
-        if self._master is None:
-            return False
-        self._left[self._master] = time.monotonic()
-        self._home_at = time.monotonic() + RETURN_SECONDS
+    def leave(self, client: redis.Redis, error: StreamError) -> StreamError | None:
+        """The partition cannot be sent to because of ``error``: choose one on another master that
+        answers.
+
+        Returns:
+            None if there is one, else what to say: ``error``; if that is a refusal, for which a
+            person has to act, rather why a master is away, which may come back.
+        """
+        if cluster_of(client) is None:
+            return error
+        self._forget()
+        reason = error
         try:
-            self.partition, self._master = self._chosen(client)
+            number = partitions(client)
+            # What this search has left stays left until its end, however many masters hang.
+            while True:
+                if self._master is not None:
+                    self._left[self._master] = time.monotonic(), reason
+                self.partition, self._master = self._chosen(client, number)
+                if self._master is None or self._master in self._left:
+                    break
+                try:
+                    _ask(client, self.partition)
+                except StreamError as found:
+                    reason = found
+                else:
+                    self._home_at = time.monotonic() + RETURN_SECONDS
+                    self._found = True
+                    return None
         except StreamError:
-            return False
-        if self._master in self._left:
-            self._left.clear()  # all of them are away: begin anew, after a pause
-            return False
-        self._found = True
-        return True
+            return error
+        reasons = [error, *(why for _, why in self._left.values())]
+        self._left.clear()  # none serves: begin anew, after a pause
+        return next((why for why in reasons if isinstance(why, StreamUnavailable)), error)
 
     def return_home(self, client: redis.Redis) -> bool:
         """Go back to the share's own partition where the time has come and its master serves;
@@ -370,17 +391,15 @@ class PartitionRoute:
         if now < self._home_at:
             return False
         self._home_at = now + RETURN_SECONDS
-        if (cluster := cluster_of(client)) is None:
-            return False
+        self._forget()
         master: str | None = None
         try:
-            home, master = self._chosen(client)
+            home, master = self._chosen(client, partitions(client))
             if home != self.partition:
-                with mapped(), cluster.asked_for(stream_key(home), hasty=True) as node:
-                    node.xlen(stream_key(home))
-        except StreamError:
+                _ask(client, home)
+        except StreamError as error:
             if master is not None and master != self._master:
-                self._left[master] = now
+                self._left[master] = now, error
             return False
         if not self._left:
             self._home_at = float("inf")
@@ -388,9 +407,23 @@ class PartitionRoute:
         self.partition, self._master = home, master
         return moved
 
-    def _chosen(self, client: redis.Redis) -> tuple[int, str | None]:
+    def _forget(self) -> None:
+        """Forget masters that were left long ago."""
+        since = time.monotonic() - RETURN_SECONDS
+        self._left = {each: left for each, left in self._left.items() if left[0] > since}
+
+    def _chosen(self, client: redis.Redis, number: int) -> tuple[int, str | None]:
         """The partition of the share, and its master; none of the masters that were left lately."""
-        now = time.monotonic()
-        self._left = {each: at for each, at in self._left.items() if now - at < RETURN_SECONDS}
-        partition = choose_partition(client, self._share, away=self._left)
+        partition = choose_partition(client, self._share, number, away=self._left)
         return partition, master_of(client, partition)
+
+
+def _ask(client: redis.Redis, partition: int) -> None:
+    """Ask for the length of a partition's stream: whether its master answers soon.
+
+    Raises:
+        StreamError: it does not.
+    """
+    if (cluster := cluster_of(client)) is not None:
+        with mapped():
+            cluster.hastily("XLEN", stream_key(partition))

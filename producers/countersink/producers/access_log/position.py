@@ -46,8 +46,8 @@ from countersink.producers.errors import PositionError
 from countersink.stream.connection import mapped
 from countersink.stream.entry import Sealed
 from countersink.stream.names import (
-    choose_partition,
     note_use,
+    partitions,
     stream_key,
     tail_key,
     used_partitions,
@@ -121,7 +121,8 @@ class Ledger:
             for partition in known:
                 pipe.exists(tail_key(partition, source))
             there = pipe.execute()
-        home = choose_partition(client, int(tail_key(0, source)[-8:], 16) / 2**32)
+        # Wherever partitions lie: two readers must choose the same one while hash slots move.
+        home = int(tail_key(0, source)[-8:], 16) * partitions(client) >> 32
         self.partition: int = known[there.index(1)] if 1 in there else home
         note_use(client, self.partition)
         self.key = tail_key(self.partition, source)

@@ -23,7 +23,7 @@ from countersink.stream.entry import (
     new_entry_id,
 )
 from countersink.stream.errors import StreamUnavailable
-from countersink.stream.names import choose_partition, note_use, stream_key
+from countersink.stream.names import PartitionRoute, note_use
 
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 5.0
@@ -61,6 +61,8 @@ class LogSender:
     _ask_again: float = 0.0
     _stream: str | None = None
     """Of which Redis's clock is asked: the masters of a cluster have one each."""
+    _route: PartitionRoute | None = None
+    """Of a source without a place of its own."""
 
     def move(
         self,
@@ -107,23 +109,26 @@ class LogSender:
         self.entries += len(entries)
         return new
 
-    def add(self, partition: int, counts: Counts) -> None:
-        """Store hits that have no place to go back to.
+    def add(self, counts: Counts) -> None:
+        """Store hits that have no place to go back to; of a cluster on a master that serves.
 
         Raises:
             TailError: a stop came while Redis was away.
             StreamError: Redis refuses for good.
         """
-        stream = self._stream = stream_key(partition)
+        if self._route is None:
+            self._route = self.patiently(self._found)
+        route = self._route
+        route.return_home(self.client)
         entries = self._seal(counts, self.now(), lambda n: new_entry_id(self.now()))
-        self._insist(lambda: self._append(stream, entries))
+        self._insist(lambda: route.reach(self.client, lambda: self._append(route.stream, entries)))
         self.entries += len(entries)
 
-    def partition(self) -> int:
-        """A partition for a source without a place of its own."""
-        partition = self.patiently(lambda: choose_partition(self.client))
-        self.patiently(lambda: note_use(self.client, partition))
-        return partition
+    def _found(self) -> PartitionRoute:
+        route = PartitionRoute()
+        route.find(self.client)
+        note_use(self.client, route.partition)
+        return route
 
     def _append(self, stream: str, entries: Sequence[Sealed]) -> Outcome:
         with mapped():
@@ -153,9 +158,14 @@ class LogSender:
         """Unix ms on Redis's clock."""
         clock = time.monotonic()
         if self._offset is None or clock >= self._ask_again:
-            self._offset = self.patiently(lambda: offset_ms(self.client, self._stream))
+            self._offset = self.patiently(self._ask_offset)
             self._ask_again = clock + _CLOCK_EVERY
         return time.time_ns() // 1_000_000 + self._offset
+
+    def _ask_offset(self) -> int:
+        if (route := self._route) is None:
+            return offset_ms(self.client, self._stream)
+        return route.reach(self.client, lambda: offset_ms(self.client, route.stream))
 
     def patiently(self, call: Callable[[], T]) -> T:
         """What ``call`` returns, called again for as long as Redis is away.

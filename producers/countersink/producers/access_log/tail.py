@@ -300,7 +300,6 @@ def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
         TailError: a stop came while Redis was away.
         StreamError: Redis refuses for good.
     """
-    partition = sender.partition()
     stop = sender.stop
     pipe, cutter = Pipe(fd, lambda: stop.requested), Cutter()
     stored_at = time.monotonic()
@@ -308,7 +307,7 @@ def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
     def store() -> None:
         nonlocal stored_at
         if hits.counts:
-            sender.add(partition, hits.counts)
+            sender.add(hits.counts)
         hits.stored()
         stored_at = time.monotonic()
 

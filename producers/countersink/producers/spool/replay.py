@@ -18,7 +18,6 @@ from countersink.producers.spool.record import Record
 from countersink.producers.spool.segment import Segment
 from countersink.runtime.log import Log
 from countersink.stream.clock import RedisClock
-from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import PartitionRoute
 
 
@@ -92,7 +91,8 @@ class _Replay:
 
     def run(self, directory: Path) -> Replayed:
         """All segments that nobody holds."""
-        self._route.start(self._client, self._clock)
+        self._route.find(self._client)
+        self._route.reach(self._client, lambda: self._clock.learn(self._client, self._route.stream))
         try:
             for path in segment_paths(directory):
                 if self._stopped:
@@ -114,19 +114,21 @@ class _Replay:
             self._held += path.exists()
             return
         self._backlog.add(segment)
-        while parcels := self._backlog.next(PARCELS_AT_A_TIME, self._clock.now_ms):
-            try:
-                delivery = deliver(self._client, self._route.partition, parcels)
-                self._backlog.delivered(delivery.stored)
-                if delivery.error is not None:
-                    raise delivery.error
-            except StreamUnavailable:
-                if not self._route.leave(self._client):
-                    raise
+        while self._route.reach(self._client, self._send):
             self._on_progress(self._so_far())
             if self._stop():
                 self._stopped = True
                 return
+
+    def _send(self) -> bool:
+        """Send what comes next; whether there was something."""
+        parcels = self._backlog.next(PARCELS_AT_A_TIME, self._clock.now_ms)
+        if parcels:
+            delivery = deliver(self._client, self._route.partition, parcels)
+            self._backlog.delivered(delivery.stored)
+            if delivery.error is not None:
+                raise delivery.error
+        return bool(parcels)
 
     def _so_far(self) -> Replayed:
         backlog = self._backlog

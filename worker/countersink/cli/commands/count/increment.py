@@ -14,7 +14,7 @@ from countersink.runtime.limits import minute_of
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import connect, mapped
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
-from countersink.stream.errors import StreamUnavailable
+from countersink.stream.errors import StreamError, StreamUnavailable
 from countersink.stream.names import PartitionRoute, note_use
 
 
@@ -54,7 +54,8 @@ ATTEMPTS: Final = 3
 def send_one(redis_url: str, counter: str, key: str, amount: int, at: datetime | None) -> None:
     """Store one increment in the queue.
 
-    A lost reply is answered by sending the same bytes again, which cannot count twice.
+    A lost reply is answered by sending the same bytes again, which cannot count twice; of a
+    cluster to another master.
 
     Raises:
         StreamError: nothing was sent.
@@ -62,22 +63,28 @@ def send_one(redis_url: str, counter: str, key: str, amount: int, at: datetime |
     """
     client = connect(redis_url, client_name="countersink-increment")
     route, clock = PartitionRoute(), RedisClock()
-    route.start(client, clock)
+    route.find(client)
+    route.reach(client, lambda: clock.learn(client, route.stream))
     now = clock.now_ms()
     minute = now // 60_000 if at is None else minute_of(at)
     rows = encode_rows([(counter, key, minute, amount)])
     entry = Sealed(new_entry_id(now), now, rows, 1)
     note_use(client, route.partition)
-    for attempt in range(1, ATTEMPTS + 1):
+    in_doubt = 0
+    while True:
         try:
             with mapped():
                 client.xadd(route.stream, entry.fields())
-        except StreamUnavailable as error:
-            route.leave(client)  # of a cluster
-            if attempt == ATTEMPTS:
-                raise Failure(
-                    f"{error}; the increment may or may not be stored: compare the totals "
-                    "before you send it again"
-                ) from error
+        except StreamError as error:
+            away = isinstance(error, StreamUnavailable)
+            in_doubt += away
+            if route.leave(client, error) is None or (away and in_doubt < ATTEMPTS):
+                continue
+            if not in_doubt:
+                raise
+            raise Failure(
+                f"{error}; the increment may or may not be stored: compare the totals "
+                "before you send it again"
+            ) from error
         else:
             return
