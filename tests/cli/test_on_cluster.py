@@ -11,6 +11,7 @@ import pytest
 import requests
 
 from countersink.cli import container_health
+from countersink.cli.servers.base import free_port
 from countersink.metrics.health import answering, probes
 from countersink.producers import Producer
 from countersink.schedules.errors import Alarm
@@ -221,6 +222,83 @@ def test_a_container_is_not_restarted_for_what_a_master_that_is_away_may_have(
         for shard in cluster.shards[1:]:
             cluster.ask(shard.master, "FLUSHALL")
         assert container_health.main(["worker"]) == 0  # it may be there
+
+
+def app_of(cluster: RedisCluster) -> str:
+    """The URL of a user who may do all, everywhere."""
+    for server in cluster.servers:
+        cluster.ask(server, "ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "+@all")
+    return f"redis+cluster://app:secret@{cluster.hosts}"
+
+
+def test_a_container_is_not_restarted_for_what_a_master_that_refuses_may_have(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COUNTERSINK_REDIS_URL", app_of(cluster))
+    first, *others = cluster.servers
+    cluster.ask(first, "ACL", "SETUSER", "app", "-scan")
+    assert container_health.main(["worker"]) == 0  # it may be there
+    assert "refuses" in capsys.readouterr().err
+    cluster.ask(first, "ACL", "DELUSER", "app")
+    assert container_health.main(["worker"]) == 0
+    for server in others:
+        cluster.ask(server, "ACL", "SETUSER", "app", "-scan")
+    capsys.readouterr()
+    assert container_health.main(["worker"]) == 1
+    assert re.fullmatch(r"countersink: Redis refuses: .*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("rights", ["-time", "-xlen", "-scan", "off"])
+def test_info_shows_the_others_while_a_master_refuses(
+    servers: Servers, cluster: RedisCluster, rights: str
+) -> None:
+    app = Servers(app_of(cluster), servers.mysql_url)
+    fill(cluster)
+    master = cluster.shards[1].master
+    cluster.ask(master, "ACL", "SETUSER", "app", rights)
+    state = app.call("info", "--format", "json").json
+    assert [each["node"] for each in state["away"]] == [address(master)]
+    assert "refuses" in state["away"][0]["error"]
+    elsewhere = [n for n in range(PARTITIONS) if cluster.master_of(n) is not master]
+    assert state["backlog"] == (PARTITIONS if rights == "-scan" else len(elsewhere))
+
+
+def test_info_says_in_one_line_that_no_master_tells(
+    servers: Servers, cluster: RedisCluster
+) -> None:
+    app = Servers(app_of(cluster), servers.mysql_url)
+    for server in cluster.servers:
+        cluster.ask(server, "ACL", "SETUSER", "app", "-time")
+    assert "Redis refuses" in one_sentence(app.call("info"), 1)
+    nowhere = f"redis+cluster://127.0.0.1:{free_port()}"
+    said = one_sentence(Servers(nowhere, servers.mysql_url).call("info"), 1)
+    assert "check that the server runs" in said
+
+
+def test_doctor_names_hash_slots_that_were_left_on_their_way(
+    servers: Servers, cluster: RedisCluster
+) -> None:
+    source, target = (shard.master for shard in cluster.shards[:2])
+    ids = [cluster.ask(each, "CLUSTER", "MYID").decode() for each in (source, target)]
+
+    def warned() -> list[str]:
+        lines = servers.call("doctor", "--format", "json").json["lines"]
+        found = [each for each in lines if each["check"] == "redis slots"]
+        return [each["found"] for each in found if each["status"] == "warn"]
+
+    assert warned() == []
+    try:
+        for slot in range(7):
+            cluster.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+            cluster.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+        [said] = warned()
+        assert said.startswith("7 hash slots are MIGRATING or IMPORTING")
+        assert f"0: {address(source)}, {address(target)}; 1: " in said
+        assert "…" in said
+    finally:
+        for slot in range(7):
+            for server in (source, target):
+                cluster.ask(server, "CLUSTER", "SETSLOT", slot, "STABLE")
 
 
 @pytest.mark.clusters

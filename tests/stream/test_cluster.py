@@ -15,14 +15,21 @@ import redis
 from redis.crc import key_slot
 from redis.exceptions import ClusterDownError, SlotNotCoveredError
 
+from countersink.backfill import reconcile
 from countersink.cli.servers.base import LOOPBACK, free_port
 from countersink.stream import cluster as cluster_module
 from countersink.stream import names
 from countersink.stream.clock import offset_ms
 from countersink.stream.cluster import ClusterClient
 from countersink.stream.connection import cluster_of, command, connect, mapped, redact
-from countersink.stream.errors import StreamMisconfigured, StreamUnavailable, translate
+from countersink.stream.errors import (
+    StreamMisconfigured,
+    StreamRefused,
+    StreamUnavailable,
+    translate,
+)
 from countersink.stream.progress import look
+from tests.backfill.helpers import options
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.redis_cluster import PASSWORD, ClusterServer, RedisCluster
 from tests.support.waiting import eventually
@@ -183,6 +190,26 @@ def test_the_clock_is_that_of_the_keys_master(cluster: RedisCluster, client: Clu
         assert asked.acted == 1
 
 
+def test_reconciling_begins_by_the_latest_of_all_clocks(cluster: RedisCluster) -> None:
+    """A master that is asked later stands for one whose clock is ahead."""
+    last = cluster.shards[-1].master
+    ahead: list[int] = []
+
+    def now() -> int:
+        seconds, microseconds = cluster.ask(last, "TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    def later(_: object) -> None:
+        begun = now()
+        ahead.append(eventually(lambda: (then := now()) > begun + 10 and then))
+
+    with RedisProxy((LOOPBACK, last.port)) as proxy, announced(cluster, last, proxy):
+        proxy.when("TIME", Phase.BEFORE, Deed.PASS, call=later, times=0)
+        t0 = reconcile.begin(cluster.url, options())
+    assert ahead
+    assert t0 >= ahead[0]
+
+
 def test_a_child_has_connections_of_its_own(client: ClusterClient) -> None:
     client.set("k", 1)
     read, write = os.pipe()
@@ -255,6 +282,33 @@ def test_a_partition_is_in_use_where_its_stream_exists(client: ClusterClient) ->
     key = client.xadd(names.stream_key(700), {"a": 1})
     client.xdel(names.stream_key(700), key)
     assert names.used_partitions(client) == names.known_partitions(client) == [0, 1, 2, 700]
+
+
+def test_masters_that_refuse_are_named_and_the_others_tell(
+    cluster: RedisCluster, client: ClusterClient
+) -> None:
+    masters = [shard.master for shard in cluster.shards]
+    for server in masters:
+        cluster.ask(server, "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all")
+    beyond = [next(n for n in range(700, 800) if cluster.master_of(n) is each) for each in masters]
+    for partition in beyond:
+        client.xadd(names.stream_key(partition), {"a": 1})
+    told: list[tuple[str, StreamRefused]] = []
+
+    def known() -> set[int]:
+        told.clear()
+        app = connect(f"redis+cluster://app:secret@{cluster.hosts}")
+        return set(names.known_partitions(app, on_refusal=lambda *each: told.append(each)))
+
+    assert known() == {*range(12), *beyond}
+    assert told == []
+    cluster.ask(masters[0], "ACL", "SETUSER", "app", "-exists")
+    cluster.ask(masters[1], "ACL", "DELUSER", "app")
+    assert known() == {*range(12), beyond[2]}
+    assert {node for node, _ in told} == {text(each) for each in masters[:2]}
+    cluster.ask(masters[2], "ACL", "SETUSER", "app", "-exists")
+    with pytest.raises(StreamRefused, match="refuses"):
+        known()
 
 
 def test_a_single_server_has_no_masters(redis_url: str) -> None:

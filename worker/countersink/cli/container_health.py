@@ -20,7 +20,7 @@ from countersink.cli import errors, settings
 from countersink.cli.app import app
 from countersink.cli.errors import Exit
 from countersink.stream.connection import cluster_of, connect, mapped
-from countersink.stream.errors import StreamUnavailable
+from countersink.stream.errors import StreamRefused, StreamUnavailable
 from countersink.stream.names import process_key, worker_key
 
 WORKER: Final = "worker"
@@ -44,7 +44,10 @@ def command(kind: str, redis_url: str | None, jobs_redis_url: str | None) -> int
     with connect(url, client_name="countersink-health") as client, mapped():
         found, all_asked = _reported(client, pattern)
         if not found and not all_asked:
-            click.echo("a master of the Redis Cluster is away: what it has is not known", err=True)
+            click.echo(
+                "a master of the Redis Cluster is away, or refuses: what it has is not known",
+                err=True,
+            )
             return Exit.DONE  # to start processes again would not bring it back
         # the hash may expire in between: then there is nothing to hold against the process
         looks = [] if kind == WORKER else [client.hget(key, "looked") for key in found]
@@ -60,11 +63,15 @@ def command(kind: str, redis_url: str | None, jobs_redis_url: str | None) -> int
 
 
 def _reported(client: redis.Redis, pattern: str) -> tuple[list[Any], bool]:
-    """The keys that fit, and whether all of Redis was asked: of a cluster a master may be away."""
+    """The keys that fit, and whether all of Redis was asked: of a cluster a master may be away.
+
+    Raises:
+        StreamRefused: all masters refuse.
+    """
     cluster = cluster_of(client)
     if cluster is None:
         return list(client.scan_iter(pattern, count=1000)), True
-    found, all_asked = [], True
+    found, refusals, silent = [], list[StreamRefused](), 0
     with mapped():
         masters = cluster.masters()
     for address in masters:
@@ -72,8 +79,12 @@ def _reported(client: redis.Redis, pattern: str) -> tuple[list[Any], bool]:
             with mapped(), cluster.asked(address, hasty=True) as master:
                 found += list(master.scan_iter(pattern, count=1000))
         except StreamUnavailable:
-            all_asked = False
-    return found, all_asked
+            silent += 1
+        except StreamRefused as error:
+            refusals.append(error)
+    if len(refusals) == len(masters):
+        raise refusals[0]
+    return found, not (silent or refusals)
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -62,6 +62,8 @@ _OF_CLUSTERS: Final[tuple[tuple[str, ...], ...]] = (
     ("ASKING",),
 )
 """What they send to a cluster, too."""
+_NAMED: Final = 5
+"""Hash slots on their way that are named."""
 
 
 def lines(client: redis.Redis) -> Iterator[Finding]:
@@ -125,6 +127,7 @@ def _cluster(cluster: "ClusterClient") -> Iterator[Finding]:
     yield from _of_each(nodes, lambda node: [_version(node.info)])
     yield from _of_each(masters, lambda node: [_shard(node.info)])
     yield from _of_each(nodes, _slots)
+    yield from _moving(masters)
     yield from _of_each(masters, _coverage)
     yield from _of_each(
         masters,
@@ -209,6 +212,26 @@ def _slots(node: ClusterNodeState) -> Iterator[Finding]:
             f"cluster_state {state}, {REDIS_CLUSTER_HASH_SLOTS - served:,} hash slots without a"
             " master that serves: what lies there cannot be reached",
             "start the node that had them, or redis-cli --cluster fix",
+        )
+
+
+def _moving(masters: Mapping[str, ClusterNodeState]) -> Iterator[Finding]:
+    """The line about hash slots on their way from one master to another; none if there are none, or
+    CLUSTER NODES is not allowed.
+    """
+    slots: dict[int, list[str]] = {}
+    for name, node in masters.items():
+        with suppress(StreamError):
+            reply = as_text(command(node.client, "CLUSTER", "NODES"))
+            for slot in re.findall(r"\[(\d+)-[<>]-", reply):
+                slots.setdefault(int(slot), []).append(name)
+    if slots:
+        some = "; ".join(f"{slot}: {', '.join(slots[slot])}" for slot in sorted(slots)[:_NAMED])
+        more = "; …" if len(slots) > _NAMED else ""
+        yield DoctorCheck("redis slots").warn(
+            f"{len(slots):,} hash slots are MIGRATING or IMPORTING ({some}{more}): if no"
+            " reshard is at work, one was broken off, and what has a key on each side waits",
+            "redis-cli --cluster fix, unless a reshard is at work",
         )
 
 
