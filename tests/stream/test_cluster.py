@@ -496,6 +496,7 @@ def test_a_single_servers_url_for_a_node_of_a_cluster_is_said(cluster: RedisClus
         command(single, "XLEN", names.stream_key(other))
 
 
+@pytest.mark.usefixtures("client")
 def test_nodes_that_are_away_or_silent_are_passed_over(cluster: RedisCluster) -> None:
     alive = cluster.shards[1].master.port
     client = connect(cluster.url_for(f"{LOOPBACK}:{free_port()},{LOOPBACK}:{alive}"))
