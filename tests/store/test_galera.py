@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import bump, exclusive
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict, OtherWriter, StoreError, Unavailable
+from countersink.store.in_app import increments
 from countersink.store.migrate import migrate, require_schema
 from countersink.store.verify import open_session, verify
 from tests.store.app import Connection, run
@@ -142,6 +143,17 @@ def test_no_batch_commits_by_locks_of_a_node_that_is_not_the_writer_any_more(
     assert applier.apply(batch).applied == 1  # on the node that is the writer now
     assert total(cluster, first, "/fenced") == 1
     applier.close()
+
+
+def test_a_login_asks_no_more_than_who_is_the_writer(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+) -> None:
+    with connect(cluster.url(nodes[0])) as session:
+        assert isinstance(session, galera.GaleraSession)
+        ((_, asked),) = session.query("SHOW SESSION STATUS LIKE 'Com_select'")
+        assert asked == "1"
+        ((number,),) = session.query("SELECT CONNECTION_ID()")
+        assert session.number == number % galera.FENCES
 
 
 @pytest.mark.clusters
@@ -532,6 +544,70 @@ def test_settings_do_not_wait_for_transactions_that_count_other_counters(
             store.counters.set("open", app_slots=app_slots)
         apps[0].commit()
         assert store.totals.total("others49") == 1
+
+
+@contextmanager
+def lagging(cluster: GaleraCluster, writer: GaleraNode, node: GaleraNode) -> Iterator[Session]:
+    """Within the block ``node`` applies nothing more; ``UNLOCK TABLES`` ends that."""
+    with connect(node.url, database=False) as root, unfenced(cluster, writer) as session:
+        session.execute("CREATE TABLE IF NOT EXISTS bulk (id INT AUTO_INCREMENT PRIMARY KEY)")
+        cluster.level()
+        root.execute("SET SESSION wait_timeout = 600")
+        root.execute("FLUSH TABLES counts.bulk WITH READ LOCK")
+        session.execute("INSERT INTO bulk VALUES (NULL)")
+        try:
+            yield root
+        finally:
+            root.execute("UNLOCK TABLES")
+            cluster.level()
+
+
+def test_transactions_of_applications_wait_a_while_for_a_node_that_lags(
+    cluster: GaleraCluster,
+    nodes: tuple[GaleraNode, ...],
+    apps: list[Connection],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, _, third = nodes
+    with Store(cluster.url()) as store:
+        with lagging(cluster, first, third) as root:
+            pauses: list[float] = []
+            monkeypatch.setattr(increments, "_pause", pauses.append)
+            # Its row of app_counter is made on the writer.
+            with pytest.raises(Conflict, match="has not applied the settings of late yet"):
+                store.increment(apps[2], "late", "a")
+            assert len(pauses) > 1
+            assert sum(pauses) < 5.0
+            monkeypatch.setattr(increments, "_pause", lambda _: root.execute("UNLOCK TABLES"))
+            monkeypatch.setattr(increments, "_ATTEMPTS", 100_000)
+            until_committed(apps[2], partial(store.increment, apps[2], "late", "a"))
+        assert store.totals.total("late") == 1
+
+
+def _insert_for_ever(session: Session) -> None:
+    with session.patience(1.0):
+        while True:
+            session.execute("INSERT INTO bulk VALUES (NULL)")
+
+
+def test_settings_do_not_wait_for_ever_for_a_node_that_holds_up_all_writes(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _, third = nodes
+    monkeypatch.setattr(galera, "COMMIT_S", 1.0)
+    run_as_root(third, "SET GLOBAL wsrep_provider_options = 'gcs.fc_limit=1'")
+    try:
+        with Store(cluster.url()) as store:
+            with lagging(cluster, first, third), unfenced(cluster, first) as session:
+                with pytest.raises(Unavailable):
+                    _insert_for_ever(session)
+                with pytest.raises(Unavailable, match="may hold up all writes"):
+                    store.counters.set("held_up", app_slots=4)
+            store.counters.set("held_up", app_slots=8)
+    finally:
+        run_as_root(third, "SET GLOBAL wsrep_provider_options = 'gcs.fc_limit=16'")
+        for node in nodes:
+            run_as_root(node, "FLUSH STATUS")  # else doctor warns of it
 
 
 @pytest.mark.clusters

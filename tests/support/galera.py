@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from countersink.cli.servers import MySQLServer
-from countersink.cli.servers.base import find_program, free_port
+from countersink.cli.servers.base import find_program
 from countersink.store.connection import connect
 from countersink.store.errors import StoreError
 from countersink.store.settings import Settings
+from tests.support.ports import Ports
 from tests.support.replication import ask, run
 from tests.support.templates import SMALL, template
 from tests.support.waiting import eventually
@@ -61,16 +62,17 @@ class GaleraNode(MySQLServer):
         directory: of its data.
         number: from 1.
         cluster: UUID of the cluster.
+        ports: of the cluster.
     """
 
     start_timeout = 90.0
 
-    def __init__(self, directory: Path, number: int, cluster: str) -> None:
+    def __init__(self, directory: Path, number: int, cluster: str, ports: Ports) -> None:
         # Commits are on disk at once, as a node that was killed is to come back with them.
-        super().__init__(directory, kind="mariadb", port=free_port(), template=template("mariadb"))
+        super().__init__(directory, kind="mariadb", port=ports.draw(), template=template("mariadb"))
         self.number = number
         self.cluster = cluster
-        self.group_port, self.state_port, self.transfer_port = (free_port() for _ in range(3))
+        self.group_port, self.state_port, self.transfer_port = (ports.draw() for _ in range(3))
         self.members: Sequence[GaleraNode] = ()
         self.founds = False
 
@@ -175,7 +177,10 @@ class GaleraCluster:
     def __init__(self, parent: Path, size: int = 3) -> None:
         self._parent = Path(tempfile.mkdtemp(prefix="galera-", dir=parent))
         name = str(uuid.uuid4())
-        self.nodes = [GaleraNode(self._parent / f"n{n}", n, name) for n in range(1, size + 1)]
+        self._ports = Ports()
+        self.nodes = [
+            GaleraNode(self._parent / f"n{n}", n, name, self._ports) for n in range(1, size + 1)
+        ]
         for node in self.nodes:
             node.members = self.nodes
 
@@ -205,6 +210,7 @@ class GaleraCluster:
         for node in self.nodes:
             with contextlib.suppress(ProcessLookupError):
                 node.kill()
+        self._ports.close()
         shutil.rmtree(self._parent, ignore_errors=True)
 
     def url(self, *nodes: GaleraNode) -> str:

@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from countersink.store.connection import Session, rerun
 from countersink.store.errors import (
@@ -43,6 +43,8 @@ USED_GRACE_S: Final = 60.0
 costs the other one its connections."""
 FORGET_S: Final = 60.0
 """After so many seconds in which nobody missed a writer the grace begins anew."""
+COMMIT_S: Final = 60.0
+"""A COMMIT that the cluster holds up is waited for so long at most, however long reads may take."""
 _ATTEMPTS: Final = 3
 """How often a statement that is a transaction of its own is sent when it loses a race."""
 _LOST_RACE: Final = 1213
@@ -155,6 +157,11 @@ class GaleraSession(Session):
     _written: bool = False
     _reads_all: bool = False
 
+    def __post_init__(self) -> None:
+        # Connections of one node have consecutive numbers, which it tells in its greeting.
+        driver: Any = self._connection
+        self.number = driver.thread_id() % FENCES
+
     @property
     def checked(self) -> bool:
         return bool(self.node)
@@ -202,7 +209,19 @@ class GaleraSession(Session):
         if self._begun and self._written and self.node:
             self._add()
         self._begun = False
-        super().commit()
+        driver: Any = self._connection
+        try:
+            # Flow control has no limit of its own.
+            with self.patience(min(driver._read_timeout, COMMIT_S)):
+                super().commit()
+        except Unavailable as error:
+            if not isinstance(getattr(error.__cause__, "__context__", None), TimeoutError):
+                raise
+            raise Unavailable(
+                "no answer to COMMIT, whose outcome is unknown: a Galera node that is behind may"
+                " hold up all writes (flow control: see `countersink doctor`)",
+                code=error.code,
+            ) from error.__cause__
 
     def rollback(self) -> None:
         self._begun = False
@@ -241,8 +260,6 @@ def opened(
             raise Unavailable(node.trouble)
         if database:
             session.node = _writes_as(session, node, several, former)
-            # Connections of one node have consecutive numbers.
-            session.number = int(session.query("SELECT CONNECTION_ID()")[0][0]) % FENCES
     except BaseException:
         session.close()
         raise

@@ -7,6 +7,7 @@ One statement counts: :mod:`countersink.store.in_app.settings_version` says what
 one posts to the ledger, on a row of the connection, and both are undone where either fails.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -36,6 +37,10 @@ ROW_BYTES: Final = 640
 """More than a row of a statement takes whose key is as long as it may be."""
 _ATTEMPTS: Final = 20
 """How often settings may change between reading them and counting by them."""
+_LAG_S: Final = 2.0
+"""For so long in all a node of Galera is waited for that has not applied settings yet."""
+
+_pause: Final = time.sleep
 
 Amounts = Sequence[tuple[bytes, int]]
 """Keys and their amounts, in the order of the keys' bytes."""
@@ -116,8 +121,8 @@ class Increments:
             # grow, so settings that are in force now were so a moment ago.
             if done.rows > 0 or self._holds(connection, found):
                 return label
-            self._fences.pop(counter, None)
-        raise _changing(counter)
+            self._forget(found)
+        raise _changing(found)
 
     def _hold(self, connection: AppConnection, counter: str) -> Fence:
         """Keep a counter's settings as they are until the transaction ends; what they are."""
@@ -125,8 +130,15 @@ class Increments:
             found = self._fences.get(counter) or self._find(connection, counter)
             if self._holds(connection, found):
                 return found
-            self._fences.pop(counter, None)
-        raise _changing(counter)
+            self._forget(found)
+        raise _changing(found)
+
+    def _forget(self, found: Fence) -> None:
+        """Have settings read again that do not hold where the application's connection is."""
+        self._fences.pop(found.counter, None)
+        if found.locks_are_local:
+            # They were read on the writer, and other nodes apply later what it commits.
+            _pause(_LAG_S / _ATTEMPTS)
 
     def _holds(self, connection: AppConnection, found: Fence) -> bool:
         """Whether settings are still those in force; then they stay so while the lock lasts."""
@@ -217,8 +229,13 @@ def row_parts(rows: Amounts, room: int) -> Iterator[Amounts]:
     return parts(rows, max(1, min(ROWS_PER_STATEMENT, room // ROW_BYTES)))
 
 
-def _changing(counter: str) -> Conflict:
-    return Conflict(f"somebody changes the settings of {counter} all the time: try again")
+def _changing(found: Fence) -> Conflict:
+    if found.locks_are_local:
+        return Conflict(
+            f"the connection's Galera node has not applied the settings of {found.counter} yet, or"
+            " somebody changes them all the time: try again"
+        )
+    return Conflict(f"somebody changes the settings of {found.counter} all the time: try again")
 
 
 DELETED_PER_STATEMENT: Final = 250
