@@ -267,8 +267,16 @@ class RedisCluster(ServerFactory[RedisServer]):
                 for other in self.servers:
                     if other not in (source, target) and self._is_master(other):
                         self.ask(other, *setslot, "NODE", target_id)
-        # Who moves a slot on before all know of the last move may lose it.
-        eventually(lambda: all(self._sees(each, last, target_id) for each in self.servers))
+        # Who moves a slot on before all know of the last move may lose it: of two masters that take
+        # the same epoch, not knowing of each other's, one takes a later one, and its slots with it.
+        epoch = self._epochs(target)[0]
+        eventually(
+            lambda: all(
+                self._sees(each, last, target_id) and self._epochs(each)[1] >= epoch
+                for each in self.servers
+                if each.running
+            )
+        )
 
     def uncover(self, key: str | int) -> int:
         """Take the slot of a key away from its master, so that nobody has it; returns it."""
@@ -362,6 +370,11 @@ class RedisCluster(ServerFactory[RedisServer]):
             return True
         slots = self.ask(server, "CLUSTER SLOTS")
         return owner.encode() in [each[2][2] for each in slots if each[0] <= slot <= each[1]]
+
+    def _epochs(self, server: RedisServer) -> tuple[int, int]:
+        """Its own, and the highest that it knows."""
+        found = _pairs(self.ask(server, "CLUSTER INFO"))
+        return int(found["cluster_my_epoch"]), int(found["cluster_current_epoch"])
 
     def _is(self, server: RedisServer, state: str) -> bool:
         return _pairs(self.ask(server, "CLUSTER INFO"))["cluster_state"] == state
