@@ -17,12 +17,12 @@ from countersink.cli.servers import MySQLServer
 from countersink.cli.servers.base import (
     LOOPBACK,
     find_program,
-    free_port,
     mysql_tree,
     write_private,
 )
 from countersink.store.connection import connect
 from countersink.store.errors import StoreError
+from tests.support.ports import Ports
 from tests.support.replication import ask, run
 from tests.support.templates import SMALL, template
 from tests.support.waiting import eventually
@@ -116,19 +116,25 @@ class GroupMember(MySQLServer):
         directory: of its data.
         number: from 1; the primary is the first one.
         group: UUID of the group.
+        ports: of the group.
         network: where it has a namespace; None: it is on loopback.
     """
 
     start_timeout = 90.0
 
     def __init__(
-        self, directory: Path, number: int, group: str, network: Network | None = None
+        self,
+        directory: Path,
+        number: int,
+        group: str,
+        ports: Ports,
+        network: Network | None = None,
     ) -> None:
-        super().__init__(directory, kind="mysql", port=free_port(), template=template("mysql"))
+        super().__init__(directory, kind="mysql", port=ports.draw(), template=template("mysql"))
         self.number = number
         self.network = network
         self.host, self.group_host = network.addresses(number) if network else (LOOPBACK, LOOPBACK)
-        self.group_port = free_port()
+        self.group_port = ports.draw()
         self.group = group
         self.members: Sequence[GroupMember] = ()
 
@@ -255,9 +261,9 @@ class ReplicationGroup:
         self._parent = Path(tempfile.mkdtemp(prefix="group-", dir=parent))
         self._stack = contextlib.ExitStack()
         network = self._stack.enter_context(Network(size)) if networks else None
-        name = str(uuid.uuid4())
+        name, ports = str(uuid.uuid4()), self._stack.enter_context(contextlib.closing(Ports()))
         self.members = [
-            GroupMember(self._parent / f"m{n}", n, name, network) for n in range(1, size + 1)
+            GroupMember(self._parent / f"m{n}", n, name, ports, network) for n in range(1, size + 1)
         ]
         for member in self.members:
             member.members = self.members
