@@ -24,10 +24,11 @@ import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import Any, Final, Self
 
+import pymysql
 import redis
 from redis.crc import key_slot
 
@@ -36,6 +37,7 @@ from countersink.store import Store
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Unavailable
 from countersink.store.migrate import migrate
+from countersink.store.settings import Settings
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import PARTITIONS_KEY, stream_key
 from tests.support import galera, group_replication
@@ -57,10 +59,65 @@ BACK_S: Final = 90.0
 SWITCHED_S: Final = 10.0
 """A sentinel that was told to switch over is told again after so many seconds."""
 FROZEN_S: Final = (1.0, 8.0)
+PROBE_S: Final = 0.05
 NAMED: Final = 10
 """So many of the lost increments are named."""
 
 Fault = Callable[[random.Random], None]
+
+
+class Probe:
+    """How long none of some servers commits anything, by a connection to each; the engine's own
+    part of the time without counting. A context manager.
+
+    Args:
+        servers: of which at least one takes writes; they have the table ``beats.beat``.
+    """
+
+    def __init__(self, servers: Sequence[MySQLServer]) -> None:
+        self.longest_s = 0.0
+        self._last = time.monotonic()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._write, args=(each,)) for each in servers]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self, server: MySQLServer) -> None:
+        settings = Settings.parse(server.url_for("beats"))
+        while not self._stopping.wait(PROBE_S):
+            with (
+                contextlib.suppress(pymysql.err.Error, OSError),
+                closing(
+                    pymysql.connect(
+                        host=settings.host,
+                        port=settings.port,
+                        user=settings.user,
+                        password=settings.password,
+                        database=settings.database,
+                        connect_timeout=1,
+                        read_timeout=1,
+                        autocommit=True,
+                    )
+                ) as connection,
+            ):
+                while not self._stopping.wait(PROBE_S):
+                    connection.query("INSERT INTO beat VALUES ()")
+                    self._committed()
+
+    def _committed(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self.longest_s = max(self.longest_s, now - self._last)
+            self._last = now
 
 
 class Ground(ABC):
@@ -92,6 +149,10 @@ class Ground(ABC):
     def faults(self) -> dict[str, Fault]:
         """What may befall it. Each returns when all is whole again."""
 
+    def probe(self) -> AbstractContextManager[Probe | None]:
+        """Measures how long the engine itself takes no writes; None: nothing does."""
+        return contextlib.nullcontext()
+
     def load(self, children: Children, mysql_url: str, directory: Path) -> Load:
         """What counts."""
         client = self._stack.enter_context(connect_redis(self.redis_url))
@@ -120,7 +181,13 @@ class DatabaseGround(Ground):
         def emptied() -> bool:
             # The faults of the round before may make the cluster regroup once more.
             with contextlib.suppress(Unavailable):
-                run(writer, "DROP DATABASE IF EXISTS counts", "CREATE DATABASE counts")
+                run(
+                    writer,
+                    "DROP DATABASE IF EXISTS counts",
+                    "CREATE DATABASE counts",
+                    "CREATE DATABASE IF NOT EXISTS beats",
+                    "CREATE TABLE IF NOT EXISTS beats.beat (id INT AUTO_INCREMENT PRIMARY KEY)",
+                )
                 migrate(url)
                 return True
             return False
@@ -138,6 +205,9 @@ class GaleraGround(DatabaseGround):
 
     def fresh(self) -> str:
         return self._emptied(self._cluster.nodes[0], self._cluster.url())
+
+    def probe(self) -> Probe:
+        return Probe(self._cluster.nodes)
 
     def faults(self) -> dict[str, Fault]:
         return {"killed": self._kill, "frozen": self._freeze, "cut off": self._cut_off}
@@ -181,6 +251,9 @@ class GroupGround(DatabaseGround):
 
     def fresh(self) -> str:
         return self._emptied(self._group.primary(), self._group.url())
+
+    def probe(self) -> Probe:
+        return Probe(self._group.members)
 
     def faults(self) -> dict[str, Fault]:
         found: dict[str, Fault] = {"killed": self._kill, "frozen": self._freeze}
@@ -472,7 +545,7 @@ def play(act: str, seconds: float, seed: int, rounds: int = 0) -> bool:
     played = 0
     faults: Counter[str] = Counter()
     counted = lost = 0
-    longest = slowest = 0.0
+    longest = ours = slowest = 0.0
     print(f"seed {seed} on {act}", flush=True)
     with (
         tempfile.TemporaryDirectory(prefix="csk-") as directory,
@@ -482,15 +555,17 @@ def play(act: str, seconds: float, seed: int, rounds: int = 0) -> bool:
             found = _round(ground, act, seed + played, Path(directory), faults)
             if found is None:
                 return False
-            seen, missing = found
+            seen, engine_s, missing = found
             played += 1
             counted, lost = counted + seen.counted, lost + len(missing)
             longest, slowest = max(longest, seen.idle_s), max(slowest, seen.slowest_s)
+            ours = max(ours, seen.idle_s - engine_s)
     print(
         f"{act}: {played} rounds in {time.monotonic() - begun:.0f} s, {faults.total()} faults"
         f" ({', '.join(f'{name} {count}' for name, count in faults.items())}),"
         f" {counted} increments, {lost} lost by replication of Redis, else difference 0;"
-        f" at most {longest:.1f} s without counting, increment() {slowest * 1000:.1f} ms",
+        f" at most {longest:.1f} s without counting, {ours:.1f} s more than the engine took no"
+        f" writes in the same round; increment() {slowest * 1000:.1f} ms",
         flush=True,
     )
     return True
@@ -498,8 +573,9 @@ def play(act: str, seconds: float, seed: int, rounds: int = 0) -> bool:
 
 def _round(
     ground: Ground, act: str, seed: int, parent: Path, faults: Counter[str]
-) -> tuple[Seen, Sequence[str]] | None:
-    """A round: what was noticed, and which increments are lost; None: it was not exact."""
+) -> tuple[Seen, float, Sequence[str]] | None:
+    """A round: what was noticed, how long the engine took no writes (0: not known), and which
+    increments are lost; None: it was not exact."""
     draw = random.Random(seed)
     begun = time.monotonic()
     names: list[str] = []
@@ -509,7 +585,8 @@ def _round(
     ):
         os.environ["XDG_STATE_HOME"] = str(Path(directory) / "state")
         try:
-            with ground.load(children, ground.fresh(), Path(directory)) as load:
+            url = ground.fresh()
+            with ground.probe() as probe, ground.load(children, url, Path(directory)) as load:
                 known = ground.faults()
                 for _ in range(FAULTS_PER_ROUND):
                     names.append(draw.choice(sorted(known)))
@@ -524,14 +601,15 @@ def _round(
             print(f"play it again: python -m tests.soak.clusters {act} --seed {seed} --rounds 1")
             return None
     faults.update(names)
+    engine_s = 0.0 if probe is None else probe.longest_s
     lost = load.lost if isinstance(load, RedisLoad) else []
     said = f"lost {len(lost)}: {', '.join(lost[:NAMED])}" if lost else "difference 0"
     print(
         f"seed {seed} {time.monotonic() - begun:.1f} s increments {seen.counted}, {said};"
-        f" {seen.idle_s:.1f} s without counting; {', '.join(names)}",
+        f" {seen.idle_s:.1f} s without counting, the engine {engine_s:.1f} s; {', '.join(names)}",
         flush=True,
     )
-    return seen, lost
+    return seen, engine_s, lost
 
 
 def main() -> int:

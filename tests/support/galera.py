@@ -103,6 +103,8 @@ class GaleraNode(MySQLServer):
             "--log-bin-trust-function-creators=1",
             f"--server-id={self.number}",
             "--wsrep-on=ON",
+            # From MariaDB 11 on it makes variables of the provider's options.
+            "--loose-plugin-wsrep-provider=OFF",
             f"--wsrep-provider={PROVIDER}",
             "--wsrep-provider-options=" + ";".join(f"{k}={v}" for k, v in options.items()),
             f"--wsrep-cluster-name=c{self.cluster[:8]}",
@@ -137,6 +139,8 @@ class GaleraNode(MySQLServer):
             *super()._command(),
             *SMALL["mariadb"],
             "--wsrep-on=ON",
+            # From MariaDB 11 on it makes variables of the provider's options.
+            "--loose-plugin-wsrep-provider=OFF",
             f"--wsrep-provider={PROVIDER}",
             "--wsrep-recover",
         ]

@@ -44,7 +44,7 @@ def installed() -> bool:
 
 def can_be_cut() -> bool:
     """Whether this user may give each member a network of its own."""
-    return os.geteuid() == 0 and find_program("ip") is not None
+    return os.geteuid() == 0 and None not in map(find_program, ("ip", "nsenter"))
 
 
 class Network:
@@ -68,12 +68,14 @@ class Network:
             for number in self._numbers:
                 space = self.namespace(number)
                 _ip("netns", "add", space)
-                _ip("-n", space, "link", "set", "lo", "up")
+                _run(*_inside(space), "ip", "link", "set", "lo", "up")
                 for kind, subnet in zip("cg", self._subnets, strict=True):
                     outer, inner = f"{self._name}{kind}{number}", f"{kind}{number}"
                     _ip("link", "add", outer, "type", "veth", "peer", inner, "netns", space)
-                    _ip("-n", space, "addr", "add", f"{subnet}.{number}/24", "dev", inner)
-                    _ip("-n", space, "link", "set", inner, "up")
+                    _run(
+                        *_inside(space), "ip", "addr", "add", f"{subnet}.{number}/24", "dev", inner
+                    )
+                    _run(*_inside(space), "ip", "link", "set", inner, "up")
                     _ip("link", "set", outer, "master", f"{self._name}{kind}", "up")
         except BaseException:
             self.__exit__()
@@ -106,7 +108,16 @@ class Network:
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+    _run("ip", *arguments)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _inside(namespace: str) -> list[str]:
+    """What runs a program there. `ip netns exec` would mount things, which no chroot can."""
+    return ["nsenter", f"--net=/run/netns/{namespace}"]
 
 
 class GroupMember(MySQLServer):
@@ -152,7 +163,7 @@ class GroupMember(MySQLServer):
 
     def network_command(self, network: Network) -> list[str]:
         """What runs a program in its namespace."""
-        return ["ip", "netns", "exec", network.namespace(self.number)]
+        return _inside(network.namespace(self.number))
 
     def _write_grants(self) -> None:
         """The same on each member, and nothing of it in the log: it would be a member's own."""
