@@ -1,6 +1,7 @@
 """A Redis Cluster of real servers on loopback, which tests kill, freeze, promote and reshard."""
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -282,14 +283,18 @@ class RedisCluster(ServerFactory[RedisServer]):
         """Take the slot of a key away from its master, so that nobody has it; returns it."""
         slot = key_slot((stream_key(key) if isinstance(key, int) else key).encode())
         owner = self.master_of(key)
-        for server in self.servers:
-            if server is not owner and self._is_master(server):
+        name = self._id(owner)
+        others = [each for each in self.servers if each is not owner and self._is_master(each)]
+        self.ask(owner, "CLUSTER", "DELSLOTS", slot)
+        begun = time.time() * 1000
+        # What it has told before, and is still under way, would give the slot back to it.
+        eventually(lambda: all(self._heard(server, name) > begun for server in others))
+        for server in others:
+            if self._sees(server, slot, name):
                 with self.client(server) as client, client.pipeline() as whole:
                     whole.execute_command("CLUSTER", "DELSLOTS", slot)
-                    # What the owner has told, and is still under way, gives nothing back to it.
-                    whole.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self._id(owner))
+                    whole.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", name)
                     whole.execute()
-        self.ask(owner, "CLUSTER", "DELSLOTS", slot)
         return slot
 
     def replace(self, key: str, successor: RedisServer) -> None:
@@ -370,6 +375,13 @@ class RedisCluster(ServerFactory[RedisServer]):
             return True
         slots = self.ask(server, "CLUSTER SLOTS")
         return owner.encode() in [each[2][2] for each in slots if each[0] <= slot <= each[1]]
+
+    def _heard(self, server: RedisServer, other: str) -> int:
+        """When it got the last answer of another one, in Unix ms."""
+        nodes = [
+            line.split() for line in self.ask(server, "CLUSTER", "NODES").decode().splitlines()
+        ]
+        return next(int(fields[5]) for fields in nodes if fields[0] == other)
 
     def _epochs(self, server: RedisServer) -> tuple[int, int]:
         """Its own, and the highest that it knows."""
