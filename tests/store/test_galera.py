@@ -606,8 +606,6 @@ def test_settings_do_not_wait_for_ever_for_a_node_that_holds_up_all_writes(
             store.counters.set("held_up", app_slots=8)
     finally:
         run_as_root(third, "SET GLOBAL wsrep_provider_options = 'gcs.fc_limit=16'")
-        for node in nodes:
-            run_as_root(node, "FLUSH STATUS")  # else doctor warns of it
 
 
 @pytest.mark.clusters
