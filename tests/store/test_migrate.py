@@ -45,6 +45,7 @@ ALL = [
     "0010_seals",
     "0011_backfill_seals",
     "0012_galera",
+    "0013_windows",
 ]
 _TABLES = """
     SELECT table_name, table_type FROM information_schema.tables

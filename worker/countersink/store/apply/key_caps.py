@@ -33,7 +33,7 @@ its own slot, where nobody waits for it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Final, TypeVar
 
@@ -363,9 +363,10 @@ def _there(
 
 
 def _ranges(policies: Policies, place: Place) -> Sequence[LabelRange]:
-    """The buckets of a day."""
+    """The buckets of a day; those that its keys may have been rolled up to meanwhile included."""
     counter, day = place
-    return View(counter, policies.of(counter), None).ranges(day, day) or ()
+    own = [replace(policy, rolled_to=None) for policy in policies.of(counter)]
+    return View(counter, own, None).ranges(day, day) or ()
 
 
 def _month(day: date) -> datetime:

@@ -1,10 +1,10 @@
-"""Which bucket (day, hour, quarter) an event is counted in, when a bucket begins and ends, by time
+"""Which bucket (day, hour, quarter, minute) an event is counted in, when a bucket begins and ends, by time
 zone; unknown time zones; most policies of a counter (``MAX_POLICIES``: the seconds of a label);
 longest series (``MAX_DAYS``) and its error; days and months as dates.
 
 A bucket's *label* is what the column ``bucket`` holds, counted in seconds since 1970-01-01 00:00 as
 if it were UTC. For the resolution ``day`` it is the midnight of the local date, for ``hour`` and
-``quarter`` the start in UTC. To it the number of the policy is added as seconds. So a label alone
+``quarter`` and ``minute`` the start in UTC. To it the number of the policy is added as seconds. So a label alone
 tells under which policy it was counted, no two policies ever share a bucket, and a counter may
 change its policy at any minute; the first policy's labels are plain.
 """
@@ -19,10 +19,10 @@ from zoneinfo import ZoneInfo, available_timezones
 from countersink.store.errors import SeriesTooLong
 from countersink.store.sql import EPOCH, day_label
 
-Resolution = Literal["day", "hour", "quarter"]
+Resolution = Literal["day", "hour", "quarter", "minute"]
 RESOLUTIONS: Final[tuple[Resolution, ...]] = get_args(Resolution)
 
-WIDTH: Final[dict[Resolution, int]] = {"day": 1440, "hour": 60, "quarter": 15}
+WIDTH: Final[dict[Resolution, int]] = {"day": 1440, "hour": 60, "quarter": 15, "minute": 1}
 """Minutes of a bucket; a local day has more or fewer where clocks are changed."""
 MAX_POLICIES: Final = 60
 """Policies a counter can have had: their numbers are seconds."""

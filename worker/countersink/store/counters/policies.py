@@ -5,6 +5,9 @@ A policy holds for the events from one minute on, until the next one's begins: b
 event, not of the counting, so it does not matter when or by whom an event is counted. A counter
 that nobody has said anything about counts days in UTC.
 
+Buckets finer than days may be kept for a while only. Retention then adds them up in wider ones,
+which are those of a policy of their own: it *rolls* another one, and no event is counted under it.
+
 Marks are part of the policies, by whose version workers see that there are new ones: a mark is on a
 bucket that a backfill has set to what its sources say. What was accepted before that reconcile
 began is in its sources, whether or not it had arrived. So what of it arrives afterwards (out of the
@@ -34,8 +37,12 @@ class Policy:
             :mod:`countersink.store.counters.buckets`.
         valid_from: Unix minutes; the first event time it is for.
         time_zone: IANA name; whose midnights begin the days.
-        resolution: ``day``, ``hour`` or ``quarter`` (of an hour).
+        resolution: ``day``, ``hour``, ``quarter`` (of an hour) or ``minute``.
         used_to: the largest label it has, once another policy has taken over; None before.
+        rolls: number of the policy whose buckets are rolled up to its own; None: events are counted
+            in these.
+        rolled_to: Unix minutes; of one that rolls: all its buckets hold is before this, and what is
+            before it may be in them. None: not known, or it does not roll.
         counter: whose it is, for messages.
 
     Its methods raise Refused where they need its time zone and this machine does not know it, which
@@ -47,6 +54,8 @@ class Policy:
     time_zone: str = "UTC"
     resolution: Resolution = "day"
     used_to: int | None = None
+    rolls: int | None = None
+    rolled_to: int | None = None
     counter: str = field(default="", compare=False, repr=False)
 
     def known_zone(self) -> str:
@@ -85,6 +94,11 @@ class Policy:
     def _zone(self) -> str:
         """Its time zone, known or not where buckets are the same in all of them."""
         return self.known_zone() if self.resolution == "day" else self.time_zone
+
+
+def counting(policies: Iterable[Policy]) -> tuple[Policy, ...]:
+    """Those of some policies that events are counted under."""
+    return tuple(policy for policy in policies if policy.rolls is None)
 
 
 DEFAULT: Final = Policy()
@@ -187,18 +201,22 @@ class Policies:
         self.marked_before = max(
             (mark.sent_before for own in self._marks.values() for mark in own.values()), default=0
         )
+        self._counting = {
+            counter: counting(policies) for counter, policies in self._by_counter.items()
+        }
         self._begins = {
             counter: [policy.valid_from for policy in policies]
-            for counter, policies in self._by_counter.items()
+            for counter, policies in self._counting.items()
         }
 
     def of(self, counter: str) -> tuple[Policy, ...]:
-        """A counter's policies, the earliest first; at least one."""
+        """A counter's policies, those that roll others included, the earliest first; at least one.
+        """
         return self._by_counter.get(counter, (DEFAULT,))
 
     def at(self, counter: str, minute: int) -> Policy:
         """The policy for an event at a Unix minute."""
-        policies = self.of(counter)
+        policies = self._counting.get(counter, (DEFAULT,))
         if len(policies) == 1:
             return policies[0]
         return policies[max(0, bisect_right(self._begins[counter], minute) - 1)]
@@ -311,7 +329,7 @@ def read_policies(
         where, args = f" WHERE counter IN ({marks(counters)})", tuple(counters)
     found: dict[str, tuple[Policy, ...]] = {}
     for counter, *columns in session.query(
-        "SELECT counter, number, valid_from, time_zone, resolution, used_to FROM counter_policy"
+        f"SELECT counter, {POLICY_COLUMNS} FROM counter_policy"
         f"{where} ORDER BY counter, valid_from, number",
         args,
     ):
@@ -324,11 +342,14 @@ def load_own(session: Session, counter: str) -> tuple[Policy, ...]:
     return read_policies(session, [counter]).get(counter, (DEFAULT,))
 
 
+POLICY_COLUMNS: Final = "number, valid_from, time_zone, resolution, used_to, rolls, rolled_to"
+"""Columns of ``counter_policy``, as :func:`policy_of` takes them."""
+
+
 def policy_of(counter: str, columns: Sequence[Any]) -> Policy:
-    """The policy of these columns of ``counter_policy``: number, valid_from, time_zone, resolution,
-    used_to.
-    """
-    number, valid_from, time_zone, resolution, used_to = columns
+    """The policy of :data:`POLICY_COLUMNS`."""
+    number, valid_from, time_zone, resolution, used_to, rolls, rolled_to = columns
+    begun = 0 if rolled_to is None else label_of(rolled_to) // 60
     return Policy(
         counter=counter,
         number=int(number),
@@ -336,6 +357,8 @@ def policy_of(counter: str, columns: Sequence[Any]) -> Policy:
         time_zone=time_zone,
         resolution=resolution,
         used_to=None if used_to is None else label_of(used_to),
+        rolls=None if rolls is None else int(rolls),
+        rolled_to=None if rolls is None else begun,
     )
 
 

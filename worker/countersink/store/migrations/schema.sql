@@ -6,7 +6,7 @@
 -- other's locks and means nothing to a reader, who sums over all of them.
 CREATE TABLE counter_slot (
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    bucket      DATETIME NOT NULL COMMENT 'the local midnight that begins the day, or the UTC start of the hour or quarter; its seconds: counter_policy.number',
+    bucket      DATETIME NOT NULL COMMENT 'the local midnight that begins the day, or the UTC start of the hour, quarter or minute; its seconds: counter_policy.number',
     counter_key VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
     slot        SMALLINT UNSIGNED NOT NULL COMMENT '0 compacted, 1-255 workers, 256-511 and 1024+ the application, 512+ backfill',
     amount      BIGINT NOT NULL COMMENT 'signed: a slot may be decremented before it is incremented',
@@ -91,6 +91,7 @@ CREATE TABLE counter (
     rolled_up_to DATE NULL COMMENT 'days before this one are in counter_month, or on their way there',
     created      DATETIME(3) NOT NULL COMMENT 'UTC',
     seal         DECIMAL(30, 0) NULL COMMENT 'checksum of its settings and policies; NULL: not known',
+    keep_steps   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'how long buckets of each width are kept, such as minute=2d,hour=90d; NULL: for ever',
     PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -100,8 +101,10 @@ CREATE TABLE counter_policy (
     number     TINYINT UNSIGNED NOT NULL COMMENT '0-59: the seconds of the buckets that were counted under it',
     valid_from DATETIME NOT NULL COMMENT 'UTC; events from this minute on, until the next one begins',
     time_zone  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'IANA name',
-    resolution VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'day, hour or quarter',
+    resolution VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'day, hour, quarter or minute',
     used_to    DATETIME NULL COMMENT 'its latest bucket, once another one has taken over',
+    rolls      TINYINT UNSIGNED NULL COMMENT 'number of the policy whose buckets are rolled up to these; NULL: events are counted in these',
+    rolled_to  DATETIME NULL COMMENT 'UTC; events before it are in these buckets, or on their way there',
     PRIMARY KEY (counter, number)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

@@ -9,7 +9,13 @@ from countersink.runtime.limits import is_name
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
-from countersink.store.counters.policies import DEFAULT, Policy, policy_of, read_policies
+from countersink.store.counters.policies import (
+    DEFAULT,
+    POLICY_COLUMNS,
+    Policy,
+    policy_of,
+    read_policies,
+)
 from countersink.store.errors import RolledUp, UnknownCounter
 from countersink.store.sql import marks
 from countersink.store.totals.selection import Selection
@@ -185,7 +191,7 @@ def shape(session: Session, counter: str | None) -> Shape:
         " (SELECT rolled_up_to FROM counter WHERE name = %s),"
         " (SELECT MIN(bucket) FROM counter_month WHERE counter = %s),"
         " (SELECT MAX(bucket) FROM counter_month WHERE counter = %s),"
-        " number, valid_from, time_zone, resolution, used_to"
+        f" {POLICY_COLUMNS}"
         " FROM (SELECT 1) AS one LEFT JOIN counter_policy ON counter = %s"
         " ORDER BY valid_from, number",
         (name,) * 8,

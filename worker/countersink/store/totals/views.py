@@ -67,7 +67,8 @@ class View:
 
     Args:
         counter: its name, for messages.
-        policies: its policies, the earliest first; at least one.
+        policies: its policies, the earliest first; at least one. Of one that rolls another and was
+            never used there are no buckets.
         time_zone: whose days, months and hours; None for the zone each bucket was counted in.
 
     Raises:
@@ -78,7 +79,7 @@ class View:
         if time_zone is not None:
             buckets.zone(time_zone)
         self.counter = counter
-        self.policies = tuple(policies)
+        self.policies = tuple(policy for policy in policies if policy.rolled_to != 0)
         self.time_zone = time_zone
         self._numbered = {policy.number: policy for policy in policies}
         self._days: dict[int, date] = {}
@@ -112,11 +113,17 @@ class View:
         return self.time_zone or policy.known_zone()
 
     def since(self, policy: Policy) -> int | None:
-        """Unix seconds of the first event a policy can have; None for the first policy."""
-        return None if policy is self.policies[0] else policy.valid_from * 60
+        """Unix seconds of the first event a policy can have; None for the first policy, and what
+        rolls it.
+        """
+        first = self.policies[0].valid_from
+        return None if policy.valid_from == first else policy.valid_from * 60
 
     def until(self, policy: Policy) -> int | None:
         """Unix seconds before which all events of a policy are; None while it is in force."""
+        if policy.rolls is not None:
+            rolled_to = None if policy.rolled_to is None else policy.rolled_to * 60
+            return buckets.earlier(rolled_to, self.until(self._numbered[policy.rolls]))
         return None if policy.used_to is None else policy.ends_at(policy.used_to)
 
     def moment(self, label: int) -> int:
@@ -170,13 +177,21 @@ class View:
         return [
             LabelRange(
                 first=None if self.since(policy) is None else policy.label(policy.valid_from),
-                until=None if policy.used_to is None else policy.used_to + 1,
+                until=self._last_label(policy),
                 number=policy.number,
                 step=WIDTH[policy.resolution] * 60,
                 mixed=len(self.policies) > 1,
             )
             for policy in self.policies
         ]
+
+    def _last_label(self, policy: Policy) -> int | None:
+        """The label before which all of a policy are; None: there is none."""
+        if policy.rolls is None:
+            return None if policy.used_to is None else policy.used_to + 1
+        until = self.until(policy)
+        # The bucket in which the last minute before it lies is the last one.
+        return None if until is None else policy.label(-(-until // 60) - 1) + 1
 
     def require_days(self, days: Iterable[date]) -> None:
         """Check that each of these days begins where no bucket goes on.
@@ -242,7 +257,7 @@ class View:
             datetime.fromtimestamp(change, UTC).strftime("%Y-%m-%d %H:%M:%S").removesuffix(":00")
         )
         return InexactZone(
-            f"{self.counter!r} is counted by {policy.resolution} in {policy.time_zone}, and"
+            f"{self.counter!r} {_counted_by(policy)} in {policy.time_zone}, and"
             f" {begins} UTC, when the date in {zone} changes to or from {day}, is in the"
             f" middle of one: {advice(self.counter, policy, zone)}"
         )
@@ -269,9 +284,27 @@ def _first_label(policy: Policy, instant: int | None) -> int | None:
     return -(-instant // width) * width
 
 
+def _counted_by(policy: Policy) -> str:
+    if policy.rolls is None:
+        return f"is counted by {policy.resolution}"
+    assert policy.rolled_to is not None
+    return f"is rolled up, before {moment_text(policy.rolled_to * 60)}, to each {policy.resolution}"
+
+
+def moment_text(instant: int) -> str:
+    """Unix seconds for people: ``2026-11-21 08:00Z``."""
+    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
 def advice(counter: str, policy: Policy, refused: str) -> str:
     """What to ask instead of a time zone for which the buckets of a policy do not tell."""
-    if policy.resolution == "quarter":
+    if policy.rolls is not None:
+        assert policy.rolled_to is not None
+        return (
+            f"ask for the time zone {policy.time_zone}, or from"
+            f" {moment_text(policy.rolled_to * 60)} on"
+        )
+    if policy.resolution in ("quarter", "minute"):
         return "ask for a range without it, or for another time zone, such as UTC"
     # Of hours UTC's days can always be told; days of their own zone are never refused.
     other = "UTC" if refused == policy.time_zone else policy.time_zone
