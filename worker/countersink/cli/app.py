@@ -40,7 +40,9 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "Read": (
         "read",
         {
-            "totals": "Show totals: by day, hour or month, by key, by counter, or one figure.",
+            "totals": "Show totals: by day, hour, minute or month, by key, by counter, or one"
+            " figure.",
+            "top": "Show the keys of a counter with the largest totals.",
             "export": "Export all totals of counters for other programs: CSV, NDJSON or Parquet.",
         },
     ),
@@ -77,6 +79,7 @@ _ELSEWHERE: Final = {
     "track": "count.track:track_command",
     "untrack": "count.track:untrack_command",
     "totals": "read:totals_command",
+    "top": "read:top_command",
     "export": "read:export_command",
     "key": "maintain.access:key_group",
     "link": "maintain.access:link_group",

@@ -35,6 +35,7 @@ from countersink.runtime import limits
 
 if TYPE_CHECKING:
     from countersink.producers.options import Options as ProducerOptions
+    from countersink.store.totals.selection import Last
 
 T = TypeVar("T")
 Decorated = Callable[..., Any]
@@ -441,6 +442,24 @@ def _day(text: str) -> date:
     return date.fromisoformat(text)
 
 
+def _edge(text: str) -> date:
+    """A day, or a time, which may be naive."""
+    if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        return date.fromisoformat(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is neither a day such as 2026-11-21 nor a time such as 2026-11-21T08:00Z"
+        ) from None
+
+
+def _last(text: str) -> "Last":
+    from countersink.store.totals.selection import Last
+
+    return Last.of(text)
+
+
 def _zone(name: str) -> str:
     from countersink.store.counters import buckets
 
@@ -454,4 +473,6 @@ KEY: Final = Checked("key", limits.check_key)
 AMOUNT: Final = Checked("amount", _amount)
 MOMENT: Final = Checked("time", _moment)
 DAY: Final = Checked("day", _day)
+EDGE: Final = Checked("day or time", _edge)
+LAST: Final = Checked("window", _last)
 ZONE: Final = Checked("zone", _zone)

@@ -320,6 +320,11 @@ def hourly(session: Session, wanted: Selection, pending: Pending) -> Hours:
     return series.hourly(session, _known(wanted, pending), pending.by_label())
 
 
+def minutely(session: Session, wanted: Selection, pending: Pending) -> Hours:
+    """(begin of the minute, total) for each minute, by default from the first with data on."""
+    return series.minutely(session, _known(wanted, pending), pending.by_label())
+
+
 def monthly(session: Session, wanted: Selection, pending: Pending) -> list[tuple[date, int]]:
     """(first day, total) for each month, by default from the first with data to the last."""
     return series.monthly(session, _known(wanted, pending), pending.by_label())

@@ -16,6 +16,7 @@ from countersink.reads.pending import (
     daily,
     hourly,
     many,
+    minutely,
     monthly,
     names,
     total,
@@ -28,6 +29,8 @@ from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import parts
 from countersink.store.totals.many_counters import SIZE
 from countersink.store.totals.selection import KeyMatch, Selection
+from countersink.store.totals.series import Unit, told_from
+from countersink.store.totals.windows import Window, window_of
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
@@ -35,13 +38,19 @@ T = TypeVar("T")
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "day": ("day", "total"),
     "hour": ("hour", "total"),
+    "minute": ("minute", "total"),
     "month": ("month", "total"),
     "key": ("key", "total"),
     "counter": ("counter", "total"),
     "total": ("total",),
 }
 """What each ``--by`` shows."""
-_SERIES: Final[Mapping[str, Question[Any]]] = {"day": daily, "hour": hourly, "month": monthly}
+_SERIES: Final[Mapping[str, Question[Any]]] = {
+    "day": daily,
+    "hour": hourly,
+    "minute": minutely,
+    "month": monthly,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,9 @@ class Query:
         max_rows: an answer of more rows is refused; None for any.
         also: with ``by="key"``, ranges of days: what each key has in these, too, is in ``also`` of
             its row, None where that cannot be told.
+        against_previous: with a range that has both ends, or the last so many: what each row but
+            one of a series had in the window of the same length before is its ``previous``, None
+            where that cannot be told.
         include_pending: add what is still in the queue.
     """
 
@@ -67,12 +79,28 @@ class Query:
     most: int | None = None
     max_rows: int | None = None
     also: Sequence[tuple[date, date]] = ()
+    against_previous: bool = False
     include_pending: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what there is nothing to hold against.
+
+        Raises:
+            ValueError: there is not.
+        """
+        if self.against_previous:
+            if self.by in _SERIES:
+                raise ValueError(f"the previous window is of keys, counters or totals, not {self.by}s")
+            if self.selection.last is None and window_of(self.selection) is None:
+                raise ValueError(
+                    "the previous window is one of the same length: give the last so many, or a"
+                    " range that has both ends"
+                )
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the answer, in order."""
-        own = COLUMNS[self.by]
+        own = (*COLUMNS[self.by], *(("previous",) if self.against_previous else ()))
         return own if self.selection.counter is not None or "counter" in own else ("counter", *own)
 
 
@@ -88,7 +116,12 @@ class Answer:
         pending: entries included that were still in the queue.
         rolled_up_to: the first day of which everything can still be told, of several counters the
             latest; None where nothing is rolled up to months.
-        days_gone: days or hours that were asked for are not in the rows, since they are rolled up.
+        window: the range that the last so many meant; None where that was not asked, or of several
+            counters.
+        days_gone: days or hours that were asked for are not in the rows, since they are rolled up to
+            months.
+        told_from: the time from which on there are single hours or minutes, where some of those
+            that were asked for are not in the rows.
         unknown_because: why Redis did not tell.
         truncated: there are more keys or counters than the largest, which are in the rows, or
             more days, hours or months than those, as many as may be, with most of the counts.
@@ -99,7 +132,9 @@ class Answer:
     complete_up_to: datetime | None = None
     pending: int = 0
     rolled_up_to: date | None = None
+    window: Window | None = None
     days_gone: bool = False
+    told_from: datetime | None = None
     unknown_because: StreamError | None = None
     truncated: bool = False
 
@@ -135,7 +170,7 @@ class _Answering:
         counter = self._selection.counter
         if counter is not None:
             self._add(counter, self._rows(counter))
-        elif query.by in ("counter", "total") and self._selection.keys is None:
+        elif self._all_at_once:
             for name, amount in self._ask(counters, self._selection).items():
                 self._add(name, [{"total": amount}])
         else:
@@ -152,6 +187,13 @@ class _Answering:
             if "counter" not in query.columns:
                 del row["counter"]
         return self._answer
+
+    @property
+    def _all_at_once(self) -> bool:
+        """Whether all counters are added up by the same statements."""
+        query, selection = self._query, self._selection
+        plain = selection.keys is None and selection.last is None and not query.against_previous
+        return plain and query.by in ("counter", "total")
 
     def _add(self, counter: str, found: Iterable[dict[str, Any]]) -> None:
         """The rows of a counter go into the answer."""
@@ -182,6 +224,12 @@ class _Answering:
 
     def _rows(self, counter: str) -> Iterator[dict[str, Any]]:
         query, wanted = self._query, replace(self._selection, counter=counter)
+        if wanted.last is not None:
+            # The question is which range that is: whoever answers it has settled that.
+            wanted = self._ask(lambda session, settled, pending: settled, wanted)
+            if self._selection.counter is not None:
+                self._answer.window = window_of(wanted)
+        before = window_of(wanted) if query.against_previous else None
         if query.by in _SERIES:
             for moment, amount in self._series(query.by, wanted):
                 yield {query.by: text(moment, query.by), "total": amount}
@@ -189,11 +237,22 @@ class _Answering:
             found = self._by_key(wanted)
             keys = [key for key, _ in found]
             beside = [self._beside(replace(wanted, keys=keys), *days) for days in query.also]
+            previous = before and self._beside(replace(wanted, keys=keys), *before.before)
             for key, amount in found:
-                also = [None if each is None else each[key] for each in beside]
-                yield {"key": key, "total": amount, **({"also": also} if beside else {})}
+                row = {"key": key, "total": amount}
+                if beside:
+                    row["also"] = [None if each is None else each[key] for each in beside]
+                if before:
+                    row["previous"] = None if previous is None else previous[key]
+                yield row
         else:
-            yield {"total": self._ask(total, wanted)}
+            row = {"total": self._ask(total, wanted)}
+            if before:
+                start, end = before.before
+                with suppress(RolledUp, InexactZone):
+                    row["previous"] = None
+                    row["previous"] = self._ask(total, replace(wanted, start=start, end=end))
+            yield row
 
     def _series(self, by: str, wanted: Selection) -> list[tuple[Any, int]]:
         """Months; or days or hours, from where they are not rolled up to months yet."""
@@ -201,13 +260,17 @@ class _Answering:
         if by == "month":
             return self._take(self._fitting(question, wanted))
         answer, wanted = self._answer, replace(wanted, unrolled=True)
+        if by != "day" and wanted.start is None:
+            self._note_told(by, wanted)
         try:
             read = self._fitting(question, wanted)
         except RolledUp as error:
-            answer.days_gone = True
+            if by != "day":
+                self._note_told(by, wanted)
+            answer.days_gone = answer.told_from is None
             # In another time zone that day may have begun before what is in months ended.
             for begin in (error.rolled_up_to, error.rolled_up_to + timedelta(days=1)):
-                if wanted.end is not None and wanted.end < begin:
+                if wanted.end is not None and _date(wanted.end) < begin:
                     break
                 with suppress(RolledUp):
                     return self._take(self._fitting(question, replace(wanted, start=begin)))
@@ -218,6 +281,14 @@ class _Answering:
         if read.rolled_up_to is not None and wanted.start is None:
             answer.days_gone = True
         return self._take(read)
+
+    def _note_told(self, by: str, wanted: Selection) -> None:
+        """Say from when on there are hours or minutes."""
+        unit: Unit = "minute" if by == "minute" else "hour"
+        self._answer.told_from = self._ask(
+            lambda session, asked, pending: told_from(session, replace(asked, known=True), unit),
+            wanted,
+        )
 
     def _fitting(
         self, question: Question[list[tuple[Any, int]]], wanted: Selection
@@ -240,7 +311,8 @@ class _Answering:
             self._answer.truncated = True
             first, last = error.fits_from, error.fits_to
             if query.by == "month":
-                first, last = month_of(first), min(month_ends(last), wanted.end or date.max)
+                most = date.max if wanted.end is None else _date(wanted.end)
+                first, last = month_of(first), min(month_ends(last), most)
             return self._read(question, replace(wanted, start=first, end=last))
 
     def _by_key(self, wanted: Selection) -> list[tuple[str, int]]:
@@ -280,3 +352,8 @@ class _Answering:
             answer.rolled_up_to = max(read.rolled_up_to, answer.rolled_up_to or date.min)
         self._asked = True
         return read.value
+
+
+def _date(end: date) -> date:
+    """The last day of a range, in UTC where it ends at a time."""
+    return end.date() if isinstance(end, datetime) else end

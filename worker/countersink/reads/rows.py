@@ -13,10 +13,13 @@ from countersink.store.totals import series, sums
 from countersink.store.totals.selection import Selection
 from countersink.store.totals.shapes import Shape, known_shape
 from countersink.store.totals.sums import Scope, bucket_labels, keyed
+from countersink.store.totals.views import View
+from countersink.store.totals.windows import settled
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "day": ("counter", "day", "total"),
     "hour": ("counter", "hour", "total"),
+    "minute": ("counter", "minute", "total"),
     "month": ("counter", "month", "total"),
     "key": ("counter", "key", "total"),
     "key-day": ("counter", "day", "key", "total"),
@@ -28,6 +31,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 _SERIES: Final[Mapping[str, Callable[[Session, Selection], Iterable[tuple[date, int]]]]] = {
     "day": series.daily,
     "hour": series.hourly,
+    "minute": series.minutely,
     "month": series.monthly,
 }
 
@@ -63,6 +67,7 @@ def rows(session: Session, by: str, wanted: Selection) -> Iterator[tuple[Value, 
             :mod:`countersink.store.totals.sums`.
         ValueError: no such time zone; a series that is too long.
     """
+    wanted = settled(session, wanted)
     assert wanted.counter is not None
     found: Iterator[tuple[Value, ...]]
     if by in _SERIES:
@@ -92,7 +97,7 @@ def _by_key(
         days = sorted({view.day(label) for label in labels})
         view.require_days(days)
         for day in days:
-            scope = Scope.of(unrolled, view, day, day)
+            scope = Scope.of(unrolled, view, *_within(view, begins, wanted.end, day, day))
             for key, total in keyed(session, scope, wanted.keys):
                 yield day, key, total
     else:
@@ -106,20 +111,37 @@ def _by_key(
 
 def _months(
     session: Session, shape: Shape, wanted: Selection
-) -> Iterator[tuple[date, date | None, date | None]]:
+) -> Iterator[tuple[date, date, date]]:
     """(month, first day, last day) of the months that can have rows."""
     span = sums.span(session, Selection(shape.counter, time_zone=wanted.time_zone))
     if span is None:
         return
-    first, last = max(span[0], wanted.start or date.min), min(span[1], wanted.end or date.max)
+    view = shape.view(wanted.time_zone)
+    first, last = span
+    if wanted.start is not None:
+        first = max(first, view.first_day(wanted.start))
+    if wanted.end is not None:
+        last = min(last, view.final_day(wanted.end))
     if last < first:
         return
     for month in buckets.months(first, last):
         # The edges as they were asked for: whether a range may begin within a month that is rolled
         # up is for the range to say.
-        begin = month if wanted.start is None else max(month, wanted.start)
-        end = month_ends(month) if wanted.end is None else min(month_ends(month), wanted.end)
-        yield month, begin, end
+        yield month, *_within(view, wanted.start, wanted.end, month, month_ends(month))
+
+
+def _within(
+    view: View, start: date | None, end: date | None, first: date, last: date
+) -> tuple[date, date]:
+    """What a range has of the days from ``first`` to ``last``: an edge of it where that lies in
+    them.
+    """
+    begin, finish = first, last
+    if start is not None and view.first_day(start) >= first:
+        begin = start
+    if end is not None and view.final_day(end) <= last:
+        finish = end
+    return begin, finish
 
 
 def text(value: Value, column: str) -> str | int:

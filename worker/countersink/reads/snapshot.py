@@ -4,7 +4,7 @@ often it is read again when counters change meanwhile, and the error after that.
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import partial
 from typing import Final, Generic, TypeVar, Unpack
@@ -27,6 +27,7 @@ from countersink.reads.pending import (
     hourly,
     look,
     many,
+    minutely,
     monthly,
     names,
     read_queue,
@@ -47,9 +48,11 @@ from countersink.store.totals.selection import (
     Selection,
     TotalsQuestion,
     picked,
+    selection_of,
 )
 from countersink.store.totals.series import Hours
 from countersink.store.totals.shapes import rolled_up_to
+from countersink.store.totals.windows import settled
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
@@ -99,7 +102,7 @@ class Reads:
     same. ``complete_up_to`` is then Redis's time before the read. That costs time and memory in
     proportion to the queue, up to ``bounds``.
 
-    Ranges, ``time_zone`` and what is rolled up to months are as for
+    Ranges, windows, ``time_zone`` and what is rolled up are as for
     :class:`countersink.store.totals.Totals`. With ``include_pending`` a counter that is only
     pending is known.
 
@@ -173,6 +176,12 @@ class Reads:
         """
         return self._picked(hourly, counter, unrolled=unrolled, **asked)
 
+    def minutely(
+        self, counter: str, *, unrolled: bool = False, **asked: Unpack[ReadQuestion]
+    ) -> Read[Hours]:
+        """(begin of the minute, total) for each minute in order, as :meth:`hourly`."""
+        return self._picked(minutely, counter, unrolled=unrolled, **asked)
+
     def monthly(self, counter: str, **asked: Unpack[ReadQuestion]) -> Read[list[tuple[date, int]]]:
         """(first day of the month, total) for each month in order, those without counts as 0."""
         return self._picked(monthly, counter, **asked)
@@ -186,7 +195,7 @@ class Reads:
         **days: Unpack[DayRange],
     ) -> Read[dict[str, int]]:
         """The totals of many keys at once, in their order; 0 for those without counts."""
-        wanted = Selection(counter, keys=list(keys), **days)
+        wanted = selection_of(counter, list(keys), **days)
         return self.ask(many, wanted, include_pending=include_pending)
 
     def top(
@@ -224,7 +233,7 @@ class Reads:
         **days: Unpack[DayRange],
     ) -> Read[dict[str, int]]:
         """The totals of all counters that are visible, by name."""
-        wanted = Selection(visible=visible, **days)
+        wanted = selection_of(None, visible=visible, **days)
         return self.ask(counters, wanted, include_pending=include_pending)
 
     def names(
@@ -361,10 +370,19 @@ class Snapshot:
     def ask(self, question: Question[T], wanted: Selection, include_pending: bool) -> Read[T]:
         """The answer of this moment."""
         pending, complete = Pending(), self.complete
-        if include_pending:
-            if self.queued is None:
-                raise ValueError("of this moment the queue was not read: ask for what is pending")
-            pending, complete = self._of(self.queued, wanted), self.queued.asked
+        queued = self.queued if include_pending else None
+        if include_pending and queued is None:
+            raise ValueError("of this moment the queue was not read: ask for what is pending")
+        if wanted.last is not None and (wanted.counter is not None or queued is not None):
+            if wanted.counter is None:
+                raise ValueError(
+                    "windows are of each counter's own buckets, so what is pending is added to one"
+                    " counter's at a time: name it"
+                )
+            known = queued is not None and wanted.counter in queued.pending.counters
+            wanted = settled(self.session, replace(wanted, known=wanted.known or known))
+        if queued is not None:
+            pending, complete = self._of(queued, wanted), queued.asked
         value = question(self.session, wanted, pending)
         return Read(
             value=value,

@@ -1,4 +1,4 @@
-"""``countersink totals`` and ``countersink export``: flags with help, table, freshness notice and
+"""``countersink totals``, ``countersink top`` and ``countersink export``: flags with help, table, freshness notice and
 texts; columns are in ``reads/query.py`` and ``reads/rows.py``, file formats in
 ``reads/formats.py``."""
 
@@ -6,23 +6,24 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+from zoneinfo import ZoneInfo
 
 import click
 
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
-from countersink.cli.settings import COUNTER, DAY, KEY, ZONE
+from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE
 from countersink.reads import Reads
 from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
 from countersink.reads.query import COLUMNS, Answer, Query, ask
 from countersink.reads.rows import COLUMNS as EXPORT_COLUMNS
 from countersink.reads.rows import Value, rows
 from countersink.store import RolledUp, Store, StoreError, UnknownCounter
-from countersink.store.totals.selection import KeyMatch, Selection, wanted_keys
+from countersink.store.totals.selection import KeyMatch, Last, Selection, wanted_keys
 from countersink.stream.connection import connect
 
 
@@ -46,8 +47,27 @@ _OPTIONS: Final = (
     ),
     _keys("--exclude-key", "exclude_keys", "Without this key; repeatable."),
     _keys("--exclude-prefix", "exclude_prefix", "Without keys that begin with this; repeatable."),
-    settings.one_off("--from", "start", type=DAY, help="First day, inclusive."),
-    settings.one_off("--to", "end", type=DAY, help="Last day, inclusive."),
+    settings.one_off(
+        "--from",
+        "start",
+        type=EDGE,
+        metavar="DAY|TIME",
+        help="First day, or the time at which the range begins: 2026-11-21T08:00Z.",
+    ),
+    settings.one_off(
+        "--to",
+        "end",
+        type=EDGE,
+        metavar="DAY|TIME",
+        help="Last day, inclusive, or the time before which the range ends.",
+    ),
+    settings.one_off(
+        "--last",
+        type=LAST,
+        metavar="24h|90m|7d",
+        help="Instead of --from and --to: so many minutes, hours or days up to now. Days are whole"
+        " days, today's included; the rest is whole buckets, the one that is open now included.",
+    ),
     settings.one_off(
         "--time-zone",
         type=ZONE,
@@ -62,14 +82,50 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(function)
-    def choosing(*, start: date | None, end: date | None, **given: Any) -> None:
+    def choosing(
+        *, start: date | None, end: date | None, last: Last | None, **given: Any
+    ) -> None:
         zone = given.pop("time_zone")
         with values_checked():
             keys = wanted_keys(None, None, KeyMatch(**{name: given.pop(name) for name in _MATCH}))
-            selection = Selection(keys=keys, start=start, end=end, time_zone=zone)
+            selection = Selection(
+                keys=keys,
+                start=_of_zone(start, zone),
+                end=_of_zone(end, zone),
+                last=last,
+                time_zone=zone,
+            )
         function(selection=selection, **given)
 
     return settings.together(*_OPTIONS)(choosing)
+
+
+def _of_zone(edge: date | None, zone: str | None) -> date | None:
+    """A time without an offset is of the time zone of the question."""
+    if not isinstance(edge, datetime) or edge.utcoffset() is not None:
+        return edge
+    if zone is None:
+        raise ValueError(
+            f"{edge.isoformat(timespec='minutes')} has no time zone, and guessing one would be"
+            " wrong by hours: add Z, an offset such as +01:00, or --time-zone"
+        )
+    return edge.replace(tzinfo=ZoneInfo(zone))
+
+
+_SHOWN: Final = (
+    settings.one_off(
+        "--against",
+        type=click.Choice(["previous"]),
+        help="Beside each total that of the window of the same length before.",
+    ),
+    settings.one_off(
+        "--include-pending", is_flag=True, help="Add exactly what is still in the queue."
+    ),
+    settings.output_format("table", "json", "csv"),
+    settings.redis_url,
+    settings.mysql_url,
+    settings.mysql_read_url,
+)
 
 
 @click.command("totals", cls=settings.Command)
@@ -89,46 +145,83 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
     metavar="N",
     help="The N keys or counters with the largest totals.",
 )
-@settings.one_off("--include-pending", is_flag=True, help="Add exactly what is still in the queue.")
-@settings.output_format("table", "json", "csv")
-@settings.redis_url
-@settings.mysql_url
-@settings.mysql_read_url
+@settings.together(*_SHOWN)
 def totals_command(
     counter: str | None,
     everything: bool,
     by: str | None,
     selection: Selection,
     top: int | None,
-    include_pending: bool,
-    format: str,
-    redis_url: str | None,
-    mysql_url: str | None,
-    mysql_read_url: str | None,
+    **shown: Any,
 ) -> None:
-    """Show totals: by day, hour or month, by key, by counter, or one figure.
+    """Show totals: by day, hour, minute or month, by key, by counter, or one figure.
 
     Days without counts are 0; keys with the largest totals come first. Without --from and --to, it
     shows the whole range that has data. Days are in the counter's own time zone (UTC by default);
-    totals in another one (--time-zone) are exact, or refused. Redis says how fresh the totals are;
-    without Redis, that is not known.
+    totals in another one (--time-zone) are exact, or refused, and so are those of times and of the
+    last minutes and hours (--last). Redis says how fresh the totals are; without Redis, that is not
+    known.
     """
     if (counter is None) is not everything:
         raise Misuse("name one COUNTER, or say --all")
     by = by or ("counter" if everything else "key" if top else "day")
     if top and by not in ("key", "counter"):
         raise Misuse(f"--top goes with --by key or --by counter, not --by {by}")
-    selection = replace(selection, counter=counter)
-    query = Query(selection, by=by, top=top, include_pending=include_pending)
+    _show(replace(selection, counter=counter), by, top, **shown)
+
+
+@click.command("top", cls=settings.Command)
+@click.argument("counter", type=COUNTER)
+@chosen_totals
+@settings.one_off(
+    "--top", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="How many."
+)
+@settings.together(*_SHOWN)
+def top_command(counter: str, selection: Selection, top: int, **shown: Any) -> None:
+    """Show the keys of a counter with the largest totals.
+
+    With --last 24h --against previous: what is ahead now, and how that has changed since the 24
+    hours before.
+    """
+    _show(replace(selection, counter=counter), "key", top, **shown)
+
+
+def _show(
+    selection: Selection,
+    by: str,
+    top: int | None,
+    *,
+    against: str | None,
+    include_pending: bool,
+    format: str,
+    redis_url: str | None,
+    mysql_url: str | None,
+    mysql_read_url: str | None,
+) -> None:
+    with values_checked():
+        query = Query(
+            selection,
+            by=by,
+            top=top,
+            against_previous=against is not None,
+            include_pending=include_pending,
+        )
     if include_pending:
         settings.needed(redis_url, "redis")
     answer = _ask(query, settings.needed(mysql_url, "mysql"), mysql_read_url, redis_url)
     if answer.unknown_because is not None:
         progress.say(f"how fresh this is is not known: {answer.unknown_because}")
     names = ("counter", "rows", "complete_up_to", "rolled_up_to")
-    document = output.document(answer, names, counter=counter)
+    document = output.document(answer, names, counter=selection.counter)
+    if answer.window is not None:
+        document["window"] = answer.window.document()
     csv = (answer.columns, answer.rows)
     output.write_result(format, document, partial(_print, answer, top), csv=csv)
+    if answer.told_from is not None:
+        progress.say(
+            f"there are no single {by}s before {output.iso(answer.told_from)}: they are rolled up to"
+            " wider buckets, which --by day has"
+        )
     if answer.days_gone and (answer.rows or format != "table"):
         progress.say(_gone(answer))
     if answer.truncated:
@@ -153,27 +246,46 @@ def _ask(query: Query, mysql_url: str, mysql_read_url: str | None, redis_url: st
 
 def _print(answer: Answer, top: int | None) -> None:
     totals = [total for row in answer.rows if isinstance(total := row["total"], int)]
-    charted = len(answer.columns) > 1 and len(totals) > 1
+    named = [name for name in answer.columns if name not in _FIGURES]
+    charted = bool(named) and len(totals) > 1
     largest = max(totals, default=0)
+    compared = "previous" in answer.columns
     shown: list[Sequence[object]] = [
         (
             *(row[name] for name in answer.columns),
+            *((_change(total, row["previous"]),) if compared else ()),
             output.bar(total, largest) if charted else "",
         )
         for row, total in zip(answer.rows, totals, strict=True)
     ]
     if charted and top is None:
-        shown.append(("all", *([""] * (len(answer.columns) - 2)), sum(totals), ""))
+        rest = ("", "") if compared else ()
+        shown.append(("all", *([""] * (len(named) - 1)), sum(totals), *rest, ""))
     if totals:
-        columns = [">total" if name == "total" else name for name in answer.columns]
-        output.write_rows((*columns, " "), shown)
+        columns = [f">{name}" if name in _FIGURES else name for name in answer.columns]
+        output.write_rows((*columns, *((">change",) if compared else ()), " "), shown)
     elif answer.days_gone:
         # There may well be counts in this range: they are not to be told by the day.
         sentence = _gone(answer)
         click.echo(f"{sentence[0].upper()}{sentence[1:]}.")
     else:
         click.echo("Nothing was counted in this range.")
+    if answer.window is not None:
+        window = answer.window.document()
+        until = "to" if isinstance(answer.window.end, datetime) else "to the end of"
+        click.echo(f"From {window['from']} {until} {window['to']}.")
     click.echo(_freshness(answer))
+
+
+_FIGURES: Final = ("total", "previous")
+"""Columns of numbers."""
+
+
+def _change(total: int, previous: int | None) -> str:
+    """By how much a total has changed, in percent of what it was."""
+    if not previous:
+        return ""
+    return f"{(total - previous) / abs(previous):+.0%}"
 
 
 def _gone(answer: Answer) -> str:

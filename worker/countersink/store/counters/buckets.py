@@ -11,7 +11,7 @@ change its policy at any minute; the first policy's labels are plain.
 
 from calendar import monthrange
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
@@ -29,6 +29,7 @@ MAX_POLICIES: Final = 60
 
 _DAY: Final = 86_400
 _EPOCH_ORDINAL: Final = EPOCH.toordinal()
+_ZERO: Final = EPOCH.replace(tzinfo=UTC)
 MAX_MINUTE: Final = 4_223_363_039
 """The last minute of 9999-12-25 UTC, the last one an event may have (0 is the first): in every time
 zone there are days after it."""
@@ -145,7 +146,7 @@ Interval = tuple[int | None, int | None]
 
 ONE_DAY: Final = timedelta(days=1)
 MAX_DAYS: Final = 100_000
-"""Longest series, in days or hours: a single event dated 9999 would make millions of zeros."""
+"""Longest series, in days, hours or minutes: a single event dated 9999 would make millions of zeros."""
 MAX_MONTHS: Final = 3_600
 """Longest series of months."""
 
@@ -187,13 +188,20 @@ def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
 
 
 def intervals(time_zone: str, start: date | None, end: date | None) -> list[Interval]:
-    """When the local date lies between ``start`` and ``end``, both inclusive; None is open."""
+    """When the local date lies between ``start`` and ``end``, both inclusive; None is open.
+
+    Either may be a time: a range begins at it, or ends before it.
+    """
     since: list[Interval] = [(None, None)]
-    if start is not None:
+    if isinstance(start, datetime):
+        since = [(unix(start), None)]
+    elif start is not None:
         reached = [*date_changes(time_zone, start), None]
         since = list(zip(reached[::2], reached[1::2], strict=True))
     until: list[Interval] = [(None, None)]
-    if end is not None and (following := after(end)) is not None:
+    if isinstance(end, datetime):
+        until = [(None, unix(end))]
+    elif end is not None and (following := after(end)) is not None:
         passed = [None, *date_changes(time_zone, following)]
         until = list(zip(passed[::2], passed[1::2], strict=True))
     found = []
@@ -204,6 +212,11 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
             if low is None or high is None or low < high:
                 found.append((low, high))
     return found
+
+
+def unix(moment: datetime) -> int:
+    """Unix seconds of an aware time."""
+    return (moment - _ZERO) // timedelta(seconds=1)
 
 
 def after(day: date) -> date | None:
@@ -236,12 +249,16 @@ def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
     return found
 
 
-def hour_at(time_zone: str, instant: int) -> tuple[int, int]:
-    """The local hour of an instant: (when it begins, its UTC offset), both in seconds."""
-    return _hour(instant, offset_at(time_zone, instant))
+def hour_at(time_zone: str, instant: int, width: int = 3600) -> tuple[int, int]:
+    """The local hour of an instant, or what has another width: (when it begins, its UTC offset),
+    all in seconds.
+    """
+    return _hour(instant, offset_at(time_zone, instant), width)
 
 
-def hours(time_zone: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+def hours(
+    time_zone: str, begin: int, end: int, width: int = 3600
+) -> Iterator[tuple[int, int]]:
     """The local hours of [begin, end) in order, as :func:`hour_at` has them.
 
     An hour that clocks repeat comes twice, with another offset; one that they leave out does not
@@ -249,8 +266,8 @@ def hours(time_zone: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
     each only a part has been.
     """
     for first, stop, offset in offsets(time_zone, begin, end):
-        hour, _ = _hour(first, offset)
-        for instant in range(hour, stop, 3600):
+        hour, _ = _hour(first, offset, width)
+        for instant in range(hour, stop, width):
             yield instant, offset
 
 
@@ -341,8 +358,8 @@ def _change(time_zone: str, low: int, high: int, before: int) -> int:
     return high
 
 
-def _hour(instant: int, offset: int) -> tuple[int, int]:
-    return (instant + offset) // 3600 * 3600 - offset, offset
+def _hour(instant: int, offset: int, width: int) -> tuple[int, int]:
+    return (instant + offset) // width * width - offset, offset
 
 
 def _month_number(day: date) -> int:

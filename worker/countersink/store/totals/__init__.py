@@ -1,10 +1,12 @@
 """Totals: sums of what was counted. ``Totals``, for programs: ``total``, ``daily``, ``hourly``,
-``monthly``, ``top``, ``by_key``, ``counters``, ``span``; the SQL is in ``sums.py``."""
+``minutely``, ``monthly``, ``top``, ``by_key``, ``counters``, ``span``; the SQL is in ``sums.py``."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime
-from typing import Unpack
+from functools import partial
+from typing import TypeVar, Unpack
 
+from countersink.store.connection import Session
 from countersink.store.sessions import Pool
 from countersink.store.totals import many_counters, series, shapes, sums
 from countersink.store.totals.selection import (
@@ -14,11 +16,20 @@ from countersink.store.totals.selection import (
     Selection,
     TotalsQuestion,
     picked,
+    selection_of,
 )
+from countersink.store.totals.windows import settled
+
+T = TypeVar("T")
 
 
 class Totals:
     """What was counted. Ranges are days, include both ends, and default to all that has data.
+
+    They may be of times: ``start`` and ``end`` as aware datetimes, from the one to before the other,
+    or ``last="24h"`` (``"90m"``, ``"7d"``), the window that ends now:
+    :mod:`countersink.store.totals.windows`. Where a counter's buckets do not tell, it is an
+    InexactZone error that names the resolution which would.
 
     Days are those of the counter's own time zone (UTC, where nobody has set another), or, with
     ``time_zone``, of any IANA zone: exactly, or with an InexactZone error where the counter's
@@ -43,13 +54,11 @@ class Totals:
 
     def total(self, counter: str, **asked: Unpack[TotalsQuestion]) -> int:
         """The sum over all keys, over one, over several, or over those that match."""
-        wanted = picked(counter, **asked)
-        return self._pool.read(lambda session: sums.total(session, wanted))
+        return self._ask(sums.total, picked(counter, **asked))
 
     def daily(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """(day, total) for each day in order, 0 for days without counts; at most 100,000 days."""
-        wanted = picked(counter, **asked)
-        return self._pool.read(lambda session: series.daily(session, wanted))
+        return self._ask(series.daily, picked(counter, **asked))
 
     def hourly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
         """(begin of the hour, total) for each hour in order, 0 for hours without counts; at most
@@ -58,20 +67,23 @@ class Totals:
         The begin is aware, with the zone's UTC offset at the time: an hour that clocks repeat is
         there twice. A counter that is counted by day has no hours: InexactZone.
         """
-        wanted = picked(counter, **asked)
-        return self._pool.read(lambda session: series.hourly(session, wanted))
+        return self._ask(series.hourly, picked(counter, **asked))
+
+    def minutely(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
+        """(begin of the minute, total) for each minute in order, 0 for minutes without counts; at
+        most 100,000 minutes. The rest as :meth:`hourly`; the counter is counted by minute.
+        """
+        return self._ask(series.minutely, picked(counter, **asked))
 
     def monthly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """(first day of the month, total) for each month in order, 0 for months without counts; of
         the first and the last month what the range holds of them.
         """
-        wanted = picked(counter, **asked)
-        return self._pool.read(lambda session: series.monthly(session, wanted))
+        return self._ask(series.monthly, picked(counter, **asked))
 
     def many(self, counter: str, keys: Iterable[str], **days: Unpack[DayRange]) -> dict[str, int]:
         """The totals of many keys at once, in their order; 0 for those without counts."""
-        wanted = Selection(counter, keys=list(keys), **days)
-        return self._pool.read(lambda session: sums.many(session, wanted))
+        return self._ask(sums.many, selection_of(counter, list(keys), **days))
 
     def top(
         self, counter: str, *, match: KeyMatch = ANY, n: int = 10, **days: Unpack[DayRange]
@@ -79,22 +91,23 @@ class Totals:
         """The ``n`` keys with the largest totals, of those that match: (key, total), largest first,
         then by key.
         """
-        wanted = Selection(counter, keys=match, **days)
-        return self._pool.read(lambda session: sums.by_key(session, wanted, limit=n))
+        return self._ask(partial(sums.by_key, limit=n), selection_of(counter, match, **days))
 
     def by_key(
         self, counter: str, *, match: KeyMatch = ANY, **days: Unpack[DayRange]
     ) -> list[tuple[str, int]]:
         """(key, total) for every key of the range that matches, largest first, then by key."""
-        wanted = Selection(counter, keys=match, **days)
-        return self._pool.read(lambda session: sums.by_key(session, wanted))
+        return self._ask(sums.by_key, selection_of(counter, match, **days))
 
     def counters(self, **days: Unpack[DayRange]) -> dict[str, int]:
         """The totals of all counters, by name, each over the days of its own time zone unless one
         is given.
         """
-        wanted = Selection(**days)
+        wanted = selection_of(None, **days)
         return self._pool.read(lambda session: many_counters.counters(session, wanted))
+
+    def _ask(self, question: Callable[[Session, Selection], T], wanted: Selection) -> T:
+        return self._pool.read(lambda session: question(session, settled(session, wanted)))
 
     def span(
         self, counter: str, *, key: str | None = None, time_zone: str | None = None

@@ -26,6 +26,7 @@ from countersink.store.totals.selection import (
 from countersink.store.totals.shapes import Shape, counter_names, shaped_names, shapes
 from countersink.store.totals.sums import MONTHS, Scope, grouping, total
 from countersink.store.totals.views import condition
+from countersink.store.totals.windows import settled
 
 SIZE: Final = 500
 """Counters of one group, at most."""
@@ -199,9 +200,11 @@ def counters(session: Session, selection: Selection, known: Iterable[str] = ()) 
     names = filter(selection.visible, {*counter_names(session), *known})
     totals = dict.fromkeys(sorted(names), 0)
     shaped = shaped_names(session)
-    everything = selection.start is None and selection.end is None
+    everything = selection.everything
     # All that was ever counted adds up whatever the buckets are, and so do UTC days.
-    alike = [name for name in totals if everything or name not in shaped]
+    # A window is of each counter's own buckets.
+    own = shaped if selection.last is None else totals.keys()
+    alike = [name for name in totals if everything or name not in own]
     if everything:
         totals |= totals_of(session, alike)
     elif alike:
@@ -212,7 +215,8 @@ def counters(session: Session, selection: Selection, known: Iterable[str] = ()) 
     for some in parts(sorted(totals.keys() - set(alike)), SIZE):
         with grouped(session, some):
             for name in some:
-                totals[name] = total(session, replace(selection, counter=name, known=True))
+                wanted = replace(selection, counter=name, known=True)
+                totals[name] = total(session, settled(session, wanted))
     return totals
 
 

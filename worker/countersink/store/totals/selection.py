@@ -1,15 +1,17 @@
-"""What a question about totals selects: counter, keys (exact, prefix, contains, excluded), days;
-checks with error messages.
+"""What a question about totals selects: counter, keys (exact, prefix, contains, excluded), days or
+times, a window that ends now (``Last``); checks with error messages.
 
 Keys are chosen byte by byte, as the table compares them.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Final, TypedDict, Unpack
 
 from countersink.runtime.limits import key_bytes, text_bytes
+from countersink.store.counters.buckets import MAX_MINUTE, unix
 from countersink.store.sql import marks, parts
 
 MAX_PARTS: Final = 1_000
@@ -169,6 +171,57 @@ def _all_of_them(name: str) -> bool:
     return True
 
 
+MAX_LAST_DAYS: Final = 36_500
+_UNITS: Final = {"m": 1, "h": 60, "d": 1440}
+"""Minutes of a unit."""
+_LAST: Final = re.compile(r"([0-9]{1,9})([mhd])")
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """A window that ends now: so many minutes, or so many days.
+
+    Days are whole days of the time zone, today's included. Minutes move: the bucket that is open
+    now, and those before it, as many as make up the window.
+
+    Attributes:
+        minutes: of the window; of days 1440 each.
+        days: whether they are days.
+    """
+
+    minutes: int
+    days: bool = False
+
+    @classmethod
+    def of(cls, given: "str | timedelta | Last") -> "Last":
+        """The window that is meant: ``90m``, ``24h``, ``7d``, or a timedelta, which is of minutes.
+
+        Raises:
+            ValueError: none, or longer than 36,500 days. TypeError: it is something else.
+        """
+        if isinstance(given, Last):
+            return given
+        if isinstance(given, timedelta):
+            minutes, rest = divmod(given, timedelta(minutes=1))
+            if rest or not 0 < minutes <= MAX_LAST_DAYS * 1440:
+                raise ValueError(f"the last {given}: give whole minutes, 1 or more")
+            return cls(minutes)
+        if not isinstance(given, str):
+            raise TypeError(f"a window is a text such as 24h, not {type(given).__name__}")
+        found = _LAST.fullmatch(given)
+        minutes = int(found[1]) * _UNITS[found[2]] if found else 0
+        if found is None or not 0 < minutes <= MAX_LAST_DAYS * 1440:
+            raise ValueError(
+                f"{given[:40]!r} is no window: give minutes, hours or days, such as 90m, 24h or 7d,"
+                f" of at most {MAX_LAST_DAYS:,} days"
+            )
+        return cls(minutes, found[2] == "d")
+
+    def __str__(self) -> str:
+        unit = "d" if self.days else "m" if self.minutes % 60 else "h"
+        return f"{self.minutes // _UNITS[unit]}{unit}"
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which counts are wanted; None means all.
@@ -176,7 +229,10 @@ class Selection:
     Attributes:
         counter: one counter's name.
         keys: these keys only, or those that match.
-        start, end: days, both inclusive.
+        start, end: days, both inclusive; or times, aware and whole minutes: the range begins with
+            the one, and ends before the other.
+        last: instead of both, the window that ends now:
+            :func:`countersink.store.totals.windows.settled` says which that is.
         time_zone: whose days; None for the zone each bucket was counted in.
         unrolled: a series of days or hours without a start begins behind what is rolled up to
             months, and is no RolledUp error.
@@ -186,7 +242,8 @@ class Selection:
 
     Raises:
         TypeError: a day is no ``datetime.date``.
-        ValueError: the range ends before it begins.
+        ValueError: the range ends before it begins, or cannot be; or both it and ``last`` are
+            given.
     """
 
     counter: str | None = None
@@ -194,6 +251,7 @@ class Selection:
     keys: Keys = None
     start: date | None = None
     end: date | None = None
+    last: Last | None = None
     time_zone: str | None = None
     unrolled: bool = False
     known: bool = False
@@ -201,7 +259,14 @@ class Selection:
 
     def __post_init__(self) -> None:
         """Refuse what is no range."""
-        check_days(self.start, self.end)
+        check_range(self.start, self.end)
+        if self.last is not None and (self.start is not None or self.end is not None):
+            raise ValueError("give a range (from, to) or the last so many, not both")
+
+    @property
+    def everything(self) -> bool:
+        """Whether it is of all times."""
+        return self.start is None and self.end is None and self.last is None
 
     @property
     def named(self) -> Sequence[str] | None:
@@ -222,6 +287,37 @@ def check_days(start: date | None, end: date | None) -> None:
             raise TypeError(f"a range is given in days, as datetime.date, not {type(day).__name__}")
     if start is not None and end is not None and end < start:
         raise ValueError(f"the range ends ({end}) before it begins ({start})")
+
+
+def check_range(start: date | None, end: date | None) -> None:
+    """Refuse what is no range of days or times.
+
+    Raises:
+        TypeError: neither a ``date`` nor a ``datetime``.
+        ValueError: it ends before it begins; a time is naive, no whole minute, or none that an
+            event can have.
+    """
+    for moment in (start, end):
+        if isinstance(moment, datetime):
+            _check_time(moment)
+    if isinstance(start, datetime) and isinstance(end, datetime):
+        if end <= start:
+            raise ValueError(f"the range ends ({end}) before it begins ({start})")
+    elif not isinstance(start, datetime) and not isinstance(end, datetime):
+        check_days(start, end)
+
+
+def _check_time(moment: datetime) -> None:
+    if moment.utcoffset() is None:
+        raise ValueError(
+            f"{moment} has no time zone, and guessing one would be wrong by hours:"
+            " datetime(…, tzinfo=ZoneInfo(…))"
+        )
+    minute, rest = divmod(unix(moment), 60)
+    if rest or moment.microsecond:
+        raise ValueError(f"{moment} is not a whole minute")
+    if not 0 <= minute <= MAX_MINUTE:
+        raise ValueError(f"{moment}: no event has such a time; give one from 1970-01-01 on, in UTC")
 
 
 def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = ANY) -> Keys:
@@ -248,10 +344,14 @@ def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = A
 
 
 class DayRange(TypedDict, total=False):
-    """A range of days; both included. Left out: all that has data, in the counter's own zone."""
+    """A range of days, both included, or of times (aware ``datetime``), from the one to before the
+    other; or the last so many: ``"24h"``, ``"90m"``, ``"7d"``, a ``timedelta``. Left out: all that
+    has data. Days are of the counter's own zone, or of ``time_zone``.
+    """
 
     start: date | None
     end: date | None
+    last: str | timedelta | Last | None
     time_zone: str | None
 
 
@@ -279,7 +379,31 @@ def picked(
     Raises:
         ValueError, TypeError: as :func:`wanted_keys` and :class:`Selection`.
     """
-    return Selection(counter, keys=wanted_keys(key, keys, match), unrolled=unrolled, **days)
+    return selection_of(counter, wanted_keys(key, keys, match), unrolled=unrolled, **days)
+
+
+def selection_of(
+    counter: str | None,
+    keys: Keys = None,
+    *,
+    unrolled: bool = False,
+    visible: Callable[[str], bool] = _all_of_them,
+    **days: Unpack[DayRange],
+) -> Selection:
+    """What is wanted of one counter, or of all.
+
+    Raises:
+        ValueError, TypeError: as :meth:`Last.of` and :class:`Selection`.
+    """
+    last = days.pop("last", None)
+    return Selection(
+        counter,
+        keys=keys,
+        last=None if last is None else Last.of(last),
+        unrolled=unrolled,
+        visible=visible,
+        **days,
+    )
 
 
 def _any_of(keys: Iterable[bytes], prefixes: Iterable[bytes], args: list[object]) -> str:

@@ -1,5 +1,5 @@
-"""Totals by day, hour and month, with zeros for empty ones, and the errors for hours that a counter
-does not have; the error for series too long is in ``counters/buckets.py``.
+"""Totals by day, hour, minute and month, with zeros for empty ones, and the errors for hours and
+minutes that a counter does not have; the error for series too long is in ``counters/buckets.py``.
 
 As :mod:`countersink.store.totals.sums`, whose errors they raise; beside those ValueError for a
 series of more than :data:`countersink.store.counters.buckets.MAX_DAYS` (it says which part of it
@@ -14,22 +14,24 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import LAST_DAY, ONE_DAY, WIDTH, month_of
-from countersink.store.counters.policies import Policy
-from countersink.store.errors import InexactZone, SeriesTooLong
+from countersink.store.counters.policies import Policy, counting
+from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.totals.selection import Selection
 from countersink.store.totals.shapes import selected
 from countersink.store.totals.sums import Scope, by_label, by_month
-from countersink.store.totals.views import View, advice
+from countersink.store.totals.views import View, advice, moment_text
 
 Added = Mapping[int, int]
 NOTHING: Final[Added] = MappingProxyType({})
 Hours = list[tuple[datetime, int]]
-"""(begin of the hour, total)."""
+"""(begin of the hour or minute, total)."""
+Unit = Literal["hour", "minute"]
+_SECONDS: Final[Mapping[Unit, int]] = {"hour": 3600, "minute": 60}
 
 
 def daily(session: Session, selection: Selection, added: Added = NOTHING) -> list[tuple[date, int]]:
@@ -60,11 +62,26 @@ def hourly(session: Session, selection: Selection, added: Added = NOTHING) -> Ho
 
     Raises:
         InexactZone: also where the counter is counted by day.
-        RolledUp: as :func:`daily`.
+        RolledUp: as :func:`daily`; also where they are rolled up to days, and the series is to
+            begin there.
     """
-    found = _days(session, selection, added)
-    with found.fitting():
-        return _by_hour(found.view, found.amounts, selection.start, selection.end)
+    return _by_time(session, selection, added, "hour")
+
+
+def minutely(session: Session, selection: Selection, added: Added = NOTHING) -> Hours:
+    """(begin of the minute, total) for each minute of the range in order, as :func:`hourly`.
+
+    Raises:
+        InexactZone: also where the counter is not counted by minute.
+        RolledUp: as :func:`hourly`.
+    """
+    return _by_time(session, selection, added, "minute")
+
+
+def told_from(session: Session, selection: Selection, unit: Unit) -> datetime | None:
+    """The time from which on a counter tells hours, or minutes; None where it tells all, or none.
+    """
+    return _told_from(selected(session, selection).view(None), unit)
 
 
 def monthly(
@@ -74,14 +91,15 @@ def monthly(
 
     Of the first and the last month it is what the range holds of them.
     """
-    start, end = selection.start, selection.end
     own = selected(session, selection)
     view = own.view(selection.time_zone)
-    scope = Scope.of(own, view, start, end)
+    scope = Scope.of(own, view, selection.start, selection.end)
     if scope.months is not None and own.rolled is not None:
         own.rolled.require_own(view)
     rolled = by_month(session, scope, selection.keys)
-    found = _Found(view, by_label(session, scope, selection.keys), start, end).plus(added)
+    amounts = by_label(session, scope, selection.keys)
+    found = _Found(view, amounts, selection.start, selection.end).plus(added)
+    start, end = found.days_asked
     bounds = [*rolled, *found.bounds] if found.bounds else list(rolled)
     if start is not None and end is not None:
         bounds = [start, end]
@@ -124,14 +142,23 @@ class _Found:
             raise error.fitting({*days, *months}) from None
 
     @property
+    def days_asked(self) -> tuple[date | None, date | None]:
+        """The first and the last day of the range as it was asked for."""
+        return (
+            None if self.start is None else self.view.first_day(self.start),
+            None if self.end is None else self.view.final_day(self.end),
+        )
+
+    @property
     def bounds(self) -> tuple[date, date] | tuple[()]:
         """The first and the last day: those asked for, else those that have a bucket."""
-        if self.start is not None and self.end is not None:
-            return self.start, self.end
+        start, end = self.days_asked
+        if start is not None and end is not None:
+            return start, end
         if not self.amounts:
             return ()
-        first = self.start or min(self.view.day(label) for label in self.amounts)
-        return first, self.end or max(self.view.last_day(label) for label in self.amounts)
+        first = start or min(self.view.day(label) for label in self.amounts)
+        return first, end or max(self.view.last_day(label) for label in self.amounts)
 
 
 def _days(session: Session, selection: Selection, added: Added) -> _Found:
@@ -139,63 +166,122 @@ def _days(session: Session, selection: Selection, added: Added) -> _Found:
     start, end, keys = selection.start, selection.end, selection.keys
     own = selected(session, selection)
     view = own.view(selection.time_zone)
-    if own.rolled is None:
-        scope = Scope.of(own, view, start, end)
-        return _Found(view, by_label(session, scope, keys), start, end).plus(added)
-    begins = own.rolled.require_days(view, start, end, unrolled=selection.unrolled)
+    begins = start
+    if own.rolled is not None:
+        begins = own.rolled.require_days(view, start, end, unrolled=selection.unrolled)
     scope = Scope.of(replace(own, rolled=None), view, begins, end)
-    ranges = scope.ranges or ()
-    late = {label for label in added if not any(label in one for one in ranges)}
-    later = {label: amount for label, amount in added.items() if label not in late}
-    return _Found(view, by_label(session, scope, keys), start, end).plus(later)
+    inside = added
+    if scope.ranges is not None:
+        # What is behind the begin of the series, where that was not asked for, is left out.
+        ranges = scope.ranges
+        inside = {
+            label: amount
+            for label, amount in added.items()
+            if any(label in one for one in ranges)
+        }
+    return _Found(view, by_label(session, scope, keys), start, end).plus(inside)
 
 
-def _by_hour(view: View, amounts: Mapping[int, int], start: date | None, end: date | None) -> Hours:
-    """(begin of the hour, total) for each hour of the days, 0 where ``amounts`` has no bucket.
-
-    Args:
-        view: in whose zone, or zones: an hour is shown in that of the policy it was counted under.
-        amounts: the sums of the range, by label.
-        start, end: days; None: from, or to, the hour that has the first, or the last, bucket.
+def _by_time(session: Session, selection: Selection, added: Added, unit: Unit) -> Hours:
+    """(begin of the hour or minute, total) for each of the range, 0 without a bucket.
 
     Raises:
-        InexactZone: an hour of the range begins within a bucket.
+        InexactZone: one of the range begins within a bucket.
+        RolledUp: it is to begin where they are rolled up.
         SeriesTooLong: there are too many.
     """
+    found = _days(session, _from_told(session, selection, unit), added)
+    with found.fitting():
+        return _laid_out(found, unit)
+
+
+def _from_told(session: Session, selection: Selection, unit: Unit) -> Selection:
+    """The selection, beginning where hours or minutes can be told if it is to begin anywhere.
+
+    Raises:
+        RolledUp: it is to begin, or ends, before that.
+    """
+    view = selected(session, selection).view(selection.time_zone)
+    told = _told_from(view, unit)
+    if told is None:
+        return selection
+    start, end = selection.start, selection.end
+    following = end if end is None or isinstance(end, datetime) else buckets.after(end)
+    gone = following is not None and _begins(view, following) <= buckets.unix(told)
+    if not gone and start is None and selection.unrolled:
+        return replace(selection, start=told)
+    if not gone and start is not None and _begins(view, start) >= buckets.unix(told):
+        return selection
+    first = view.first_day(told)
+    if _begins(view, first) < buckets.unix(told):
+        first = buckets.after(first) or first
+    raise RolledUp(
+        f"{view.counter!r} has no single {unit}s before {moment_text(buckets.unix(told))}: they are"
+        " rolled up to wider buckets; ask from then on, or for days",
+        rolled_up_to=first,
+    )
+
+
+def _begins(view: View, edge: date) -> int:
+    """Unix seconds at which a day begins in the first of the view's zones, or that a time is."""
+    if isinstance(edge, datetime):
+        return buckets.unix(edge)
+    zones = {view.zone_of(policy) for policy in view.policies}
+    return min(change for zone in zones for change in buckets.date_changes(zone, edge))
+
+
+def _told_from(view: View, unit: Unit) -> datetime | None:
+    seconds = _SECONDS[unit]
+    rolled = [
+        until
+        for policy in view.policies
+        if policy.rolls is not None and WIDTH[policy.resolution] * 60 > seconds
+        if (until := view.until(policy)) is not None
+    ]
+    return datetime.fromtimestamp(max(rolled), UTC) if rolled else None
+
+
+def _laid_out(found: _Found, unit: Unit) -> Hours:
+    view, amounts, start, end = found.view, found.amounts, found.start, found.end
+    width = _SECONDS[unit]
     if not amounts and (start is None or end is None):
         return []
     totals: dict[tuple[int, int], int] = {}  # by (begin, offset), in the order they come
     stretches: list[tuple[Policy, int, int, int]] = []
     for policy, since, until in _terms(view):
         zone = view.zone_of(policy)
-        if start is not None:
+        if isinstance(start, datetime):
+            begin = buckets.unix(start)
+        elif start is not None:
             begin = buckets.day_begins(zone, start)
         else:
             begin = min(view.moment(label) for label in amounts)
         begin = begin if since is None else max(begin, since)
-        if end is not None:
+        if isinstance(end, datetime):
+            last = buckets.unix(end)
+        elif end is not None:
             last = buckets.day_begins(zone, min(end, LAST_DAY) + ONE_DAY)
         else:
             last = max(view.policy(label).ends_at(label) for label in amounts)
         last_event = view.until(policy)
         last_event = last if last_event is None else min(last, last_event)
-        if begin < last_event and policy.resolution == "day":
-            raise _no_hours(view, policy)
+        if begin < last_event and WIDTH[policy.resolution] * 60 > width:
+            raise _no_hours(view, policy, unit)
         stop = last if until is None else min(last, until)
         buckets.require_length(
-            (stop - begin) // 3600,
-            "hours",
-            _utc(begin),
-            _utc(stop),
-            whole_days=buckets.MAX_DAYS // 25,  # clocks repeat an hour
+            (stop - begin) // width,
+            f"{unit}s",
+            moment_text(begin),
+            moment_text(stop),
+            whole_days=buckets.MAX_DAYS * width // 90_000,  # clocks repeat an hour
         )
         stretches.append((policy, begin, stop, last_event))
     # Only now, that all of them are known to be short: it looks at every day.
     for policy, begin, stop, last_event in stretches:
-        _require(view, policy, begin, last_event)
-        totals |= dict.fromkeys(buckets.hours(view.zone_of(policy), begin, stop), 0)
+        _require(view, policy, begin, last_event, unit)
+        totals |= dict.fromkeys(buckets.hours(view.zone_of(policy), begin, stop, width), 0)
     for label, amount in amounts.items():
-        hour = buckets.hour_at(view.zone_of(view.policy(label)), view.moment(label))
+        hour = buckets.hour_at(view.zone_of(view.policy(label)), view.moment(label), width)
         totals[hour] = totals.get(hour, 0) + amount
     return [
         (datetime.fromtimestamp(hour, timezone(timedelta(seconds=offset))), totals[hour, offset])
@@ -205,34 +291,33 @@ def _by_hour(view: View, amounts: Mapping[int, int], start: date | None, end: da
 
 def _terms(view: View) -> list[tuple[Policy, int | None, int | None]]:
     """Each policy with the time, in Unix seconds, from which and until which it is in force."""
-    begins = [view.since(policy) for policy in view.policies]
-    return list(zip(view.policies, begins, [*begins[1:], None], strict=True))
+    policies = counting(view.policies)
+    begins = [view.since(policy) for policy in policies]
+    return list(zip(policies, begins, [*begins[1:], None], strict=True))
 
 
-def _no_hours(view: View, policy: Policy) -> InexactZone:
+def _no_hours(view: View, policy: Policy, unit: Unit) -> InexactZone:
     rest = ""
     if policy.used_to is not None:
         following = buckets.after(policy.local_day(policy.used_to))
         rest = f" until its policy changed: ask from {following} on, or"
     return InexactZone(
-        f"{view.counter!r} is counted by day, which has no hours{rest}; `countersink counter set"
-        f" {view.counter} --resolution hour --from …` counts hours from a time to come on"
+        f"{view.counter!r} is counted by {policy.resolution}, which has no {unit}s{rest};"
+        f" `countersink counter set {view.counter} --resolution {unit} --from …` counts {unit}s from"
+        " a time to come on"
     )
 
 
-def _require(view: View, policy: Policy, begin: int, stop: int) -> None:
-    """Check that every hour of [begin, stop) begins where a bucket of the policy does."""
+def _require(view: View, policy: Policy, begin: int, stop: int, unit: Unit) -> None:
+    """Check that every hour or minute of [begin, stop) begins where a bucket of the policy does."""
     zone = view.zone_of(policy)
     width = WIDTH[policy.resolution] * 60
     for since, _, offset in buckets.offsets(zone, begin, stop):
         if offset % width or (since != begin and since % width):
             behind = "behind" if offset < 0 else "ahead of"
             raise InexactZone(
-                f"{view.counter!r} is counted by {policy.resolution} of UTC, but hours of {zone},"
-                f" from {_utc(since)} on {timedelta(seconds=abs(offset))} {behind} UTC, begin in"
+                f"{view.counter!r} is counted by {policy.resolution} of UTC, but {unit}s of {zone},"
+                f" from {moment_text(since)} on {timedelta(seconds=abs(offset))} {behind} UTC, begin in"
                 f" the middle of one: {advice(view.counter, policy, zone)}"
             )
 
-
-def _utc(instant: int) -> str:
-    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%MZ")

@@ -52,8 +52,8 @@ class RolledUpDays:
         """
         if start is None and end is None:
             return self.first, self.last
-        if not view.own:
-            return self._months_elsewhere(view, start, end)
+        if isinstance(start, datetime) or isinstance(end, datetime) or not view.own:
+            return self._all_or_none(view, start, end)
         low, high = self.first, self.last
         if start is not None and start > low:
             if start > self.last_day:
@@ -79,8 +79,10 @@ class RolledUpDays:
             RolledUp: the range was meant to begin, or ends, among days that are rolled up.
         """
         begins = self.days_from(view)
-        gone = start is not None and start < begins and not self._before(view, start, end)
-        if gone or (start is None and (not unrolled or (end is not None and end < begins))):
+        first = None if start is None else view.first_day(start)
+        gone = first is not None and first < begins and not self._before(view, start, end)
+        last = None if end is None else view.final_day(end)
+        if gone or (start is None and (not unrolled or (last is not None and last < begins))):
             raise self._refused(view, begins, ": ask from that day on, or for months")
         return begins if start is None else start
 
@@ -103,31 +105,38 @@ class RolledUpDays:
         day = buckets.date_at(zone, highest)
         return day if buckets.day_begins(zone, day) >= highest else day + ONE_DAY
 
-    def _before(self, view: View, start: date, end: date | None) -> bool:
+    def _before(self, view: View, start: date | None, end: date | None) -> bool:
         """Whether a range lies before or behind all that months hold."""
         try:
             return self.months(view, start, end) is None
         except RolledUp:
             return False
 
-    def _months_elsewhere(self, view: View, start: date | None, end: date | None) -> Months | None:
-        """For a zone that is not the counter's: all of the months, or none."""
-        zone = view.time_zone
-        assert zone is not None
-        if start is not None and not self._all_after(view, buckets.date_changes(zone, start)):
+    def _all_or_none(self, view: View, start: date | None, end: date | None) -> Months | None:
+        """For days of a zone that is not the counter's, and for times: all of the months, or none.
+
+        Raises:
+            RolledUp: the range takes a part of them.
+        """
+        if start is not None and not self._all_after(view, start):
             return None
-        following = None if end is None else buckets.after(end)
+        following = end if end is None or isinstance(end, datetime) else buckets.after(end)
         if following is None:
             return self.first, self.last
-        after = self._all_after(view, buckets.date_changes(zone, following))
-        return None if after else (self.first, self.last)
+        return None if self._all_after(view, following) else (self.first, self.last)
 
-    def _all_after(self, view: View, changes: tuple[int, ...]) -> bool:
-        """Whether all that is in months comes after these instants, or all of it before.
+    def _all_after(self, view: View, edge: date) -> bool:
+        """Whether all that is in months comes after the begin of a day, or a time, or all of it
+        before.
 
         Raises:
             RolledUp: some before, some after.
         """
+        if isinstance(edge, datetime):
+            changes: tuple[int, ...] = (buckets.unix(edge),)
+        else:
+            zones = {view.zone_of(policy) for policy in view.policies}
+            changes = tuple(each for zone in zones for each in buckets.date_changes(zone, edge))
         lowest, highest = self._instants(view)
         if any(lowest < change < highest for change in changes):
             raise self._elsewhere(view)
@@ -142,6 +151,8 @@ class RolledUpDays:
         )
 
     def _elsewhere(self, view: View) -> RolledUp:
+        if view.own:
+            return self._cut(view)
         since = self.days_from(view)
         advice = f"ask for {view.time_zone} from {since} on, or without a time zone"
         return self._refused(view, self.up_to, f" of its own time zone: {advice}")

@@ -11,6 +11,7 @@ from the rows that happen to be there.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from typing import Final
 
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import WIDTH, policy_number
@@ -57,6 +58,8 @@ class LabelRange:
         label = self.first + (self.number - self.first) % self.step
         return label if label < self.until <= label + self.step else None
 
+
+_SECONDS: Final = {each: minutes * 60 for each, minutes in WIDTH.items()}
 
 Ranges = Sequence[LabelRange] | None
 """Buckets in any of these; None for all of the counter's."""
@@ -153,10 +156,11 @@ class View:
         return buckets.date_at(self.zone_of(policy), policy.ends_at(label) - 60)
 
     def ranges(self, start: date | None, end: date | None) -> Ranges:
-        """The buckets of the days from ``start`` to ``end``, both inclusive.
+        """The buckets of the days from ``start`` to ``end``, both inclusive, or from one time to
+        before another.
 
         Where days and buckets do not fit together it is the buckets that begin in them: ask
-        :meth:`require_days` first.
+        :meth:`require_range` first.
         """
         if start is None and end is None:
             return None
@@ -199,14 +203,13 @@ class View:
         Raises:
             InexactZone: one does not.
         """
+        wanted = tuple(days)
         for policy in self.policies:
             if self._plain(policy):
                 continue
-            since, until = self.since(policy), self.until(policy)
-            for day in days:
+            for day in wanted:
                 for change in buckets.date_changes(self.zone_of(policy), day):
-                    inside = (since is None or change > since) and (until is None or change < until)
-                    if inside and not _begins_bucket(policy, change):
+                    if self._cuts(policy, change):
                         raise self._inexact(policy, day, change)
 
     def require_range(self, start: date | None, end: date | None) -> None:
@@ -216,9 +219,43 @@ class View:
             InexactZone: it does not.
         """
         ends = [] if start is None else [start]
-        if end is not None and (following := buckets.after(end)) is not None:
+        if isinstance(end, datetime):
+            ends.append(end)
+        elif end is not None and (following := buckets.after(end)) is not None:
             ends.append(following)
-        self.require_days(ends)
+        self.require_days(each for each in ends if not isinstance(each, datetime))
+        for moment in ends:
+            if isinstance(moment, datetime):
+                self._require_instant(buckets.unix(moment))
+
+    def first_day(self, start: date) -> date:
+        """The date on which a range begins."""
+        return self._date_at(buckets.unix(start)) if isinstance(start, datetime) else start
+
+    def final_day(self, end: date) -> date:
+        """The last date of a range."""
+        return self._date_at(buckets.unix(end) - 60) if isinstance(end, datetime) else end
+
+    def _date_at(self, instant: int) -> date:
+        """The date at an instant; without a time zone in that of the policy which was in force."""
+        begun = [policy for policy in self.policies if policy.valid_from * 60 <= instant]
+        policy = begun[-1] if begun else self.policies[0]
+        return buckets.date_at(self.zone_of(policy), instant)
+
+    def _require_instant(self, instant: int) -> None:
+        for policy in self.policies:
+            if self._cuts(policy, instant):
+                raise InexactZone(
+                    f"{self.counter!r} {_counted_by(policy)}, and {moment_text(instant)} is in the"
+                    f" middle of one: {_finer(self.counter, policy, instant)}"
+                )
+
+    def _cuts(self, policy: Policy, instant: int) -> bool:
+        """Whether an instant lies within one of a policy's buckets."""
+        since, until = self.since(policy), self.until(policy)
+        if (since is not None and instant <= since) or (until is not None and instant >= until):
+            return False
+        return not _begins_bucket(policy, instant)
 
     def _plain(self, policy: Policy) -> bool:
         """Whether its buckets are the days that are shown."""
@@ -228,7 +265,7 @@ class View:
         self, policy: Policy, start: date | None, end: date | None
     ) -> list[tuple[int | None, int | None]]:
         """[first, until) of the policy's labels whose buckets are of these days."""
-        if self._plain(policy):
+        if self._plain(policy) and not isinstance(start or end, datetime):
             following = None if end is None else buckets.after(end)
             return [
                 (
@@ -289,6 +326,21 @@ def _counted_by(policy: Policy) -> str:
         return f"is counted by {policy.resolution}"
     assert policy.rolled_to is not None
     return f"is rolled up, before {moment_text(policy.rolled_to * 60)}, to each {policy.resolution}"
+
+
+def _finer(counter: str, policy: Policy, instant: int) -> str:
+    """What to ask instead of a time that lies within a bucket, and which buckets would tell."""
+    if policy.rolls is not None:
+        assert policy.rolled_to is not None
+        return (
+            f"ask for a time at which one begins, or from {moment_text(policy.rolled_to * 60)} on"
+        )
+    answering = next(each for each in ("hour", "quarter", "minute") if not instant % _SECONDS[each])
+    return (
+        "ask for a time at which one begins;"
+        f" `countersink counter set {counter} --resolution {answering} --from …` counts so that"
+        " this one can be told, from a time to come on"
+    )
 
 
 def moment_text(instant: int) -> str:

@@ -27,14 +27,15 @@ from countersink.web.http.answers import csv_answer, freshness, json_answer, wan
 from countersink.web.http.openapi import closed_object, read_responses, response
 from countersink.web.http.parameters import (
     COUNTER_NAME,
-    END,
     FORMAT,
     INCLUDE_PENDING,
     KEYS,
+    LAST,
     PICKED,
+    SINCE,
     SPREADSHEET,
-    START,
     TIME_ZONE,
+    UNTIL,
     Parameter,
     choice,
     number,
@@ -86,11 +87,17 @@ ALSO: Final = Parameter(
     repeatable=True,
     most=4,
 )
-_RANGE: Final = (START, END, TIME_ZONE)
+AGAINST: Final = choice(
+    "against",
+    ("previous",),
+    "Beside each total that of the window of the same length before, in `previous`; null where that"
+    " cannot be told. With `last`, or with both `from` and `to`; not for series.",
+)
+_RANGE: Final = (SINCE, UNTIL, LAST, TIME_ZONE)
 _REST: Final = (INCLUDE_PENDING, FORMAT, SPREADSHEET)
 _SERIES: Final = (*PICKED, *_RANGE, *_REST)
-_TOTALS: Final = (BY, *PICKED, *_RANGE, TOP, *_REST)
-_TOP: Final = (N, *PICKED, *_RANGE, ALSO, *_REST)
+_TOTALS: Final = (BY, *PICKED, *_RANGE, TOP, AGAINST, *_REST)
+_TOP: Final = (N, *PICKED, *_RANGE, ALSO, AGAINST, *_REST)
 
 
 async def totals(request: Request, services: Services, who: Identity) -> Response:
@@ -139,28 +146,33 @@ async def _answered(
 def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Query:
     top = given.get("top")
     by = given.get("by") or ("counter" if counter is None else "key" if top else "day")
-    start, end = given["from"], given["to"]
     if top and by not in ("key", "counter"):
         raise refuse("top", f"it goes with by=key or by=counter, not by={by}")
-    if start and end and end < start:
-        raise refuse("to", f"the range ends ({end}) before it begins ({start})")
-    selection = Selection(
-        counter,
-        keys=picked_keys(given),
-        start=start,
-        end=end,
-        time_zone=given["time_zone"],
-        visible=who.may_name,
-    )
-    return Query(
-        selection,
-        by=by,
-        top=top,
-        most=MAX_NAMES,
-        max_rows=MAX_ROWS,
-        also=given.get("also", ()),
-        include_pending=given["include_pending"],
-    )
+    try:
+        selection = Selection(
+            counter,
+            keys=picked_keys(given),
+            start=given["from"],
+            end=given["to"],
+            last=given["last"],
+            time_zone=given["time_zone"],
+            visible=who.may_name,
+        )
+    except ValueError as error:
+        raise refuse("last" if given["last"] else "to", str(error)) from None
+    try:
+        return Query(
+            selection,
+            by=by,
+            top=top,
+            most=MAX_NAMES,
+            max_rows=MAX_ROWS,
+            also=given.get("also", ()),
+            against_previous=given.get("against") is not None,
+            include_pending=given["include_pending"],
+        )
+    except ValueError as error:
+        raise refuse("against", str(error)) from None
 
 
 def _answer(
@@ -180,12 +192,14 @@ def _answer(
             pending=query.include_pending,
             spreadsheet=spreadsheet,
         )
-    content = {
+    content: dict[str, Any] = {
         "counter": query.selection.counter,
         "rows": answer.rows,
         "rolled_up_to": answer.rolled_up_to and answer.rolled_up_to.isoformat(),
         "truncated": answer.truncated,
     }
+    if answer.window is not None:
+        content["window"] = answer.window.document()
     return json_answer(
         request,
         content,
@@ -199,14 +213,26 @@ _ROW_SCHEMAS: Final = {
     "counter": {"type": "string"},
     "day": {"type": "string", "format": "date"},
     "hour": {"type": "string", "description": "With its UTC offset: 2026-11-21T08:00+01:00"},
+    "minute": {"type": "string", "description": "With its UTC offset: 2026-11-21T08:17+01:00"},
     "month": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}$"},
     "key": {"type": "string"},
     "total": {"type": "integer"},
+    "previous": {
+        "type": ["integer", "null"],
+        "description": "The total in the window before; not there without `against`.",
+    },
     "also": {
         "type": "array",
         "items": {"type": ["integer", "null"]},
         "description": "The key's totals in the days of `also`; not there without.",
     },
+}
+
+
+_WINDOW_END: Final = {
+    "type": "string",
+    "description": "Of what `last` meant: a day, inclusive, or a time in UTC, at which the window"
+    " begins, and before which it ends. Only with `last`, of one counter.",
 }
 
 
@@ -219,6 +245,9 @@ def _document(*columns: str) -> dict[str, Any]:
         {
             "counter": {"type": ["string", "null"], "description": "null: all of them"},
             "rows": {"type": "array", "items": row},
+            "window": closed_object(
+                {"from": _WINDOW_END, "to": _WINDOW_END}, required=["from", "to"]
+            ),
             "rolled_up_to": {
                 "type": ["string", "null"],
                 "format": "date",
@@ -239,7 +268,7 @@ def _document(*columns: str) -> dict[str, Any]:
     )
 
 
-_ANY: Final = _document("counter", "day", "hour", "month", "key")
+_ANY: Final = _document("counter", "day", "hour", "minute", "month", "key", "previous")
 _SCRAPE_COUNTERS: Final = Parameter(
     "counter",
     check_counter,
@@ -340,9 +369,9 @@ ROUTES: Final = (
     _of_counter("totals", totals, _TOTALS, "A counter's totals", _ANY),
     *(
         _of_counter(name, partial(series, by=by), _SERIES, f"A counter's {by}s", _document(by))
-        for name, by in (("daily", "day"), ("hourly", "hour"))
+        for name, by in (("daily", "day"), ("hourly", "hour"), ("minutely", "minute"))
     ),
-    _of_counter("top", top, _TOP, "A counter's largest keys", _document("key", "also")),
+    _of_counter("top", top, _TOP, "A counter's largest keys", _document("key", "also", "previous")),
     Route(
         "GET",
         "/v1/totals",

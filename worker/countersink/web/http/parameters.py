@@ -9,7 +9,7 @@ and a sentence for each: a typing error must not look like an answer.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -24,7 +24,7 @@ from countersink.runtime.limits import (
     text_bytes,
 )
 from countersink.store.counters import buckets
-from countersink.store.totals.selection import KeyMatch, Keys, wanted_keys
+from countersink.store.totals.selection import KeyMatch, Keys, Last, check_range, wanted_keys
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 
@@ -219,6 +219,21 @@ def day(text: str) -> date:
     return date.fromisoformat(text)
 
 
+def _edge(text: str) -> date:
+    """A day, or an aware time such as 2026-11-21T08:00Z; ValueError: it is neither."""
+    if _DAY.fullmatch(text):
+        return day(text)
+    try:
+        # In a query `+` stands for a blank.
+        moment = datetime.fromisoformat(text[:40].replace(" ", "+"))
+    except ValueError:
+        raise ValueError(
+            "give a day such as 2026-11-21, or a time such as 2026-11-21T08:00Z"
+        ) from None
+    check_range(moment, None)
+    return moment
+
+
 def _zone(text: str) -> str:
     # A name is no longer than this; what is looked up in a list is not for megabytes.
     return buckets.zone(text[:80]).key
@@ -240,6 +255,32 @@ START: Final = Parameter(
     "from", day, "First day, inclusive. Default: where the data begins.", _DAY_SCHEMA
 )
 END: Final = Parameter("to", day, "Last day, inclusive. Default: where the data ends.", _DAY_SCHEMA)
+_EDGE_SCHEMA: Final[Mapping[str, Any]] = {
+    "oneOf": [
+        _DAY_SCHEMA,
+        {"type": "string", "format": "date-time", "examples": ["2026-11-21T08:00Z"]},
+    ]
+}
+SINCE: Final = Parameter(
+    "from",
+    _edge,
+    "First day, inclusive, or the time at which the range begins, with its offset. Default: where"
+    " the data begins.",
+    _EDGE_SCHEMA,
+)
+UNTIL: Final = Parameter(
+    "to",
+    _edge,
+    "Last day, inclusive, or the time before which the range ends. Default: where the data ends.",
+    _EDGE_SCHEMA,
+)
+LAST: Final = Parameter(
+    "last",
+    lambda text: Last.of(text[:40]),
+    "Instead of both: so many minutes, hours or days up to now. Days are whole days, today's"
+    " included; the rest is whole buckets of the counter, the one that is open now included.",
+    {"type": "string", "pattern": "^[0-9]{1,9}[mhd]$", "examples": ["24h", "90m", "7d"]},
+)
 TIME_ZONE: Final = Parameter(
     "time_zone",
     _zone,

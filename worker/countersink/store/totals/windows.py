@@ -1,0 +1,115 @@
+"""Windows that end now (``--last 24h``), the windows before them, and the errors where a counter's
+buckets do not tell.
+
+A window of minutes or hours is made of whole buckets: that which is open now is the last one, and
+the first begins so long before its end. So there is no guess in it, and it moves with the buckets:
+by the minute, the quarter or the hour. A window of days is of whole days, today's included.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+
+from countersink.store.connection import Session
+from countersink.store.counters import buckets
+from countersink.store.counters.buckets import ONE_DAY, WIDTH, Resolution
+from countersink.store.counters.policies import Policy, counting
+from countersink.store.errors import InexactZone
+from countersink.store.sql import NOW_MS
+from countersink.store.totals.selection import Last, Selection
+from countersink.store.totals.shapes import Shape, selected
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A range as it was settled.
+
+    Attributes:
+        start, end: days, both inclusive, or times, from the one to before the other.
+    """
+
+    start: date
+    end: date
+
+    def document(self) -> dict[str, str]:
+        """Both ends as JSON has them: days, or times in UTC."""
+        return {
+            name: each.isoformat() if not isinstance(each, datetime) else _text(each)
+            for name, each in (("from", self.start), ("to", self.end))
+        }
+
+    def __iter__(self) -> Iterator[date]:
+        yield self.start
+        yield self.end
+
+    @property
+    def before(self) -> "Window":
+        """That of the same length which ends where this one begins."""
+        if isinstance(self.start, datetime):
+            return Window(self.start - (self.end - self.start), self.start)
+        days = self.end - self.start + ONE_DAY
+        return Window(self.start - days, self.start - ONE_DAY)
+
+
+def settled(session: Session, selection: Selection) -> Selection:
+    """The selection of one counter, with the range that it means instead of ``last``.
+
+    Args:
+        session: in the snapshot that is asked; now is the time of its server.
+
+    Raises:
+        UnknownCounter: there is no such counter.
+        InexactZone: its buckets do not make up such a window.
+        Refused: this machine does not know its time zone, and days are asked for.
+    """
+    if selection.last is None:
+        return selection
+    ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
+    own = selected(session, selection)
+    window = _last(own, selection, selection.last, int(now_ms) // 60_000)
+    return replace(selection, last=None, start=window.start, end=window.end)
+
+
+def window_of(selection: Selection) -> Window | None:
+    """The range of a selection that was settled, if it has both ends of one kind."""
+    start, end = selection.start, selection.end
+    if start is None or end is None or isinstance(start, datetime) != isinstance(end, datetime):
+        return None
+    return Window(start, end)
+
+
+def _last(own: Shape, selection: Selection, last: Last, minute: int) -> Window:
+    policy = _in_force(own, minute)
+    if last.days:
+        today = buckets.date_at(selection.time_zone or policy.known_zone(), minute * 60)
+        return Window(today - timedelta(days=last.minutes // 1440 - 1), today)
+    width = WIDTH[policy.resolution]
+    if policy.resolution == "day" or last.minutes % width:
+        raise _inexact(own.counter, policy, last)
+    end = (minute // width + 1) * width
+    return Window(_time(end - last.minutes), _time(end))
+
+
+def _in_force(own: Shape, minute: int) -> Policy:
+    begun = [policy for policy in counting(own.policies) if policy.valid_from <= minute]
+    return begun[-1] if begun else own.policies[0]
+
+
+def _inexact(counter: str, policy: Policy, last: Last) -> InexactZone:
+    finer: tuple[Resolution, ...] = ("hour", "quarter", "minute")
+    answering = next(each for each in finer if last.minutes % WIDTH[each] == 0)
+    width = WIDTH[policy.resolution]
+    other = Last(-(-last.minutes // width) * width, days=policy.resolution == "day")
+    return InexactZone(
+        f"{counter!r} is counted by {policy.resolution}, so the last {last} cannot be told: ask for"
+        f" the last {other}; `countersink counter set {counter} --resolution {answering} --from …`"
+        " counts so that it can, from a time to come on"
+    )
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
+
+
+def _time(minute: int) -> datetime:
+    return datetime.fromtimestamp(minute * 60, UTC)
