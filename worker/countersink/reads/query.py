@@ -90,7 +90,9 @@ class Query:
         """
         if self.against_previous:
             if self.by in _SERIES:
-                raise ValueError(f"the previous window is of keys, counters or totals, not {self.by}s")
+                raise ValueError(
+                    f"the previous window is of keys, counters or totals, not of {self.by}s"
+                )
             if self.selection.last is None and window_of(self.selection) is None:
                 raise ValueError(
                     "the previous window is one of the same length: give the last so many, or a"
@@ -118,8 +120,8 @@ class Answer:
             latest; None where nothing is rolled up to months.
         window: the range that the last so many meant; None where that was not asked, or of several
             counters.
-        days_gone: days or hours that were asked for are not in the rows, since they are rolled up to
-            months.
+        days_gone: days or hours that were asked for are not in the rows, since they are rolled up
+            to months.
         told_from: the time from which on there are single hours or minutes, where some of those
             that were asked for are not in the rows.
         unknown_because: why Redis did not tell.
@@ -237,7 +239,9 @@ class _Answering:
             found = self._by_key(wanted)
             keys = [key for key, _ in found]
             beside = [self._beside(replace(wanted, keys=keys), *days) for days in query.also]
-            previous = before and self._beside(replace(wanted, keys=keys), *before.before)
+            previous = None
+            if before is not None:
+                previous = self._beside(replace(wanted, keys=keys), *before.before)
             for key, amount in found:
                 row = {"key": key, "total": amount}
                 if beside:

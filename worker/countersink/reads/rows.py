@@ -109,9 +109,7 @@ def _by_key(
                 yield month, key, total
 
 
-def _months(
-    session: Session, shape: Shape, wanted: Selection
-) -> Iterator[tuple[date, date, date]]:
+def _months(session: Session, shape: Shape, wanted: Selection) -> Iterator[tuple[date, date, date]]:
     """(month, first day, last day) of the months that can have rows."""
     span = sums.span(session, Selection(shape.counter, time_zone=wanted.time_zone))
     if span is None:

@@ -1,5 +1,5 @@
-"""``countersink totals``, ``countersink top`` and ``countersink export``: flags with help, table, freshness notice and
-texts; columns are in ``reads/query.py`` and ``reads/rows.py``, file formats in
+"""``countersink totals``, ``countersink top`` and ``countersink export``: flags with help, table,
+freshness notice and texts; columns are in ``reads/query.py`` and ``reads/rows.py``, file formats in
 ``reads/formats.py``."""
 
 import sys
@@ -82,9 +82,7 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(function)
-    def choosing(
-        *, start: date | None, end: date | None, last: Last | None, **given: Any
-    ) -> None:
+    def choosing(*, start: date | None, end: date | None, last: Last | None, **given: Any) -> None:
         zone = given.pop("time_zone")
         with values_checked():
             keys = wanted_keys(None, None, KeyMatch(**{name: given.pop(name) for name in _MATCH}))
@@ -219,8 +217,8 @@ def _show(
     output.write_result(format, document, partial(_print, answer, top), csv=csv)
     if answer.told_from is not None:
         progress.say(
-            f"there are no single {by}s before {output.iso(answer.told_from)}: they are rolled up to"
-            " wider buckets, which --by day has"
+            f"there are no single {by}s before {output.iso(answer.told_from)}: they are rolled up"
+            " to wider buckets, which --by day has"
         )
     if answer.days_gone and (answer.rows or format != "table"):
         progress.say(_gone(answer))

@@ -1,12 +1,12 @@
-"""Which bucket (day, hour, quarter, minute) an event is counted in, when a bucket begins and ends, by time
+"""Which bucket (day, hour, quarter, minute) an event is counted in, when it begins and ends, by time
 zone; unknown time zones; most policies of a counter (``MAX_POLICIES``: the seconds of a label);
 longest series (``MAX_DAYS``) and its error; days and months as dates.
 
 A bucket's *label* is what the column ``bucket`` holds, counted in seconds since 1970-01-01 00:00 as
-if it were UTC. For the resolution ``day`` it is the midnight of the local date, for ``hour`` and
-``quarter`` and ``minute`` the start in UTC. To it the number of the policy is added as seconds. So a label alone
-tells under which policy it was counted, no two policies ever share a bucket, and a counter may
-change its policy at any minute; the first policy's labels are plain.
+if it were UTC. For the resolution ``day`` it is the midnight of the local date, for ``hour``,
+``quarter`` and ``minute`` the start in UTC. To it the number of the policy is added as seconds. So
+a label alone tells under which policy it was counted, no two policies ever share a bucket, and a
+counter may change its policy at any minute; the first policy's labels are plain.
 """
 
 from calendar import monthrange
@@ -146,7 +146,7 @@ Interval = tuple[int | None, int | None]
 
 ONE_DAY: Final = timedelta(days=1)
 MAX_DAYS: Final = 100_000
-"""Longest series, in days, hours or minutes: a single event dated 9999 would make millions of zeros."""
+"""Longest series, in days, hours or minutes: one event dated 9999 would make millions of zeros."""
 MAX_MONTHS: Final = 3_600
 """Longest series of months."""
 
@@ -256,9 +256,7 @@ def hour_at(time_zone: str, instant: int, width: int = 3600) -> tuple[int, int]:
     return _hour(instant, offset_at(time_zone, instant), width)
 
 
-def hours(
-    time_zone: str, begin: int, end: int, width: int = 3600
-) -> Iterator[tuple[int, int]]:
+def hours(time_zone: str, begin: int, end: int, width: int = 3600) -> Iterator[tuple[int, int]]:
     """The local hours of [begin, end) in order, as :func:`hour_at` has them.
 
     An hour that clocks repeat comes twice, with another offset; one that they leave out does not

@@ -1,5 +1,6 @@
 """Totals: sums of what was counted. ``Totals``, for programs: ``total``, ``daily``, ``hourly``,
-``minutely``, ``monthly``, ``top``, ``by_key``, ``counters``, ``span``; the SQL is in ``sums.py``."""
+``minutely``, ``monthly``, ``top``, ``by_key``, ``counters``, ``span``; the SQL is in
+``sums.py``."""
 
 from collections.abc import Callable, Iterable
 from datetime import date, datetime
@@ -26,8 +27,8 @@ T = TypeVar("T")
 class Totals:
     """What was counted. Ranges are days, include both ends, and default to all that has data.
 
-    They may be of times: ``start`` and ``end`` as aware datetimes, from the one to before the other,
-    or ``last="24h"`` (``"90m"``, ``"7d"``), the window that ends now:
+    They may be of times: ``start`` and ``end`` as aware datetimes, from the one to before the
+    other, or ``last="24h"`` (``"90m"``, ``"7d"``), the window that ends now:
     :mod:`countersink.store.totals.windows`. Where a counter's buckets do not tell, it is an
     InexactZone error that names the resolution which would.
 

@@ -386,23 +386,27 @@ def selection_of(
     counter: str | None,
     keys: Keys = None,
     *,
+    start: date | None = None,
+    end: date | None = None,
+    last: str | timedelta | Last | None = None,
+    time_zone: str | None = None,
     unrolled: bool = False,
     visible: Callable[[str], bool] = _all_of_them,
-    **days: Unpack[DayRange],
 ) -> Selection:
-    """What is wanted of one counter, or of all.
+    """What is wanted of one counter, or of all, its window given in any form.
 
     Raises:
         ValueError, TypeError: as :meth:`Last.of` and :class:`Selection`.
     """
-    last = days.pop("last", None)
     return Selection(
         counter,
         keys=keys,
+        start=start,
+        end=end,
         last=None if last is None else Last.of(last),
+        time_zone=time_zone,
         unrolled=unrolled,
         visible=visible,
-        **days,
     )
 
 

@@ -79,8 +79,7 @@ def minutely(session: Session, selection: Selection, added: Added = NOTHING) -> 
 
 
 def told_from(session: Session, selection: Selection, unit: Unit) -> datetime | None:
-    """The time from which on a counter tells hours, or minutes; None where it tells all, or none.
-    """
+    """The time from which on there are single hours, or minutes; None: nothing is rolled up."""
     return _told_from(selected(session, selection).view(None), unit)
 
 
@@ -175,9 +174,7 @@ def _days(session: Session, selection: Selection, added: Added) -> _Found:
         # What is behind the begin of the series, where that was not asked for, is left out.
         ranges = scope.ranges
         inside = {
-            label: amount
-            for label, amount in added.items()
-            if any(label in one for one in ranges)
+            label: amount for label, amount in added.items() if any(label in one for one in ranges)
         }
     return _Found(view, by_label(session, scope, keys), start, end).plus(inside)
 
@@ -303,8 +300,8 @@ def _no_hours(view: View, policy: Policy, unit: Unit) -> InexactZone:
         rest = f" until its policy changed: ask from {following} on, or"
     return InexactZone(
         f"{view.counter!r} is counted by {policy.resolution}, which has no {unit}s{rest};"
-        f" `countersink counter set {view.counter} --resolution {unit} --from …` counts {unit}s from"
-        " a time to come on"
+        f" `countersink counter set {view.counter} --resolution {unit} --from …` counts {unit}s"
+        " from a time to come on"
     )
 
 
@@ -317,7 +314,6 @@ def _require(view: View, policy: Policy, begin: int, stop: int, unit: Unit) -> N
             behind = "behind" if offset < 0 else "ahead of"
             raise InexactZone(
                 f"{view.counter!r} is counted by {policy.resolution} of UTC, but {unit}s of {zone},"
-                f" from {moment_text(since)} on {timedelta(seconds=abs(offset))} {behind} UTC, begin in"
-                f" the middle of one: {advice(view.counter, policy, zone)}"
+                f" from {moment_text(since)} on {timedelta(seconds=abs(offset))} {behind} UTC,"
+                f" begin in the middle of one: {advice(view.counter, policy, zone)}"
             )
-

@@ -45,7 +45,7 @@ class Window:
     @property
     def before(self) -> "Window":
         """That of the same length which ends where this one begins."""
-        if isinstance(self.start, datetime):
+        if isinstance(self.start, datetime) and isinstance(self.end, datetime):
             return Window(self.start - (self.end - self.start), self.start)
         days = self.end - self.start + ONE_DAY
         return Window(self.start - days, self.start - ONE_DAY)
