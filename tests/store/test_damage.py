@@ -23,6 +23,7 @@ from countersink.store.verify import Difference, open_session, verify
 from tests.backfill.helpers import add, line, log, options, write
 from tests.store.app import open_app
 from tests.store.helpers import entry, minute, row
+from tests.store.policy_rows import POLICY_ROW
 
 DAY = "2026-11-21"
 """The day of `minute()`."""
@@ -191,11 +192,11 @@ SETTINGS = {
     ),
     "a policy deleted": Damage("DELETE FROM counter_policy", ("settings", "hours", None, None)),
     "a policy invented": Damage(
-        "INSERT INTO counter_policy VALUES ('views', 0, '1970-01-01', 'Asia/Tokyo', 'day', NULL)",
+        f"INSERT INTO {POLICY_ROW} VALUES ('views', 0, '1970-01-01', 'Asia/Tokyo', 'day', NULL)",
         ("settings", "views", None, None),
     ),
     "another policy": Damage(
-        "INSERT INTO counter_policy VALUES ('hours', 1, '2026-12-01', 'UTC', 'day', NULL)",
+        f"INSERT INTO {POLICY_ROW} VALUES ('hours', 1, '2026-12-01', 'UTC', 'day', NULL)",
         ("settings", "hours", None, None),
     ),
     "days that are kept": Damage(

@@ -113,7 +113,7 @@ def test_days_of_changing_policies_and_of_any_zone(
 ) -> None:
     made = Made(session, applier, changes, seed, early)
     _compare(totals, made, seed, None)
-    only_quarters = all(resolution == "quarter" for _, _, resolution in changes)
+    only_quarters = all(resolution in ("quarter", "minute") for _, _, resolution in changes)
     try:
         _compare(totals, made, seed, asked)
     except InexactZone:

@@ -13,6 +13,7 @@ from countersink.store.errors import Refused, SchemaMismatch
 from countersink.store.settings import Settings
 from countersink.store.verify import Difference, Verified, open_session, verify
 from tests.store.helpers import entry, row, rows
+from tests.store.policy_rows import POLICY_ROW
 from tests.support.ledger import post_planted
 
 
@@ -236,7 +237,7 @@ def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifyin
     for name in {name for name, *_ in months} | {"changed_policy"}:
         roll_up_to_february(session, name)
     session.execute(
-        "INSERT INTO counter_policy VALUES ('changed_policy', 0, '1970-01-01', 'UTC', 'day', NULL),"
+        f"INSERT INTO {POLICY_ROW} VALUES ('changed_policy', 0, '1970-01-01', 'UTC', 'day', NULL),"
         " ('changed_policy', 1, '2020-01-01', 'UTC', 'hour', NULL)"
     )
     session.execute(
