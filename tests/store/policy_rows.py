@@ -39,7 +39,7 @@ def put_policies(session: Session, counter: str, changes: Sequence[Change]) -> N
             )
             used_to = used_to if beyond is None else max(used_to, beyond)
         session.execute(
-            "INSERT INTO counter_policy VALUES (%s, %s, %s, %s, %s, %s)",
+            "INSERT INTO counter_policy VALUES (%s, %s, %s, %s, %s, %s, NULL, NULL)",
             (
                 counter,
                 policy.number,

@@ -191,11 +191,13 @@ SETTINGS = {
     ),
     "a policy deleted": Damage("DELETE FROM counter_policy", ("settings", "hours", None, None)),
     "a policy invented": Damage(
-        "INSERT INTO counter_policy VALUES ('views', 0, '1970-01-01', 'Asia/Tokyo', 'day', NULL)",
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
+        " VALUES ('views', 0, '1970-01-01', 'Asia/Tokyo', 'day')",
         ("settings", "views", None, None),
     ),
     "another policy": Damage(
-        "INSERT INTO counter_policy VALUES ('hours', 1, '2026-12-01', 'UTC', 'day', NULL)",
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
+        " VALUES ('hours', 1, '2026-12-01', 'UTC', 'day')",
         ("settings", "hours", None, None),
     ),
     "days that are kept": Damage(

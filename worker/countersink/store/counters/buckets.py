@@ -1,12 +1,12 @@
-"""Which bucket (day, hour, quarter, minute) an event is counted in, when a bucket begins and ends, by time
-zone; unknown time zones; most policies of a counter (``MAX_POLICIES``: the seconds of a label);
-longest series (``MAX_DAYS``) and its error; days and months as dates.
+"""Which bucket (day, hour, quarter, minute) an event is counted in, when a bucket begins and ends,
+by time zone; unknown time zones; most policies of a counter (``MAX_POLICIES``: the seconds of a
+label); longest series (``MAX_DAYS``) and its error; days and months as dates.
 
 A bucket's *label* is what the column ``bucket`` holds, counted in seconds since 1970-01-01 00:00 as
-if it were UTC. For the resolution ``day`` it is the midnight of the local date, for ``hour`` and
-``quarter`` and ``minute`` the start in UTC. To it the number of the policy is added as seconds. So a label alone
-tells under which policy it was counted, no two policies ever share a bucket, and a counter may
-change its policy at any minute; the first policy's labels are plain.
+if it were UTC. For the resolution ``day`` it is the midnight of the local date, for the others the
+start in UTC. To it the number of the policy is added as seconds. So a label alone tells under which
+policy it was counted, no two policies ever share a bucket, and a counter may change its policy at
+any minute; the first policy's labels are plain.
 """
 
 from calendar import monthrange
@@ -184,6 +184,18 @@ def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
             changes.append(minute * 60)
             before = reached
     return tuple(changes) or (begins,)
+
+
+def in_one_day(time_zone: str, begin: int, end: int) -> bool:
+    """Whether the local date is one and the same from one instant to before another, which are less
+    than a day apart.
+    """
+    day = date_at(time_zone, begin)
+    return not any(
+        begin < change < end
+        for each in (day, day + ONE_DAY)
+        for change in date_changes(time_zone, each)
+    )
 
 
 def intervals(time_zone: str, start: date | None, end: date | None) -> list[Interval]:

@@ -210,8 +210,7 @@ class Policies:
         }
 
     def of(self, counter: str) -> tuple[Policy, ...]:
-        """A counter's policies, those that roll others included, the earliest first; at least one.
-        """
+        """A counter's policies, the earliest first; at least one. Those that roll others, too."""
         return self._by_counter.get(counter, (DEFAULT,))
 
     def at(self, counter: str, minute: int) -> Policy:
