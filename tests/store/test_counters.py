@@ -116,7 +116,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"time_zone": "Mars/Olympus"}, "no time zone"),
     ({"time_zone": "Asia/Kolkata", "resolution": "hour"}, "use the resolution quarter"),
     ({"time_zone": "Australia/Lord_Howe", "resolution": "hour"}, "use the resolution quarter"),
-    ({"resolution": "minute"}, "one of day, hour, quarter"),
+    ({"resolution": "second"}, "one of day, hour, quarter, minute"),
     ({"keep_days": 0}, "keep_days is 0"),
     ({"keep_days": 1.5}, "keep_days is 1.5"),
     ({"keep_days": True}, "keep_days is True"),

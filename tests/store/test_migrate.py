@@ -123,6 +123,7 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
             (10,),
             (11,),
             (12,),
+            (13,),
         ]
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 
